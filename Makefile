@@ -1,0 +1,84 @@
+# The targets are short on purpose: what they run can be typed by hand. `make test` is what CI runs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+# The steps of `test` are in an order, cheap first; cargo uses all processors by itself.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The tests drive the fake kernel, which a release binary does not contain.
+TEST := $(CARGO) test --locked --features fake-os
+
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm bench doc clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the driver, release profile
+	@echo '==> build'
+	$(CARGO) build --release --locked
+
+demo: deps build ## Build the driver and watch it serve a volume on this machine (root)
+	@echo '==> demo'
+	$(TARGET_DIR)/release/hostloop selftest
+
+test: deps-test fmt deny clippy doc test-unit test-csi test-root test-sanity test-vm ## Run every check below, cheap first; stop at the first failure (root)
+	@echo '==> all checks passed'
+
+fmt: ## Check the formatting
+	@echo '==> fmt'
+	$(CARGO) fmt --all --check
+
+deny: deps-test ## Check the dependencies: duplicates, licences, sources
+	@echo '==> deny'
+	PATH="$(CURDIR)/.cache/tools/bin:$$PATH" $(CARGO) deny --log-level warn check bans licenses sources
+
+clippy: ## Lint everything; a warning is an error
+	@echo '==> clippy'
+	$(CARGO) clippy --all-targets --all-features --locked -- -D warnings
+
+test-unit: ## Test the parts, the protocol file and the layering
+	@echo '==> test-unit'
+	$(TEST) --lib --bins --test protocol --test layers
+
+test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step
+	@echo '==> test-csi'
+	$(TEST) --test contract --test csi
+
+test-root: deps ## Test on the real kernel (root)
+	@echo '==> test-root'
+	@if (( $$(id -u) != 0 )); then echo 'test-root mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
+	$(TEST) --test root
+
+test-sanity: deps-test ## Run csi-sanity against the release binary (root)
+	@echo '==> test-sanity'
+	tests/sanity/run
+
+test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
+	@echo '==> test-vm'
+	tests/vm/root os_contract:: life:: thick::
+	tests/vm/power-cut
+
+bench: ## Measure a volume's life
+	@echo '==> bench'
+	$(CARGO) bench --locked --bench lifecycle
+
+doc: ## Build the documentation of the code; a broken link is an error
+	@echo '==> doc'
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
+
+clean: ## Remove what was built, downloaded and reported
+	@echo '==> clean'
+	$(CARGO) clean
+	rm -rf .cache
+
+deps: ## Install what building and running needs, if it is missing
+	@echo '==> deps'
+	scripts/install-deps
+
+deps-test: ## Install what the checks need too, if it is missing
+	@echo '==> deps-test'
+	scripts/install-deps --test

@@ -1,0 +1,124 @@
+//! What must be right on the machine before the driver serves. Each finding is one line that names the flag or
+//! path to mend.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use crate::model::{FsType, PoolName, PoolSettings, Settings};
+use crate::os::{FileId, FileKind, Os, errno_of};
+
+use super::StartError;
+
+/// Mode of the data directory: whatever else runs on the node must not read volumes.
+const DATA_DIR_MODE: u32 = 0o700;
+const LOOP_CONTROL: &str = "/dev/loop-control";
+
+/// Held as long as the process uses the data directory.
+pub struct DataDir {
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// Makes the data directory if it is missing and takes it for this process alone.
+pub fn take_data_dir(os: &Os, path: &Path) -> Result<DataDir, StartError> {
+    let wrong = |source| StartError::DataDir { path: path.to_owned(), source };
+    let flag = || "--data-dir".to_owned();
+    if os.disks.stat(path).map_err(wrong)?.is_none() {
+        // Only the last one is made: a path with more missing is a typing error or a disk that is not mounted.
+        if let Some(parent) = path.parent()
+            && directory(os, parent).map_err(wrong)?.is_none()
+        {
+            return Err(StartError::NoDirectory { what: flag(), path: parent.to_owned() });
+        }
+        os.disks.create_directory(path, DATA_DIR_MODE).map_err(wrong)?;
+        if let Some(parent) = path.parent() {
+            os.disks.sync_directory(parent).map_err(wrong)?;
+        }
+        tracing::info!(path = %path.display(), "made the data directory");
+    }
+    if directory(os, path).map_err(wrong)?.is_none() {
+        return Err(StartError::NoDirectory { what: flag(), path: path.to_owned() });
+    }
+    // The lock is a file in the directory: taking it shows that the directory can be written to as well.
+    match os.disks.lock(&path.join("lock")) {
+        Ok(lock) => Ok(DataDir { _lock: lock }),
+        Err(error) if errno_of(&error) == Some(Errno::EWOULDBLOCK) => {
+            Err(StartError::DataDirTaken { path: path.to_owned(), source: error })
+        }
+        Err(error) => Err(wrong(error)),
+    }
+}
+
+/// Everything else that can be seen beforehand.
+pub fn check_machine(os: &Os, settings: &Settings) -> Result<(), StartError> {
+    if os.disks.stat(Path::new(LOOP_CONTROL)).ok().flatten().is_none() {
+        return Err(StartError::NoLoopDevices(LOOP_CONTROL));
+    }
+    check_pools(os, &settings.pools)?;
+    check_kubelet_dir(os, settings)?;
+    for fs_type in FsType::ALL {
+        match os.filesystems.check_tools(fs_type) {
+            Ok(()) => tracing::debug!(%fs_type, "tools found"),
+            Err(error) => tracing::warn!(%fs_type, %error, "volumes with this filesystem cannot be made"),
+        }
+    }
+    Ok(())
+}
+
+/// Every pool is a directory, and no two are the same one under different names (a link, a bind mount).
+fn check_pools(os: &Os, pools: &[PoolSettings]) -> Result<(), StartError> {
+    let mut seen: Vec<(FileId, &PoolName)> = Vec::new();
+    for PoolSettings { name, path, .. } in pools {
+        let flag = match name.as_str() {
+            PoolName::DEFAULT => "--data-dir".to_owned(),
+            name => format!("--pool {name}"),
+        };
+        let found = directory(os, path);
+        let found =
+            found.map_err(|source| StartError::Look { what: flag.clone(), path: path.clone(), source })?;
+        let Some(id) = found else {
+            return Err(StartError::NoDirectory { what: flag, path: path.clone() });
+        };
+        if let Some((_, other)) = seen.iter().find(|(known, _)| *known == id) {
+            return Err(StartError::SamePool { flag, path: path.clone(), other: other.to_string() });
+        }
+        seen.push((id, name));
+    }
+    Ok(())
+}
+
+/// kubelet's directory is there; a mount below it that pods would not see is worth a warning.
+fn check_kubelet_dir(os: &Os, settings: &Settings) -> Result<(), StartError> {
+    let Some(path) = &settings.kubelet_dir else {
+        return Ok(());
+    };
+    let what = || "--kubelet-dir".to_owned();
+    let look = |source| StartError::Look { what: what(), path: path.clone(), source };
+    if directory(os, path).map_err(look)?.is_none() {
+        return Err(StartError::NoDirectory { what: what(), path: path.clone() });
+    }
+    let real = os.disks.canonicalize(path).map_err(look)?;
+    let mounts = os.mounts.list().map_err(look)?;
+    // The longest target wins, and of two mounts at the same target the later one, which lies on top.
+    let holder =
+        mounts.iter().filter(|m| real.starts_with(&m.target)).max_by_key(|m| m.target.components().count());
+    if let Some(mount) = holder.filter(|mount| !mount.shared) {
+        tracing::warn!(
+            path = %path.display(), mount = %mount.target.display(),
+            "--kubelet-dir: its mount is not shared, so that pods will not see the volumes: in a pod mount it with \
+             mountPropagation: Bidirectional, elsewhere run mount --make-rshared"
+        );
+    }
+    Ok(())
+}
+
+/// The identity of a directory, links resolved; `None` where something else or nothing is there.
+fn directory(os: &Os, path: &Path) -> std::io::Result<Option<FileId>> {
+    let real = match os.disks.canonicalize(path) {
+        Ok(real) => real,
+        Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let found = os.disks.stat(&real)?;
+    Ok(found.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
+}

@@ -1,0 +1,137 @@
+//! A raw device: the image behind a loop device, bound as a device node.
+//!
+//! The device is attached at NodeStageVolume without autoclear (nobody holds it open while it is only bound) and
+//! detached at NodeUnstageVolume. A mount option cannot make a device read-only, so a read-only publish of a
+//! writable volume gets a second device on the same image, attached read-only, which lives as long as its publish.
+
+use std::path::Path;
+
+use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, image, target};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{MountFlags, Volume};
+use crate::os::{FileKind, LoopDevice, MountEntry, Os};
+
+/// See the module.
+pub(super) struct Block;
+
+impl Backend for Block {
+    fn create(&self, place: Place<'_>) -> Result<()> {
+        image::create(place)
+    }
+
+    fn remove(&self, place: Place<'_>) -> Result<()> {
+        image::remove(place)
+    }
+
+    fn uses(&self, place: Place<'_>) -> Result<Uses> {
+        let mut uses = image::uses(place)?;
+        let all = std::mem::take(&mut uses.mounts);
+        for mount in all {
+            if device_of(place.os, &mount, &uses.loops)?.is_some() {
+                uses.mounts.push(mount);
+            }
+        }
+        Ok(uses)
+    }
+
+    fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
+        if let Some(device) = uses.loops.first() {
+            // Detached, and still open somewhere: with a second device there would be two caches of one image.
+            let (id, device) = (&place.volume.id, device.path());
+            return Err(Error::Busy(format!("volume {id} (detaching {})", device.display())));
+        }
+        image::attach(place, uses, stage.read_only, false).map(drop)
+    }
+
+    fn unstage(&self, place: Place<'_>, _staging: &Target, uses: &Uses) -> Result<()> {
+        uses.loops.iter().try_for_each(|device| detach(place, device))
+    }
+
+    fn is_staged(&self, uses: &Uses, _staging: &Path) -> bool {
+        uses.live_loops().next().is_some()
+    }
+
+    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
+        let made = target::make_file(place.os, publish.target)?;
+        target::or_remove(place.os, publish.target, made, || {
+            if !publish.read_only && uses.live_loops().all(|device| device.read_only) {
+                return Err(Error::InUse(format!("{} is staged read-only", place.volume.id)));
+            }
+            let fresh = uses.live_loops().all(|device| device.read_only != publish.read_only);
+            let device = image::attach(place, uses, publish.read_only, false)?.device;
+            let binding = || format!("publish {}", place.volume.id);
+            let bound = place
+                .os
+                .mounts
+                .bind(&device.path(), publish.target.path(), &MountFlags::default())
+                .doing(binding);
+            bound.map_err(|cause| match fresh.then(|| detach(place, &device)) {
+                Some(Err(undo)) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
+                Some(Ok(())) | None => cause,
+            })
+        })
+    }
+
+    fn is_read_only(&self, place: Place<'_>, mount: &MountEntry, uses: &Uses) -> Result<bool> {
+        Ok(device_of(place.os, mount, &uses.loops)?.is_some_and(|device| device.read_only))
+    }
+
+    fn after_unpublish(&self, place: Place<'_>) -> Result<()> {
+        let uses = self.uses(place)?;
+        // A read-only device beside a writable one was made for a publish; alone it is the staged one.
+        let staged_writable = uses.loops.iter().any(|device| !device.read_only);
+        for device in uses.loops.iter().filter(|device| device.read_only && staged_writable) {
+            let mut published = false;
+            for mount in &uses.mounts {
+                published |= device_of(place.os, mount, std::slice::from_ref(device))?.is_some();
+            }
+            if !published {
+                detach(place, device)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+        image::grow(place, bytes)
+    }
+
+    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+        image::ungrow(place, bytes)
+    }
+
+    fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+        let growing = || format!("grow the device of {}", place.volume.id);
+        uses.loops.iter().try_for_each(|device| place.os.loops.update_size(device).doing(growing))
+    }
+
+    fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
+        let stat = place.os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
+        let device = stat.and_then(|stat| uses.loops.iter().find(|device| device.rdev == stat.rdev));
+        let device = device.ok_or_else(|| not_at(place.volume, path))?;
+        place
+            .os
+            .loops
+            .size(device)
+            .doing(|| format!("read the size of {}", device.path().display()))
+            .map(Stats::Device)
+    }
+}
+
+fn not_at(volume: &Volume, path: &Path) -> Error {
+    Error::NotFound(format!("volume {} is not at {}", volume.id, path.display()))
+}
+
+fn detach(place: Place<'_>, device: &LoopDevice) -> Result<()> {
+    place.os.loops.detach(device).doing(|| format!("detach {}", place.volume.id))
+}
+
+/// The device, of these, whose node a mount shows. mountinfo gives the node's name within its filesystem
+/// (`/loop7`), which another /dev may also have: the device number decides.
+fn device_of<'a>(os: &Os, mount: &MountEntry, loops: &'a [LoopDevice]) -> Result<Option<&'a LoopDevice>> {
+    let named = |device: &&LoopDevice| mount.root.file_name() == device.path().file_name();
+    let Some(device) = loops.iter().find(named) else { return Ok(None) };
+    let stat = os.disks.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
+    let is_it = stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice && stat.rdev == device.rdev);
+    Ok(is_it.then_some(device))
+}

@@ -1,0 +1,245 @@
+//! A filesystem in an image behind a loop device: the size is a hard limit.
+//!
+//! The device is attached with autoclear, so it lives exactly as long as its mounts. The filesystem is made on
+//! the device (not on the file, which may have another sector size) at the first NodeStageVolume.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, image, inspect, target};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{Content, Format, FsType, MountFlags};
+use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, is_errno};
+
+/// See the module.
+pub(super) struct Filesystem;
+
+impl Backend for Filesystem {
+    fn create(&self, place: Place<'_>) -> Result<()> {
+        image::create(place)
+    }
+
+    fn remove(&self, place: Place<'_>) -> Result<()> {
+        image::remove(place)
+    }
+
+    fn uses(&self, place: Place<'_>) -> Result<Uses> {
+        let mut uses = image::uses(place)?;
+        let all =
+            std::mem::take(&mut uses.mounts).into_iter().filter(|mount| is_of(mount, &uses.loops, place));
+        (uses.mounts, uses.partial) = all.partition(|mount| mount.root == Path::new("/"));
+        Ok(uses)
+    }
+
+    fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
+        let (fs_type, format) = filesystem_of(place)?;
+        let made = target::make_directory(place.os, stage.target)?;
+        target::or_remove(place.os, stage.target, made, || {
+            let (device, bytes) = match format {
+                Format::Formatted => {
+                    let device = image::attach(place, uses, false, true)?;
+                    let bytes = check(place, &device.device, fs_type)?;
+                    (device, Some(bytes))
+                }
+                Format::Blank | Format::Formatting => (make(place, stage, uses, fs_type, format)?, None),
+            };
+            let path = stage.target.path();
+            mount(place, stage, &device.device, fs_type)?;
+            // What mkfs has just made is as large as its device; a read-only filesystem cannot be grown, the next
+            // writable staging does it.
+            let Some(bytes) = bytes.filter(|_| !stage.read_only) else { return Ok(()) };
+            match grow_if_smaller(place, &device.device, path, bytes) {
+                // Online growing needs CAP_SYS_RESOURCE for ext4. Without it the data are still there to be used;
+                // NodeExpandVolume, which the caller sends next, says what is missing.
+                Err(cause) if cause.errno() == Some(Errno::EPERM) => {
+                    tracing::warn!(volume.id = %place.volume.id, error = %cause, "the filesystem stays smaller than its volume");
+                    Ok(())
+                }
+                Err(cause) => match place.os.mounts.unmount(path) {
+                    Ok(()) => Err(cause),
+                    Err(undo) => Err(undone(cause, undo)),
+                },
+                Ok(()) => Ok(()),
+            }
+        })
+    }
+
+    fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
+        unmount(place, staging, uses)
+    }
+
+    fn is_staged(&self, uses: &Uses, staging: &Path) -> bool {
+        uses.at(staging).next().is_some()
+    }
+
+    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, _uses: &Uses) -> Result<()> {
+        bind(place, publish.staging, publish)
+    }
+
+    fn is_read_only(&self, _place: Place<'_>, mount: &MountEntry, _uses: &Uses) -> Result<bool> {
+        Ok(mount.read_only || mount.superblock_read_only)
+    }
+
+    fn after_unpublish(&self, _place: Place<'_>) -> Result<()> {
+        Ok(()) // autoclear: the device went with its last mount
+    }
+
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+        image::grow(place, bytes)
+    }
+
+    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+        image::ungrow(place, bytes)
+    }
+
+    fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+        // Without a writable mount there is nothing that could grow now; the next writable staging does it.
+        let writable = uses.mounts.iter().find(|mount| !mount.read_only && !mount.superblock_read_only);
+        let Some((device, writable)) = uses.loops.first().zip(writable) else { return Ok(()) };
+        let growing = || format!("grow the filesystem of {}", place.volume.id);
+        place.os.loops.update_size(device).doing(growing)?;
+        let (fs_type, _) = filesystem_of(place)?;
+        place.os.filesystems.grow(fs_type, &device.path(), &writable.target).doing(growing)
+    }
+
+    fn stats(&self, place: Place<'_>, path: &Path, _uses: &Uses) -> Result<Stats> {
+        place.os.disks.space(path).doing(|| format!("statvfs {}", path.display())).map(Stats::Filesystem)
+    }
+}
+
+/// Mounts the device at the staging path. The message never repeats the flags, which may be sensitive.
+fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
+    let flags = MountFlags { read_only: stage.read_only, ..stage.flags.clone() };
+    match place.os.mounts.mount(&device.path(), stage.target.path(), fs_type, &flags) {
+        // The filesystem itself was looked at before, so what is not valid can only be one of its options.
+        Err(e) if is_errno(&e, Errno::EINVAL) && !flags.data.is_empty() => {
+            let id = &place.volume.id;
+            Err(Error::Invalid(format!(
+                "mount {id}: {fs_type} refuses one of the mount flags, correct mountOptions"
+            )))
+        }
+        mounted => mounted.doing(|| format!("mount {}", place.volume.id)),
+    }
+}
+
+/// Unmounts the volume from a path, as often as it is mounted there.
+pub(super) fn unmount(place: Place<'_>, target: &Target, uses: &Uses) -> Result<()> {
+    let unmount = |_| place.os.mounts.unmount(target.path()).doing(|| format!("unmount {}", place.volume.id));
+    uses.at(target.path()).try_for_each(unmount)
+}
+
+/// Binds what is at `source` to a published target.
+pub(super) fn bind(place: Place<'_>, source: &Path, publish: &Publish<'_>) -> Result<()> {
+    let made = target::make_directory(place.os, publish.target)?;
+    target::or_remove(place.os, publish.target, made, || {
+        let flags =
+            MountFlags { read_only: publish.read_only, vfs: publish.flags.vfs.clone(), data: Vec::new() };
+        let binding = || format!("publish {}", place.volume.id);
+        place.os.mounts.bind(source, publish.target.path(), &flags).doing(binding)
+    })
+}
+
+fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
+    match place.volume.content {
+        Content::Filesystem { fs_type, format } => Ok((fs_type, format)),
+        Content::Block | Content::Directory => {
+            Err(Error::InUse(format!("{} holds no filesystem", place.volume.id)))
+        }
+    }
+}
+
+/// Whether a mount is of one of these devices. btrfs shows an anonymous device number, so its source counts.
+fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) -> bool {
+    let same_type = place.volume.fs_type().is_some_and(|fs| fs.as_str() == mount.fs_type);
+    same_type && loops.iter().any(|d| mount.dev == d.rdev || Path::new(&mount.source) == d.path())
+}
+
+fn undone(cause: Error, undo: std::io::Error) -> Error {
+    let undo = Error::Os { context: "unmount".to_owned(), source: undo };
+    Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
+}
+
+/// Makes the filesystem. The order is what makes it safe: look, write down that we start, make, write down
+/// that it is done. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.
+fn make(
+    place: Place<'_>,
+    stage: &Stage<'_>,
+    uses: &Uses,
+    fs_type: FsType,
+    format: Format,
+) -> Result<OpenLoop> {
+    let image = place.paths.image();
+    let making = || format!("make {fs_type} for {}", place.volume.id);
+    if uses.any() {
+        let what = format!("{} is not formatted and yet {}", place.volume.id, uses.describe());
+        // Without a mount it is the mkfs of a driver that was killed, which will end.
+        let unmounted = uses.mounts.is_empty() && uses.partial.is_empty();
+        return Err(if unmounted { Error::Unavailable(what) } else { Error::InUse(what) });
+    }
+    if format == Format::Formatting {
+        // mkfs was cut off by a crash; the volume was never mounted, so nothing of a user is in the image. The
+        // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
+        (stage.record)(Format::Formatting)?;
+        place.os.disks.erase(&image).doing(making)?;
+        place.os.disks.sync_file(&image).doing(making)?;
+    }
+    match inspect(place.os.disks.as_ref(), &image)? {
+        Found::Blank => {}
+        found => {
+            let (id, found) = (&place.volume.id, found.describe());
+            return Err(Error::InUse(format!(
+                "the image of {id} holds {found} already and is never formatted over it"
+            )));
+        }
+    }
+    if format == Format::Blank {
+        (stage.record)(Format::Formatting)?;
+    }
+    let made = image::attach(place, uses, false, true).and_then(|device| {
+        // Seen above: the image is blank, also where its blocks are allocated.
+        let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
+        place.os.filesystems.make(&device.device.path(), fs_type, &options).doing(making)?;
+        Ok(device)
+    })?;
+    (stage.record)(Format::Formatted)?;
+    Ok(made)
+}
+
+/// Looks at the image before it is mounted: it must hold the volume's filesystem. One that its superblock
+/// marks as damaged is repaired first, as far as that needs no decision. Returns the filesystem's size in bytes.
+fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> {
+    match inspect(place.os.disks.as_ref(), &place.paths.image())? {
+        Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
+            if errors {
+                tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors, checking it before the mount");
+                place
+                    .os
+                    .filesystems
+                    .repair(fs_type, &device.path())
+                    .doing(|| format!("repair {}", place.volume.id))?;
+            }
+            Ok(bytes)
+        }
+        found => {
+            let (id, found) = (&place.volume.id, found.describe());
+            Err(Error::InUse(format!(
+                "the image of {id} holds {found} where {fs_type} was made; it is left as it is"
+            )))
+        }
+    }
+}
+
+/// Grows a freshly mounted filesystem whose image was grown while it was not in use.
+fn grow_if_smaller(place: Place<'_>, device: &LoopDevice, mount_point: &Path, bytes: u64) -> Result<()> {
+    let growing = || format!("grow the filesystem of {}", place.volume.id);
+    let image = image::stat(place)?;
+    if image.size > place.os.loops.size(device).doing(growing)? {
+        place.os.loops.update_size(device).doing(growing)?;
+    }
+    if bytes >= image.size {
+        return Ok(());
+    }
+    let (fs_type, _) = filesystem_of(place)?;
+    place.os.filesystems.grow(fs_type, &device.path(), mount_point).doing(growing)
+}

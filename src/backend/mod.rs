@@ -1,0 +1,210 @@
+//! Where bytes live. A backend knows one kind of volume: how to make and remove it on disk, and how to bring
+//! it to a path and take it away again. It keeps no memory: what is mounted or attached is asked of the kernel
+//! each time. Which calls are allowed when is the driver's business.
+
+mod block;
+mod directory;
+mod filesystem;
+mod image;
+mod signature;
+mod target;
+
+pub use signature::{Found, inspect};
+pub use target::{Target, remove as remove_target, resolve};
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::model::{Content, Format, MountFlags, Volume, VolumeId};
+use crate::os::{LoopDevice, MountEntry, Os, Usage};
+
+/// The files of one volume: `<pool>/volumes/<id>/` and what lies in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumePaths {
+    /// `<pool>/volumes`
+    pub parent: PathBuf,
+    /// `<pool>/volumes/<id>`
+    pub directory: PathBuf,
+}
+
+impl VolumePaths {
+    /// The paths of volume `id` in the pool at `pool`.
+    pub fn new(pool: &Path, id: &VolumeId) -> Self {
+        let parent = pool.join("volumes");
+        let directory = parent.join(id.as_str());
+        VolumePaths { parent, directory }
+    }
+
+    /// The image of a loop volume.
+    pub fn image(&self) -> PathBuf {
+        self.directory.join("disk.img")
+    }
+
+    /// The directory of a directory volume.
+    pub fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+}
+
+/// One volume and the machine it is on.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The machine.
+    pub os: &'a Os,
+    /// The volume.
+    pub volume: &'a Volume,
+    /// Its files.
+    pub paths: &'a VolumePaths,
+}
+
+/// What the kernel says about a volume now.
+#[derive(Debug, Clone, Default)]
+pub struct Uses {
+    /// Mounts of the whole volume: staged, published, and those that others made of them.
+    pub mounts: Vec<MountEntry>,
+    /// Mounts of a part of it, such as kubelet's subPath mounts.
+    pub partial: Vec<MountEntry>,
+    /// Its loop devices.
+    pub loops: Vec<LoopDevice>,
+}
+
+impl Uses {
+    /// Whether anything uses the volume.
+    pub fn any(&self) -> bool {
+        !(self.mounts.is_empty() && self.partial.is_empty() && self.loops.is_empty())
+    }
+
+    /// The devices of a raw block volume that are there to stay. One that was detached while somebody had it open
+    /// has autoclear from then on and goes with its last user: nothing new may be built on it.
+    pub fn live_loops(&self) -> impl Iterator<Item = &LoopDevice> {
+        self.loops.iter().filter(|device| !device.autoclear)
+    }
+
+    /// The volume's mounts at `path`, lowest first.
+    pub fn at<'a>(&'a self, path: &'a Path) -> impl DoubleEndedIterator<Item = &'a MountEntry> {
+        self.mounts.iter().filter(move |mount| mount.target == path)
+    }
+
+    /// Where the whole volume is mounted, besides `paths` and what kubelet itself made of a block volume.
+    pub fn elsewhere(&self, paths: &[&Path]) -> Option<&Path> {
+        let other = |mount: &&MountEntry| {
+            !paths.contains(&mount.target.as_path()) && !is_kubelet_block_map(&mount.target)
+        };
+        self.mounts.iter().find(other).map(|mount| mount.target.as_path())
+    }
+
+    /// A line for people: who uses it.
+    pub fn describe(&self) -> String {
+        let mounts =
+            self.mounts.iter().chain(&self.partial).map(|m| format!("mounted at {}", m.target.display()));
+        let loops = self.loops.iter().map(|l| format!("attached as {}", l.path().display()));
+        mounts.chain(loops).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Whether the path is one at which kubelet binds the device of a block volume for itself,
+/// `…/volumeDevices/<pv>/dev/<pod uid>`, below the path that NodePublishVolume was given: it is not a second publish.
+fn is_kubelet_block_map(path: &Path) -> bool {
+    let name = |levels: usize| path.ancestors().nth(levels).and_then(Path::file_name);
+    name(1).is_some_and(|n| n == "dev") && name(3).is_some_and(|n| n == "volumeDevices")
+}
+
+/// NodeStageVolume, as a backend sees it.
+pub struct Stage<'a> {
+    /// Where; resolved.
+    pub target: &'a Target,
+    /// Mount flags.
+    pub flags: &'a MountFlags,
+    /// Nothing may be written through it.
+    pub read_only: bool,
+    /// Makes a change of [`Format`] durable before it goes on.
+    pub record: &'a dyn Fn(Format) -> Result<()>,
+}
+
+/// NodePublishVolume, as a backend sees it.
+pub struct Publish<'a> {
+    /// Where the volume is staged.
+    pub staging: &'a Path,
+    /// Where to; resolved.
+    pub target: &'a Target,
+    /// Mount flags; for a bind mount those of the VFS count.
+    pub flags: &'a MountFlags,
+    /// Nothing may be written through it.
+    pub read_only: bool,
+}
+
+/// Sizes for NodeGetVolumeStats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stats {
+    /// A filesystem of its own: statvfs(3) says it all.
+    Filesystem(crate::os::Space),
+    /// A directory on a filesystem that it shares: what it takes, and what is there in all.
+    Directory(Usage, crate::os::Space),
+    /// A device of so many bytes.
+    Device(u64),
+}
+
+/// One kind of volume.
+pub trait Backend: Send + Sync {
+    /// Makes the volume's files; all of it is durable on return. On an error the caller removes what was made.
+    fn create(&self, place: Place<'_>) -> Result<()>;
+
+    /// Removes the volume's files, also half-made ones; durable on return; fine if there are none.
+    fn remove(&self, place: Place<'_>) -> Result<()>;
+
+    /// What the kernel says about the volume.
+    fn uses(&self, place: Place<'_>) -> Result<Uses>;
+
+    /// Brings the volume to its staging path, where it is not yet.
+    fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()>;
+
+    /// Takes the volume away from its staging path; nothing else uses it.
+    fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()>;
+
+    /// Whether the volume is staged at the path.
+    fn is_staged(&self, uses: &Uses, staging: &Path) -> bool;
+
+    /// Makes the staged volume appear at a target path, where it is not yet.
+    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()>;
+
+    /// Whether what is mounted at a target path lets nobody write.
+    fn is_read_only(&self, place: Place<'_>, mount: &MountEntry, uses: &Uses) -> Result<bool>;
+
+    /// Cleans up what only the publish needed, after its mount is gone.
+    fn after_unpublish(&self, place: Place<'_>) -> Result<()>;
+
+    /// Makes the volume's storage `bytes` long, which is more than it has; durable on return. On an error it
+    /// is as long as before.
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()>;
+
+    /// Takes back a `grow` that nothing in use has taken on yet.
+    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()>;
+
+    /// Lets a volume in use take on the size of its storage.
+    fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()>;
+
+    /// Sizes, read at a path where the volume is mounted.
+    fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats>;
+}
+
+/// The backend of a volume with this content.
+pub fn backend_of(content: &Content) -> &'static dyn Backend {
+    match content {
+        Content::Block => &block::Block,
+        Content::Filesystem { .. } => &filesystem::Filesystem,
+        Content::Directory => &directory::Directory,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelets_own_binds_are_no_publish() {
+        let map = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pv/dev/pod";
+        let publish = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/pod";
+        assert!(is_kubelet_block_map(Path::new(map)));
+        assert!(!is_kubelet_block_map(Path::new(publish)));
+    }
+}

@@ -1,0 +1,202 @@
+//! What an image holds, told from its bytes: the gate before every mkfs.
+
+use std::path::Path;
+
+use crate::error::{Error, OsContext, Result};
+use crate::model::FsType;
+use crate::os::Disks;
+
+/// What was found in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: it reads as zeros from end to end.
+    Blank,
+    /// One of our filesystems.
+    Filesystem {
+        /// Which.
+        fs_type: FsType,
+        /// The size in bytes that its superblock gives.
+        bytes: u64,
+        /// Its superblock says that errors were met and not yet repaired (ext4's `s_state`).
+        errors: bool,
+    },
+    /// Data that is none of our filesystems: never formatted, never mounted.
+    Other(&'static str),
+}
+
+impl Found {
+    /// For messages.
+    pub fn describe(self) -> String {
+        match self {
+            Found::Blank => "nothing".to_owned(),
+            Found::Filesystem { fs_type: FsType::Btrfs, .. } => "a btrfs filesystem".to_owned(),
+            Found::Filesystem { fs_type, .. } => format!("an {fs_type} filesystem"),
+            Found::Other(what) => what.to_owned(),
+        }
+    }
+}
+
+/// Bytes from the start that hold every superblock and label we look for: btrfs' superblock ends at 68 KiB.
+const HEAD: usize = 68 * 1024;
+
+/// Labels of other owners, by offset (the kernel's and the tools' own headers): named so that the message helps.
+const OTHERS: [(usize, &[u8], &str); 12] = [
+    (0, b"LUKS\xba\xbe", "a LUKS container"),
+    (0x218, b"LVM2 001", "an LVM physical volume"),
+    (0x200, b"EFI PART", "a GPT partition table"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (0x8001, b"CD001", "an ISO 9660 filesystem"),
+    (0, b"hsqs", "a squashfs filesystem"),
+    (3, b"NTFS    ", "an NTFS filesystem"),
+    (0x52, b"FAT32   ", "a FAT filesystem"),
+    (0x36, b"FAT1", "a FAT filesystem"),
+    (0x400, b"\x10\x20\xf5\xf2", "an f2fs filesystem"),
+    (0x1018, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca", "a bcache device"),
+    (0x1fe, b"\x55\xaa", "a boot sector or partition table"),
+];
+
+/// Looks into an image (or device). A blank one costs one lseek(2), since it has no data extent.
+///
+/// # Errors
+/// Only those of reading.
+pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Found> {
+    let reading = || format!("read {}", image.display());
+    if disks.next_data(image, 0).doing(reading)?.is_none() {
+        return Ok(Found::Blank);
+    }
+    let head = disks.read_at(image, 0, HEAD).doing(reading)?;
+    if let Some(found) = superblock(&head) {
+        return Ok(found);
+    }
+    if let Some((_, _, name)) =
+        OTHERS.iter().find(|(at, label, _)| head.get(*at..*at + label.len()) == Some(label))
+    {
+        return Ok(Found::Other(name));
+    }
+    if is_zero(disks, image)? { Ok(Found::Blank) } else { Ok(Found::Other("data of an unknown kind")) }
+}
+
+/// Whether every data extent reads as zeros. Only reached where there are extents without a known label:
+/// after blocks were written with zeros, or on a filesystem that cannot tell holes.
+fn is_zero(disks: &dyn Disks, image: &Path) -> Result<bool> {
+    const CHUNK: usize = 1 << 20;
+    let reading = || format!("read {}", image.display());
+    let mut at = 0;
+    while let Some((start, end)) = disks.next_data(image, at).doing(reading)? {
+        at = start;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            let bytes = disks.read_at(image, at, want).doing(reading)?;
+            if bytes.iter().any(|b| *b != 0) {
+                return Ok(false);
+            }
+            if bytes.is_empty() {
+                return Err(Error::InUse(format!("{} became shorter while it was read", image.display())));
+            }
+            at += bytes.len() as u64;
+        }
+    }
+    Ok(true)
+}
+
+fn bytes<const N: usize>(head: &[u8], at: usize) -> Option<[u8; N]> {
+    head.get(at..at + N)?.try_into().ok()
+}
+
+/// The superblock of one of our filesystems, if there is one.
+fn superblock(head: &[u8]) -> Option<Found> {
+    ext4(head).or_else(|| xfs(head)).or_else(|| btrfs(head))
+}
+
+/// linux: fs/ext4/ext4.h, struct ext4_super_block, at byte 1024.
+fn ext4(head: &[u8]) -> Option<Found> {
+    const SUPERBLOCK: usize = 1024;
+    const ERROR_FS: u16 = 2;
+    const INCOMPAT_EXTENTS: u32 = 0x40;
+    const INCOMPAT_64BIT: u32 = 0x80;
+    let u16_at = |at| bytes(head, SUPERBLOCK + at).map(u16::from_le_bytes);
+    let u32_at = |at| bytes(head, SUPERBLOCK + at).map(u32::from_le_bytes);
+    if u16_at(0x38)? != 0xEF53 {
+        return None;
+    }
+    let incompat = u32_at(0x60)?;
+    if incompat & INCOMPAT_EXTENTS == 0 {
+        return Some(Found::Other("an ext2 or ext3 filesystem"));
+    }
+    let high = if incompat & INCOMPAT_64BIT == 0 { 0 } else { u32_at(0x150)? };
+    let blocks = u64::from(high) << 32 | u64::from(u32_at(0x4)?);
+    let block_size = 1024u64.checked_shl(u32_at(0x18)?)?;
+    let bytes = blocks.checked_mul(block_size)?;
+    Some(Found::Filesystem { fs_type: FsType::Ext4, bytes, errors: u16_at(0x3A)? & ERROR_FS != 0 })
+}
+
+/// linux: fs/xfs/libxfs/xfs_format.h, struct xfs_dsb, at byte 0, big-endian.
+fn xfs(head: &[u8]) -> Option<Found> {
+    if head.get(..4)? != b"XFSB" {
+        return None;
+    }
+    let block_size = u32::from_be_bytes(bytes(head, 4)?);
+    let blocks = u64::from_be_bytes(bytes(head, 8)?);
+    let bytes = blocks.checked_mul(u64::from(block_size))?;
+    Some(Found::Filesystem { fs_type: FsType::Xfs, bytes, errors: false })
+}
+
+/// linux: include/uapi/linux/btrfs_tree.h, struct btrfs_super_block, at byte 65536.
+fn btrfs(head: &[u8]) -> Option<Found> {
+    const SUPERBLOCK: usize = 65536;
+    if head.get(SUPERBLOCK + 0x40..SUPERBLOCK + 0x48)? != b"_BHRfS_M" {
+        return None;
+    }
+    let bytes = u64::from_le_bytes(bytes(head, SUPERBLOCK + 0x70)?);
+    Some(Found::Filesystem { fs_type: FsType::Btrfs, bytes, errors: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ext4_head(state: u16) -> Vec<u8> {
+        let mut head = vec![0u8; HEAD];
+        head[1024 + 0x38..][..2].copy_from_slice(&0xEF53u16.to_le_bytes());
+        head[1024 + 0x3A..][..2].copy_from_slice(&state.to_le_bytes());
+        head[1024 + 0x60..][..4].copy_from_slice(&0xC0u32.to_le_bytes());
+        head[1024 + 0x18..][..4].copy_from_slice(&2u32.to_le_bytes());
+        head[1024 + 0x4..][..4].copy_from_slice(&1000u32.to_le_bytes());
+        head
+    }
+
+    #[test]
+    fn reads_superblocks() {
+        let ext4 = |errors| Some(Found::Filesystem { fs_type: FsType::Ext4, bytes: 4_096_000, errors });
+        assert_eq!(superblock(&ext4_head(1)), ext4(false));
+        assert_eq!(superblock(&ext4_head(3)), ext4(true));
+        let mut xfs = vec![0u8; HEAD];
+        xfs[..4].copy_from_slice(b"XFSB");
+        xfs[4..8].copy_from_slice(&4096u32.to_be_bytes());
+        xfs[8..16].copy_from_slice(&10u64.to_be_bytes());
+        assert_eq!(
+            superblock(&xfs),
+            Some(Found::Filesystem { fs_type: FsType::Xfs, bytes: 40960, errors: false })
+        );
+        let mut btrfs = vec![0u8; HEAD];
+        btrfs[65536 + 0x40..][..8].copy_from_slice(b"_BHRfS_M");
+        btrfs[65536 + 0x70..][..8].copy_from_slice(&77u64.to_le_bytes());
+        assert_eq!(
+            superblock(&btrfs),
+            Some(Found::Filesystem { fs_type: FsType::Btrfs, bytes: 77, errors: false })
+        );
+        assert_eq!(superblock(&[0; HEAD]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(mut head in proptest::collection::vec(any::<u8>(), 0..HEAD), ext in any::<bool>()) {
+            if ext && head.len() > 1024 + 0x40 {
+                head[1024 + 0x38] = 0x53;
+                head[1024 + 0x39] = 0xEF;
+            }
+            let _ = superblock(&head);
+        }
+    }
+}

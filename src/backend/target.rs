@@ -1,0 +1,125 @@
+//! Paths that a caller chose: resolved once, never followed if they are links, never removed if anything is in them.
+
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::error::{Error, OsContext, Result};
+use crate::os::{FileKind, Os, is_errno};
+
+/// A staging or target path with every link of its parents resolved, as mountinfo shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    path: PathBuf,
+    /// What is there now; `None` for nothing.
+    found: Option<FileKind>,
+}
+
+impl Target {
+    /// The resolved path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether anything is at the path.
+    pub fn exists(&self) -> bool {
+        self.found.is_some()
+    }
+}
+
+/// Resolves the parents of an absolute path and looks at its last component without following it.
+///
+/// # Errors
+/// NOT_FOUND where the parent is missing; INVALID_ARGUMENT where the last component is a symbolic link.
+pub fn resolve(os: &Os, path: &Path) -> Result<Target> {
+    let invalid =
+        || Error::Invalid(format!("{} is not a path that something can be mounted at", path.display()));
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
+    let parent = match os.disks.canonicalize(parent) {
+        Ok(parent) => parent,
+        Err(e) if is_errno(&e, Errno::ENOENT) || is_errno(&e, Errno::ENOTDIR) => {
+            return Err(Error::NotFound(format!("{} does not exist, create it first", parent.display())));
+        }
+        Err(e) => return Err(e).doing(|| format!("resolve {}", parent.display())),
+    };
+    let path = parent.join(name);
+    let found = os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?.map(|stat| stat.kind);
+    match found {
+        Some(FileKind::Symlink) => {
+            Err(Error::Invalid(format!("{} is a symbolic link, which is never followed", path.display())))
+        }
+        found => Ok(Target { path, found }),
+    }
+}
+
+/// Makes sure that an empty directory is at the target; says whether it was made.
+pub(super) fn make_directory(os: &Os, target: &Target) -> Result<bool> {
+    match target.found {
+        None => os
+            .disks
+            .create_directory(&target.path, 0o750)
+            .doing(|| "create the target directory".to_owned())
+            .map(|()| true),
+        Some(FileKind::Directory) => {
+            match os.disks.list(&target.path).doing(|| "read the target directory".to_owned())? {
+                names if names.is_empty() => Ok(false),
+                _ => Err(Error::InUse(format!(
+                    "{} is not empty: mounting would hide what is in it",
+                    target.path.display()
+                ))),
+            }
+        }
+        Some(_) => Err(Error::InUse(format!("{} is not a directory", target.path.display()))),
+    }
+}
+
+/// Makes sure that an empty regular file is at the target; says whether it was made.
+pub(super) fn make_file(os: &Os, target: &Target) -> Result<bool> {
+    let stat = os.disks.stat(&target.path).doing(|| format!("look at {}", target.path.display()))?;
+    match stat {
+        None => {
+            os.disks.create_file(&target.path).doing(|| "create the target file".to_owned()).map(|()| true)
+        }
+        Some(stat) if stat.kind == FileKind::File && stat.size == 0 => Ok(false),
+        Some(_) => {
+            Err(Error::InUse(format!("{} is there already and is not an empty file", target.path.display())))
+        }
+    }
+}
+
+/// Runs `mount` on a target that was just prepared; removes the target again if it fails and we made it.
+pub(super) fn or_remove(
+    os: &Os,
+    target: &Target,
+    made: bool,
+    mount: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    mount().map_err(|cause| match made.then(|| remove(os, target.path())) {
+        Some(Err(undo)) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
+        Some(Ok(())) | None => cause,
+    })
+}
+
+/// Removes what is left at a target after its mount is gone: an empty directory or an empty file, nothing else.
+///
+/// # Errors
+/// FAILED_PRECONDITION where something else is there; it is left alone.
+pub fn remove(os: &Os, path: &Path) -> Result<()> {
+    let stat = os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
+    match stat {
+        None => Ok(()),
+        Some(stat) if stat.kind == FileKind::Directory => match os.disks.remove_directory(path) {
+            Err(e) if is_errno(&e, Errno::ENOTEMPTY) => Err(Error::InUse(format!(
+                "{} is not empty; what is in it is not the volume's and stays",
+                path.display()
+            ))),
+            other => other.doing(|| format!("remove {}", path.display())),
+        },
+        Some(stat) if stat.kind == FileKind::File && stat.size == 0 => {
+            os.disks.remove_file(path).doing(|| format!("remove {}", path.display()))
+        }
+        Some(_) => {
+            Err(Error::InUse(format!("{} is not an empty file or directory and stays", path.display())))
+        }
+    }
+}

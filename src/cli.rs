@@ -1,0 +1,188 @@
+//! The command line: every flag as text, with its environment variable and its help. What the text means, and
+//! whether it is right, is [`crate::config`]'s: so that a wrong value gives one line that names the flag.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+Sizes are bytes or a number with Ki, Mi, Gi, Ti, Pi (powers of 1024) or k, M, G, T, P (powers of 1000), such as 10Gi.
+A flag wins over its environment variable.
+
+Examples:
+  hostloop serve --node-id node-1
+  hostloop serve --data-dir /srv/hostloop --reserve 10% --pool fast=/mnt/nvme,reserve=20Gi,overcommit=2
+  hostloop selftest --only ext4 --only block
+
+Exit codes: 0 stopped cleanly, 1 could not start or had to cut running calls off, 2 wrong flag or value.";
+
+/// A CSI driver that turns a directory on a node's disk into volumes with an enforced size.
+#[derive(Debug, Parser)]
+#[command(name = "hostloop", version, about, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the process is to do.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one value of it, once")]
+pub enum Command {
+    /// Serve CSI on a socket until SIGTERM or SIGINT
+    #[command(after_help = AFTER_HELP)]
+    Serve(ServeArgs),
+    /// Check on this machine, as root, that volumes of every kind can be made, mounted, filled and removed
+    Selftest(SelftestArgs),
+}
+
+/// Flags of `hostloop serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Where to serve: unix:///PATH.sock or an absolute path; for tests also tcp://127.0.0.1:PORT (or the IPv6
+    /// loopback address), where everybody on the machine can give orders
+    #[arg(
+        long,
+        env = "CSI_ENDPOINT",
+        value_name = "ENDPOINT",
+        default_value = "unix:///run/hostloop/csi.sock"
+    )]
+    pub endpoint: String,
+
+    /// Permissions of the socket, octal
+    #[arg(long, env = "HOSTLOOP_SOCKET_MODE", value_name = "MODE", default_value = "0600")]
+    pub socket_mode: String,
+
+    /// What this process serves: all (Identity, Controller and Node for the volumes of this node)
+    #[arg(long, env = "HOSTLOOP_ROLE", value_name = "ROLE", default_value = "all")]
+    pub role: String,
+
+    /// CSI plugin name, as StorageClasses name it in `provisioner`; two drivers in a cluster need two names
+    #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
+    pub driver_name: String,
+
+    /// CSI node id and topology value, at most 63 characters; in Kubernetes set NODE_ID from spec.nodeName,
+    /// as a pod's host name is its own [default: the host name]
+    #[arg(long, env = "NODE_ID", value_name = "ID")]
+    pub node_id: Option<String>,
+
+    /// Absolute path of the directory that holds the state and is the pool `default`; made with mode 0700 if it
+    /// is missing. One process only uses it at a time
+    #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR", default_value = "/var/lib/hostloop")]
+    pub data_dir: String,
+
+    /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path of an existing
+    /// directory (without , and ;) and what differs from --reserve and --overcommit. Repeat the flag for more
+    /// pools; in the environment variable separate them with ;
+    #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,reserve=SIZE|PERCENT%][,overcommit=RATIO]")]
+    pub pool: Vec<String>,
+
+    /// What volumes leave free on a pool's filesystem: a size, or a part of the filesystem such as 10%
+    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "SIZE|PERCENT%", default_value = "0")]
+    pub reserve: String,
+
+    /// Bytes of thin volumes promised for each byte there is, 1.0 to 1000
+    #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO", default_value = "1.0")]
+    pub overcommit: String,
+
+    /// Serve ControllerPublishVolume too, for clusters whose CSIDriver object says attachRequired: true
+    #[arg(long, env = "HOSTLOOP_ATTACH", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub attach: String,
+
+    /// At most so many volumes attached to this node; 0 for no limit
+    #[arg(long, env = "HOSTLOOP_MAX_VOLUMES_PER_NODE", value_name = "NUMBER", default_value = "0")]
+    pub max_volumes_per_node: String,
+
+    /// The largest size of a volume, at least 1Mi
+    #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE", default_value = "1Ti")]
+    pub max_volume_size: String,
+
+    /// kubelet's directory, such as /var/lib/kubelet: when given, staging and target paths must lie below it
+    #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR")]
+    pub kubelet_dir: Option<String>,
+
+    /// Least important messages to log: error, warn, info, debug or trace. Logs go to stderr
+    #[arg(long, env = "HOSTLOOP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+
+    /// How to log: text, or json with one object a line
+    #[arg(long, env = "HOSTLOOP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: String,
+
+    /// How long running calls may take after SIGTERM, in seconds; keep it below the pod's
+    /// terminationGracePeriodSeconds
+    #[arg(long, env = "HOSTLOOP_SHUTDOWN_TIMEOUT", value_name = "SECONDS", default_value = "25")]
+    pub shutdown_timeout: String,
+}
+
+/// Flags of `hostloop selftest`.
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
+    /// Where to work: in a new directory below this one, which is removed at the end
+    #[arg(long, env = "TMPDIR", value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+
+    /// Size of the volumes, at least 300Mi for xfs
+    #[arg(long, value_name = "SIZE", default_value = "512Mi")]
+    pub size: String,
+
+    /// Check only this: ext4, xfs, btrfs, block or directory. Repeat the flag for more [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+}
+
+/// What to print of an error of the command line. A wrong value is one line; for an unknown flag clap's own
+/// answer helps more, as it names similar ones.
+pub fn one_line(error: &clap::Error) -> Option<String> {
+    use clap::error::ErrorKind as Kind;
+    let about_a_value = matches!(
+        error.kind(),
+        Kind::InvalidValue
+            | Kind::ValueValidation
+            | Kind::InvalidUtf8
+            | Kind::NoEquals
+            | Kind::TooManyValues
+            | Kind::TooFewValues
+            | Kind::WrongNumberOfValues
+            | Kind::ArgumentConflict
+    );
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    about_a_value.then(|| format!("hostloop: {first}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_the_endpoint_has_a_variable_of_csi() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let names: Vec<_> = serve
+            .get_arguments()
+            .filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))
+            .map(|arg| arg.get_env().expect("every flag has a variable").to_str().unwrap())
+            .collect();
+        assert_eq!(
+            names.iter().filter(|name| name.starts_with("CSI_")).collect::<Vec<_>>(),
+            [&"CSI_ENDPOINT"]
+        );
+    }
+
+    #[test]
+    fn a_missing_value_is_one_line_and_an_unknown_flag_is_not_cut() {
+        let error = |words: &[&str]| Cli::try_parse_from(words).unwrap_err();
+        let line = one_line(&error(&["hostloop", "serve", "--node-id"])).unwrap();
+        assert!(line.contains("--node-id") && !line.contains('\n'), "{line}");
+        assert_eq!(one_line(&error(&["hostloop", "serve", "--nodeid", "x"])), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! The configuration, valid by construction: made from the command line, here only.
+
+mod fields;
+mod pools;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cli::{SelftestArgs, ServeArgs};
+use crate::model::{Settings, format_bytes, parse_quantity};
+use crate::server::Endpoint;
+use crate::telemetry::Logging;
+
+/// What `hostloop serve` runs with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Which part of the driver this process is.
+    pub role: Role,
+    /// What the driver itself needs to know.
+    pub settings: Settings,
+    /// How it is reached.
+    pub server: ServerConfig,
+    /// What it logs.
+    pub logging: Logging,
+}
+
+/// Which part of the driver a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Everything in one process.
+    All,
+}
+
+/// How the driver is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// Permissions of the socket file.
+    pub socket_mode: u32,
+    /// How long running calls may take once the process is asked to stop.
+    pub shutdown_timeout: Duration,
+}
+
+/// What `hostloop selftest` runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelftestConfig {
+    /// An absolute path; the work is done in a new directory below it.
+    pub dir: PathBuf,
+    /// Size of the volumes in bytes.
+    pub size: u64,
+    /// What to check, each once.
+    pub checks: Vec<Check>,
+}
+
+/// A kind of volume that the self-test goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// A loop volume with ext4.
+    Ext4,
+    /// A loop volume with xfs.
+    Xfs,
+    /// A loop volume with btrfs.
+    Btrfs,
+    /// A raw block volume.
+    Block,
+    /// A volume of the directory backend.
+    Directory,
+}
+
+impl Check {
+    /// Every kind, in the order in which they are checked.
+    pub const ALL: [Check; 5] = [Check::Ext4, Check::Xfs, Check::Btrfs, Check::Block, Check::Directory];
+
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Check::Ext4 => "ext4",
+            Check::Xfs => "xfs",
+            Check::Btrfs => "btrfs",
+            Check::Block => "block",
+            Check::Directory => "directory",
+        }
+    }
+}
+
+/// A flag, with the environment variable that can stand for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flag(&'static str, &'static str);
+
+impl Flag {
+    fn wrong(self, problem: impl fmt::Display) -> ConfigError {
+        // A value may hold anything; the message stays one line.
+        ConfigError { flag: self, problem: problem.to_string().replace(['\n', '\r'], " ") }
+    }
+}
+
+impl fmt::Display for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            "" => f.write_str(self.0),
+            variable => write!(f, "{} ({variable})", self.0),
+        }
+    }
+}
+
+/// A wrong value: one line that names the flag and says what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{flag}: {problem}")]
+pub struct ConfigError {
+    flag: Flag,
+    problem: String,
+}
+
+impl Config {
+    /// Checks the flags. `host_name` is the node id where none is given.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first value that cannot be.
+    pub fn new(args: &ServeArgs, host_name: Option<String>) -> Result<Self, ConfigError> {
+        let role = fields::role(&args.role)?;
+        let settings = settings(args, host_name)?;
+        let server = ServerConfig {
+            endpoint: args.endpoint.parse().map_err(|e| Flag("--endpoint", "CSI_ENDPOINT").wrong(e))?,
+            socket_mode: fields::socket_mode(&args.socket_mode)?,
+            shutdown_timeout: fields::shutdown_timeout(&args.shutdown_timeout)?,
+        };
+        let level = fields::log_level(&args.log_level)?;
+        let format = fields::log_format(&args.log_format)?;
+        Ok(Config { role, settings, server, logging: Logging { level, format } })
+    }
+}
+
+fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, ConfigError> {
+    let data_dir = fields::data_dir(&args.data_dir)?;
+    Ok(Settings {
+        driver_name: fields::driver_name(&args.driver_name)?,
+        node_id: fields::node_id(args.node_id.clone(), host_name)?,
+        pools: pools::pools(args, &data_dir)?,
+        data_dir,
+        attach: fields::attach(&args.attach)?,
+        max_volumes_per_node: fields::max_volumes_per_node(&args.max_volumes_per_node)?,
+        max_volume_bytes: fields::max_volume_size(&args.max_volume_size)?,
+        kubelet_dir: fields::kubelet_dir(args.kubelet_dir.as_deref())?,
+    })
+}
+
+impl SelftestConfig {
+    /// The smallest size at which filesystems and the self-test's own files fit.
+    const MIN_BYTES: u64 = 16 << 20;
+
+    /// Checks the flags.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first value that cannot be.
+    pub fn new(args: &SelftestArgs) -> Result<Self, ConfigError> {
+        let dir = Flag("--dir", "TMPDIR");
+        if !args.dir.is_absolute() {
+            return Err(dir.wrong(format_args!("{:?} is no absolute path", args.dir)));
+        }
+        let size = parse_quantity(&args.size).map_err(|e| Flag("--size", "").wrong(e))?;
+        if size < Self::MIN_BYTES {
+            let least = format_bytes(Self::MIN_BYTES);
+            return Err(
+                Flag("--size", "").wrong(format_args!("{:?} is too small, use at least {least}", args.size))
+            );
+        }
+        let named = |name: &String| {
+            let known = Check::ALL.into_iter().find(|check| check.as_str() == name);
+            known.ok_or_else(|| {
+                let problem = format!("{name:?} is no check, use ext4, xfs, btrfs, block or directory");
+                Flag("--only", "").wrong(problem)
+            })
+        };
+        let only = args.only.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+        let checks = Check::ALL.into_iter().filter(|c| only.is_empty() || only.contains(c)).collect();
+        Ok(SelftestConfig { dir: args.dir.clone(), size, checks })
+    }
+}

@@ -1,0 +1,177 @@
+use clap::Parser;
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::model::Reserve;
+use crate::telemetry::{LogFormat, LogLevel};
+
+fn serve(flags: &[&str]) -> Result<Config, ConfigError> {
+    let words = ["hostloop", "serve"].iter().chain(flags);
+    match Cli::try_parse_from(words).unwrap().command {
+        Command::Serve(args) => Config::new(&args, Some("host-1".to_owned())),
+        Command::Selftest(_) => unreachable!(),
+    }
+}
+
+fn selftest(flags: &[&str]) -> Result<SelftestConfig, ConfigError> {
+    let words = ["hostloop", "selftest"].iter().chain(flags);
+    match Cli::try_parse_from(words).unwrap().command {
+        Command::Selftest(args) => SelftestConfig::new(&args),
+        Command::Serve(_) => unreachable!(),
+    }
+}
+
+#[test]
+fn defaults() {
+    let config = serve(&[]).unwrap();
+    assert_eq!(config.role, Role::All);
+    assert_eq!(config.server.endpoint, Endpoint::Unix("/run/hostloop/csi.sock".into()));
+    assert_eq!(config.server.socket_mode, 0o600);
+    assert_eq!(config.server.shutdown_timeout, Duration::from_secs(25));
+    assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Text });
+    let settings = config.settings;
+    assert_eq!((settings.driver_name.as_str(), settings.node_id.as_str()), ("hostloop.csi.dev", "host-1"));
+    assert_eq!(settings.data_dir, PathBuf::from("/var/lib/hostloop"));
+    assert_eq!(settings.pools.len(), 1);
+    assert_eq!((settings.pools[0].reserve, settings.pools[0].overcommit), (Reserve::Bytes(0), 1.0));
+    assert_eq!(
+        (settings.attach, settings.max_volumes_per_node, settings.max_volume_bytes),
+        (false, 0, 1 << 40)
+    );
+    assert_eq!(settings.kubelet_dir, None);
+}
+
+#[test]
+fn pools_take_what_they_do_not_say_from_the_default() {
+    let flags = ["--reserve", "10%", "--overcommit", "1.5", "--data-dir", "/d//x/./y/"];
+    let pools = ["--pool", "fast=/mnt/a,reserve=5Gi", "--pool", "b=/mnt/b,overcommit=2; c=/mnt/c ;"];
+    let settings = serve(&[&flags[..], &pools[..]].concat()).unwrap().settings;
+    let found: Vec<_> = settings
+        .pools
+        .iter()
+        .map(|p| (p.name.as_str(), p.path.to_str().unwrap(), p.reserve, p.overcommit))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("default", "/d/x/y", Reserve::Percent(10.0), 1.5),
+            ("fast", "/mnt/a", Reserve::Bytes(5 << 30), 1.5),
+            ("b", "/mnt/b", Reserve::Percent(10.0), 2.0),
+            ("c", "/mnt/c", Reserve::Percent(10.0), 1.5),
+        ]
+    );
+}
+
+#[test]
+fn good_values() {
+    assert!(serve(&["--attach"]).unwrap().settings.attach);
+    assert!(!serve(&["--attach=false"]).unwrap().settings.attach);
+    assert_eq!(serve(&["--socket-mode", "0660"]).unwrap().server.socket_mode, 0o660);
+    assert_eq!(serve(&["--socket-mode", "0o600"]).unwrap().server.socket_mode, 0o600);
+    assert_eq!(serve(&["--kubelet-dir", ""]).unwrap().settings.kubelet_dir, None);
+    assert_eq!(serve(&["--kubelet-dir", "/k/"]).unwrap().settings.kubelet_dir, Some("/k".into()));
+    assert_eq!(serve(&["--driver-name", "1a.B-2.3"]).unwrap().settings.driver_name, "1a.B-2.3");
+    assert_eq!(serve(&["--node-id", "n.1_a"]).unwrap().settings.node_id, "n.1_a");
+    assert_eq!(serve(&["--max-volume-size", "1Mi"]).unwrap().settings.max_volume_bytes, 1 << 20);
+    assert_eq!(serve(&["--shutdown-timeout", "0"]).unwrap().server.shutdown_timeout, Duration::ZERO);
+}
+
+/// A wrong value: its flag, the value, and a part of the message beside the flag and its variable.
+const WRONG: &[(&str, &str, &str)] = &[
+    ("--endpoint", "", "absolute path"),
+    ("--endpoint", "csi.sock", "absolute path"),
+    ("--endpoint", "unix://csi.sock", "absolute path"),
+    ("--endpoint", "http://x", "unix:///"),
+    ("--endpoint", "tcp://0.0.0.0:9000", "loopback"),
+    ("--endpoint", "tcp://localhost:9000", "127.0.0.1"),
+    ("--endpoint", "unix:///run/", "names a directory"),
+    ("--endpoint", "/run/../csi.sock", ".."),
+    ("--socket-mode", "rw", "octal"),
+    ("--socket-mode", "+600", "octal"),
+    ("--socket-mode", "01777", "octal"),
+    ("--socket-mode", "0400", "owner"),
+    ("--role", "controller", "use all"),
+    ("--driver-name", "", "domain name"),
+    ("--driver-name", "-a", "domain name"),
+    ("--driver-name", "a.", "domain name"),
+    ("--driver-name", "a..b", "domain name"),
+    ("--driver-name", "a.-b", "domain name"),
+    ("--driver-name", "a_b", "domain name"),
+    ("--driver-name", "a\nb", "domain name"),
+    ("--node-id", "", "topology value"),
+    ("--node-id", "a/b", "topology value"),
+    ("--data-dir", "data", "absolute path"),
+    ("--data-dir", "/", "root"),
+    ("--data-dir", "/a/../b", ".."),
+    ("--kubelet-dir", "var", "absolute path"),
+    ("--reserve", "10 %", "percentage"),
+    ("--reserve", "100%", "percentage"),
+    ("--reserve", "nan%", "percentage"),
+    ("--reserve", "-1", "no size"),
+    ("--overcommit", "0.5", "ratio"),
+    ("--overcommit", "1001", "ratio"),
+    ("--overcommit", "inf", "ratio"),
+    ("--max-volumes-per-node", "-1", "no limit"),
+    ("--max-volume-size", "1023Ki", "at least 1 Mi"),
+    ("--max-volume-size", "1TB", "no size"),
+    ("--log-level", "INFO", "debug"),
+    ("--log-format", "yaml", "json"),
+    ("--shutdown-timeout", "25s", "seconds"),
+    ("--shutdown-timeout", "3601", "seconds"),
+    ("--attach", "maybe", "neither"),
+    ("--pool", "/mnt/a", "NAME=PATH"),
+    ("--pool", "A=/mnt/a", "pool name"),
+    ("--pool", "default=/mnt/a", "--data-dir"),
+    ("--pool", "a=mnt", "absolute path"),
+    ("--pool", "a=/mnt/a,size=3", "reserve="),
+    ("--pool", "a=/mnt/a,reserve=x", "no size"),
+    ("--pool", "a=/mnt/a,overcommit=0", "ratio"),
+    ("--pool", "a=/mnt/a;a=/mnt/b", "twice"),
+    ("--pool", "a=/mnt/a;b=/mnt/a/", "same directory"),
+    ("--pool", "a=/mnt/a;b=/mnt/a/b", "inside"),
+    ("--pool", "a=/mnt/a/b;b=/mnt/a", "around"),
+    ("--pool", "a=/var/lib/hostloop/a", "inside"),
+    ("--pool", "a=/var/lib", "around"),
+];
+
+#[test]
+fn a_wrong_value_is_one_line_that_names_the_flag_and_its_variable() {
+    for (flag, value, hint) in WRONG {
+        let error = serve(&[&format!("{flag}={value}")]).expect_err(&format!("{flag} {value:?}"));
+        let line = error.to_string();
+        let variable = if *flag == "--pool" { "HOSTLOOP_POOLS" } else { error.flag.1 };
+        assert!(line.starts_with(&format!("{flag} ({variable}): ")), "{line}");
+        assert!(line.contains(hint) && !line.contains('\n'), "{flag} {value:?}: {line}");
+    }
+}
+
+#[test]
+fn long_values_are_refused() {
+    let name = "a".repeat(64);
+    assert!(serve(&["--driver-name", &name]).unwrap_err().to_string().contains("63"));
+    assert!(serve(&["--node-id", &name]).unwrap_err().to_string().contains("63"));
+    let path = format!("unix:///{}.sock", "s".repeat(102));
+    assert!(serve(&["--endpoint", &path]).unwrap_err().to_string().contains("107 bytes"));
+    assert!(serve(&["--endpoint", &path.replace("ss", "s")]).is_ok());
+}
+
+#[test]
+fn without_a_host_name_the_node_id_must_be_given() {
+    let error = fields::node_id(None, None).unwrap_err().to_string();
+    assert!(error.contains("--node-id (NODE_ID)"), "{error}");
+    let error = fields::node_id(None, Some("a b".to_owned())).unwrap_err().to_string();
+    assert!(error.contains("the host name \"a b\""), "{error}");
+}
+
+#[test]
+fn selftest_flags() {
+    let config = selftest(&["--dir", "/t", "--only", "block", "--only", "ext4", "--size", "64Mi"]).unwrap();
+    assert_eq!(config.checks, [Check::Ext4, Check::Block]);
+    assert_eq!((config.dir, config.size), (PathBuf::from("/t"), 64 << 20));
+    assert_eq!(selftest(&["--dir", "/t"]).unwrap().checks, Check::ALL);
+    for (flag, value) in [("--dir", "t"), ("--size", "x"), ("--size", "1Mi"), ("--only", "ext3")] {
+        let line = selftest(&["--dir=/t", &format!("{flag}={value}")][usize::from(flag == "--dir")..]);
+        let line = line.unwrap_err().to_string();
+        assert!(line.starts_with(flag), "{line}");
+    }
+}

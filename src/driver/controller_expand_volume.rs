@@ -1,0 +1,59 @@
+//! CSI ControllerExpandVolume.
+
+use std::sync::Arc;
+
+use super::{Driver, after_undo, check, not_found};
+use crate::backend::backend_of;
+use crate::error::{Error, Result};
+use crate::model::answer::Expanded;
+use crate::model::request::ControllerExpandVolume;
+use crate::model::{Content, SizeRange, Volume};
+
+impl Driver {
+    /// Grows a volume's storage; a raw device in use takes on the size at once, a filesystem with
+    /// NodeExpandVolume or its next staging. A volume that is large enough stays as it is.
+    ///
+    /// # Errors
+    /// NOT_FOUND; OUT_OF_RANGE for a size that cannot be; INVALID_ARGUMENT for a capability that the volume
+    /// does not have; RESOURCE_EXHAUSTED without room.
+    pub fn controller_expand_volume(&self, request: ControllerExpandVolume) -> Result<Expanded> {
+        let volume_id = &request.volume_id;
+        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
+        let _guard = self.lock(&id)?;
+        let volume = self.ready_volume(&id, volume_id)?;
+        if let Some(capability) = &request.capability {
+            check::capability(&volume, capability, Error::Invalid)?;
+        }
+        let volume = self.expand(volume, request.size)?;
+        if volume.is_block() {
+            let paths = self.paths(&volume)?;
+            let place = self.place(&volume, &paths);
+            let backend = backend_of(&volume.content);
+            backend.grow_in_use(place, &backend.uses(place)?)?;
+        }
+        let node_expansion_required = matches!(volume.content, Content::Filesystem { .. });
+        Ok(Expanded { capacity_bytes: volume.capacity_bytes, node_expansion_required })
+    }
+
+    /// Grows the storage of a volume whose lock the caller holds. The image grows first and the record
+    /// follows; start-up takes over the size of an image whose record a crash left behind.
+    pub(super) fn expand(&self, volume: Arc<Volume>, size: SizeRange) -> Result<Arc<Volume>> {
+        if size.limit != 0 && size.limit < volume.capacity_bytes {
+            let (limit, bytes) = (size.limit, volume.capacity_bytes);
+            return Err(Error::OutOfRange(format!(
+                "limit_bytes {limit} is less than the {bytes} bytes the volume has"
+            )));
+        }
+        if size.required <= volume.capacity_bytes {
+            return Ok(volume);
+        }
+        let bytes = size.choose(Volume::minimum_bytes(&volume.content), self.settings.max_volume_bytes)?;
+        let pool = self.pools.require(volume.pool())?;
+        let _reservation = self.reserve(pool, &volume, bytes - volume.capacity_bytes)?;
+        let paths = self.paths(&volume)?;
+        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
+        backend.grow(place, bytes)?;
+        let stored = self.store.put(Volume { capacity_bytes: bytes, ..(*volume).clone() });
+        stored.map_err(|cause| after_undo(cause.into(), backend.ungrow(place, volume.capacity_bytes)))
+    }
+}

@@ -1,0 +1,44 @@
+//! CSI DeleteVolume.
+
+use super::{Driver, settled};
+use crate::backend::backend_of;
+use crate::error::{Error, Result};
+use crate::model::{Phase, Volume};
+
+impl Driver {
+    /// Deletes a volume; fine if there is none.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached.
+    pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
+        let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
+        let _guard = self.lock(&id)?;
+        match self.store.get(&id) {
+            Some(volume) => self.delete(&volume),
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes a volume whose lock the caller holds. From the record `deleting` on it is gone for callers,
+    /// and a crash or an error is followed by a retry or by start-up, which finish it.
+    pub(super) fn delete(&self, volume: &Volume) -> Result<()> {
+        if let Some(attachment) = volume.attachments.first() {
+            let node = &attachment.node_id;
+            return Err(Error::InUse(format!(
+                "volume {} is published to node {node:?}, unpublish it first",
+                volume.id
+            )));
+        }
+        let paths = self.paths(volume)?;
+        let uses = settled(|| backend_of(&volume.content).uses(self.place(volume, &paths)))?;
+        if uses.any() {
+            return Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe())));
+        }
+        self.usage.forget(&volume.id);
+        let volume = match volume.phase {
+            Phase::Ready => self.store.put(Volume { phase: Phase::Deleting, ..volume.clone() })?,
+            Phase::Creating | Phase::Deleting => std::sync::Arc::new(volume.clone()),
+        };
+        self.remove_volume(&volume)
+    }
+}

@@ -1,0 +1,35 @@
+//! CSI GetCapacity.
+
+use super::{Driver, check};
+use crate::error::Result;
+use crate::model::answer::Capacity;
+use crate::model::request::GetCapacity;
+use crate::model::{Capability, GRANULARITY, Volume};
+
+impl Driver {
+    /// Says what is left in the pool that the parameters name. What cannot be made here has no capacity.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for an unknown pool.
+    pub fn get_capacity(&self, request: GetCapacity) -> Result<Capacity> {
+        let nothing = Capacity { available: 0, maximum_volume: 0, minimum_volume: 0 };
+        let pool = self.pools.require(&request.parameters.pool)?;
+        if request.topology.is_some_and(|topology| !topology.allows(&self.settings.node_id)) {
+            return Ok(nothing);
+        }
+        let capabilities: Result<Vec<Capability>, String> = request.capabilities.into_iter().collect();
+        let Ok(capabilities) = capabilities else { return Ok(nothing) };
+        let Ok(content) = check::content_for(&request.parameters, &capabilities) else { return Ok(nothing) };
+        if capabilities.iter().any(|c| check::unsupported(&content, &request.parameters, c).is_some()) {
+            return Ok(nothing);
+        }
+        let available = self.room(pool, request.parameters.backend, request.parameters.provisioning)?;
+        let minimum_volume = Volume::minimum_bytes(&content).next_multiple_of(GRANULARITY);
+        let maximum_volume = match available.min(self.settings.max_volume_bytes) / GRANULARITY * GRANULARITY {
+            // What is left is too little for any volume of this kind.
+            left if left < minimum_volume => 0,
+            left => left,
+        };
+        Ok(Capacity { available, maximum_volume, minimum_volume })
+    }
+}

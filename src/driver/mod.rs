@@ -1,0 +1,195 @@
+//! The use cases: one file per RPC, named like it. Plain synchronous code; every mutating one begins by taking
+//! the volume's lock, which lives inside the work, so that a call whose caller has gone keeps it to the end.
+
+mod attachments;
+mod capacity;
+mod check;
+mod controller_expand_volume;
+mod controller_get_volume;
+mod controller_publish_volume;
+mod controller_unpublish_volume;
+mod create_volume;
+mod delete_volume;
+mod get_capacity;
+mod inline;
+mod list_volumes;
+pub mod lock;
+mod node_expand_volume;
+mod node_get_volume_stats;
+mod node_publish_volume;
+mod node_stage_volume;
+mod node_unpublish_volume;
+mod node_unstage_volume;
+mod pools;
+mod recover;
+mod usage;
+mod validate_volume_capabilities;
+
+pub use pools::{Pool, Pools};
+pub use recover::Recovered;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
+use crate::error::{Error, Result};
+use crate::model::{NodeKey, Settings, Volume, VolumeId};
+use crate::os::Os;
+use crate::store::Store;
+use lock::{Guard, Locks, Mode};
+
+/// The driver of one node: everything it needs was handed in.
+pub struct Driver {
+    settings: Settings,
+    node_key: NodeKey,
+    os: Os,
+    store: Store,
+    pools: Pools,
+    locks: Locks,
+    capacity: capacity::Ledger,
+    usage: usage::Cache,
+    attachments: attachments::Admission,
+    inline: inline::Gone,
+    ready: AtomicBool,
+}
+
+impl Driver {
+    /// A driver on an open state file and prepared pools. [`Driver::recover`] has to run before it serves.
+    pub fn new(settings: Settings, os: Os, store: Store, pools: Pools) -> Self {
+        Driver {
+            node_key: NodeKey::of(&settings.node_id),
+            settings,
+            os,
+            store,
+            pools,
+            locks: Locks::default(),
+            capacity: capacity::Ledger::default(),
+            usage: usage::Cache::default(),
+            attachments: attachments::Admission::default(),
+            inline: inline::Gone::default(),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// What the administrator decided.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The state file; for reading.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether start-up recovery is done. Never touches a disk.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Takes the volume for one operation.
+    ///
+    /// # Errors
+    /// ABORTED while another operation on it runs (spec.md: the plugin may refuse a second call in flight).
+    fn lock(&self, id: &VolumeId) -> Result<Guard> {
+        let keys = [(id.as_str().to_owned(), Mode::Exclusive)];
+        self.locks.try_acquire(keys).map_err(|busy| Error::Busy(format!("volume {}", busy.key)))
+    }
+
+    /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.
+    fn controller_id(&self, volume_id: &str) -> Option<VolumeId> {
+        volume_id.parse::<VolumeId>().ok().filter(|id| !id.is_inline())
+    }
+
+    /// The id under which the Node service finds a volume: its own, or the one derived for an inline volume.
+    fn node_id_of(&self, volume_id: &str) -> VolumeId {
+        self.controller_id(volume_id).unwrap_or_else(|| VolumeId::of_inline(&self.node_key, volume_id))
+    }
+
+    /// A volume that callers may see.
+    fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
+        self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
+    }
+
+    /// The volume's files.
+    fn paths(&self, volume: &Volume) -> Result<VolumePaths> {
+        let pool = self.pools.get(volume.pool()).ok_or_else(|| {
+            Error::InUse(format!(
+                "volume {} is in pool {}; start with --pool {}=PATH",
+                volume.id,
+                volume.pool(),
+                volume.pool()
+            ))
+        })?;
+        Ok(VolumePaths::new(&pool.path, &volume.id))
+    }
+
+    fn place<'a>(&'a self, volume: &'a Volume, paths: &'a VolumePaths) -> Place<'a> {
+        Place { os: &self.os, volume, paths }
+    }
+
+    /// [`Driver::mount_target`] for a path that is to be used: to the caller NOT_FOUND is a missing volume, never a
+    /// missing directory.
+    fn usable_target(&self, path: &Path) -> Result<Target> {
+        self.mount_target(path).map_err(|error| match error {
+            Error::NotFound(message) => Error::InUse(message),
+            other => other,
+        })
+    }
+
+    /// Resolves a staging or target path and makes sure that nothing is mounted where it would do harm: not in
+    /// or over a pool, and only below `--kubelet-dir` if that is given.
+    fn mount_target(&self, path: &Path) -> Result<Target> {
+        let target = resolve(&self.os, path)?;
+        let allowed = |root: &PathBuf| target.path().starts_with(root);
+        if let Some(dir) = self.pools.kubelet_dir().filter(|dir| !allowed(dir)) {
+            let (path, dir) = (target.path().display(), dir.display());
+            return Err(Error::Invalid(format!(
+                "{path} is not below {dir}, the kubelet's directory (--kubelet-dir)"
+            )));
+        }
+        let harmful =
+            |pool: &Pool| target.path().starts_with(&pool.path) || pool.path.starts_with(target.path());
+        match self.pools.iter().find(|pool| harmful(pool)) {
+            Some(pool) => {
+                let (path, pool) = (target.path().display(), &pool.name);
+                Err(Error::Invalid(format!(
+                    "{path} lies in or over the directory of pool {pool}, choose another path"
+                )))
+            }
+            None => Ok(target),
+        }
+    }
+}
+
+/// NOT_FOUND for a volume.
+fn not_found(volume_id: &str) -> Error {
+    Error::NotFound(format!("volume {volume_id:?} does not exist"))
+}
+
+/// Adds the outcome of undoing to the reason for it.
+fn after_undo(cause: Error, undo: Result<()>) -> Error {
+    match undo {
+        Ok(()) => cause,
+        Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
+    }
+}
+
+/// Asks the kernel for a volume's users. After an unmount or a detach somebody who looks at the loop device for a
+/// moment (the host's udev, `losetup`, another volume's call) puts its end off: a device that only waits for that
+/// gets half a second to go. So does one under a mkfs whose driver was killed.
+fn settled(uses: impl Fn() -> Result<Uses>) -> Result<Uses> {
+    const TRIES: u32 = 50;
+    for _ in 1..TRIES {
+        let uses = uses()?;
+        let going = uses.mounts.is_empty()
+            && uses.partial.is_empty()
+            && uses.loops.iter().all(|device| device.autoclear);
+        if !uses.any() || !going {
+            return Ok(uses);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    uses()
+}

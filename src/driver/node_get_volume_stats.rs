@@ -1,0 +1,74 @@
+//! CSI NodeGetVolumeStats.
+
+use std::sync::Arc;
+
+use super::{Driver, not_found};
+use crate::backend::{Stats, backend_of, resolve};
+use crate::error::{Error, Result};
+use crate::model::answer::{StatsRow, VolumeStats};
+use crate::model::request::NodeGetVolumeStats;
+use crate::model::{Content, Volume};
+
+impl Driver {
+    /// Sizes of the volume itself. Takes no lock: kubelet polls it, and it must not disturb or wait.
+    ///
+    /// # Errors
+    /// NOT_FOUND for an unknown volume, or one that is not at the path.
+    pub fn node_get_volume_stats(&self, request: NodeGetVolumeStats) -> Result<VolumeStats> {
+        let id = self.node_id_of(&request.volume_id);
+        let volume = self.ready_volume(&id, &request.volume_id)?;
+        let not_there =
+            || Error::NotFound(format!("volume {} is not at {}", volume.id, request.volume_path.display()));
+        if !request.volume_path.is_absolute() {
+            return Err(not_there());
+        }
+        let target = resolve(&self.os, &request.volume_path).map_err(|error| match error {
+            Error::Invalid(_) => not_there(),
+            other => other,
+        })?;
+        let paths = self.paths(&volume)?;
+        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
+        let uses = backend.uses(place)?;
+        if !volume.is_block() && uses.at(target.path()).next().is_none() {
+            return Err(not_there());
+        }
+        let measure = || backend.stats(place, target.path(), &uses);
+        let stats = match volume.content {
+            Content::Directory => self.usage.get_or(&volume.id, measure)?,
+            Content::Filesystem { .. } | Content::Block => measure()?,
+        };
+        Ok(rows(stats))
+    }
+
+    /// The volume's mounts are asked for at a path by NodeExpandVolume as well.
+    pub(super) fn known_at_node(&self, volume_id: &str) -> Result<Arc<Volume>> {
+        let id = self.node_id_of(volume_id);
+        self.store.get(&id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
+    }
+}
+
+fn rows(stats: Stats) -> VolumeStats {
+    match stats {
+        Stats::Device(total) => {
+            VolumeStats { bytes: Some(StatsRow { total, used: 0, available: 0 }), inodes: None }
+        }
+        Stats::Filesystem(space) => VolumeStats {
+            bytes: Some(StatsRow { total: space.total, used: space.used, available: space.available }),
+            inodes: inodes(space.inodes, space.inodes.saturating_sub(space.inodes_free), space.inodes_free),
+        },
+        Stats::Directory(usage, space) => VolumeStats {
+            // Shared with others: what the volume could have is what it takes and what is free.
+            bytes: Some(StatsRow {
+                total: usage.bytes + space.available,
+                used: usage.bytes,
+                available: space.available,
+            }),
+            inodes: inodes(usage.inodes + space.inodes_free, usage.inodes, space.inodes_free),
+        },
+    }
+}
+
+/// btrfs has no fixed number of inodes and reports none.
+fn inodes(total: u64, used: u64, available: u64) -> Option<StatsRow> {
+    (total > 0).then_some(StatsRow { total, used, available })
+}

@@ -1,0 +1,90 @@
+//! CSI NodePublishVolume.
+
+use std::sync::Arc;
+
+use super::node_stage_volume::{has_flags, same_or_exists};
+use super::{Driver, check};
+use crate::backend::{Publish, Target, Uses, backend_of};
+use crate::error::{Error, Result};
+use crate::model::request::NodePublishVolume;
+use crate::model::{SecondPublish, Volume};
+
+impl Driver {
+    /// Makes a staged volume appear at a target path; an inline ephemeral volume is made first.
+    ///
+    /// # Errors
+    /// NOT_FOUND; FAILED_PRECONDITION without a staging path, for a capability that the volume does not have,
+    /// or for a second target that the access mode forbids; ALREADY_EXISTS where the target shows it in another way.
+    pub fn node_publish_volume(&self, request: NodePublishVolume) -> Result<()> {
+        if request.inline.is_some() {
+            return self.publish_inline(&request);
+        }
+        let id = self.node_id_of(&request.volume_id);
+        let _guard = self.lock(&id)?;
+        let volume = self.ready_volume(&id, &request.volume_id)?;
+        check::context(&volume, &request.context)?;
+        check::capability(&volume, &request.capability, Error::InUse)?;
+        let staging = request.staging_path.as_deref().ok_or_else(|| {
+            Error::InUse(format!(
+                "staging_target_path is missing: stage volume {} first and send its path",
+                volume.id
+            ))
+        })?;
+        let staging = self.usable_target(staging)?;
+        let target = self.usable_target(&request.target_path)?;
+        if staging.path() == target.path() {
+            return Err(Error::Invalid(
+                "target_path is the staging_target_path, choose another path".to_owned(),
+            ));
+        }
+        let granted_read_only = self.granted_read_only(&volume)?;
+        self.publish(&volume, &request, granted_read_only, &staging, &target)
+    }
+
+    fn publish(
+        &self,
+        volume: &Arc<Volume>,
+        request: &NodePublishVolume,
+        granted_read_only: bool,
+        staging: &Target,
+        target: &Target,
+    ) -> Result<()> {
+        let flags = request.capability.mount_flags();
+        let mode = request.capability.mode;
+        let read_only = granted_read_only || request.read_only || flags.read_only || mode.is_read_only();
+        let paths = self.paths(volume)?;
+        let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
+        let uses = backend.uses(place)?;
+        if !backend.is_staged(&uses, staging.path()) {
+            let staging = staging.path().display();
+            return Err(Error::InUse(format!(
+                "volume {} is not staged at {staging}, call NodeStageVolume first",
+                volume.id
+            )));
+        }
+        if let Some(there) = uses.at(target.path()).next_back() {
+            let staged_read_only = staged_read_only(&uses, staging);
+            let same = backend.is_read_only(place, there, &uses)? == (read_only || staged_read_only)
+                && has_flags(there, &flags);
+            return same_or_exists(same, || {
+                format!("{} is published at {}", volume.id, target.path().display())
+            });
+        }
+        self.nothing_else_at(target)?;
+        if let (SecondPublish::Refused, Some(other)) =
+            (mode.second_publish(), uses.elsewhere(&[staging.path(), target.path()]))
+        {
+            let (mode, other) = (mode.as_str(), other.display());
+            return Err(Error::InUse(format!(
+                "volume {} is published at {other}, and {mode} allows one target only",
+                volume.id
+            )));
+        }
+        backend.publish(place, &Publish { staging: staging.path(), target, flags: &flags, read_only }, &uses)
+    }
+}
+
+/// Whether the staged mount is read-only itself, so that every publish of it is.
+fn staged_read_only(uses: &Uses, staging: &Target) -> bool {
+    uses.at(staging.path()).next_back().is_some_and(|mount| mount.read_only || mount.superblock_read_only)
+}

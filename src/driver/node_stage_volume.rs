@@ -1,0 +1,106 @@
+//! CSI NodeStageVolume.
+
+use super::{Driver, check, not_found, settled};
+use crate::backend::{Stage, Target, backend_of};
+use crate::error::{Error, OsContext, Result};
+use crate::model::request::NodeStageVolume;
+use crate::model::{Content, Format, MountFlags, Volume};
+use crate::os::MountEntry;
+
+impl Driver {
+    /// Attaches and mounts a volume at its staging path; formats it if it never was.
+    ///
+    /// # Errors
+    /// NOT_FOUND; FAILED_PRECONDITION for a capability that the volume does not have, or while it is not
+    /// published to this node (`--attach`); ALREADY_EXISTS where it is staged there in another way.
+    pub fn node_stage_volume(&self, request: NodeStageVolume) -> Result<()> {
+        let id = self.node_id_of(&request.volume_id);
+        let _guard = self.lock(&id)?;
+        let volume = self.ready_volume(&id, &request.volume_id)?;
+        check::context(&volume, &request.context)?;
+        check::capability(&volume, &request.capability, Error::InUse)?;
+        let flags = request.capability.mount_flags();
+        let granted_read_only = self.granted_read_only(&volume)?;
+        let read_only = granted_read_only || flags.read_only || request.capability.mode.is_read_only();
+        let target = self.usable_target(&request.staging_path)?;
+
+        let paths = self.paths(&volume)?;
+        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
+        let uses = settled(|| backend.uses(place))?;
+        if volume.is_block() {
+            if let Some(device) = uses.live_loops().next() {
+                let writable = uses.live_loops().any(|device| !device.read_only);
+                return same_or_exists(read_only != writable, || {
+                    format!("{} is attached as {}", volume.id, device.path().display())
+                });
+            }
+        } else if let Some(there) = uses.at(target.path()).next_back() {
+            let is_read_only = backend.is_read_only(place, there, &uses)?;
+            let same = is_read_only == read_only && has_flags(there, &flags);
+            return same_or_exists(same, || {
+                format!("{} is staged at {}", volume.id, target.path().display())
+            });
+        }
+        self.nothing_else_at(&target)?;
+        let record = |format| self.record_format(&volume, format);
+        let stage = Stage { target: &target, flags: &flags, read_only, record: &record };
+        backend.stage(place, &stage, &uses)
+    }
+
+    /// Whether ControllerPublishVolume granted reading only. Without `--attach` everything is granted.
+    pub(super) fn granted_read_only(&self, volume: &Volume) -> Result<bool> {
+        if !self.settings.attach || volume.id.is_inline() {
+            return Ok(false);
+        }
+        let node = &self.settings.node_id;
+        let attachment = volume.attachments.iter().find(|there| there.node_id == *node);
+        let missing = || {
+            Error::InUse(format!(
+                "volume {} is not published to node {node:?}: call ControllerPublishVolume first",
+                volume.id
+            ))
+        };
+        attachment.map(|there| there.read_only).ok_or_else(missing)
+    }
+
+    /// Makes the state of the filesystem durable before work goes on.
+    pub(super) fn record_format(&self, volume: &Volume, format: Format) -> Result<()> {
+        // The record is read again: this volume's lock is held, so only this call changes it.
+        let stored = self.store.get(&volume.id).ok_or_else(|| not_found(volume.id.as_str()))?;
+        let mut volume = (*stored).clone();
+        if let Content::Filesystem { fs_type, .. } = volume.content {
+            volume.content = Content::Filesystem { fs_type, format };
+            self.store.put(volume)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that no one else has mounted something at the path.
+    pub(super) fn nothing_else_at(&self, target: &Target) -> Result<()> {
+        if !target.exists() {
+            return Ok(());
+        }
+        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+        match mounts.iter().rev().find(|mount| mount.target == target.path()) {
+            Some(other) => {
+                let (path, source) = (target.path().display(), &other.source);
+                Err(Error::InUse(format!("{path} has another mount on it ({} from {source})", other.fs_type)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The answer where something is there already: fine if it is what is asked for.
+pub(super) fn same_or_exists(same: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if same {
+        Ok(())
+    } else {
+        Err(Error::AlreadyExists(format!("{} with another capability, flags or access", what())))
+    }
+}
+
+/// Whether a mount has every flag that was asked for, as far as mountinfo shows them per mount.
+pub(super) fn has_flags(mount: &MountEntry, flags: &MountFlags) -> bool {
+    flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()).all(|flag| mount.flags.contains(flag))
+}

@@ -1,0 +1,67 @@
+//! CSI NodeUnpublishVolume.
+
+use std::path::Path;
+
+use super::{Driver, not_found};
+use crate::backend::{self, backend_of};
+use crate::error::{Error, OsContext, Result};
+use crate::model::Volume;
+use crate::model::request::NodeUnpublishVolume;
+
+impl Driver {
+    /// Unmounts a volume from a target path and removes the file or directory that was made for it, never
+    /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there.
+    ///
+    /// # Errors
+    /// NOT_FOUND for an unknown volume, but for an inline one that an earlier call deleted;
+    /// FAILED_PRECONDITION where something else is at the target.
+    pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
+        let id = self.node_id_of(&request.volume_id);
+        let _guard = self.lock(&id)?;
+        let Some(volume) = self.store.get(&id) else {
+            return match self.inline.was_inline(&id, &request.volume_id) {
+                true => self.leave_target(None, &request.target_path),
+                false => Err(not_found(&request.volume_id)),
+            };
+        };
+        self.leave_target(Some(&volume), &request.target_path)?;
+        let paths = self.paths(&volume)?;
+        backend_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
+        if volume.id.is_inline() {
+            self.delete(&volume)?;
+            self.inline.remember(&volume.id);
+        }
+        Ok(())
+    }
+
+    /// Unmounts the volume from the target, as often as it is mounted there, and removes the empty target.
+    fn leave_target(&self, volume: Option<&Volume>, target: &Path) -> Result<()> {
+        let target = match self.mount_target(target) {
+            Ok(target) if target.exists() => target,
+            Ok(_) | Err(Error::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let path = target.path();
+        let ours = match volume {
+            Some(volume) => {
+                let paths = self.paths(volume)?;
+                let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
+                uses.at(path).cloned().collect()
+            }
+            None => Vec::new(),
+        };
+        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+        let there: Vec<_> = mounts.into_iter().filter(|mount| mount.target == path).collect();
+        if let Some(other) = there.iter().find(|mount| !ours.contains(mount)) {
+            let (path, source) = (path.display(), &other.source);
+            return Err(Error::InUse(format!(
+                "{path} has a mount that is not the volume's ({} from {source})",
+                other.fs_type
+            )));
+        }
+        for _ in &there {
+            self.os.mounts.unmount(path).doing(|| format!("unmount {}", path.display()))?;
+        }
+        backend::remove_target(&self.os, path)
+    }
+}

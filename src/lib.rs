@@ -1,0 +1,55 @@
+//! hostloop: a CSI driver that turns a directory on a node's disk into Kubernetes volumes.
+//!
+//! # Where to start reading
+//!
+//! `main.rs` parses the command line and hands a [`config::Config`] to [`app::run`], which constructs everything
+//! and tells the life of the process in order. To follow one call, take CreateVolume:
+//! `server/rpc.rs` (span, log line, panic) → `service/` (decode, call, encode) → `wire/decode/` (the request as
+//! plain types, or INVALID_ARGUMENT) → `driver/create_volume.rs` (the use case) → `backend/` and `store/` →
+//! `os/linux/` (system calls) → `wire/encode.rs`. No layer calls back up.
+//!
+//! # Modules
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`cli`], [`config`] | Flags as text; the same as values that cannot be wrong |
+//! | [`app`] | The composition root and the life of the process |
+//! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
+//! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
+//! | [`service`] | The RPC traits, three lines each; the only place that makes a gRPC status of an error |
+//! | [`wire`] | Protocol messages to plain types and back, with all validation of requests and no I/O |
+//! | [`driver`] | The use cases, one file for each call; locks; recovery |
+//! | [`backend`] | Where bytes live: image files behind loop devices, and directories |
+//! | [`store`] | The state file |
+//! | [`os`] | The kernel boundary: four traits, the real kernel and a fake one |
+//! | [`model`] | Plain types, no I/O, no protocol |
+//! | [`error`] | The driver's error: its variants are meanings, not sources |
+//! | [`selftest`] | A client of the driver that checks a machine |
+//!
+//! Async is at the edge only: a handler makes one hop to the blocking pool, and everything below is plain
+//! synchronous Rust. Work that has begun goes on when its caller gives up.
+//!
+//! # Rules, and what enforces them
+//!
+//! Who may import whom: `main → app → server → service → { wire, driver }`, `driver → { store, backend, os, model }`,
+//! `backend → { os, model }`, `wire → model`, `store → { os, model }`. System calls are in `os/`, `unsafe` is in
+//! `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, gRPC is above `driver`.
+//! `tests/layers/` reads the sources and fails where they break this; `clippy.toml` refuses the functions of std
+//! and nix that go around [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing
+//! (tests may use them). An exception is an `allow` with its reason, in the file that needs it.
+
+pub mod app;
+pub mod backend;
+pub mod cli;
+pub mod config;
+pub mod driver;
+pub mod error;
+pub mod model;
+pub mod os;
+pub mod selftest;
+pub mod server;
+pub mod service;
+pub mod shutdown;
+pub mod store;
+pub mod telemetry;
+pub mod wire;

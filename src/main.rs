@@ -1,0 +1,95 @@
+//! `hostloop`: parse, build, run, drain.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hostloop::app::{self, Ended, StartError};
+use hostloop::cli::{Cli, Command, one_line};
+use hostloop::config::{Config, ConfigError, SelftestConfig};
+use hostloop::os::host::host_name;
+use hostloop::shutdown::Shutdown;
+use hostloop::{selftest, server, telemetry};
+
+/// Exit code for a wrong command line.
+const USAGE: u8 = 2;
+/// Threads for connections and protocol; all other work is on the blocking pool. One would do (a call takes as
+/// long with one, two or four of them), the second keeps Probe quick while the first is busy with a long list.
+const WORKERS: usize = 2;
+/// Threads for the work itself: as many calls run at once, further ones wait for their turn.
+const BLOCKING: usize = 128;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let done = match cli.command {
+        Command::Serve(args) => Config::new(&args, host_name()).map(serve),
+        Command::Selftest(args) => SelftestConfig::new(&args).map(check),
+    };
+    done.unwrap_or_else(|error: ConfigError| {
+        eprintln!("hostloop: {error}");
+        ExitCode::from(USAGE)
+    })
+}
+
+fn usage(error: &clap::Error) -> ExitCode {
+    match one_line(error) {
+        Some(line) => eprintln!("{line}"),
+        None => error.print().unwrap_or_default(),
+    }
+    // 0 for --help and --version.
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn serve(config: Config) -> ExitCode {
+    telemetry::init(config.logging);
+    server::install_hook();
+    run(config).unwrap_or_else(|error| {
+        tracing::error!("cannot serve: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn check(config: SelftestConfig) -> ExitCode {
+    let passed = runtime()
+        .and_then(|runtime| runtime.block_on(async { Ok(selftest::run(config, on_signals()?).await) }));
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("hostloop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn on_signals() -> Result<Shutdown, StartError> {
+    Shutdown::on_signals().map_err(|e| StartError::Process(format!("signals: {e}")))
+}
+
+fn run(config: Config) -> Result<ExitCode, StartError> {
+    let runtime = runtime()?;
+    let Ended { stopped, failure, data_dir } =
+        runtime.block_on(async { app::run(config, app::machine(), on_signals()?).await })?;
+    let done = app::finish(runtime, stopped.left);
+    drop(data_dir);
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    if !done || stopped.cut > 0 {
+        tracing::warn!("stopped although work was running; the next start finishes or undoes it");
+        return Ok(ExitCode::FAILURE);
+    }
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING)
+        .enable_all()
+        .build()
+        .map_err(|e| StartError::Process(format!("start threads: {e}")))
+}

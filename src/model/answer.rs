@@ -1,0 +1,63 @@
+//! What the use cases answer where that is neither a volume nor a single number: plain types, encoded by wire.
+
+use std::sync::Arc;
+
+use super::Volume;
+
+/// CSI ValidateVolumeCapabilities: whether the volume can be used as asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Validation {
+    /// Everything that was asked about is supported.
+    pub confirmed: bool,
+    /// Why not, for people; empty if confirmed.
+    pub message: String,
+}
+
+/// CSI ListVolumes: one page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListPage {
+    /// The volumes on it.
+    pub volumes: Vec<Arc<Volume>>,
+    /// The token of the page after it; `None` on the last one.
+    pub next_token: Option<String>,
+}
+
+/// CSI GetCapacity, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Left in total.
+    pub available: u64,
+    /// The largest volume that can be made.
+    pub maximum_volume: u64,
+    /// The smallest volume that can be made.
+    pub minimum_volume: u64,
+}
+
+/// CSI ControllerExpandVolume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expanded {
+    /// The size after the call.
+    pub capacity_bytes: u64,
+    /// NodeExpandVolume has to follow.
+    pub node_expansion_required: bool,
+}
+
+/// CSI NodeGetVolumeStats; `None` for a unit of which nothing is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeStats {
+    /// In bytes.
+    pub bytes: Option<StatsRow>,
+    /// In inodes.
+    pub inodes: Option<StatsRow>,
+}
+
+/// CSI `VolumeUsage`; of a raw device only the total is known, the rest is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatsRow {
+    /// How many there are.
+    pub total: u64,
+    /// How many are in use.
+    pub used: u64,
+    /// How many are free for the workload.
+    pub available: u64,
+}

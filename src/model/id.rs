@@ -1,0 +1,205 @@
+//! Ids: derived, never random, so that a retry after any crash meets the same files and takes the same lock.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The namespace of every UUID that hostloop derives (itself a v5 UUID of the driver's default name).
+const NAMESPACE: Uuid = Uuid::from_u128(0x5a0c_9a8e_0b57_5d0f_9b1e_6f5d_3c7a_41e2);
+
+/// A short key of a node, 12 hex digits of the UUID v5 of its node id: part of every volume id, so that a
+/// controller can route a request to the owning node without a look-up.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeKey(String);
+
+impl NodeKey {
+    /// Number of hex digits: 48 bits, about 2 in 10⁹ for a collision among a thousand nodes.
+    const LEN: usize = 12;
+
+    /// The key of the node with this CSI node id.
+    pub fn of(node_id: &str) -> Self {
+        let uuid = Uuid::new_v5(&NAMESPACE, format!("node/{node_id}").as_bytes()).simple().to_string();
+        NodeKey(uuid.chars().take(Self::LEN).collect())
+    }
+}
+
+impl fmt::Display for NodeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A volume's id and the name of its directory: `vol-<node key>-<uuid>`, or `inl-<node key>-<uuid>` for an
+/// inline ephemeral volume. Only this type becomes part of a path, and it holds nothing but `[a-z0-9-]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeId(String);
+
+impl VolumeId {
+    /// The id of the volume that CreateVolume makes on `node` for the CSI name `name` (UUID v5 of the name).
+    pub fn of_name(node: &NodeKey, name: &str) -> Self {
+        Self::derive("vol", node, &format!("volume/{name}"))
+    }
+
+    /// The id under which an inline ephemeral volume is kept: its CSI id is the caller's choice (kubelet sends
+    /// `csi-<sha256>`), so a path must never be made of it.
+    pub fn of_inline(node: &NodeKey, csi_volume_id: &str) -> Self {
+        Self::derive("inl", node, &format!("inline/{csi_volume_id}"))
+    }
+
+    fn derive(kind: &str, node: &NodeKey, name: &str) -> Self {
+        let uuid = Uuid::new_v5(&NAMESPACE, format!("{node}/{name}").as_bytes());
+        VolumeId(format!("{kind}-{node}-{}", uuid.hyphenated()))
+    }
+
+    /// The id as text: what CSI calls `volume_id`, and the directory's name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The key of the node that owns the volume.
+    pub fn node_key(&self) -> &str {
+        self.0.get(4..4 + NodeKey::LEN).unwrap_or_default()
+    }
+
+    /// Whether the volume was made by NodePublishVolume for one pod.
+    pub fn is_inline(&self) -> bool {
+        self.0.starts_with("inl-")
+    }
+}
+
+/// Text that is not a volume id of hostloop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a volume id of hostloop")]
+pub struct InvalidVolumeId(String);
+
+impl FromStr for VolumeId {
+    type Err = InvalidVolumeId;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let valid = || {
+            let rest = s.strip_prefix("vol-").or_else(|| s.strip_prefix("inl-"))?;
+            let (key, uuid) = (rest.get(..NodeKey::LEN)?, rest.get(NodeKey::LEN..)?.strip_prefix('-')?);
+            let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+            // Uuid's parser takes several spellings; the directory has one.
+            let canonical = Uuid::try_parse(uuid).ok()?.hyphenated().to_string() == uuid;
+            (key.chars().all(hex) && canonical).then_some(())
+        };
+        valid().map(|()| VolumeId(s.to_owned())).ok_or_else(|| InvalidVolumeId(s.to_owned()))
+    }
+}
+
+impl TryFrom<String> for VolumeId {
+    type Error = InvalidVolumeId;
+
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        s.parse()
+    }
+}
+
+impl From<VolumeId> for String {
+    fn from(id: VolumeId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a pool, as `--pool NAME=PATH` and the StorageClass parameter `pool` give it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PoolName(String);
+
+impl PoolName {
+    /// The pool that is the data directory itself.
+    pub const DEFAULT: &'static str = "default";
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for PoolName {
+    fn default() -> Self {
+        PoolName(Self::DEFAULT.to_owned())
+    }
+}
+
+/// A pool name outside `[a-z0-9-]{1,63}`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pool name {0:?} is not 1 to 63 of the characters a-z, 0-9 and -")]
+pub struct InvalidPoolName(String);
+
+impl FromStr for PoolName {
+    type Err = InvalidPoolName;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let valid = (1..=63).contains(&s.len())
+            && s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+        if valid { Ok(PoolName(s.to_owned())) } else { Err(InvalidPoolName(s.to_owned())) }
+    }
+}
+
+impl TryFrom<String> for PoolName {
+    type Error = InvalidPoolName;
+
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        s.parse()
+    }
+}
+
+impl From<PoolName> for String {
+    fn from(name: PoolName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_stable_and_parse() {
+        let node = NodeKey::of("node-a");
+        let id = VolumeId::of_name(&node, "../../etc/passwd\n😀");
+        assert_eq!(id, VolumeId::of_name(&node, "../../etc/passwd\n😀"));
+        assert_eq!(id.as_str().parse(), Ok(id.clone()));
+        assert_eq!(id.node_key(), node.to_string());
+        assert!(id.as_str().len() <= 128 && !id.is_inline());
+        assert_ne!(id, VolumeId::of_name(&NodeKey::of("node-b"), "../../etc/passwd\n😀"));
+        assert!(VolumeId::of_inline(&node, "csi-1").is_inline());
+    }
+
+    #[test]
+    fn other_text_is_no_id() {
+        for text in
+            ["", "vol-", "vol-0123456789ab", "vol-0123456789ab-../../../x", "reallyfakevolumeid", "vol-é"]
+        {
+            assert!(text.parse::<VolumeId>().is_err(), "{text}");
+        }
+        let upper = VolumeId::of_name(&NodeKey::of("n"), "x").as_str().to_uppercase();
+        assert!(upper.parse::<VolumeId>().is_err());
+    }
+
+    #[test]
+    fn pool_names_stay_out_of_paths() {
+        assert!("fast-1".parse::<PoolName>().is_ok());
+        for text in ["", "..", "a/b", "Fast", &"x".repeat(64)] {
+            assert!(text.parse::<PoolName>().is_err(), "{text}");
+        }
+    }
+}

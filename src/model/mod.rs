@@ -1,0 +1,25 @@
+//! Plain types of the driver: ids, sizes, access, filesystems, volumes. No I/O, no protocol types.
+
+mod access;
+pub mod answer;
+mod fs_type;
+mod id;
+mod mount_flags;
+mod parameters;
+pub mod request;
+mod settings;
+mod size;
+mod topology;
+mod volume;
+
+pub use access::{AccessMode, AccessType, Capability, SecondPublish};
+pub use fs_type::{FsType, UnknownFsType};
+pub use id::{InvalidPoolName, NodeKey, PoolName, VolumeId};
+pub use mount_flags::{InvalidMountFlag, MountFlags, VfsFlag};
+pub use parameters::{BackendKind, Provisioning, VolumeParameters};
+pub use settings::{PoolSettings, Reserve, Settings};
+pub use size::{
+    DEFAULT_BYTES, GRANULARITY, InvalidQuantity, SizeError, SizeRange, format_bytes, parse_quantity,
+};
+pub use topology::{InvalidTopology, TopologyRequirement, check_topology_value};
+pub use volume::{Attachment, Content, Format, Phase, Volume};

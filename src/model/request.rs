@@ -1,0 +1,174 @@
+//! The RPCs' requests as plain types: what decoding makes of a CSI message, and what the use cases take.
+//! Everything here has been checked for syntax; whether it fits the volume is the use case's question.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{Capability, SizeRange, TopologyRequirement, VolumeParameters};
+
+/// `volume_context` as a caller sends it back.
+pub type Context = BTreeMap<String, String>;
+
+/// CSI CreateVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateVolume {
+    /// The CSI name: any text; never part of a path.
+    pub name: String,
+    /// The wanted size.
+    pub size: SizeRange,
+    /// At least one; all of one access type, and of one filesystem where they name one.
+    pub capabilities: Vec<Capability>,
+    /// Typed parameters.
+    pub parameters: VolumeParameters,
+    /// Where the volume must be accessible from.
+    pub topology: Option<TopologyRequirement>,
+}
+
+/// CSI ControllerPublishVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerPublishVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// The node that is to use it.
+    pub node_id: String,
+    /// How.
+    pub capability: Capability,
+    /// Only for reading.
+    pub read_only: bool,
+    /// Sent back by the caller.
+    pub context: Context,
+}
+
+/// CSI ControllerUnpublishVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerUnpublishVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// The node; `None` for every node.
+    pub node_id: Option<String>,
+}
+
+/// CSI ValidateVolumeCapabilities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValidateVolumeCapabilities {
+    /// The volume.
+    pub volume_id: String,
+    /// The capabilities asked about; an `Err` is one that no volume of this driver has, and says why.
+    pub capabilities: Vec<Result<Capability, String>>,
+    /// Sent back by the caller; checked against the volume where not empty.
+    pub context: Context,
+    /// The parameters asked about, typed; an `Err` is one that this driver does not have. `None` if none were sent.
+    pub parameters: Option<Result<VolumeParameters, String>>,
+}
+
+/// CSI ListVolumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListVolumes {
+    /// At most so many entries; `None` for all.
+    pub max_entries: Option<usize>,
+    /// The token of the page before.
+    pub starting_token: Option<String>,
+}
+
+/// CSI GetCapacity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetCapacity {
+    /// The capabilities that the capacity must serve; an `Err` is one that no volume of this driver can have.
+    pub capabilities: Vec<Result<Capability, String>>,
+    /// Typed parameters.
+    pub parameters: VolumeParameters,
+    /// Only the capacity at this place, which is the one requisite term; `None` for no restriction.
+    pub topology: Option<TopologyRequirement>,
+}
+
+/// CSI ControllerExpandVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerExpandVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// The wanted size.
+    pub size: SizeRange,
+    /// How the volume is used, if the caller says.
+    pub capability: Option<Capability>,
+}
+
+/// CSI NodeStageVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStageVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// Absolute, without `.` and `..`.
+    pub staging_path: PathBuf,
+    /// How it is to be used.
+    pub capability: Capability,
+    /// Sent back by the caller.
+    pub context: Context,
+}
+
+/// CSI NodeUnstageVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeUnstageVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// Absolute, without `.` and `..`.
+    pub staging_path: PathBuf,
+}
+
+/// What an inline ephemeral volume asks for in its attributes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InlineVolume {
+    /// From the attribute `size`.
+    pub size: SizeRange,
+    /// From the other attributes.
+    pub parameters: VolumeParameters,
+}
+
+/// CSI NodePublishVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePublishVolume {
+    /// The volume; for an inline one the caller's choice.
+    pub volume_id: String,
+    /// Where it was staged; `None` if the caller sent none.
+    pub staging_path: Option<PathBuf>,
+    /// Absolute, without `.` and `..`.
+    pub target_path: PathBuf,
+    /// How it is to be used.
+    pub capability: Capability,
+    /// Nothing may be written through this target.
+    pub read_only: bool,
+    /// Sent back by the caller.
+    pub context: Context,
+    /// Set for an inline ephemeral volume (`csi.storage.k8s.io/ephemeral: "true"`).
+    pub inline: Option<InlineVolume>,
+}
+
+/// CSI NodeUnpublishVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeUnpublishVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// Absolute, without `.` and `..`.
+    pub target_path: PathBuf,
+}
+
+/// CSI NodeGetVolumeStats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeGetVolumeStats {
+    /// The volume.
+    pub volume_id: String,
+    /// Where it is published or staged; any text, since a path that is none must be NOT_FOUND.
+    pub volume_path: PathBuf,
+}
+
+/// CSI NodeExpandVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeExpandVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// Where it is published or staged; any text.
+    pub volume_path: PathBuf,
+    /// The wanted size; all zero to grow to what the volume has.
+    pub size: SizeRange,
+    /// How the volume is used, if the caller says.
+    pub capability: Option<Capability>,
+}

@@ -1,0 +1,64 @@
+//! What the administrator decides, valid by construction: cli.rs and config.rs make it, the driver takes it.
+
+use std::path::PathBuf;
+
+use super::PoolName;
+
+/// One pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolSettings {
+    /// Its name in the StorageClass parameter `pool`.
+    pub name: PoolName,
+    /// Its directory; volumes lie in `volumes/` below it.
+    pub path: PathBuf,
+    /// Bytes of the filesystem that volumes must leave free.
+    pub reserve: Reserve,
+    /// How many bytes of thin volumes are promised for each byte there is: 1.0 promises only what exists.
+    pub overcommit: f64,
+}
+
+/// What a pool keeps free for others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reserve {
+    /// So many bytes.
+    Bytes(u64),
+    /// So much of the filesystem's size, in percent.
+    Percent(f64),
+}
+
+impl Reserve {
+    /// The reserve in bytes on a filesystem of `total` bytes.
+    pub fn bytes(self, total: u64) -> u64 {
+        match self {
+            Reserve::Bytes(bytes) => bytes,
+            // Both are far below 2^53 times a percentage: no precision that matters is lost.
+            Reserve::Percent(percent) => (total as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+/// The driver's settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// CSI plugin name.
+    pub driver_name: String,
+    /// CSI node id, and the value of the topology key.
+    pub node_id: String,
+    /// Holds the state file, and is the pool `default`.
+    pub data_dir: PathBuf,
+    /// Every pool, the default one first.
+    pub pools: Vec<PoolSettings>,
+    /// Serve ControllerPublishVolume and ControllerUnpublishVolume.
+    pub attach: bool,
+    /// At most so many volumes attached to a node, as NodeGetInfo reports and ControllerPublishVolume enforces; 0 for no limit.
+    pub max_volumes_per_node: u32,
+    /// The largest size of a volume in bytes.
+    pub max_volume_bytes: u64,
+    /// Staging and target paths must lie below this directory, if it is given.
+    pub kubelet_dir: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The key of the driver's topology segment.
+    pub const TOPOLOGY_KEY: &'static str = "topology.hostloop.csi.dev/node";
+}

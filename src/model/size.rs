@@ -1,0 +1,199 @@
+//! Sizes in bytes: quantities as people write them, and the choice of a size from a CSI `CapacityRange`.
+
+/// Sizes are rounded up to this many bytes: the largest logical block size that a pool's disk may ask a loop
+/// device for, so that an image is always a whole number of the device's blocks.
+pub const GRANULARITY: u64 = 4096;
+
+/// The size of a volume for which the caller named none.
+pub const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Text that is no size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no size; write bytes or a number with Ki, Mi, Gi, Ti, Pi, k, M, G, T or P, such as 10Gi")]
+pub struct InvalidQuantity(pub String);
+
+const SUFFIXES: [(&str, u64); 10] = [
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("Pi", 1 << 50),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
+];
+
+/// Reads a size as Kubernetes writes quantities: `1073741824`, `1Gi`, `1.5Gi`, `500M`.
+///
+/// # Errors
+/// [`InvalidQuantity`] for anything else, also for a size beyond `i64::MAX`, which CSI cannot carry.
+pub fn parse_quantity(text: &str) -> Result<u64, InvalidQuantity> {
+    let invalid = || InvalidQuantity(text.to_owned());
+    let (number, unit) = SUFFIXES
+        .iter()
+        .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, *unit)))
+        .unwrap_or((text, 1));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |s: &str| s.chars().all(|c| c.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 || number.ends_with('.')
+    {
+        return Err(invalid());
+    }
+    let scale = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| invalid())?);
+    let value: u128 = format!("{whole}{fraction}").parse().map_err(|_| invalid())?;
+    let bytes = value.checked_mul(u128::from(unit)).ok_or_else(invalid)?.div_ceil(scale);
+    u64::try_from(bytes).ok().filter(|b| i64::try_from(*b).is_ok()).ok_or_else(invalid)
+}
+
+/// A size for people: the largest binary unit, with one decimal where it is not whole.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let mut unit = "B";
+    let mut size = bytes as f64;
+    for next in UNITS {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        unit = next;
+    }
+    if size.fract() == 0.0 { format!("{size:.0} {unit}") } else { format!("{size:.1} {unit}") }
+}
+
+/// What the caller asks for: CSI `CapacityRange`, with 0 read as "not given" (csi.proto, CapacityRange).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SizeRange {
+    /// The volume must have at least this many bytes; 0 for no wish.
+    pub required: u64,
+    /// The volume must not have more bytes than this; 0 for no limit.
+    pub limit: u64,
+}
+
+/// A range that no volume can fulfil; OUT_OF_RANGE on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// The two ends contradict each other.
+    #[error("limit_bytes {limit} is less than required_bytes {required}")]
+    LimitBelowRequired {
+        /// The lower end.
+        required: u64,
+        /// The upper end.
+        limit: u64,
+    },
+    /// More than the driver's largest volume.
+    #[error("{required} bytes are more than the largest volume of {maximum} bytes (--max-volume-size)")]
+    AboveMaximum {
+        /// What was asked for.
+        required: u64,
+        /// The largest size of a volume.
+        maximum: u64,
+    },
+    /// The smallest possible volume is above the limit.
+    #[error("limit_bytes {limit} is too small: the smallest possible size is {minimum} bytes")]
+    LimitBelowMinimum {
+        /// What was asked for.
+        limit: u64,
+        /// The smallest size that can be made.
+        minimum: u64,
+    },
+}
+
+impl SizeRange {
+    /// The size of a new volume: what is required, at least `minimum`, rounded up to [`GRANULARITY`];
+    /// [`DEFAULT_BYTES`] (or the limit, if that is less) where nothing is required.
+    ///
+    /// # Errors
+    /// [`SizeError`] where no whole number of blocks lies in the range; nothing is ever rounded past the limit.
+    pub fn choose(self, minimum: u64, maximum: u64) -> Result<u64, SizeError> {
+        let SizeRange { required, limit } = self;
+        if limit != 0 && limit < required {
+            return Err(SizeError::LimitBelowRequired { required, limit });
+        }
+        if required > maximum {
+            return Err(SizeError::AboveMaximum { required, maximum });
+        }
+        let ceiling = if limit == 0 { maximum } else { limit.min(maximum) };
+        let wish =
+            if required == 0 { DEFAULT_BYTES.min(ceiling / GRANULARITY * GRANULARITY) } else { required };
+        let size = wish.max(minimum).max(1).next_multiple_of(GRANULARITY);
+        match size <= ceiling {
+            true => Ok(size),
+            false if limit != 0 => Err(SizeError::LimitBelowMinimum { limit, minimum: size }),
+            false => Err(SizeError::AboveMaximum { required: size, maximum }),
+        }
+    }
+
+    /// Whether a volume of `size` bytes is what the caller asks for.
+    pub fn contains(self, size: u64) -> bool {
+        size >= self.required && (self.limit == 0 || size <= self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const TIB: u64 = 1 << 40;
+
+    fn range(required: u64, limit: u64) -> SizeRange {
+        SizeRange { required, limit }
+    }
+
+    #[test]
+    fn quantities() {
+        for (text, bytes) in
+            [("0", 0), ("1073741824", 1 << 30), ("1Gi", 1 << 30), ("1.5Ki", 1536), ("2M", 2_000_000)]
+        {
+            assert_eq!(parse_quantity(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "Gi", "-1", "1.", ".5", "1GB", "1 Gi", "1e3", "99999999Pi", "1.0000000001Gi", "１"]
+        {
+            assert!(parse_quantity(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        assert_eq!(format_bytes(512), "512 B");
+        assert_eq!(format_bytes(1 << 30), "1 Gi");
+        assert_eq!(format_bytes(1536), "1.5 Ki");
+    }
+
+    #[test]
+    fn chooses_exactly_what_is_asked_for() {
+        assert_eq!(range(10 << 30, 10 << 30).choose(MIB, TIB), Ok(10 << 30));
+        assert_eq!(range(0, 0).choose(MIB, TIB), Ok(DEFAULT_BYTES));
+        assert_eq!(range(0, 5 * MIB + 1).choose(MIB, TIB), Ok(5 * MIB));
+        assert_eq!(range(1_572_865, 0).choose(MIB, TIB), Ok(1_576_960));
+        assert_eq!(range(1, 0).choose(4 * MIB, TIB), Ok(4 * MIB));
+    }
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        assert!(matches!(range(2, 1).choose(1, TIB), Err(SizeError::LimitBelowRequired { .. })));
+        assert!(matches!(range(TIB + 1, 0).choose(1, TIB), Err(SizeError::AboveMaximum { .. })));
+        assert!(matches!(range(0, MIB).choose(4 * MIB, TIB), Err(SizeError::LimitBelowMinimum { .. })));
+        // 1 byte below a whole block: rounding up would pass the limit.
+        assert!(matches!(range(MIB + 1, MIB + 2).choose(1, TIB), Err(SizeError::LimitBelowMinimum { .. })));
+        assert!(matches!(range(0, 4095).choose(1, TIB), Err(SizeError::LimitBelowMinimum { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn a_chosen_size_is_in_range(required in 0u64..TIB * 2, limit in 0u64..TIB * 2, minimum in 0u64..MIB * 400) {
+            if let Ok(size) = range(required, limit).choose(minimum, TIB) {
+                prop_assert!(range(required, limit).contains(size));
+                prop_assert!(size >= minimum && size <= TIB && size % GRANULARITY == 0 && size > 0);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,30}") {
+            let _ = parse_quantity(&text);
+        }
+    }
+}

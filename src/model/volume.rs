@@ -1,0 +1,134 @@
+//! The volume as the state file keeps it. What the kernel knows (mounts, loop devices) is not in here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Capability, FsType, PoolName, VolumeId, VolumeParameters};
+
+/// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Its files are being made; nobody has been told of it.
+    Creating,
+    /// It was acknowledged.
+    Ready,
+    /// Its files are being removed.
+    Deleting,
+}
+
+/// Whether a filesystem has been made in the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Never formatted: the image must be blank, and anything found in it stops the staging.
+    Blank,
+    /// mkfs was started and its end is not recorded: the volume was never mounted, so what is found in the
+    /// image is our own and mkfs starts again.
+    Formatting,
+    /// A filesystem was made: it is mounted, never made again.
+    Formatted,
+}
+
+/// What the volume holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Content {
+    /// A raw device.
+    Block,
+    /// A filesystem in an image.
+    #[serde(rename_all = "camelCase")]
+    Filesystem {
+        /// Which one.
+        fs_type: FsType,
+        /// Whether it has been made.
+        format: Format,
+    },
+    /// A plain directory on the pool's filesystem.
+    Directory,
+}
+
+/// CSI ControllerPublishVolume as bookkeeping: the volume may be staged on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// The CSI node id.
+    pub node_id: String,
+    /// Whether only reading was granted.
+    pub read_only: bool,
+    /// The capability it was published with.
+    pub capability: Capability,
+}
+
+/// One volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its id, and its directory's name.
+    pub id: VolumeId,
+    /// The CSI name; for an inline volume the CSI volume id that the caller chose.
+    pub name: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Its exact size in bytes; for a directory the size asked for, which nothing enforces.
+    pub capacity_bytes: u64,
+    /// What it holds.
+    pub content: Content,
+    /// How it was asked for.
+    pub parameters: VolumeParameters,
+    /// The capabilities it was made for.
+    pub capabilities: Vec<Capability>,
+    /// Logical block size of its loop device in bytes, fixed for life: a filesystem made for 512-byte sectors
+    /// may not mount on a device of 4096-byte blocks.
+    pub block_size: u32,
+    /// ControllerPublishVolume's bookkeeping.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+}
+
+impl Volume {
+    /// The pool it lives in.
+    pub fn pool(&self) -> &PoolName {
+        &self.parameters.pool
+    }
+
+    /// Whether it is a raw device.
+    pub fn is_block(&self) -> bool {
+        self.content == Content::Block
+    }
+
+    /// The filesystem in its image, if it is to have one.
+    pub fn fs_type(&self) -> Option<FsType> {
+        match self.content {
+            Content::Filesystem { fs_type, .. } => Some(fs_type),
+            Content::Block | Content::Directory => None,
+        }
+    }
+
+    /// Whether callers may see it: made, and not being deleted.
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// CSI `volume_context`: fixed for life, the same in every answer, and checked when a caller sends it back.
+    pub fn context(&self) -> BTreeMap<String, String> {
+        let parameters = &self.parameters;
+        [
+            ("backend", parameters.backend.as_str()),
+            ("pool", parameters.pool.as_str()),
+            ("provisioning", parameters.provisioning.as_str()),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+    }
+
+    /// The smallest size in bytes that its content can have.
+    pub fn minimum_bytes(content: &Content) -> u64 {
+        match content {
+            Content::Filesystem { fs_type, .. } => fs_type.minimum_bytes(),
+            Content::Block | Content::Directory => 1,
+        }
+    }
+}

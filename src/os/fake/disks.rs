@@ -1,0 +1,334 @@
+//! Files and directories.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::content::BLOCK;
+use super::resolve::Last;
+use super::seam::Effect;
+use super::tree::{Backing, Node, NodeRef};
+use super::world::{Place, World};
+use super::{Outcome, Process};
+use crate::os::{Disks, FileKind, FileStat, LogFile, Space, Usage};
+
+/// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
+const MAX_READ: u64 = 1 << 30;
+
+impl World {
+    pub(super) fn stat(&self, path: &Path) -> Outcome<Option<FileStat>> {
+        let place = match self.walk(path, Last::Keep) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            other => other?,
+        };
+        let (kind, size, allocated, rdev) = match &self.inode(place.node).node {
+            Node::File { now, .. } => (FileKind::File, now.size(), now.allocated_bytes(), 0),
+            Node::Directory { .. } => (FileKind::Directory, BLOCK, BLOCK, 0),
+            Node::Symlink(target) => (FileKind::Symlink, target.as_os_str().len() as u64, 0, 0),
+            Node::Device { rdev, block: true } => (FileKind::BlockDevice, 0, 0, *rdev),
+            Node::Device { rdev, block: false } => (FileKind::Other, 0, 0, *rdev),
+        };
+        Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev }))
+    }
+
+    pub(super) fn list(&self, directory: &Path) -> Outcome<Vec<String>> {
+        let place = self.walk(directory, Last::Follow)?;
+        Ok(self.filesystems[place.node.fs].entries(place.node.ino)?.keys().cloned().collect())
+    }
+
+    /// Bytes of a file or, through its loop device, of a block device.
+    pub(super) fn read_at(&self, file: &Path, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        let place = self.walk(file, Last::Follow)?;
+        match self.inode(place.node).node {
+            Node::Device { block: true, .. } => self.device_read(self.loop_at(file)?, offset, len),
+            _ => Ok(self.content(place.node)?.read(offset, len)),
+        }
+    }
+
+    fn next_data(&self, file: &Path, offset: u64) -> Outcome<Option<(u64, u64)>> {
+        let place = self.walk(file, Last::Keep)?;
+        if let Node::Device { block: true, .. } = self.inode(place.node).node {
+            // A block device has no holes.
+            let size = self.loops[&self.loop_at(file)?].size;
+            return Ok((offset < size).then_some((offset, size)));
+        }
+        Ok(self.content(place.node)?.next_data(offset))
+    }
+
+    fn space(&self, path: &Path) -> Outcome<Space> {
+        let fs = self.walk(path, Last::Follow)?.node.fs;
+        let (total, available) = self.room(fs);
+        let filesystem = &self.filesystems[fs];
+        let inodes = if filesystem.fs_type == "btrfs" { 0 } else { total / 16384 };
+        let taken =
+            filesystem.inodes.values().filter(|inode| inode.links > 0 || inode.open > 0).count() as u64;
+        let inodes_free = inodes.saturating_sub(taken);
+        Ok(Space { total, available, used: total - available, inodes, inodes_free })
+    }
+
+    fn usage(&self, directory: &Path) -> Outcome<Usage> {
+        let top = self.walk(directory, Last::Keep)?;
+        let mut seen = std::collections::BTreeSet::from([top.node]);
+        let mut todo = vec![top];
+        let mut usage = Usage::default();
+        while let Some(place) = todo.pop() {
+            usage.inodes += 1;
+            match &self.inode(place.node).node {
+                Node::File { now, .. } => usage.bytes += now.allocated_bytes(),
+                Node::Directory { now, .. } => {
+                    usage.bytes += BLOCK;
+                    let children =
+                        now.keys().map(|name| self.child(&place, name)).collect::<Outcome<Vec<_>>>()?;
+                    todo.extend(
+                        children.into_iter().filter(|c| c.mount == place.mount && seen.insert(c.node)),
+                    );
+                }
+                Node::Symlink(_) | Node::Device { .. } => {}
+            }
+        }
+        Ok(usage)
+    }
+
+    /// A regular file that may be changed; a link is not followed.
+    pub(super) fn writable_file(&self, file: &Path) -> Outcome<Place> {
+        let place = self.walk(file, Last::Keep)?;
+        self.content(place.node)?;
+        self.writable(&place)?;
+        Ok(place)
+    }
+
+    /// Makes something new under a name that is free.
+    pub(super) fn create(&mut self, path: &Path, node: Node, mode: u32) -> Outcome<NodeRef> {
+        if path.file_name().is_none() {
+            return Err(Errno::EEXIST);
+        }
+        let (directory, name) = self.parent(path)?;
+        if self.bare_child(&directory, &name).is_ok() {
+            return Err(Errno::EEXIST);
+        }
+        self.writable(&directory)?;
+        let ino = self.fs_mut(directory.node.fs).add(directory.node.ino, &name, node, mode)?;
+        Ok(NodeRef { fs: directory.node.fs, ino })
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
+        let (source, old_name) = self.writable_parent(from)?;
+        let (target, new_name) = self.writable_parent(to)?;
+        if source.mount != target.mount {
+            return Err(Errno::EXDEV);
+        }
+        let node = self.bare_child(&source, &old_name)?;
+        let moves_directory = matches!(self.inode(node).node, Node::Directory { .. });
+        if self.is_mount_point(node) {
+            return Err(Errno::EBUSY);
+        }
+        if moves_directory && target.path.starts_with(source.path.join(&old_name)) {
+            return Err(Errno::EINVAL);
+        }
+        if let Ok(replaced) = self.bare_child(&target, &new_name) {
+            if replaced == node {
+                return Ok(());
+            }
+            if self.is_mount_point(replaced) {
+                return Err(Errno::EBUSY);
+            }
+            match (&self.inode(replaced).node, moves_directory) {
+                (Node::Directory { now, .. }, true) if !now.is_empty() => return Err(Errno::ENOTEMPTY),
+                (Node::Directory { .. }, false) => return Err(Errno::EISDIR),
+                (Node::Directory { .. }, true) => {}
+                (_, true) => return Err(Errno::ENOTDIR),
+                (_, false) => {}
+            }
+        }
+        let filesystem = self.fs_mut(source.node.fs);
+        filesystem.link(target.node.ino, &new_name, node.ino)?;
+        filesystem.unlink(source.node.ino, &old_name)
+    }
+
+    /// Removes one name: of a directory, which must be empty, or of anything else. Fine if nothing is there.
+    fn remove(&mut self, path: &Path, directory: bool) -> Outcome<()> {
+        let gone = |errno| {
+            if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { Ok(()) } else { Err(errno) }
+        };
+        let (parent, name) = match self.parent(path) {
+            Ok(found) => found,
+            Err(errno) => return gone(errno),
+        };
+        let node = match self.bare_child(&parent, &name) {
+            Ok(node) => node,
+            Err(errno) => return gone(errno),
+        };
+        self.writable(&parent)?;
+        match (&self.inode(node).node, directory) {
+            (Node::Directory { .. }, false) => return Err(Errno::EISDIR),
+            (Node::Directory { .. }, true) if self.is_mount_point(node) => return Err(Errno::EBUSY),
+            (Node::Directory { now, .. }, true) if !now.is_empty() => return Err(Errno::ENOTEMPTY),
+            (Node::Directory { .. }, true) => {}
+            (_, true) => return Err(Errno::ENOTDIR),
+            (_, false) if self.is_mount_point(node) => return Err(Errno::EBUSY),
+            (_, false) => {}
+        }
+        self.fs_mut(node.fs).unlink(parent.node.ino, &name)
+    }
+
+    fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
+        let (parent, name) = match self.parent(path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            other => other?,
+        };
+        if self.bare_child(&parent, &name) == Err(Errno::ENOENT) {
+            return Ok(());
+        }
+        self.writable(&parent)?;
+        let mut order = Vec::new();
+        self.post_order(&parent, &name, &mut order);
+        let whole = order.len();
+        let count = if how == Effect::Torn { whole / 2 } else { whole };
+        for (directory, name, node) in order.into_iter().take(count) {
+            if self.is_mount_point(node) {
+                return Err(Errno::EBUSY);
+            }
+            self.fs_mut(node.fs).unlink(directory.ino, &name)?;
+        }
+        Ok(())
+    }
+
+    /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
+    /// what is in it.
+    fn post_order(&self, directory: &Place, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
+        let Ok(node) = self.bare_child(directory, name) else {
+            return;
+        };
+        if let Node::Directory { now, .. } = &self.inode(node).node
+            && !self.is_mount_point(node)
+        {
+            let (inner, path) = (directory.inner.join(name), directory.path.join(name));
+            let place = Place { mount: directory.mount, node, inner, path };
+            now.keys().for_each(|child| self.post_order(&place, child, order));
+        }
+        order.push((directory.node, name.to_owned(), node));
+    }
+}
+
+impl Disks for Process {
+    fn stat(&self, path: &Path) -> io::Result<Option<FileStat>> {
+        self.look("stat", path.display(), |world| world.stat(path))
+    }
+
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        self.look("canonicalize", path.display(), |world| Ok(world.walk(path, Last::Follow)?.path))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.look("list", directory.display(), |world| world.list(directory))
+    }
+
+    fn read(&self, file: &Path) -> io::Result<Vec<u8>> {
+        self.look("read", file.display(), |world| {
+            let content = world.content(world.walk(file, Last::Follow)?.node)?;
+            if content.size() > MAX_READ {
+                Err(Errno::EFBIG)
+            } else {
+                Ok(content.read(0, content.size() as usize))
+            }
+        })
+    }
+
+    fn read_at(&self, file: &Path, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.look("read", file.display(), |world| world.read_at(file, offset, len))
+    }
+
+    fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        self.look("seek", file.display(), |world| world.next_data(file, offset))
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        self.look("statvfs", path.display(), |world| world.space(path))
+    }
+
+    fn usage(&self, directory: &Path) -> io::Result<Usage> {
+        self.look("usage", directory.display(), |world| world.usage(directory))
+    }
+
+    fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>> {
+        self.look("statx", directory.display(), |world| {
+            let fs = world.walk(directory, Last::Follow)?.node.fs;
+            Ok(world.direct_io.filter(|_| world.filesystems[fs].backing != Backing::Memory))
+        })
+    }
+
+    fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.step("create_directory", path.display(), |world| {
+            world.create(path, Node::directory(), mode).map(drop)
+        })
+    }
+
+    fn create_file(&self, path: &Path) -> io::Result<()> {
+        self.step("create_file", path.display(), |world| world.create(path, Node::file(), 0o600).map(drop))
+    }
+
+    fn set_size(&self, file: &Path, size: u64) -> io::Result<()> {
+        self.step("set_size", file.display(), |world| {
+            let node = world.writable_file(file)?.node;
+            world.set_size(node, size)
+        })
+    }
+
+    fn allocate(&self, file: &Path, size: u64) -> io::Result<()> {
+        self.step_torn("allocate", file.display(), |world, how| {
+            let node = world.writable_file(file)?.node;
+            world.allocate(node, if how == Effect::Torn { size / 2 } else { size })
+        })
+    }
+
+    fn erase(&self, file: &Path) -> io::Result<()> {
+        self.step("erase", file.display(), |world| {
+            let node = world.writable_file(file)?.node;
+            world.shrink(node, |content| content.erase())
+        })
+    }
+
+    fn sync_file(&self, file: &Path) -> io::Result<()> {
+        self.step("sync_file", file.display(), |world| {
+            let node = world.walk(file, Last::Keep)?.node;
+            world.content(node)?;
+            world.sync(node);
+            Ok(())
+        })
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.step("sync_directory", directory.display(), |world| {
+            let node = world.walk(directory, Last::Follow)?.node;
+            world.filesystems[node.fs].entries(node.ino)?;
+            world.sync(node);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let subject = format!("{} to {}", from.display(), to.display());
+        self.step("rename", subject, |world| world.rename(from, to))
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.step("remove_file", path.display(), |world| world.remove(path, false))
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        self.step("remove_directory", path.display(), |world| world.remove(path, true))
+    }
+
+    fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        self.step_torn("remove_tree", path.display(), |world, how| world.remove_tree(path, how))
+    }
+
+    fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
+        self.log(file, len)
+    }
+
+    fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.flock(file)
+    }
+}

@@ -1,0 +1,127 @@
+//! Making, growing and repairing filesystems.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::resolve::Last;
+use super::seam::Effect;
+use super::superblock;
+use super::tree::{Backing, Filesystem, NodeRef};
+use super::world::World;
+use super::{Outcome, Process};
+use crate::model::FsType;
+use crate::os::{Filesystems, MakeOptions};
+
+impl World {
+    /// The filesystem in an image by its signature, and its size.
+    pub(super) fn signature(&self, image: NodeRef) -> Option<(FsType, u64)> {
+        superblock::probe(self.content(image).ok()?)
+    }
+
+    pub(super) fn filesystem_size(&self, image: NodeRef) -> u64 {
+        self.signature(image).map(|(_, size)| size).unwrap_or(0)
+    }
+
+    fn tools(&self, fs_type: FsType) -> Outcome<()> {
+        if self.missing_tools.contains(&fs_type) { Err(Errno::ENOENT) } else { Ok(()) }
+    }
+
+    fn make(&mut self, device: &Path, fs_type: FsType, options: &MakeOptions, how: Effect) -> Outcome<()> {
+        self.tools(fs_type)?;
+        let number = self.loop_at(device)?;
+        let (size, sector) = (self.loops[&number].size, self.loops[&number].block_size);
+        if self.is_mounted(number) {
+            return Err(Errno::EBUSY);
+        }
+        if size < fs_type.minimum_bytes() {
+            return Err(Errno::EINVAL);
+        }
+        let image = self.image_of(number)?;
+        let mut uuid = [0xF5; 16];
+        uuid[8..].copy_from_slice(&(self.formats.len() as u64).to_be_bytes());
+        let (at, bytes) = match how {
+            Effect::Whole => superblock::build(fs_type, size, uuid),
+            Effect::Torn => superblock::torn(fs_type),
+        };
+        self.device_write(number, at, &bytes)?;
+        if how == Effect::Torn {
+            self.content_mut(image)?.image = None;
+            return Ok(());
+        }
+        // The tool clears what other filesystems may have left.
+        self.content_mut(image)?.zero(0, superblock::REGION);
+        self.device_write(number, at, &bytes)?;
+        let mut filesystem = Filesystem::new(fs_type.as_str(), Backing::Image(image));
+        filesystem.sector = sector;
+        self.filesystems.push(filesystem);
+        self.content_mut(image)?.image = Some(self.filesystems.len() - 1);
+        self.sync(image);
+        self.formats.push((self.loops[&number].status().backing, fs_type));
+        self.make_options.push(options.clone());
+        Ok(())
+    }
+
+    fn grow(&mut self, fs_type: FsType, device: &Path, mount_point: &Path) -> Outcome<()> {
+        self.tools(fs_type)?;
+        let number = self.loop_at(device)?;
+        let place = self.walk(mount_point, Last::Keep)?;
+        let mount = &self.mounts[&place.mount];
+        if mount.loop_number != Some(number) || mount.root != place.node {
+            return Err(Errno::EINVAL);
+        }
+        self.writable(&place)?;
+        let image = self.image_of(number)?;
+        let (found, size) = self.signature(image).ok_or(Errno::EINVAL)?;
+        let new = self.loops[&number].size / 4096 * 4096;
+        if found != fs_type || new < size {
+            return Err(Errno::EINVAL);
+        }
+        for (at, bytes) in superblock::size_fields(fs_type, new) {
+            self.device_write(number, at, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn repair(&mut self, fs_type: FsType, device: &Path) -> Outcome<()> {
+        self.tools(fs_type)?;
+        let number = self.loop_at(device)?;
+        if self.is_mounted(number) {
+            return Err(Errno::EBUSY);
+        }
+        let image = self.image_of(number)?;
+        if self.signature(image).map(|(found, _)| found) != Some(fs_type) {
+            return Err(Errno::EINVAL);
+        }
+        if fs_type == FsType::Ext4 {
+            self.device_write(number, superblock::EXT4_STATE, &1u16.to_le_bytes())?;
+            self.sync(image);
+        }
+        Ok(())
+    }
+}
+
+impl Filesystems for Process {
+    fn make(&self, device: &Path, fs_type: FsType, options: &MakeOptions) -> std::io::Result<()> {
+        self.step_torn("make", format!("{fs_type} on {}", device.display()), |world, how| {
+            world.make(device, fs_type, options, how)
+        })
+    }
+
+    fn grow(&self, fs_type: FsType, device: &Path, mount_point: &Path) -> std::io::Result<()> {
+        self.step("grow", mount_point.display(), |world| world.grow(fs_type, device, mount_point))
+    }
+
+    fn repair(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
+        self.step("repair", device.display(), |world| world.repair(fs_type, device))
+    }
+
+    fn check_tools(&self, fs_type: FsType) -> std::io::Result<()> {
+        let (tool, package) = match fs_type {
+            FsType::Ext4 => ("mkfs.ext4", "e2fsprogs"),
+            FsType::Xfs => ("mkfs.xfs", "xfsprogs"),
+            FsType::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+        };
+        self.look("look for", format!("{tool} (package {package})"), |world| world.tools(fs_type))
+    }
+}

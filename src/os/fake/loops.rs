@@ -1,0 +1,238 @@
+//! Loop devices.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::resolve::Last;
+use super::tree::{Node, NodeRef};
+use super::world::{Open, Opened, World};
+use super::{Descriptor, Outcome, Process};
+use crate::os::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop};
+
+/// What is behind a loop device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoopBacking {
+    File(NodeRef),
+    /// Another loop device, as kubelet stacks them.
+    Loop(u32),
+}
+
+/// An attached loop device.
+pub(super) struct Loop {
+    number: u32,
+    pub(super) backing: LoopBacking,
+    /// The identity of the backing file when it was attached, and the mount that it was opened through.
+    id: FileId,
+    pub(super) mount: u64,
+    pub(super) read_only: bool,
+    autoclear: bool,
+    direct_io: bool,
+    pub(super) block_size: u32,
+    pub(super) discard: bool,
+    pub(super) size: u64,
+}
+
+/// The device number of /dev/loopN.
+pub(super) fn rdev(number: u32) -> u64 {
+    libc::makedev(7, number)
+}
+
+impl Loop {
+    pub(super) fn rdev(&self) -> u64 {
+        rdev(self.number)
+    }
+
+    pub(super) fn status(&self) -> LoopDevice {
+        LoopDevice {
+            number: self.number,
+            backing: self.id,
+            rdev: self.rdev(),
+            read_only: self.read_only,
+            autoclear: self.autoclear,
+            direct_io: self.direct_io,
+        }
+    }
+}
+
+impl World {
+    /// The attached device with this device number.
+    pub(super) fn loop_of_rdev(&self, number: u64) -> Outcome<u32> {
+        self.loops
+            .values()
+            .find(|device| device.rdev() == number)
+            .map(|device| device.number)
+            .ok_or(Errno::ENXIO)
+    }
+
+    pub(super) fn attach(&mut self, image: &Path, options: AttachOptions) -> Outcome<LoopDevice> {
+        let AttachOptions { read_only, autoclear, direct_io, block_size, discard } = options;
+        if !block_size.is_power_of_two() || !(512..=4096).contains(&block_size) {
+            return Err(Errno::EINVAL);
+        }
+        let place = self.walk(image, Last::Follow)?;
+        let backing = match &self.inode(place.node).node {
+            Node::File { .. } if !read_only => {
+                self.writable(&place)?;
+                LoopBacking::File(place.node)
+            }
+            Node::File { .. } => LoopBacking::File(place.node),
+            Node::Directory { .. } => return Err(Errno::EISDIR),
+            Node::Device { rdev, block: true } => LoopBacking::Loop(self.loop_of_rdev(*rdev)?),
+            _ => return Err(Errno::EINVAL),
+        };
+        let number = (0..).find(|number| !self.loops.contains_key(number)).ok_or(Errno::ENOSPC)?;
+        if let LoopBacking::File(node) = backing {
+            self.fs_mut(node.fs).opened(node.ino);
+        }
+        let (id, size) = (self.file_id(place.mount, place.node), self.backing_size(backing)?);
+        let direct_io = direct_io && self.direct_io.is_some_and(|alignment| alignment <= block_size);
+        let mount = place.mount;
+        let device =
+            Loop { number, backing, id, mount, read_only, autoclear, direct_io, block_size, discard, size };
+        let status = device.status();
+        self.loops.insert(number, device);
+        self.attached += 1;
+        self.make_node(number);
+        Ok(status)
+    }
+
+    /// The size of what is behind a device, in whole sectors.
+    fn backing_size(&self, backing: LoopBacking) -> Outcome<u64> {
+        let size = match backing {
+            LoopBacking::File(node) => self.content(node)?.size(),
+            LoopBacking::Loop(below) => self.loops[&below].size,
+        };
+        Ok(size / 512 * 512)
+    }
+
+    /// The image file behind a device, however many devices lie between.
+    pub(super) fn image_of(&self, number: u32) -> Outcome<NodeRef> {
+        match self.loops.get(&number).ok_or(Errno::ENXIO)?.backing {
+            LoopBacking::File(node) => Ok(node),
+            LoopBacking::Loop(below) => self.image_of(below),
+        }
+    }
+
+    /// A device that is still the one that the caller knows.
+    fn same(&self, device: &LoopDevice) -> Outcome<&Loop> {
+        self.loops.get(&device.number).filter(|now| now.id == device.backing).ok_or(Errno::ENXIO)
+    }
+
+    /// What follows when a device has lost a user: with autoclear it goes with its last one.
+    pub(super) fn settle(&mut self, number: u32) {
+        let autoclear = self.loops.get(&number).is_some_and(|device| device.autoclear);
+        if autoclear && !self.is_open(number) && !self.is_mounted(number) {
+            self.clear(number);
+        }
+    }
+
+    fn clear(&mut self, number: u32) {
+        match self.loops.remove(&number).map(|device| device.backing) {
+            Some(LoopBacking::File(node)) => self.fs_mut(node.fs).closed(node.ino),
+            Some(LoopBacking::Loop(below)) => self.settle(below),
+            None => {}
+        }
+    }
+
+    pub(super) fn detach(&mut self, number: u32) {
+        if self.is_open(number) || self.is_mounted(number) {
+            // LOOP_CLR_FD on a device in use succeeds and means: with the last user.
+            if let Some(device) = self.loops.get_mut(&number) {
+                device.autoclear = true;
+            }
+        } else {
+            self.clear(number);
+        }
+    }
+
+    pub(super) fn device_read(&self, number: u32, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        let device = self.loops.get(&number).ok_or(Errno::ENXIO)?;
+        let len = device.size.saturating_sub(offset).min(len as u64);
+        Ok(self.content(self.image_of(number)?)?.read(offset, len as usize))
+    }
+
+    pub(super) fn device_write(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Outcome<()> {
+        let device = self.loops.get(&number).ok_or(Errno::ENXIO)?;
+        if device.read_only {
+            return Err(Errno::EPERM);
+        }
+        if offset.saturating_add(bytes.len() as u64) > device.size {
+            return Err(Errno::ENOSPC);
+        }
+        match device.backing {
+            // What goes wrong beneath a device is an I/O error on it.
+            LoopBacking::File(node) => self.write_at(node, offset, bytes).map_err(|_| Errno::EIO),
+            LoopBacking::Loop(below) => self.device_write(below, offset, bytes),
+        }
+    }
+}
+
+impl Process {
+    fn opened_loop(&self, (device, id): (LoopDevice, u64)) -> OpenLoop {
+        OpenLoop { device, hold: Box::new(Descriptor { kernel: self.kernel.clone(), id }) }
+    }
+
+    fn open_loop(&self, world: &mut World, number: u32) -> u64 {
+        world.open(Open { generation: Some(self.generation), mount: None, what: Opened::Loop(number) })
+    }
+}
+
+impl LoopDevices for Process {
+    fn attach(&self, image: &Path, options: AttachOptions) -> std::io::Result<OpenLoop> {
+        let opened = self.step("attach", image.display(), |world| {
+            let device = world.attach(image, options)?;
+            let id = self.open_loop(world, device.number);
+            Ok((device, id))
+        })?;
+        Ok(self.opened_loop(opened))
+    }
+
+    fn find(&self, backing: FileId) -> std::io::Result<Vec<LoopDevice>> {
+        self.look("find loop of", format!("{backing:?}"), |world| {
+            Ok(world.loops.values().filter(|device| device.id == backing).map(Loop::status).collect())
+        })
+    }
+
+    /// Opening changes nothing that outlives the process, so that it is no step.
+    fn open(&self, device: &LoopDevice) -> std::io::Result<OpenLoop> {
+        let name = device.path();
+        self.look("open", name.display(), |world| world.same(device).map(drop))?;
+        let mut world = self.kernel.lock();
+        // Both may have changed since: another thread can have been faster.
+        let status = match world.same(device).map(Loop::status) {
+            Ok(status) if world.alive.contains(&self.generation) => status,
+            _ => {
+                return Err(crate::os::errno_error(Errno::ENXIO, format!("open {}", name.display())));
+            }
+        };
+        world.make_node(device.number);
+        let id = self.open_loop(&mut world, device.number);
+        drop(world);
+        Ok(self.opened_loop((status, id)))
+    }
+
+    fn detach(&self, device: &LoopDevice) -> std::io::Result<()> {
+        self.step("detach", device.path().display(), |world| {
+            if world.same(device).is_ok() {
+                world.detach(device.number);
+            }
+            Ok(())
+        })
+    }
+
+    fn update_size(&self, device: &LoopDevice) -> std::io::Result<()> {
+        self.step("update_size", device.path().display(), |world| {
+            let backing = world.same(device)?.backing;
+            let size = world.backing_size(backing)?;
+            if let Some(device) = world.loops.get_mut(&device.number) {
+                device.size = size;
+            }
+            Ok(())
+        })
+    }
+
+    fn size(&self, device: &LoopDevice) -> std::io::Result<u64> {
+        self.look("size", device.path().display(), |world| Ok(world.same(device)?.size))
+    }
+}

@@ -1,0 +1,135 @@
+//! A stateful fake kernel: files with what a power cut would leave of them, mounts, loop devices and
+//! filesystems, all in memory and without root. The driver runs on it unchanged, and a test can make every
+//! step fail ([`FakeKernel::fail_at`]) or be the last of its process ([`FakeKernel::kill_at`]).
+//!
+//! Where the kernel leaves a choice, the fake takes the one that is worst for the driver: nothing is durable
+//! that was not synced, and the entry of a new file needs a sync of its directory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test support only: a broken invariant of the fake must stop the test"
+)]
+
+mod content;
+mod disks;
+mod filesystems;
+mod logs;
+mod loops;
+mod mounts;
+mod pod;
+mod power;
+mod resolve;
+mod seam;
+mod superblock;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod world;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use self::world::World;
+use super::Os;
+
+pub use self::pod::PodHandle;
+pub use self::seam::{Kill, Step};
+
+/// What the kernel answers, before it gets its context.
+type Outcome<T> = Result<T, Errno>;
+
+/// The fake machine. Clones are the same machine.
+#[derive(Clone)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+}
+
+/// One process of the driver: the traits of [`super`] as it sees them.
+struct Process {
+    kernel: FakeKernel,
+    generation: u64,
+}
+
+/// An open descriptor of some process; closing it is not a step.
+struct Descriptor {
+    kernel: FakeKernel,
+    id: u64,
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.kernel.lock().close(self.id);
+    }
+}
+
+impl Default for FakeKernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FakeKernel {
+    /// A machine that has just started: `/` is ext4 on /dev/vda1 with /var/lib, /tmp, /dev and /run; its disk
+    /// has 100 GiB.
+    pub fn new() -> Self {
+        FakeKernel { world: Arc::new(Mutex::new(World::new())) }
+    }
+
+    /// The machine as the current process of the driver sees it; of no use any more once that was killed.
+    pub fn os(&self) -> Os {
+        let generation = self.lock().generation;
+        self.process(generation)
+    }
+
+    /// Ends every process of the driver, if any still lives, and gives the machine as a new one sees it:
+    /// what was done is still there, descriptors and locks are not. Plans are cleared.
+    pub fn restart(&self) -> Os {
+        let generation = self.lock().restart();
+        self.process(generation)
+    }
+
+    /// Cuts the power and starts the machine again: mounts and loop devices are gone, and the disk holds only
+    /// what was made durable. Gives the machine as a new process sees it. Plans are cleared.
+    pub fn power_cut(&self) -> Os {
+        let generation = self.lock().power_cut();
+        self.process(generation)
+    }
+
+    /// An orderly restart of the machine: everything is on disk, mounts and loop devices are gone.
+    pub fn reboot(&self) -> Os {
+        let generation = self.lock().reboot();
+        self.process(generation)
+    }
+
+    /// A further process beside the current one, as when two drivers share a data directory.
+    pub fn spawn(&self) -> Os {
+        let generation = self.lock().spawn();
+        self.process(generation)
+    }
+
+    /// Kills the current process at once: its calls fail with EIO from here on and change nothing.
+    pub fn kill(&self) {
+        let mut world = self.lock();
+        let generation = world.generation;
+        world.kill(generation);
+    }
+
+    /// Whether the current process was killed.
+    pub fn is_dead(&self) -> bool {
+        let world = self.lock();
+        !world.alive.contains(&world.generation)
+    }
+
+    fn process(&self, generation: u64) -> Os {
+        let process = Arc::new(Process { kernel: self.clone(), generation });
+        Os { mounts: process.clone(), loops: process.clone(), filesystems: process.clone(), disks: process }
+    }
+
+    /// A test that panics with the world locked leaves it to the others as it is.
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,238 @@
+//! A filesystem: inodes, each with what the page cache holds and what would survive a power cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use super::Outcome;
+use super::content::Content;
+
+/// Number of a filesystem in the world.
+pub(super) type FsId = usize;
+
+/// The inode of every filesystem's root, as on ext4.
+pub(super) const ROOT: u64 = 2;
+
+/// An inode of some filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct NodeRef {
+    pub(super) fs: FsId,
+    pub(super) ino: u64,
+}
+
+/// Where a filesystem keeps its blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// The machine's disk.
+    Disk,
+    /// Memory: gone at a power cut.
+    Memory,
+    /// An image file.
+    Image(NodeRef),
+}
+
+pub(super) type Entries = BTreeMap<String, u64>;
+
+#[derive(Clone)]
+pub(super) enum Node {
+    File {
+        now: Content,
+        durable: Content,
+    },
+    Directory {
+        now: Entries,
+        durable: Entries,
+    },
+    Symlink(PathBuf),
+    /// A device node; `block` or character.
+    Device {
+        rdev: u64,
+        block: bool,
+    },
+}
+
+#[derive(Clone)]
+pub(super) struct Inode {
+    pub(super) node: Node,
+    pub(super) mode: u32,
+    /// Names it has now, not counting the durable ones.
+    pub(super) links: u32,
+    /// Open descriptors and loop devices on it.
+    pub(super) open: u32,
+}
+
+pub(super) struct Filesystem {
+    pub(super) backing: Backing,
+    pub(super) fs_type: &'static str,
+    pub(super) inodes: BTreeMap<u64, Inode>,
+    /// Bytes allocated by files that have a name or are open.
+    pub(super) used: u64,
+    /// Sector size of the device that it was made on.
+    pub(super) sector: u32,
+    /// It was mounted for writing when the power went: its journal must be replayed.
+    pub(super) needs_recovery: bool,
+    next: u64,
+}
+
+impl Node {
+    pub(super) fn file() -> Self {
+        Node::File { now: Content::default(), durable: Content::default() }
+    }
+
+    pub(super) fn directory() -> Self {
+        Node::Directory { now: Entries::new(), durable: Entries::new() }
+    }
+}
+
+impl Filesystem {
+    pub(super) fn new(fs_type: &'static str, backing: Backing) -> Self {
+        let root = Inode { node: Node::directory(), mode: 0o755, links: 1, open: 0 };
+        let inodes = BTreeMap::from([(ROOT, root)]);
+        Filesystem { backing, fs_type, inodes, used: 0, sector: 512, needs_recovery: false, next: ROOT + 1 }
+    }
+
+    pub(super) fn inode(&self, ino: u64) -> &Inode {
+        self.inodes.get(&ino).expect("a reference to an inode of this filesystem")
+    }
+
+    pub(super) fn inode_mut(&mut self, ino: u64) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("a reference to an inode of this filesystem")
+    }
+
+    pub(super) fn entries(&self, ino: u64) -> Outcome<&Entries> {
+        match &self.inode(ino).node {
+            Node::Directory { now, .. } => Ok(now),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn entries_mut(&mut self, ino: u64) -> Outcome<&mut Entries> {
+        match &mut self.inode_mut(ino).node {
+            Node::Directory { now, .. } => Ok(now),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    pub(super) fn content(&self, ino: u64) -> Outcome<&Content> {
+        match &self.inode(ino).node {
+            Node::File { now, .. } => Ok(now),
+            Node::Directory { .. } => Err(Errno::EISDIR),
+            Node::Symlink(_) => Err(Errno::ELOOP),
+            Node::Device { .. } => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn content_mut(&mut self, ino: u64) -> Outcome<&mut Content> {
+        self.content(ino)?;
+        match &mut self.inode_mut(ino).node {
+            Node::File { now, .. } => Ok(now),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Gives a new inode a name.
+    pub(super) fn add(&mut self, directory: u64, name: &str, node: Node, mode: u32) -> Outcome<u64> {
+        if name.len() > 255 {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let ino = self.next;
+        let entries = self.entries_mut(directory)?;
+        if entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        entries.insert(name.to_owned(), ino);
+        self.next += 1;
+        self.inodes.insert(ino, Inode { node, mode, links: 1, open: 0 });
+        Ok(ino)
+    }
+
+    /// Gives an inode that is there another name, or takes `name` from what had it.
+    pub(super) fn link(&mut self, directory: u64, name: &str, ino: u64) -> Outcome<()> {
+        if name.len() > 255 {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let old = self.entries_mut(directory)?.insert(name.to_owned(), ino);
+        self.inode_mut(ino).links += 1;
+        if let Some(old) = old {
+            self.drop_link(old);
+        }
+        Ok(())
+    }
+
+    /// Takes a name away. The inode stays as long as it is open, and its durable copy as long as the name is
+    /// on disk.
+    pub(super) fn unlink(&mut self, directory: u64, name: &str) -> Outcome<()> {
+        let ino = self.entries_mut(directory)?.remove(name).ok_or(Errno::ENOENT)?;
+        self.drop_link(ino);
+        Ok(())
+    }
+
+    fn drop_link(&mut self, ino: u64) {
+        self.inode_mut(ino).links -= 1;
+        self.release_if_unused(ino);
+    }
+
+    pub(super) fn opened(&mut self, ino: u64) {
+        self.inode_mut(ino).open += 1;
+    }
+
+    pub(super) fn closed(&mut self, ino: u64) {
+        self.inode_mut(ino).open -= 1;
+        self.release_if_unused(ino);
+    }
+
+    fn release_if_unused(&mut self, ino: u64) {
+        let inode = self.inode(ino);
+        if inode.links == 0 && inode.open == 0 {
+            self.used -= self.content(ino).map(Content::allocated_bytes).unwrap_or(0);
+        }
+    }
+
+    /// fsync(2): of a file its contents, of a directory its entries.
+    pub(super) fn sync(&mut self, ino: u64) {
+        match &mut self.inode_mut(ino).node {
+            Node::File { now, durable } => *durable = now.clone(),
+            Node::Directory { now, durable } => *durable = now.clone(),
+            Node::Symlink(_) | Node::Device { .. } => {}
+        }
+    }
+
+    /// syncfs(2). What has no name any more is gone for good.
+    pub(super) fn sync_all(&mut self) {
+        self.inodes.retain(|_, inode| inode.links > 0 || inode.open > 0);
+        for ino in self.inodes.keys().copied().collect::<Vec<_>>() {
+            self.sync(ino);
+        }
+    }
+
+    /// A power cut: what was not synced is lost, and so is every inode that no durable directory names.
+    pub(super) fn lose_unsynced(&mut self) {
+        for inode in self.inodes.values_mut() {
+            (inode.links, inode.open) = (0, 0);
+            match &mut inode.node {
+                Node::File { now, durable } => *now = durable.clone(),
+                Node::Directory { now, durable } => *now = durable.clone(),
+                Node::Symlink(_) | Node::Device { .. } => {}
+            }
+        }
+        self.inode_mut(ROOT).links = 1;
+        let (mut todo, mut seen) = (vec![ROOT], BTreeSet::from([ROOT]));
+        while let Some(directory) = todo.pop() {
+            let children: Vec<u64> =
+                self.entries(directory).map(|e| e.values().copied().collect()).unwrap_or_default();
+            for child in children {
+                self.inode_mut(child).links += 1;
+                if seen.insert(child) {
+                    todo.push(child);
+                }
+            }
+        }
+        self.inodes.retain(|ino, _| seen.contains(ino));
+        let content = |inode: &Inode| match &inode.node {
+            Node::File { now, .. } => now.allocated_bytes(),
+            _ => 0,
+        };
+        self.used = self.inodes.values().map(content).sum();
+    }
+}

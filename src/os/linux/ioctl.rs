@@ -1,0 +1,205 @@
+//! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, and statx(2)
+//! for the alignment of direct I/O. The only file with `unsafe`.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::errno::Errno;
+
+use super::super::FileId;
+
+/// `struct loop_info64`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LoopInfo64 {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo64,
+    reserved: [u64; 8],
+}
+
+const EMPTY_INFO: LoopInfo64 = LoopInfo64 {
+    device: 0,
+    inode: 0,
+    rdevice: 0,
+    offset: 0,
+    size_limit: 0,
+    number: 0,
+    encrypt_type: 0,
+    encrypt_key_size: 0,
+    flags: 0,
+    file_name: [0; 64],
+    crypt_name: [0; 64],
+    encrypt_key: [0; 32],
+    init: [0; 2],
+};
+
+const READ_ONLY: u32 = 1;
+const AUTOCLEAR: u32 = 4;
+const DIRECT_IO: u32 = 16;
+
+/// What LOOP_GET_STATUS64 tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LoopStatus {
+    pub(super) backing: FileId,
+    pub(super) read_only: bool,
+    pub(super) autoclear: bool,
+    pub(super) direct_io: bool,
+}
+
+mod raw {
+    use super::{LoopConfig, LoopInfo64};
+
+    // linux/loop.h numbers these by hand, without direction and size.
+    nix::ioctl_none_bad!(clr_fd, 0x4C01);
+    nix::ioctl_read_bad!(get_status64, 0x4C05, LoopInfo64);
+    nix::ioctl_none_bad!(set_capacity, 0x4C07);
+    nix::ioctl_write_ptr_bad!(configure, 0x4C0A, LoopConfig);
+    nix::ioctl_write_int_bad!(ctl_add, 0x4C80);
+    nix::ioctl_write_int_bad!(ctl_remove, 0x4C81);
+    nix::ioctl_none_bad!(ctl_get_free, 0x4C82);
+    // linux/fs.h: _IOW(0x94, 9, int), which takes the descriptor itself.
+    nix::ioctl_write_int_bad!(ficlone, nix::request_code_write!(0x94, 9, size_of::<libc::c_int>()));
+    // linux/fs.h: _IOR(0x12, 114, size_t), although the kernel writes 64 bits everywhere.
+    nix::ioctl_read!(blkgetsize64, 0x12, 114, libc::size_t);
+}
+
+/// The number of a device that is free, made if need be (LOOP_CTL_GET_FREE). It may be taken a moment later.
+pub(super) fn free_device(control: impl AsFd) -> nix::Result<u32> {
+    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
+    let number = unsafe { raw::ctl_get_free(control.as_fd().as_raw_fd()) }?;
+    u32::try_from(number).map_err(|_| Errno::ENODEV)
+}
+
+/// Makes a device with a number that no other has (LOOP_CTL_ADD); gives the number.
+pub(super) fn add_device(control: impl AsFd) -> nix::Result<u32> {
+    // SAFETY: the argument is a number; -1 lets the kernel choose.
+    let number = unsafe { raw::ctl_add(control.as_fd().as_raw_fd(), -1) }?;
+    u32::try_from(number).map_err(|_| Errno::ENODEV)
+}
+
+/// Removes a device that is attached to nothing and not open; EBUSY otherwise (LOOP_CTL_REMOVE).
+pub(super) fn remove_device(control: impl AsFd, number: u32) -> nix::Result<()> {
+    let number = i32::try_from(number).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the argument is a number.
+    unsafe { raw::ctl_remove(control.as_fd().as_raw_fd(), number) }.map(drop)
+}
+
+/// Attaches the file to the device, all settings at once (LOOP_CONFIGURE, Linux 5.8).
+pub(super) fn configure(
+    device: impl AsFd,
+    image: impl AsFd,
+    block_size: u32,
+    read_only: bool,
+    autoclear: bool,
+    direct_io: bool,
+) -> nix::Result<()> {
+    let bit = |on: bool, flag: u32| if on { flag } else { 0 };
+    let flags = bit(read_only, READ_ONLY) | bit(autoclear, AUTOCLEAR) | bit(direct_io, DIRECT_IO);
+    let fd = u32::try_from(image.as_fd().as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    let config = LoopConfig { fd, block_size, info: LoopInfo64 { flags, ..EMPTY_INFO }, reserved: [0; 8] };
+    // SAFETY: `config` has the layout of struct loop_config and lives through the call, which only reads it; the
+    // kernel takes a reference of its own to the file behind `fd`.
+    unsafe { raw::configure(device.as_fd().as_raw_fd(), &config) }.map(drop)
+}
+
+/// What the device is attached to; ENXIO if to nothing (LOOP_GET_STATUS64). The kernel fills in the device and
+/// inode number with vfs_getattr() and huge_encode_dev() (drivers/block/loop.c, loop_get_status), so they are
+/// what stat(2) shows for the image, also on btrfs, where each subvolume has a device number of its own.
+pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
+    let mut info = EMPTY_INFO;
+    // SAFETY: `info` has the layout of struct loop_info64, is writable and lives through the call.
+    unsafe { raw::get_status64(device.as_fd().as_raw_fd(), &mut info) }?;
+    Ok(LoopStatus {
+        backing: FileId { dev: info.device, ino: info.inode },
+        read_only: info.flags & READ_ONLY != 0,
+        autoclear: info.flags & AUTOCLEAR != 0,
+        direct_io: info.flags & DIRECT_IO != 0,
+    })
+}
+
+/// Detaches the device, once its last user has closed it (LOOP_CLR_FD).
+pub(super) fn clear(device: impl AsFd) -> nix::Result<()> {
+    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
+    unsafe { raw::clr_fd(device.as_fd().as_raw_fd()) }.map(drop)
+}
+
+/// Gives the device its image's size (LOOP_SET_CAPACITY).
+pub(super) fn set_capacity(device: impl AsFd) -> nix::Result<()> {
+    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
+    unsafe { raw::set_capacity(device.as_fd().as_raw_fd()) }.map(drop)
+}
+
+/// The device's size in bytes (BLKGETSIZE64).
+pub(super) fn device_size(device: impl AsFd) -> nix::Result<u64> {
+    let mut size = 0u64;
+    // SAFETY: the kernel writes exactly 64 bits (block/ioctl.c, put_u64) into `size`, which lives through the call.
+    unsafe { raw::blkgetsize64(device.as_fd().as_raw_fd(), (&raw mut size).cast()) }?;
+    Ok(size)
+}
+
+/// Lets `to` share the blocks of `from` (FICLONE).
+pub(super) fn clone_file(to: impl AsFd, from: impl AsFd) -> nix::Result<()> {
+    // SAFETY: the argument is a number; both descriptors are open for the length of the call.
+    unsafe { raw::ficlone(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd()) }.map(drop)
+}
+
+/// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_dio_offset_align` lies at
+/// 0x9c (linux/stat.h). libc's own struct lacks the field for some targets.
+#[repr(C, align(8))]
+struct Statx([u32; 64]);
+
+const STATX_DIOALIGN: u32 = 0x2000;
+
+/// The alignment of direct I/O on a file, 0 where it is not possible, `None` where kernel or filesystem do not
+/// tell (statx(2), STATX_DIOALIGN, Linux 6.1).
+pub(super) fn direct_io_alignment(file: impl AsFd) -> nix::Result<Option<u32>> {
+    let mut statx = Statx([0; 64]);
+    // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `statx` has the size
+    // and alignment of struct statx and lives through the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            file.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN,
+            &raw mut statx,
+        )
+    };
+    Errno::result(result)?;
+    let Statx([mask, ..]) = statx;
+    let told = mask & STATX_DIOALIGN != 0;
+    Ok(statx.0.get(0x9c / 4).copied().filter(|_| told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_have_the_kernels_size() {
+        assert_eq!(size_of::<LoopInfo64>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+        assert_eq!(std::mem::offset_of!(LoopInfo64, flags), 52);
+        assert_eq!(size_of::<Statx>(), 256);
+    }
+}

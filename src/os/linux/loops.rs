@@ -1,0 +1,210 @@
+//! Loop devices (loop(4)).
+#![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat};
+
+use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, errno_error, is_errno};
+use super::node::{Node, open_node, sysfs};
+use super::{at, discard, id_of, ioctl, kind_bits};
+
+/// How often the next device is tried where another process took the one we were given.
+const ATTEMPTS: u32 = 64;
+
+/// How many devices that cannot discard are replaced for one attach. Where a new one cannot either, the
+/// administrator wants it so (a udev rule), and the image only stays larger than it needs to be.
+const RENEWALS: u32 = 3;
+
+/// The loop devices of this machine; they belong to no namespace.
+#[derive(Default)]
+pub(super) struct LinuxLoops {
+    /// Attaching in this process goes one by one: otherwise all would be given the same free device and all but
+    /// one try again.
+    attaching: Mutex<()>,
+}
+
+/// The image as the loop driver is to use it.
+fn open_image(path: &Path, read_only: bool) -> io::Result<(OwnedFd, FileId)> {
+    let access = if read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR };
+    let flags = access | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let image = open(path, flags, Mode::empty()).map_err(at("open", path))?;
+    let stat = fstat(&image).map_err(at("stat", path))?;
+    match kind_bits(&stat) {
+        libc::S_IFREG => Ok((image, id_of(&stat))),
+        _ => Err(errno_error(Errno::EINVAL, format_args!("attach {}: not a regular file", path.display()))),
+    }
+}
+
+/// LOOP_CONFIGURE; a kernel that refuses direct I/O on this file gets another try without, as it is a wish.
+fn configure(node: &Node, image: &OwnedFd, options: AttachOptions) -> nix::Result<()> {
+    let AttachOptions { read_only, autoclear, direct_io, block_size, .. } = options;
+    let with = |direct_io| ioctl::configure(&node.fd, image, block_size, read_only, autoclear, direct_io);
+    match with(direct_io) {
+        Err(Errno::EINVAL) if direct_io => with(false),
+        result => result,
+    }
+}
+
+/// Configures the first free device that nobody else takes meanwhile.
+fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io::Result<(u32, Node)> {
+    let control_path = Path::new("/dev/loop-control");
+    let control = open(control_path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(at("open", control_path))?;
+    let (mut renewed, mut fresh) = (0, None);
+    for attempt in 0..ATTEMPTS {
+        let number = match fresh.take() {
+            Some(number) => number,
+            None => ioctl::free_device(&control).map_err(at("get a free device from", control_path))?,
+        };
+        match open_node(number, OFlag::O_RDWR) {
+            Ok(node) => match configure(&node, image, options) {
+                Ok(()) if options.discard && renewed < RENEWALS && discard::is_stuck(number) => {
+                    renewed += 1;
+                    fresh = renew(&control, number, node).map_err(at("renew a device with", control_path))?;
+                }
+                Ok(()) => return Ok((number, node)),
+                Err(Errno::EBUSY) => {}
+                Err(errno) => return Err(at(&format!("attach /dev/loop{number} to"), image_path)(errno)),
+            },
+            // Removed again (LOOP_CTL_REMOVE) between the two calls.
+            Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {}
+            Err(e) => return Err(e),
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(attempt) * 100));
+    }
+    Err(errno_error(
+        Errno::EBUSY,
+        format_args!("attach {}: others took every free device", image_path.display()),
+    ))
+}
+
+/// Replaces a device that cannot discard any more ([`discard::is_stuck`]): detaches and removes it, so that
+/// LOOP_CTL_GET_FREE makes it anew; gives the number of another new one where somebody has it open.
+fn renew(control: &OwnedFd, number: u32, node: Node) -> nix::Result<Option<u32>> {
+    ioctl::clear(&node.fd)?;
+    drop(node);
+    match ioctl::remove_device(control, number) {
+        Ok(()) | Err(Errno::ENODEV) => Ok(None),
+        Err(Errno::EBUSY) => ioctl::add_device(control).map(Some),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The device as the kernel describes it; ENXIO if it is attached to nothing.
+fn describe(number: u32, node: &Node) -> nix::Result<LoopDevice> {
+    let status = ioctl::status(&node.fd)?;
+    Ok(LoopDevice {
+        number,
+        backing: status.backing,
+        rdev: node.rdev,
+        read_only: status.read_only,
+        autoclear: status.autoclear,
+        direct_io: status.direct_io,
+    })
+}
+
+/// Opens a device and makes sure that it still has this backing file. It keeps it while it is open: the last
+/// close is what detaches. Opened for reading only, which suffices for every ioctl used (we have CAP_SYS_ADMIN)
+/// and does not make udev probe the device again when it is closed.
+fn open_same(device: &LoopDevice) -> io::Result<(Node, LoopDevice)> {
+    let path = device.path();
+    let node = open_node(device.number, OFlag::O_RDONLY)?;
+    let now = describe(device.number, &node).map_err(at("get the status of", &path))?;
+    if now.backing != device.backing {
+        return Err(errno_error(
+            Errno::ENXIO,
+            format_args!("open {}: it has another file now", path.display()),
+        ));
+    }
+    Ok((node, now))
+}
+
+/// The numbers of the devices that are attached, in order.
+fn attached() -> io::Result<Vec<u32>> {
+    let path = Path::new("/sys/block");
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(at("list", path))? {
+        let name = entry.map_err(at("list", path))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")).and_then(|n| n.parse().ok());
+        // The directory `loop` is there while the device is attached (drivers/block/loop.c).
+        numbers.extend(number.filter(|n| sysfs(*n, "loop").symlink_metadata().is_ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+impl LoopDevices for LinuxLoops {
+    fn attach(&self, image: &Path, options: AttachOptions) -> io::Result<OpenLoop> {
+        let (file, id) = open_image(image, options.read_only)?;
+        let (number, node) = {
+            let _one = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+            attach_free(&file, options, image)?
+        };
+        let disable = if options.discard { Ok(()) } else { discard::disable(number) };
+        let checked = disable.and_then(|()| {
+            let device = describe(number, &node).map_err(at("get the status of the device of", image))?;
+            match device.backing == id {
+                true => Ok(device),
+                false => {
+                    Err(errno_error(Errno::ESTALE, format_args!("attach {}: exchanged", image.display())))
+                }
+            }
+        });
+        match checked {
+            Ok(device) => Ok(OpenLoop { device, hold: Box::new(node.fd) }),
+            Err(error) => {
+                // Nothing uses it yet: it goes when `node` is closed. The first error is the one to report.
+                let _ = ioctl::clear(&node.fd);
+                Err(error)
+            }
+        }
+    }
+
+    fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>> {
+        let mut found = Vec::new();
+        for number in attached()? {
+            let device = open_node(number, OFlag::O_RDONLY).and_then(|node| {
+                describe(number, &node).map_err(at("get the status of loop", Path::new("device")))
+            });
+            match device {
+                Ok(device) if device.backing == backing => found.push(device),
+                Ok(_) => {}
+                // Detached or removed since it was listed.
+                Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(found)
+    }
+
+    fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop> {
+        let (node, device) = open_same(device)?;
+        Ok(OpenLoop { device, hold: Box::new(node.fd) })
+    }
+
+    fn detach(&self, device: &LoopDevice) -> io::Result<()> {
+        let cleared = open_same(device)
+            .and_then(|(node, _)| ioctl::clear(&node.fd).map_err(at("detach", &device.path())));
+        match cleared {
+            Err(e) if is_errno(&e, Errno::ENXIO) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn update_size(&self, device: &LoopDevice) -> io::Result<()> {
+        let (node, _) = open_same(device)?;
+        ioctl::set_capacity(&node.fd).map_err(at("set the capacity of", &device.path()))
+    }
+
+    fn size(&self, device: &LoopDevice) -> io::Result<u64> {
+        let (node, _) = open_same(device)?;
+        ioctl::device_size(&node.fd).map_err(at("get the size of", &device.path()))
+    }
+}

@@ -1,0 +1,51 @@
+//! The real kernel: the only place with system calls. `ioctl` holds the only `unsafe`, `exec` starts the only
+//! child processes.
+
+mod discard;
+mod disks;
+mod exec;
+mod filesystems;
+mod ioctl;
+mod lock;
+mod log;
+mod loops;
+mod mountinfo;
+mod mounts;
+mod node;
+mod tools;
+mod tree;
+mod walk;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{FileId, Os, with_context};
+
+pub use disks::reflink_works;
+pub use tools::Tools;
+
+/// The machine that this process runs on.
+pub fn os(tools: Tools) -> Os {
+    Os {
+        mounts: Arc::new(mounts::LinuxMounts),
+        loops: Arc::new(loops::LinuxLoops::default()),
+        filesystems: Arc::new(filesystems::LinuxFilesystems::new(tools)),
+        disks: Arc::new(disks::LinuxDisks),
+    }
+}
+
+/// For `map_err`: names the operation and the path that met an error.
+fn at<E: Into<io::Error>>(operation: &str, path: &Path) -> impl FnOnce(E) -> io::Error {
+    move |error| with_context(error.into(), format_args!("{operation} {}", path.display()))
+}
+
+/// What stat(2) says a file's identity is.
+fn id_of(stat: &nix::sys::stat::FileStat) -> FileId {
+    FileId { dev: stat.st_dev, ino: stat.st_ino }
+}
+
+/// The bits of `st_mode` that tell the kind of file (inode(7), S_IFMT).
+fn kind_bits(stat: &nix::sys::stat::FileStat) -> libc::mode_t {
+    stat.st_mode & libc::S_IFMT
+}

@@ -1,0 +1,69 @@
+//! The nodes /dev/loopN. A container's /dev is often a tmpfs with the devices that existed when it was started,
+//! so nodes may be missing, and are made.
+#![allow(clippy::disallowed_methods, reason = "sysfs and /dev are read for os::LoopDevices")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, SFlag, fstat, mknod};
+
+use super::super::errno_error;
+use super::{at, kind_bits, mountinfo};
+
+/// An open loop device.
+pub(super) struct Node {
+    pub(super) fd: OwnedFd,
+    /// Its device number.
+    pub(super) rdev: u64,
+}
+
+/// Where sysfs describes loop device `number`.
+pub(super) fn sysfs(number: u32, file: &str) -> PathBuf {
+    PathBuf::from(format!("/sys/block/loop{number}/{file}"))
+}
+
+/// The device number that sysfs shows; with the module's parameter `max_part` the minor is not N.
+fn device_number(number: u32) -> io::Result<u64> {
+    let path = sysfs(number, "dev");
+    let text = match std::fs::read(&path) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Err(at("open", &path)(Errno::ENXIO)),
+        result => result.map_err(at("read", &path))?,
+    };
+    mountinfo::parse_device(&text)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{} is malformed", path.display())))
+}
+
+/// Opens /dev/loop`number`, made first if it is missing.
+///
+/// # Errors
+/// ENXIO where the kernel has no such device; ENOTBLK where something else lies at the path.
+pub(super) fn open_node(number: u32, access: OFlag) -> io::Result<Node> {
+    let rdev = device_number(number)?;
+    let path = PathBuf::from(format!("/dev/loop{number}"));
+    let flags = access | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let fd = match open(&path, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => {
+            make_node(&path, rdev)?;
+            open(&path, flags, Mode::empty())
+        }
+        result => result,
+    };
+    let fd = fd.map_err(at("open", &path))?;
+    let stat = fstat(&fd).map_err(at("stat", &path))?;
+    if kind_bits(&stat) != libc::S_IFBLK || stat.st_rdev != rdev {
+        let context = format!("open {}: it is not loop device {number}", path.display());
+        return Err(errno_error(Errno::ENOTBLK, context));
+    }
+    Ok(Node { fd, rdev })
+}
+
+fn make_node(path: &Path, rdev: u64) -> io::Result<()> {
+    match mknod(path, SFlag::S_IFBLK, Mode::from_bits_truncate(0o660), rdev) {
+        // Somebody else, such as devtmpfs, was faster; what lies there is checked after opening.
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(at("mknod", path)(errno)),
+    }
+}

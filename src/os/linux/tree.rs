@@ -1,0 +1,170 @@
+//! Whole trees: removing one, and what one takes.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::super::{FileId, Usage};
+use super::walk::{Visit, open_directory, walk};
+use super::{id_of, kind_bits};
+
+/// How often a directory that somebody keeps writing to is emptied again.
+const RETRIES: u32 = 16;
+
+/// The parent directory, whose path is trusted, and the last name, which is not.
+fn split(path: &Path) -> nix::Result<(Dir, CString)> {
+    let name = path.file_name().ok_or(Errno::EINVAL)?;
+    let name = CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok((Dir::from_fd(open(parent, flags, Mode::empty())?)?, name))
+}
+
+/// Removes whatever is at `path`.
+///
+/// # Errors
+/// EBUSY or EXDEV at a mount, ENOTEMPTY where somebody writes faster than this removes; what was removed by then
+/// is gone.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    let (parent, name) = match split(path) {
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+        result => result?,
+    };
+    let mut visit = Remove { retries: RETRIES };
+    while visit.entry(&parent, &name, None)? {
+        match open_directory(&parent, &name) {
+            Ok(directory) => walk(directory, &mut visit)?,
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(errno @ (Errno::EXDEV | Errno::ENOTDIR | Errno::ELOOP)) => {
+                visit.refused(&parent, &name, errno)?
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        if !visit.leave(&parent, &name)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Removes what it meets.
+struct Remove {
+    retries: u32,
+}
+
+impl Visit for Remove {
+    fn entry(&mut self, parent: &Dir, name: &CStr, kind: Option<Type>) -> nix::Result<bool> {
+        if kind != Some(Type::Directory) {
+            match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => return Ok(false),
+                Err(Errno::EISDIR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        // Most often it is empty, which saves opening it.
+        match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(false),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn enter(&mut self, _: &Dir) -> nix::Result<()> {
+        Ok(())
+    }
+
+    fn refused(&mut self, parent: &Dir, name: &CStr, errno: Errno) -> nix::Result<()> {
+        match errno {
+            Errno::EXDEV => Err(errno),
+            // It was a directory a moment ago and is a file or link now.
+            _ => match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+                Err(Errno::ENOENT) => Ok(()),
+                result => result,
+            },
+        }
+    }
+
+    fn leave(&mut self, parent: &Dir, name: &CStr) -> nix::Result<bool> {
+        match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(false),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.retries > 0 => {
+                self.retries -= 1;
+                Ok(true)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// What a tree takes, the directory itself included.
+///
+/// # Errors
+/// Those of openat2(2) and fstatat(2); what vanishes meanwhile is not counted.
+pub(super) fn usage(directory: &Path) -> io::Result<Usage> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let root = Dir::from_fd(open(directory, flags, Mode::empty())?)?;
+    let mut visit = Count::default();
+    walk(root, &mut visit)?;
+    Ok(visit.total)
+}
+
+/// Adds up what it meets.
+#[derive(Default)]
+struct Count {
+    total: Usage,
+    /// Device of the directory that is being read.
+    device: u64,
+    /// Files with several names that were counted.
+    linked: HashSet<FileId>,
+}
+
+impl Count {
+    fn add(&mut self, stat: &FileStat) {
+        self.total.inodes += 1;
+        self.total.bytes += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
+    }
+}
+
+impl Visit for Count {
+    fn entry(&mut self, parent: &Dir, name: &CStr, kind: Option<Type>) -> nix::Result<bool> {
+        if kind == Some(Type::Directory) {
+            return Ok(true); // counted in enter, when it is known not to be a mount point
+        }
+        let stat = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => return Ok(false),
+            result => result?,
+        };
+        if kind_bits(&stat) == libc::S_IFDIR {
+            return Ok(true);
+        }
+        // Another device: a file of elsewhere is bound over it.
+        if stat.st_dev == self.device && (stat.st_nlink <= 1 || self.linked.insert(id_of(&stat))) {
+            self.add(&stat);
+        }
+        Ok(false)
+    }
+
+    fn enter(&mut self, directory: &Dir) -> nix::Result<()> {
+        let stat = fstat(directory)?;
+        // Not the root's: a btrfs subvolume has a device number of its own on the same mount.
+        self.device = stat.st_dev;
+        self.add(&stat);
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &Dir, _: &CStr, _: Errno) -> nix::Result<()> {
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &Dir, _: &CStr) -> nix::Result<bool> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,335 @@
+//! The kernel boundary: four narrow traits, named by intent, that everything else uses to read or change the
+//! machine. `linux` is the real one, `fake` a stateful model of it on which every step can fail or be the last.
+//!
+//! Errors are `std::io::Error` with the kernel's errno and a message that names the operation and the path;
+//! callers decide by errno ([`is_errno`]), never by text.
+
+#[cfg(feature = "fake-os")]
+pub mod fake;
+pub mod host;
+pub mod linux;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::model::{FsType, MountFlags, VfsFlag};
+
+/// The machine, as handed to everything above: cheap to clone.
+#[derive(Clone)]
+pub struct Os {
+    /// Mounting, and what is mounted.
+    pub mounts: Arc<dyn Mounts>,
+    /// Loop devices.
+    pub loops: Arc<dyn LoopDevices>,
+    /// Making and growing filesystems.
+    pub filesystems: Arc<dyn Filesystems>,
+    /// Files and directories.
+    pub disks: Arc<dyn Disks>,
+}
+
+/// What identifies a file whatever its name: device and inode number (stat(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// `st_dev`, as the kernel's userspace encoding (makedev(3)).
+    pub dev: u64,
+    /// `st_ino`
+    pub ino: u64,
+}
+
+/// The kind of a directory entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link, not followed.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// Anything else.
+    Other,
+}
+
+/// lstat(2), as far as the driver needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStat {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Its identity.
+    pub id: FileId,
+    /// Apparent size in bytes.
+    pub size: u64,
+    /// Bytes allocated on the filesystem (`st_blocks` × 512).
+    pub allocated: u64,
+    /// The device number of a device node (`st_rdev`), 0 otherwise.
+    pub rdev: u64,
+}
+
+/// statvfs(3) of the filesystem that holds a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// Size in bytes.
+    pub total: u64,
+    /// Bytes that an unprivileged writer can still use (`f_bavail`).
+    pub available: u64,
+    /// Bytes in use (`f_blocks - f_bfree`).
+    pub used: u64,
+    /// Inodes in all; 0 where the filesystem has no fixed number (btrfs).
+    pub inodes: u64,
+    /// Inodes free.
+    pub inodes_free: u64,
+}
+
+/// What a directory tree takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Allocated bytes, each hard-linked file once.
+    pub bytes: u64,
+    /// Files and directories, each hard-linked file once.
+    pub inodes: u64,
+}
+
+/// Files and directories.
+pub trait Disks: Send + Sync {
+    /// lstat(2): `None` where nothing is there (ENOENT, ENOTDIR); a symbolic link is not followed.
+    fn stat(&self, path: &Path) -> io::Result<Option<FileStat>>;
+    /// The path with every link resolved (realpath(3)).
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
+    /// The names in a directory, sorted; what is not UTF-8 in one is replaced (U+FFFD), so that a stray file shows
+    /// but cannot be taken for one of the driver's.
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+    /// A whole file; for the state file and small ones.
+    fn read(&self, file: &Path) -> io::Result<Vec<u8>>;
+    /// Up to `len` bytes at `offset` of a file or device, less at its end.
+    fn read_at(&self, file: &Path, offset: u64, len: usize) -> io::Result<Vec<u8>>;
+    /// The first data extent at or after `offset` as start and end (lseek(2), SEEK_DATA and SEEK_HOLE);
+    /// `None` when only a hole follows.
+    fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>>;
+    /// statvfs(3).
+    fn space(&self, path: &Path) -> io::Result<Space>;
+    /// What a tree takes, never leaving its filesystem.
+    fn usage(&self, directory: &Path) -> io::Result<Usage>;
+    /// The alignment in bytes that direct I/O on files of this directory's filesystem needs (statx(2),
+    /// STATX_DIOALIGN), `None` where direct I/O is not possible. May make and remove a temporary file.
+    fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>>;
+
+    /// mkdir(2) with this mode, whatever the umask. EEXIST where anything is there already.
+    fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Makes an empty regular file (mode 0600) that must not exist (O_EXCL).
+    fn create_file(&self, path: &Path) -> io::Result<()>;
+    /// ftruncate(2): a longer file gets a hole at its end. Never used to shorten an image that holds data.
+    fn set_size(&self, file: &Path, size: u64) -> io::Result<()>;
+    /// fallocate(2), mode 0: allocates the whole of `0..size` and makes the file that long. ENOSPC comes before
+    /// anything is taken where the space available is known to be too little, and leaves what was there: the
+    /// size and the data, though holes within the old size may have been filled. EOPNOTSUPP where the
+    /// filesystem cannot: nothing is written in its stead.
+    fn allocate(&self, file: &Path, size: u64) -> io::Result<()>;
+    /// Gives every block of the file back, its size unchanged: it reads as zeros (FALLOC_FL_PUNCH_HOLE).
+    fn erase(&self, file: &Path) -> io::Result<()>;
+    /// fsync(2) of a file.
+    fn sync_file(&self, file: &Path) -> io::Result<()>;
+    /// fsync(2) of a directory: its entries are durable.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+    /// rename(2).
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// unlink(2); fine if nothing is there.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// rmdir(2); fine if nothing is there, ENOTEMPTY if anything is inside, EBUSY on a mount point.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+    /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
+    /// a mount inside stops it with EBUSY or EXDEV. Fine if nothing is there.
+    fn remove_tree(&self, path: &Path) -> io::Result<()>;
+    /// Opens (or makes, mode 0600) a file for appending at its end, after cutting it to `len` bytes.
+    /// EINVAL where it is shorter.
+    fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>>;
+    /// Takes an exclusive lock (flock(2)) on a file, made if need be, for as long as the value lives. The
+    /// holder's process id is written into it.
+    ///
+    /// # Errors
+    /// EWOULDBLOCK, with the holder in the message, where another process has it.
+    fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+/// An append-only file.
+pub trait LogFile: Send {
+    /// Appends all of it. After an error the end of the file is unknown.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// fdatasync(2): what was appended is durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Device number of the files of the mount, as `makedev` encodes it.
+    pub dev: u64,
+    /// Path within the filesystem that is mounted here.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub target: PathBuf,
+    /// Filesystem type.
+    pub fs_type: String,
+    /// The source, such as `/dev/loop3`.
+    pub source: String,
+    /// This mount is read-only, whatever its superblock is.
+    pub read_only: bool,
+    /// The per-mount flags that are on.
+    pub flags: Vec<VfsFlag>,
+    /// The superblock itself is read-only.
+    pub superblock_read_only: bool,
+    /// Whether mounts made below it reach other mount namespaces (`shared:N`).
+    pub shared: bool,
+}
+
+/// Mounting.
+pub trait Mounts: Send + Sync {
+    /// What is mounted in this mount namespace, in mount order (a later entry at the same target lies on top).
+    fn list(&self) -> io::Result<Vec<MountEntry>>;
+    /// Mounts the filesystem on `device` at the directory `target`, which is not followed if it is a link.
+    fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()>;
+    /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with
+    /// `read_only` nothing can be written through it. Either all of it is done or nothing is mounted.
+    fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> io::Result<()>;
+    /// Unmounts the topmost mount at `target` (umount2(2), UMOUNT_NOFOLLOW, never lazy, never forced).
+    fn unmount(&self, target: &Path) -> io::Result<()>;
+}
+
+/// An attached loop device, as LOOP_GET_STATUS64 tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// N of /dev/loopN.
+    pub number: u32,
+    /// The backing file.
+    pub backing: FileId,
+    /// Its device number (`st_rdev` of its node).
+    pub rdev: u64,
+    /// Attached read-only.
+    pub read_only: bool,
+    /// Goes away with its last user.
+    pub autoclear: bool,
+    /// Whether direct I/O is in force.
+    pub direct_io: bool,
+}
+
+impl LoopDevice {
+    /// Its node.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/loop{}", self.number))
+    }
+}
+
+/// How to attach a loop device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Nothing can be written through the device.
+    pub read_only: bool,
+    /// The device goes away with its last user: its mount.
+    pub autoclear: bool,
+    /// Bypass the page cache of the filesystem that holds the image, where that is possible.
+    pub direct_io: bool,
+    /// Logical block size in bytes: 512 to 4096.
+    pub block_size: u32,
+    /// Whether the device may give blocks of the image back.
+    pub discard: bool,
+}
+
+/// A loop device with an open descriptor on it, so that it outlives the moment even with autoclear.
+pub struct OpenLoop {
+    /// The device.
+    pub device: LoopDevice,
+    /// Keeps it open; dropped with the value.
+    pub hold: Box<dyn Send + Sync>,
+}
+
+/// Loop devices.
+pub trait LoopDevices: Send + Sync {
+    /// Attaches a free device to the image with one LOOP_CONFIGURE; makes the device's node where /dev lacks
+    /// it; takes the next device where another process was faster (EBUSY). With `discard` off it also sets
+    /// the queue's `discard_max_bytes` to 0.
+    fn attach(&self, image: &Path, options: AttachOptions) -> io::Result<OpenLoop>;
+    /// Every device whose backing file is this one, by LOOP_GET_STATUS64, lowest number first. A device whose last
+    /// user has gone may show for a moment longer while anybody (this method for another file, udev) looks at it.
+    fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>>;
+    /// Opens a device that [`find`](LoopDevices::find) gave, made sure it still has the same backing file;
+    /// makes its node where /dev lacks it. ENXIO where it has gone or changed.
+    fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop>;
+    /// LOOP_CLR_FD, made sure that the device still has this backing file; fine if it is gone already. The
+    /// kernel detaches a device that is still open when its last user closes it.
+    fn detach(&self, device: &LoopDevice) -> io::Result<()>;
+    /// LOOP_SET_CAPACITY: the device takes on its image's size.
+    fn update_size(&self, device: &LoopDevice) -> io::Result<()>;
+    /// The device's size in bytes (BLKGETSIZE64).
+    fn size(&self, device: &LoopDevice) -> io::Result<u64>;
+}
+
+/// How to make a filesystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MakeOptions {
+    /// Words of `mkfsOptions`.
+    pub extra: Vec<String>,
+    /// The device reads as zeros, so that nothing needs to be zeroed again.
+    pub zeroed: bool,
+}
+
+/// Making and growing filesystems with the tools of e2fsprogs, xfsprogs and btrfs-progs.
+pub trait Filesystems: Send + Sync {
+    /// Makes a filesystem on the device; durable when it returns. Never discards. The caller has made sure
+    /// that the device holds nothing. EINVAL for extra words that name a file (any with `/`).
+    fn make(&self, device: &Path, fs_type: FsType, options: &MakeOptions) -> io::Result<()>;
+    /// Grows a mounted filesystem to the size of its device. A filesystem that has the size already stays as it is.
+    /// btrfs cannot be grown to less than 256 MiB.
+    ///
+    /// # Errors
+    /// EPERM where ext4 would have to grow and this process lacks CAP_SYS_RESOURCE; the filesystem stays as it is.
+    fn grow(&self, fs_type: FsType, device: &Path, mount_point: &Path) -> io::Result<()>;
+    /// Repairs what can be repaired without a question before mounting (e2fsck -p); for ext4 that its
+    /// superblock marks as having errors.
+    fn repair(&self, fs_type: FsType, device: &Path) -> io::Result<()>;
+    /// Whether the tools for this filesystem are there.
+    ///
+    /// # Errors
+    /// ENOENT naming the missing tool and the package that has it.
+    fn check_tools(&self, fs_type: FsType) -> io::Result<()>;
+}
+
+/// Whether the error carries this errno.
+pub fn is_errno(error: &io::Error, errno: nix::errno::Errno) -> bool {
+    errno_of(error) == Some(errno)
+}
+
+/// The errno that an error carries, directly or wrapped by [`with_context`].
+pub fn errno_of(error: &io::Error) -> Option<nix::errno::Errno> {
+    if let Some(raw) = error.raw_os_error() {
+        return Some(nix::errno::Errno::from_raw(raw));
+    }
+    error.get_ref()?.downcast_ref::<Contextual>().map(|c| c.errno)
+}
+
+/// An errno with the operation and path that met it.
+#[derive(Debug, thiserror::Error)]
+#[error("{context}: {errno}")]
+struct Contextual {
+    context: String,
+    #[source]
+    errno: nix::errno::Errno,
+}
+
+/// Wraps an error with what was being done (`"mkdir /x"`), keeping its errno for [`errno_of`].
+pub fn with_context(error: io::Error, context: impl std::fmt::Display) -> io::Error {
+    match errno_of(&error) {
+        // A second wrapping keeps the innermost operation, which is the one that failed.
+        Some(errno) if error.raw_os_error().is_some() => {
+            let context = context.to_string();
+            io::Error::new(error.kind(), Contextual { context, errno })
+        }
+        Some(_) => error,
+        None => io::Error::new(error.kind(), format!("{context}: {error}")),
+    }
+}
+
+/// An error with an errno of our choosing and the operation that met it.
+pub fn errno_error(errno: nix::errno::Errno, context: impl std::fmt::Display) -> io::Error {
+    with_context(io::Error::from_raw_os_error(errno as i32), context)
+}

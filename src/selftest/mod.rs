@@ -1,0 +1,211 @@
+//! `hostloop selftest`: looks at the machine, then starts a driver of its own and leads a volume of each kind
+//! through its whole life, as kubelet would. It is a client of the driver and knows nothing of its insides.
+//!
+//! [`run`] is the place to start reading. Everything happens in a directory of its own, the `workspace`, which
+//! is swept whatever the end: success, a failure, a panic, or Ctrl-C. The first Ctrl-C lets the present step
+//! finish and undoes the rest through the driver; the second one leaves the driver out.
+
+pub mod client;
+mod data;
+mod life;
+mod machine;
+pub mod process;
+mod report;
+mod workspace;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Check, SelftestConfig};
+use crate::os::Os;
+use crate::os::linux::{self, Tools};
+use crate::shutdown::Shutdown;
+use client::Client;
+use life::{Failure, Life, Step, Times, World};
+use machine::Level;
+use process::DriverProcess;
+use report::{Output, Tone, list};
+use workspace::Workspace;
+
+/// What came of the kinds.
+#[derive(Default)]
+struct Summary {
+    times: Vec<(Check, Times)>,
+    passed: Vec<Check>,
+    /// A line for each thing that is not as it should be.
+    problems: Vec<String>,
+    interrupted: bool,
+}
+
+/// Runs the self-test and prints what it finds. Returns whether all that was asked for works.
+pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
+    let output = Output::new();
+    output.line(format_args!("hostloop {} selftest\n", env!("CARGO_PKG_VERSION")));
+    let tools = Tools::find();
+    let os = linux::os(tools.clone());
+    let workspace = match Workspace::create(&os, &config.dir) {
+        Ok(workspace) => Arc::new(workspace),
+        Err(error) => return conclude(&output, &[format!("{error} (--dir)")]),
+    };
+    output.line("Machine");
+    let found = machine::look(&os, &tools, workspace.path(), &config);
+    found.iter().for_each(|finding| output.finding(finding));
+    let hopeless: Vec<String> = found
+        .iter()
+        .filter(|finding| finding.level == Level::Fail)
+        .map(|finding| format!("{}: {}", finding.what, finding.text))
+        .collect();
+    if !hopeless.is_empty() {
+        drop(workspace);
+        return conclude(&output, &hopeless);
+    }
+    let mut summary = volumes(&config, &os, &workspace, &shutdown, &output).await;
+    sweep(workspace, &mut summary).await;
+    if !summary.times.is_empty() {
+        output.line(format_args!("\nDuration of each step\n{}\n", report::times(&summary.times)));
+    }
+    verified(&output, &summary, config.size);
+    if summary.interrupted {
+        output.line(output.coloured(Tone::Bad, "selftest interrupted"));
+        return false;
+    }
+    conclude(&output, &summary.problems)
+}
+
+/// The last lines. Returns whether there were no problems.
+fn conclude(output: &Output, problems: &[String]) -> bool {
+    match problems {
+        [] => output.line(output.coloured(Tone::Good, "selftest passed")),
+        problems => {
+            let text = format!("selftest failed: {}", problems.join("; "));
+            output.line(output.coloured(Tone::Bad, &text));
+        }
+    }
+    problems.is_empty()
+}
+
+/// Starts a driver, leads every volume through its life, and stops the driver.
+async fn volumes(
+    config: &SelftestConfig,
+    os: &Os,
+    workspace: &Arc<Workspace>,
+    shutdown: &Shutdown,
+    output: &Output,
+) -> Summary {
+    output.line("\nVolumes");
+    let mut summary = Summary::default();
+    let started = machine::own_program().and_then(|program| DriverProcess::start(&program, workspace.path()));
+    let mut driver = match started {
+        Ok(driver) => driver,
+        Err(error) => {
+            summary.problems.push(format!("the driver cannot be started: {error}"));
+            return summary;
+        }
+    };
+    let log = driver.log();
+    let client = match Client::new(&DriverProcess::socket(workspace.path())) {
+        Ok(client) => client,
+        Err(error) => {
+            summary.problems.push(error.to_string());
+            return summary;
+        }
+    };
+    let ready = tokio::select! {
+        ready = driver.ready(&client) => ready.map_err(|error| summary.problems.push(error)).is_ok(),
+        () = shutdown.clone().requested() => { summary.interrupted = true; false }
+    };
+    if ready {
+        let (os, workspace) = (os.clone(), Arc::clone(workspace));
+        let (shutdown, output) = (shutdown.clone(), output.clone());
+        let world = World { client, os, workspace, size: config.size, shutdown, output };
+        lives(config, &world, &mut summary).await;
+    }
+    // A second Ctrl-C does not wait for a driver that hangs: it is killed.
+    tokio::select! {
+        stopped = driver.stop() => summary.problems.extend(stopped.err()),
+        () = shutdown.clone().forced() => summary.interrupted = true,
+    }
+    let said = os.disks.read(&log).unwrap_or_default();
+    if !summary.problems.is_empty() && !said.is_empty() {
+        let said = String::from_utf8_lossy(&said);
+        output.line(format_args!("\nLog of the driver\n{}", said.trim_end()));
+    }
+    summary
+}
+
+/// One kind after the other; a failure of one is none of the next.
+async fn lives(config: &SelftestConfig, world: &World, summary: &mut Summary) {
+    for check in config.checks.iter().copied() {
+        let name = check.as_str();
+        if let Some(Err(missing)) = machine::fs_type(check).map(|fs| world.os.filesystems.check_tools(fs)) {
+            world.output.begin(check);
+            world.output.end(Tone::Doubtful, &format!("not possible here: {missing}"));
+            summary.problems.push(format!("{name} is not possible: {missing} (or leave it out with --only)"));
+            continue;
+        }
+        world.output.begin(check);
+        let life = Life::new(world.clone(), check);
+        // In a task of its own, so that a panic ends the life and not the sweeping.
+        let ended = tokio::spawn(async move {
+            let mut life = life;
+            let result = life.run().await;
+            (result, life.times)
+        });
+        let (result, times) = ended.await.unwrap_or_else(|_| {
+            (Err(Failure::Wrong("the selftest met a bug, please report it".to_owned())), Vec::new())
+        });
+        let total: Duration = times.iter().flatten().sum();
+        summary.times.push((check, times));
+        match result {
+            Ok(()) => {
+                world.output.end(Tone::Good, &format!("ok ({:.0} ms)", total.as_secs_f64() * 1000.0));
+                summary.passed.push(check);
+            }
+            Err(Failure::Wrong(what)) => {
+                world.output.end(Tone::Bad, &format!("FAILED\n            {what}"));
+                summary.problems.push(format!("{name}: {what}"));
+            }
+            Err(Failure::Interrupted) => {
+                world.output.end(Tone::Bad, "interrupted");
+                summary.interrupted = true;
+                return;
+            }
+        }
+    }
+}
+
+/// Removes everything, and looks whether it is gone.
+async fn sweep(workspace: Arc<Workspace>, summary: &mut Summary) {
+    match tokio::task::spawn_blocking(move || workspace.remove()).await {
+        Ok(left) => summary.problems.extend(left.into_iter().map(|what| format!("left behind: {what}"))),
+        Err(_) => summary.problems.push("the selftest met a bug while it removed its files".to_owned()),
+    }
+}
+
+/// What is now known to work, in sentences.
+fn verified(output: &Output, summary: &Summary, size: u64) {
+    let names: Vec<&str> = summary.passed.iter().map(|check| check.as_str()).collect();
+    if names.is_empty() {
+        return;
+    }
+    let expand = Step::ALL.iter().position(|step| *step == Step::Expand).unwrap_or_default();
+    let grown = |(check, times): &&(Check, Times)| {
+        *check != Check::Directory
+            && summary.passed.contains(check)
+            && times.get(expand).is_some_and(Option::is_some)
+    };
+    let grew: Vec<&str> = summary.times.iter().filter(grown).map(|(check, _)| check.as_str()).collect();
+    output.line(format_args!("Verified on {}, each of {}:", list(&names), crate::model::format_bytes(size)));
+    output.line("- what was written is read back, past the page cache, and again after a new mount");
+    output.line("- the sizes that the driver reports are those of the kernel");
+    if !grew.is_empty() {
+        output.line(format_args!("- {} grew by half while in use", list(&grew)));
+    }
+    if summary.passed.contains(&Check::Ext4) && !grew.contains(&Check::Ext4.as_str()) {
+        output.line("- not checked: growing ext4 in use, which needs CAP_SYS_RESOURCE");
+    }
+    if !summary.problems.iter().any(|problem| problem.starts_with("left behind")) {
+        output.line("- nothing is left behind: no mount, no loop device, no file");
+    }
+    output.line("");
+}

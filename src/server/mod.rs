@@ -1,0 +1,111 @@
+//! Transport: the listener, what happens around every call, and the end.
+//!
+//! [`serve`] is the place to start reading; `rpc.rs` is what a call passes through.
+
+mod drain;
+mod endpoint;
+mod incoming;
+mod message;
+mod panic;
+mod rpc;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use std::io;
+
+use tokio::net::{TcpListener, UnixListener};
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+pub use self::drain::{Stop, Stopped};
+pub use self::endpoint::{Endpoint, InvalidEndpoint};
+pub use self::panic::install_hook;
+pub use self::socket::SocketError;
+
+use self::incoming::{Accept, Incoming};
+use self::rpc::{RpcLayer, Running};
+use self::socket::SocketFile;
+
+/// A call has at most so many bytes of headers; CSI has none of its own.
+const MAX_HEADERS: u32 = 16 << 10;
+
+/// Why the driver cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// There is no Unix socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// There is no TCP socket.
+    #[error("listen on {0}: {1} (--endpoint)")]
+    Tcp(Endpoint, io::Error),
+}
+
+/// A socket that callers can connect to; they wait until [`serve`] takes it.
+#[derive(Debug)]
+pub struct Listener(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Unix(UnixListener, SocketFile),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Listens at `endpoint`; a Unix socket has these permissions.
+    ///
+    /// # Errors
+    /// [`BindError`], with the path or address, where that is not possible.
+    pub async fn bind(endpoint: &Endpoint, socket_mode: u32) -> Result<Self, BindError> {
+        let inner = match endpoint {
+            Endpoint::Unix(path) => {
+                let (listener, file) = socket::bind(path, socket_mode).await?;
+                Inner::Unix(listener, file)
+            }
+            Endpoint::Tcp(address) => {
+                let listener = TcpListener::bind(address).await;
+                Inner::Tcp(listener.map_err(|error| BindError::Tcp(endpoint.clone(), error))?)
+            }
+        };
+        Ok(Listener(inner))
+    }
+
+    /// The TCP address in use, where that is what it listens on: port 0 has become a real one.
+    pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
+        match &self.0 {
+            Inner::Unix(..) => None,
+            Inner::Tcp(listener) => listener.local_addr().ok(),
+        }
+    }
+}
+
+/// Serves until `stop`, and then up to the end of the calls that are running or of the time for it. The socket is
+/// removed at the end.
+pub async fn serve(listener: Listener, routes: Routes, stop: Stop) -> Stopped {
+    match listener.0 {
+        Inner::Unix(listener, file) => {
+            let stopped = serve_on(listener, routes, stop).await;
+            drop(file);
+            stopped
+        }
+        Inner::Tcp(listener) => serve_on(listener, routes, stop).await,
+    }
+}
+
+async fn serve_on<L>(listener: L, routes: Routes, stop: Stop) -> Stopped
+where
+    L: Accept,
+    L::Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + tonic::transport::server::Connected + Unpin,
+    L::Connection: Send + 'static,
+{
+    let running = Running::default();
+    drain::run(stop, running.clone(), |requested| {
+        Server::builder()
+            .http2_max_header_list_size(MAX_HEADERS)
+            .layer(RpcLayer(running))
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(Incoming::new(listener), requested)
+    })
+    .await
+}

@@ -1,0 +1,96 @@
+//! What happens around every call, from the outside in: it is counted, it has a span and a line in the log, an
+//! error has a message, a panic becomes INTERNAL.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+use tracing::Instrument;
+
+use super::{message, panic, trace};
+
+/// How many calls are running.
+#[derive(Debug, Clone, Default)]
+pub struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    /// The number.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn enter(&self) -> Entered {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Entered(self.clone())
+    }
+}
+
+struct Entered(Running);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Puts [`Rpc`] around the services.
+#[derive(Debug, Clone)]
+pub struct RpcLayer(pub Running);
+
+impl<S> Layer<S> for RpcLayer {
+    type Service = Rpc<S>;
+
+    fn layer(&self, inner: S) -> Rpc<S> {
+        Rpc { inner, running: self.0.clone() }
+    }
+}
+
+/// The services with all that happens around a call. One future on the heap for it all.
+#[derive(Debug, Clone)]
+pub struct Rpc<S> {
+    inner: S,
+    running: Running,
+}
+
+impl<S> Service<Request<Body>> for Rpc<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let entered = self.running.enter();
+        let call = trace::Call::begin(request.uri().path());
+        // The one that is ready is taken, its copy stays for the next call.
+        let copy = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, copy);
+        Box::pin(async move {
+            let handler = async move { inner.call(request).await };
+            let mut response = match panic::catch(handler).instrument(call.span().clone()).await {
+                Ok(Ok(response)) => response,
+                Err(panic::Panicked) => {
+                    Status::internal(format!("{} met a bug; the driver's log names its place", call.method()))
+                        .into_http()
+                }
+            };
+            let status = message::fill(&mut response, call.method());
+            call.end(&status);
+            drop(entered);
+            Ok(response)
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! One span and one line in the log for each call.
+//!
+//! The span has the empty fields `volume.name` (the name of the span itself would hide `name` in JSON), `volume.id`,
+//! `node.id` and `path`, which handlers fill in with `tracing::Span::current().record("volume.id", id)`: as `&str`,
+//! so that the log shows them quoted and no request can forge a line. Everything that is logged within the span
+//! carries them.
+
+use std::time::Instant;
+
+use tonic::{Code, Status};
+use tracing::field::Empty;
+use tracing::{Span, debug, error_span, info, warn};
+
+/// The longest method name that is logged. It comes from the caller, and may be anything.
+const MAX_METHOD: usize = 128;
+
+/// A call that is running. Dropped without [`end`](Call::end) it counts as given up by the caller.
+pub struct Call {
+    method: String,
+    span: Span,
+    started: Instant,
+    ended: bool,
+}
+
+impl Call {
+    /// A call of the method at this path, such as `/csi.v1.Node/NodeStageVolume`.
+    pub fn begin(path: &str) -> Self {
+        let method: String = path.trim_start_matches('/').chars().take(MAX_METHOD).collect();
+        // The most important level, so that the fields are there for a warning whatever --log-level leaves out.
+        let span = error_span!(
+            "rpc",
+            method = short(&method),
+            volume.name = Empty,
+            volume.id = Empty,
+            node.id = Empty,
+            path = Empty
+        );
+        Call { method, span, started: Instant::now(), ended: false }
+    }
+
+    /// Service and method, without the leading slash.
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The span that the handler runs in.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Logs how the call went.
+    pub fn end(mut self, status: &Status) {
+        self.ended = true;
+        let (code, ms) = (code_name(status.code()), self.milliseconds());
+        let _entered = self.span.enter();
+        if status.code() != Code::Ok {
+            warn!(code, ms, error = status.message(), "failed");
+        } else if only_asks(&self.method) {
+            debug!(code, ms, "done");
+        } else {
+            info!(code, ms, "done");
+        }
+    }
+
+    /// Duration so far, in thousandths.
+    fn milliseconds(&self) -> f64 {
+        self.started.elapsed().as_micros() as f64 / 1000.0
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _entered = self.span.enter();
+            warn!(
+                code = "CANCELLED",
+                ms = self.milliseconds(),
+                "the caller gave up; work that has begun goes on"
+            );
+        }
+    }
+}
+
+/// Whether a call changes nothing. Sidecars make these all the time.
+fn only_asks(method: &str) -> bool {
+    let name = method.rsplit('/').next().unwrap_or_default();
+    name == "Probe" || name.starts_with("Validate") || name.contains("Get") || name.contains("List")
+}
+
+/// The method without the package, which is the same for all.
+fn short(method: &str) -> &str {
+    method.strip_prefix("csi.v1.").unwrap_or(method)
+}
+
+/// The code's name in gRPC's documents.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_is_told_from_changing() {
+        for method in [
+            "csi.v1.Identity/Probe",
+            "csi.v1.Node/NodeGetVolumeStats",
+            "csi.v1.Controller/GetCapacity",
+            "csi.v1.Controller/ListVolumes",
+            "csi.v1.Controller/ValidateVolumeCapabilities",
+            "csi.v1.GroupController/GroupControllerGetCapabilities",
+        ] {
+            assert!(only_asks(method), "{method}");
+        }
+        for method in ["csi.v1.Controller/CreateVolume", "csi.v1.Node/NodePublishVolume", "", "x"] {
+            assert!(!only_asks(method), "{method}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! CSI Controller. What is not here (snapshots, modification, health) is not announced and UNIMPLEMENTED.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::observe::observe;
+use super::{Reply, run};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::wire::{csi, decode, encode};
+use csi::controller_service_capability::rpc::Type as Rpc;
+
+/// Announced always.
+const RPCS: [Rpc; 6] = [
+    Rpc::CreateDeleteVolume,
+    Rpc::ListVolumes,
+    Rpc::GetCapacity,
+    Rpc::ExpandVolume,
+    Rpc::GetVolume,
+    Rpc::SingleNodeMultiWriter,
+];
+/// Announced where attaching is switched on.
+const ATTACH_RPCS: [Rpc; 3] =
+    [Rpc::PublishUnpublishVolume, Rpc::PublishReadonly, Rpc::ListVolumesPublishedNodes];
+
+/// Serves CSI Controller.
+pub struct ControllerService {
+    driver: Arc<Driver>,
+}
+
+impl ControllerService {
+    /// The service of this driver.
+    pub fn new(driver: Arc<Driver>) -> Self {
+        ControllerService { driver }
+    }
+
+    fn node_id(&self) -> &str {
+        &self.driver.settings().node_id
+    }
+
+    /// An RPC that is switched off is UNIMPLEMENTED whatever the request (spec.md, Error Scheme).
+    fn require_attach(&self) -> Result<(), Status> {
+        match self.driver.settings().attach {
+            true => Ok(()),
+            false => Err(Error::Unsupported("attaching is switched off (--attach)".to_owned()).into()),
+        }
+    }
+}
+
+fn capabilities(attach: bool) -> Vec<Rpc> {
+    let attach_rpcs: &[Rpc] = if attach { &ATTACH_RPCS } else { &[] };
+    [&RPCS, attach_rpcs].concat()
+}
+
+#[tonic::async_trait]
+impl csi::controller_server::Controller for ControllerService {
+    async fn create_volume(
+        &self,
+        request: Request<csi::CreateVolumeRequest>,
+    ) -> Reply<csi::CreateVolumeResponse> {
+        let request = decode::create_volume(observe(request))?;
+        let volume = run(&self.driver, |driver| driver.create_volume(request)).await?;
+        Ok(Response::new(encode::create_volume(&volume, self.node_id())))
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<csi::DeleteVolumeRequest>,
+    ) -> Reply<csi::DeleteVolumeResponse> {
+        let volume_id = decode::delete_volume(observe(request))?;
+        run(&self.driver, move |driver| driver.delete_volume(&volume_id)).await?;
+        Ok(Response::new(csi::DeleteVolumeResponse {}))
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        request: Request<csi::ControllerPublishVolumeRequest>,
+    ) -> Reply<csi::ControllerPublishVolumeResponse> {
+        self.require_attach()?;
+        let request = decode::controller_publish_volume(observe(request))?;
+        run(&self.driver, |driver| driver.controller_publish_volume(request)).await?;
+        Ok(Response::new(csi::ControllerPublishVolumeResponse::default()))
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<csi::ControllerUnpublishVolumeRequest>,
+    ) -> Reply<csi::ControllerUnpublishVolumeResponse> {
+        self.require_attach()?;
+        let request = decode::controller_unpublish_volume(observe(request))?;
+        run(&self.driver, |driver| driver.controller_unpublish_volume(request)).await?;
+        Ok(Response::new(csi::ControllerUnpublishVolumeResponse {}))
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
+    ) -> Reply<csi::ValidateVolumeCapabilitiesResponse> {
+        let request = observe(request);
+        let asked = encode::asked(&request);
+        let request = decode::validate_volume_capabilities(request)?;
+        let validation = run(&self.driver, |driver| driver.validate_volume_capabilities(request)).await?;
+        Ok(Response::new(encode::validate_volume_capabilities(validation, asked)))
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<csi::ListVolumesRequest>,
+    ) -> Reply<csi::ListVolumesResponse> {
+        let request = decode::list_volumes(observe(request))?;
+        let page = run(&self.driver, |driver| driver.list_volumes(request)).await?;
+        Ok(Response::new(encode::list_volumes(&page, self.node_id())))
+    }
+
+    async fn controller_get_volume(
+        &self,
+        request: Request<csi::ControllerGetVolumeRequest>,
+    ) -> Reply<csi::ControllerGetVolumeResponse> {
+        let volume_id = decode::controller_get_volume(observe(request))?;
+        let volume = run(&self.driver, move |driver| driver.controller_get_volume(&volume_id)).await?;
+        Ok(Response::new(encode::controller_get_volume(&volume, self.node_id())))
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<csi::GetCapacityRequest>,
+    ) -> Reply<csi::GetCapacityResponse> {
+        let request = decode::get_capacity(observe(request))?;
+        let capacity = run(&self.driver, |driver| driver.get_capacity(request)).await?;
+        Ok(Response::new(encode::get_capacity(&capacity)))
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<csi::ControllerExpandVolumeRequest>,
+    ) -> Reply<csi::ControllerExpandVolumeResponse> {
+        let request = decode::controller_expand_volume(observe(request))?;
+        let expanded = run(&self.driver, |driver| driver.controller_expand_volume(request)).await?;
+        Ok(Response::new(encode::controller_expand_volume(expanded)))
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<csi::ControllerGetCapabilitiesRequest>,
+    ) -> Reply<csi::ControllerGetCapabilitiesResponse> {
+        Ok(Response::new(encode::controller_capabilities(&capabilities(self.driver.settings().attach))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attaching_is_announced_only_where_it_is_served() {
+        let numbers = |attach| -> Vec<i32> {
+            let answer = encode::controller_capabilities(&capabilities(attach));
+            let rpc = |capability: &csi::ControllerServiceCapability| match capability.r#type {
+                Some(csi::controller_service_capability::Type::Rpc(rpc)) => rpc.r#type,
+                None => 0,
+            };
+            answer.capabilities.iter().map(rpc).collect()
+        };
+        assert_eq!(numbers(false), [1, 3, 4, 9, 12, 13]);
+        assert_eq!(numbers(true), [1, 3, 4, 9, 12, 13, 2, 8, 10]);
+    }
+}

@@ -1,0 +1,103 @@
+//! The RPCs: each decodes, makes one hop to the blocking pool, and encodes. No rule of CSI is decided here but
+//! which RPCs are announced.
+
+mod controller;
+mod identity;
+mod node;
+mod observe;
+mod status;
+
+use std::sync::Arc;
+
+use tonic::{Response, Status};
+use tracing::Span;
+
+pub use controller::ControllerService;
+pub use identity::IdentityService;
+pub use node::NodeService;
+pub use status::code;
+
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+
+/// What a handler answers.
+type Reply<T> = Result<Response<T>, Status>;
+
+/// Runs a use case on the blocking pool, in the span of the RPC. Dropping the returned future (the client went
+/// away, or its deadline passed) does not stop the work, so that no volume is left half-made; a retry meets
+/// the volume's lock and is answered ABORTED until the work has ended.
+async fn run<T, F>(driver: &Arc<Driver>, work: F) -> Result<T, Status>
+where
+    F: FnOnce(&Driver) -> Result<T> + Send + 'static,
+    T: Send + 'static,
+{
+    if !driver.is_ready() {
+        return Err(Error::Unavailable("start-up recovery is running, try again".to_owned()).into());
+    }
+    let driver = Arc::clone(driver);
+    on_blocking_pool(move || work(&driver)).await
+}
+
+async fn on_blocking_pool<T, F>(work: F) -> Result<T, Status>
+where
+    F: FnOnce() -> Result<T> + Send + 'static,
+    T: Send + 'static,
+{
+    let span = Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+        Ok(result) => result.map_err(Status::from),
+        // What the panic said may hold anything, also a secret: it goes to nobody.
+        Err(error) if error.is_panic() => {
+            tracing::error!("a panic ended the RPC; this is a bug in hostloop");
+            Err(Status::internal("internal error: the operation ended in a panic, see the log"))
+        }
+        Err(_) => Err(Status::unavailable("the driver is shutting down, try again")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tonic::Code;
+
+    use super::*;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime").block_on(future)
+    }
+
+    #[test]
+    fn results_pass_through() {
+        assert_eq!(block_on(on_blocking_pool(|| Ok(5))).expect("value"), 5);
+        let status = block_on(on_blocking_pool::<(), _>(|| Err(Error::NotFound("no volume".to_owned()))));
+        let status = status.expect_err("status");
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "no volume"));
+    }
+
+    #[test]
+    fn a_panic_is_internal_and_says_nothing() {
+        let status = block_on(on_blocking_pool::<(), _>(|| panic!("CANARY"))).expect_err("status");
+        assert_eq!(status.code(), Code::Internal);
+        assert!(!status.message().is_empty() && !status.message().contains("CANARY"));
+    }
+
+    #[test]
+    fn work_that_has_begun_ends_without_its_caller() {
+        let (started, has_started) = mpsc::channel();
+        let (ended, has_ended) = mpsc::channel();
+        let work = move || {
+            started.send(()).ok();
+            std::thread::sleep(Duration::from_millis(50));
+            ended.send(()).ok();
+            Ok(())
+        };
+        block_on(async {
+            let outcome = tokio::time::timeout(Duration::from_millis(5), on_blocking_pool(work)).await;
+            assert!(outcome.is_err(), "the caller gave up");
+        });
+        has_started.recv_timeout(Duration::from_secs(5)).expect("started");
+        has_ended.recv_timeout(Duration::from_secs(5)).expect("ended");
+    }
+}

@@ -1,0 +1,183 @@
+//! Group commit: whoever finds the writer free writes every change that waits, in one append and one sync.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use super::error::StoreError;
+use super::memory::Memory;
+use super::record::Change;
+use super::writer::Writer;
+use crate::os::{errno_error, errno_of};
+
+/// When a change is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is on disk.
+    Synced,
+    /// Once it is appended. The next synced change takes it along; a power cut before that undoes it.
+    Lazy,
+}
+
+/// What became of a batch; shared by all who waited for it.
+type Outcome = Result<(), Arc<io::Error>>;
+
+/// A change that waits to be written.
+struct Pending {
+    change: Change,
+    /// The change as text.
+    members: String,
+    durability: Durability,
+    outcome: Arc<OnceLock<Outcome>>,
+}
+
+/// The line in front of the writer.
+struct Queue {
+    waiting: Vec<Pending>,
+    /// Here when nobody writes.
+    writer: Option<Writer>,
+}
+
+/// The state and the way to change it.
+pub(super) struct Committer {
+    /// What has been acknowledged.
+    pub memory: RwLock<Memory>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Committer {
+    /// Takes the state and the file that holds it.
+    pub fn new(memory: Memory, writer: Writer) -> Self {
+        let queue = Mutex::new(Queue { waiting: Vec::new(), writer: Some(writer) });
+        Committer { memory: RwLock::new(memory), queue, changed: Condvar::new() }
+    }
+
+    /// Makes a change in the file, then in memory. Waits for a batch that is being written, then writes the
+    /// next one or finds its change written by someone else.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the change has not been made, nor has any other of its batch.
+    pub fn commit(&self, change: Change, durability: Durability) -> Result<(), StoreError> {
+        let members = change.members().map_err(io::Error::from)?;
+        let outcome = Arc::new(OnceLock::new());
+        let mut queue = self.queue();
+        queue.waiting.push(Pending { change, members, durability, outcome: Arc::clone(&outcome) });
+        loop {
+            if let Some(outcome) = outcome.get() {
+                return outcome.clone().map_err(|error| StoreError::Io(copy(&error)));
+            }
+            queue = match queue.writer.take() {
+                Some(writer) => {
+                    let batch = std::mem::take(&mut queue.waiting);
+                    drop(queue);
+                    Turn { committer: self, writer: Some(writer), batch }.run();
+                    self.queue()
+                }
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    // A panic while one of the two is held leaves nothing half done: both are changed in single steps.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the state.
+    pub fn read<T>(&self, read: impl FnOnce(&Memory) -> T) -> T {
+        read(&self.memory.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One thread's turn as the writer. However it ends, the writer goes back and every waiter gets an answer.
+struct Turn<'a> {
+    committer: &'a Committer,
+    writer: Option<Writer>,
+    batch: Vec<Pending>,
+}
+
+impl Turn<'_> {
+    fn run(mut self) {
+        let outcome = self.write().map_err(Arc::new);
+        if outcome.is_err() {
+            self.take_back();
+        }
+        self.answer(&outcome);
+        let live = self.committer.read(Memory::len);
+        if let Some(writer) = self.writer.as_mut().filter(|writer| writer.wants_compaction(live)) {
+            writer.compact(&self.committer.read(Memory::volumes));
+        }
+    }
+
+    /// Takes the lines of a failed batch out of the file before anybody hears of the failure: a caller may go on
+    /// with the volume as it was, and no later start may find the change made then, least of all a deletion.
+    fn take_back(&mut self) {
+        let Some(writer) = self.writer.as_mut().filter(|writer| writer.is_broken()) else { return };
+        if let Err(error) = writer.repair(&self.committer.read(Memory::volumes)) {
+            tracing::warn!(%error, "the state file may hold changes that failed until it can be written again");
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else {
+            return Err(interrupted());
+        };
+        if writer.is_broken() {
+            writer.repair(&self.committer.read(Memory::volumes))?;
+        }
+        let members: Vec<&str> = self.committer.read(|memory| worth_writing(memory, &self.batch));
+        let sync = self.batch.iter().any(|pending| pending.durability == Durability::Synced);
+        writer.append(&members, sync)?;
+        let mut memory = self.committer.memory.write().unwrap_or_else(PoisonError::into_inner);
+        self.batch.iter().for_each(|pending| memory.apply(&pending.change));
+        Ok(())
+    }
+
+    /// Tells all who wait, which must be done under the queue's lock so that none misses it.
+    fn answer(&mut self, outcome: &Outcome) {
+        let _queue = self.committer.queue();
+        for pending in self.batch.drain(..) {
+            let _ = pending.outcome.set(outcome.clone());
+        }
+        self.committer.changed.notify_all();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.answer(&Err(Arc::new(interrupted())));
+        self.committer.queue().writer = self.writer.take();
+        self.committer.changed.notify_all();
+    }
+}
+
+/// The lines of a batch. Deleting what is not there needs none, and so works on a full disk: that is how a
+/// failed `put` is undone.
+fn worth_writing<'a>(memory: &Memory, batch: &'a [Pending]) -> Vec<&'a str> {
+    let needed = |index: usize, pending: &Pending| match &pending.change {
+        Change::Put(_) => true,
+        Change::Delete(_) => {
+            let id = pending.change.id();
+            memory.get(id).is_some() || batch.iter().take(index).any(|earlier| earlier.change.id() == id)
+        }
+    };
+    let needed = batch.iter().enumerate().filter(|(index, pending)| needed(*index, pending));
+    needed.map(|(_, pending)| pending.members.as_str()).collect()
+}
+
+/// For those whose batch was being written by a thread that panicked.
+fn interrupted() -> io::Error {
+    io::Error::other("writing the state file was interrupted")
+}
+
+/// The same error for each waiter, with its errno.
+fn copy(error: &io::Error) -> io::Error {
+    let text = error.to_string();
+    match errno_of(error) {
+        Some(errno) => {
+            let context = text.strip_suffix(&format!(": {errno}")).unwrap_or("write the state file");
+            errno_error(errno, context)
+        }
+        None => io::Error::new(error.kind(), text),
+    }
+}

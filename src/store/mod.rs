@@ -1,0 +1,189 @@
+//! The state file `state.jsonl`: what the driver has promised, one JSON record a line.
+//!
+//! # Format
+//!
+//! The first line names the format and the owner; each further line is one change:
+//!
+//! ```text
+//! {"hostloop":1,"driver":"hostloop.csi.dev","node":"node-a","first":1,"synced":0,"crc":"8e1f0c52"}
+//! {"seq":1,"synced":0,"put":{"volume":{"id":"vol-…",…}},"crc":"5d70a3ee"}
+//! {"seq":2,"synced":1,"delete":{"volume":"vol-…"},"crc":"90b1c6a4"}
+//! ```
+//!
+//! - `crc` is the last member of every line: eight lower-case hex digits, the CRC-32 (IEEE) of the line's bytes
+//!   from its first up to, not including, `,"crc"`. A line is *intact* if it ends in `,"crc":"…"}` and a newline
+//!   and the checksum fits. JSON escapes newlines and NULs, so that neither occurs inside a line.
+//! - `seq` is one more on each line, from the header's `first`. No number is used twice, not even by the file
+//!   that takes this one's place.
+//! - `synced` is the mark that tells a crash from damage: every line up to that number was on disk when this
+//!   line was written (in the header: before the file got its name).
+//!
+//! `jq -c 'select(.put).put.volume' state.jsonl` shows what was ever put.
+//!
+//! # Reading it
+//!
+//! Lines are taken as long as they are intact. Let *n* be the number that should come next. If any intact line
+//! of the file, also behind a bad one, has a mark of *n* or more, line *n* was on disk once: the file is
+//! damaged, and the start stops with the line and what to do. If none has, nothing says that line *n* or
+//! anything behind it was ever acknowledged, and the rest is dropped, whatever it looks like: half a line, a
+//! whole line without its newline, zeros where the file grew before its data arrived, or a batch of which the
+//! later blocks reached the disk and the earlier did not. An intact line in the wrong place, a second header
+//! and a bad header stop the start always: no crash makes those.
+//!
+//! The price: damage that strikes the very last batch looks like a crash. It is small, as every start writes
+//! the file anew and puts all of it under the header's mark.
+//!
+//! # Writing it
+//!
+//! A change is one line, appended and synced before it is acknowledged; changes that wait for each other share
+//! an append and a sync. Memory follows the file, so that readers see nothing that could still fail.
+//!
+//! After a failure the file's end is unknown, and all changes of the batch fail. Before they do, the file is
+//! brought back to what memory holds: a failed append is cut off again; after a failed sync, which must never be
+//! tried again on the same file, a new file takes its place. So a caller may go on with what it had before, and no
+//! later start finds the change made. Where that fails as well, the next change tries it again before it is
+//! written itself. Until then the file may hold lines of the failed batch, and a driver that starts over at that
+//! point sees those changes as made. That is sound for a caller who repeats the call: start-up undoes a volume in
+//! phase `creating`; for every other failed change the caller undoes its work and then calls [`Store::delete`] or
+//! [`Store::put`], which repairs the file first.
+//!
+//! When more than half of the lines (and 1000) are out of date the file is written anew, inline: amortised over the
+//! changes before it, the cost of a change does not depend on the number of volumes.
+
+mod commit;
+mod error;
+mod load;
+mod memory;
+mod record;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model::{PoolName, Volume, VolumeId};
+use crate::os::Disks;
+
+pub use commit::Durability;
+pub use error::StoreError;
+pub use memory::Totals;
+
+use commit::Committer;
+use memory::Memory;
+use record::{Change, Delete, Put};
+use writer::Writer;
+
+/// Lines out of date that the file may hold beside as many as there are live records.
+const SLACK: u64 = 1000;
+
+/// Whose state it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// CSI plugin name.
+    pub driver: String,
+    /// CSI node id.
+    pub node_id: String,
+}
+
+/// The records of a data directory: in memory for reading, in the state file for good. Its caller holds the
+/// data directory's lock and sees to it that no two changes of one volume run at a time.
+pub struct Store {
+    committer: Committer,
+}
+
+impl Store {
+    /// Reads the state file of a data directory, or makes one where there is none. What is read is on disk
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] where the kernel fails, anything else where the file is not ours or not whole; it is
+    /// left as it is then.
+    pub fn open(disks: Arc<dyn Disks>, data_dir: &Path, identity: Identity) -> Result<Store, StoreError> {
+        Self::open_with(disks, data_dir, identity, SLACK)
+    }
+
+    fn open_with(
+        disks: Arc<dyn Disks>,
+        data_dir: &Path,
+        identity: Identity,
+        slack: u64,
+    ) -> Result<Store, StoreError> {
+        let file = data_dir.join(writer::FILE);
+        let bytes = disks.stat(&file)?.map(|_| disks.read(&file)).transpose()?;
+        let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file)).transpose()?;
+        disks.remove_file(&data_dir.join(writer::NEW_FILE))?;
+        let mut writer = Writer::new(disks, data_dir, identity, slack);
+        let memory = match loaded {
+            None => {
+                writer.rewrite(&[])?;
+                Memory::default()
+            }
+            Some(loaded) => {
+                if loaded.torn > 0 {
+                    let (file, bytes) = (file.display(), loaded.torn);
+                    tracing::warn!(%file, bytes, "dropped the end of the state file, which was never acknowledged");
+                }
+                writer.take_over(&loaded)?;
+                loaded.memory
+            }
+        };
+        Ok(Store { committer: Committer::new(memory, writer) })
+    }
+
+    /// Records a volume, new or changed. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn put(&self, volume: Volume) -> Result<Arc<Volume>, StoreError> {
+        let volume = Arc::new(volume);
+        self.committer.commit(Change::Put(Put::Volume(Arc::clone(&volume))), Durability::Synced)?;
+        Ok(volume)
+    }
+
+    /// Removes a volume's record; fine if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn delete(&self, id: &VolumeId, durability: Durability) -> Result<(), StoreError> {
+        self.committer.commit(Change::Delete(Delete::Volume(id.clone())), durability)
+    }
+
+    /// One volume.
+    pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
+        self.committer.read(|memory| memory.get(id).cloned())
+    }
+
+    /// Every volume, sorted by id.
+    pub fn volumes(&self) -> Vec<Arc<Volume>> {
+        self.committer.read(Memory::volumes)
+    }
+
+    /// Up to `max` volumes that `filter` takes, sorted by id, from the first after `after` on; and whether
+    /// there are more of them. `filter` must not call the store.
+    pub fn page(
+        &self,
+        after: Option<&VolumeId>,
+        max: Option<usize>,
+        filter: impl Fn(&Volume) -> bool,
+    ) -> (Vec<Arc<Volume>>, bool) {
+        self.committer.read(|memory| memory.page(after, max, filter))
+    }
+
+    /// How many volumes there are.
+    pub fn len(&self) -> usize {
+        self.committer.read(Memory::len)
+    }
+
+    /// Whether there is no volume.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What has been promised to the volumes of a pool.
+    pub fn totals(&self, pool: &PoolName) -> Totals {
+        self.committer.read(|memory| memory.totals(pool))
+    }
+}

@@ -1,0 +1,185 @@
+//! The lines of the state file as text: how they are written, sealed with a checksum, and read.
+
+use std::sync::Arc;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::Identity;
+use crate::model::{Volume, VolumeId};
+
+/// The format that is written, and the latest that is read.
+pub(super) const FORMAT: u64 = 1;
+
+/// How every line but the first starts.
+const START: &[u8] = b"{\"seq\":";
+/// What comes between the bytes that the checksum covers and its eight hex digits.
+const SEAL: &[u8] = b",\"crc\":\"";
+/// What comes after the digits.
+const END: &[u8] = b"\"}";
+
+/// One change, as a line tells it: `"put":{"volume":{…}}` or `"delete":{"volume":"vol-…"}`. A further kind of
+/// record is a further variant of [`Put`] and [`Delete`].
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Change {
+    /// The record is now this one.
+    Put(Put),
+    /// The record is gone.
+    Delete(Delete),
+}
+
+/// A record, by kind.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Put {
+    /// A volume.
+    Volume(Arc<Volume>),
+}
+
+/// The key of a record, by kind.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Delete {
+    /// A volume.
+    Volume(VolumeId),
+}
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// Format of the file.
+    pub hostloop: u64,
+    /// CSI plugin name of the owner.
+    pub driver: String,
+    /// CSI node id of the owner.
+    pub node: String,
+    /// Sequence number of the second line.
+    pub first: u64,
+    /// Sequence number up to which all was on disk before the file got its name.
+    pub synced: u64,
+}
+
+/// Any further line.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Its sequence number.
+    pub seq: u64,
+    /// The sequence number up to which all had been synced when it was written.
+    pub synced: u64,
+    /// What it says.
+    pub change: Change,
+}
+
+/// [`Line`] as JSON. It is strict, so that a member that another version invents is refused, not skipped.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLine {
+    seq: u64,
+    synced: u64,
+    put: Option<Put>,
+    delete: Option<Delete>,
+    #[serde(rename = "crc")]
+    _crc: IgnoredAny,
+}
+
+/// The one member that every format has, so that a later one is recognised whatever else it changes.
+#[derive(Deserialize)]
+struct Version {
+    hostloop: u64,
+}
+
+/// The one member of an intact line that says what was on disk before it.
+#[derive(Deserialize)]
+struct Mark {
+    synced: u64,
+}
+
+impl Change {
+    /// The members of a line that tell the change, without the braces around them.
+    ///
+    /// # Errors
+    /// Where the record cannot be JSON, which no record of ours is.
+    pub fn members(&self) -> serde_json::Result<String> {
+        let json = serde_json::to_string(self)?;
+        Ok(json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().to_owned())
+    }
+
+    /// The volume that it is about.
+    pub fn id(&self) -> &VolumeId {
+        match self {
+            Change::Put(Put::Volume(volume)) => &volume.id,
+            Change::Delete(Delete::Volume(id)) => id,
+        }
+    }
+}
+
+impl Header {
+    /// The header of a new file whose `count` records start at `first` and are on disk before it has its name.
+    pub fn new(identity: &Identity, first: u64, count: u64) -> Self {
+        Header {
+            hostloop: FORMAT,
+            driver: identity.driver.clone(),
+            node: identity.node_id.clone(),
+            first,
+            synced: first.saturating_add(count).saturating_sub(1),
+        }
+    }
+
+    /// The line, with its newline.
+    ///
+    /// # Errors
+    /// As for [`Change::members`].
+    pub fn line(&self) -> serde_json::Result<String> {
+        let json = serde_json::to_string(self)?;
+        Ok(seal(json.strip_suffix('}').unwrap_or_default().to_owned()))
+    }
+}
+
+/// The line for a change, with its newline.
+pub(super) fn line(seq: u64, synced: u64, members: &str) -> String {
+    seal(format!("{{\"seq\":{seq},\"synced\":{synced},{members}"))
+}
+
+/// Adds the checksum over what is there, the closing brace and the newline.
+fn seal(mut text: String) -> String {
+    let crc = crc32fast::hash(text.as_bytes());
+    text.push_str(&format!(",\"crc\":\"{crc:08x}\"}}\n"));
+    text
+}
+
+/// The JSON of a line that is exactly as it was written, newline included; `None` otherwise.
+pub(super) fn intact(line: &[u8]) -> Option<&[u8]> {
+    let json = line.strip_suffix(b"\n")?;
+    let open = json.strip_suffix(END)?;
+    let (sealed, digits) = open.split_at_checked(open.len().checked_sub(8)?)?;
+    let covered = sealed.strip_suffix(SEAL)?;
+    (format!("{:08x}", crc32fast::hash(covered)).as_bytes() == digits).then_some(json)
+}
+
+/// The format that a first line names, if it is that of a state file at all.
+pub(super) fn format_of(line: &[u8]) -> Option<u64> {
+    serde_json::from_slice(line).ok().map(|Version { hostloop }| hostloop)
+}
+
+/// The mark of the intact line that ends here, whatever else it says. It may follow a line that has lost its
+/// newline; its start is not found inside it a second time, since JSON escapes quotes.
+pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
+    let start = line.windows(START.len()).rposition(|bytes| bytes == START)?;
+    let json = intact(line.get(start..)?)?;
+    serde_json::from_slice(json).ok().map(|Mark { synced }| synced)
+}
+
+/// Reads an intact line.
+///
+/// # Errors
+/// What this version does not know about it.
+pub(super) fn parse(json: &[u8]) -> Result<Line, String> {
+    let RawLine { seq, synced, put, delete, .. } = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    let change = match (put, delete) {
+        (Some(put), None) => Change::Put(put),
+        (None, Some(delete)) => Change::Delete(delete),
+        _ => return Err("it is neither one put nor one delete".to_owned()),
+    };
+    Ok(Line { seq, synced, change })
+}

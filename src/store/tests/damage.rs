@@ -1,0 +1,153 @@
+//! What a crash leaves is dropped; what no crash explains stops the start.
+
+use super::*;
+use proptest::prelude::*;
+
+/// The line number that the start stops at.
+fn stopped_at(bytes: &[u8]) -> u64 {
+    match open(&disk_with(bytes)).err() {
+        Some(StoreError::Damaged { line, advice, .. }) => {
+            assert!(advice.contains("backup"));
+            line
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn loaded(bytes: &[u8]) -> Model {
+    let disks = disk_with(bytes);
+    let found = model(&open(&disks).unwrap());
+    // What was dropped stays dropped.
+    disks.power_cut();
+    assert_eq!(model(&open(&disks).unwrap()), found);
+    found
+}
+
+/// Where each line starts, and the end.
+fn starts(bytes: &[u8]) -> Vec<usize> {
+    let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(ends).collect()
+}
+
+#[test]
+fn a_last_line_torn_anywhere_is_dropped() {
+    let bytes = sample(4);
+    let last = starts(&bytes)[4];
+    for end in last..bytes.len() {
+        assert_eq!(loaded(&bytes[..end]), sample_model(3), "cut at {end} of {}", bytes.len());
+    }
+    assert_eq!(loaded(&bytes), sample_model(4));
+}
+
+#[test]
+fn a_damaged_last_line_is_dropped() {
+    let bytes = sample(4);
+    for at in starts(&bytes)[4]..bytes.len() {
+        for value in [0, b'\n', bytes[at] ^ 1] {
+            let mut bytes = bytes.clone();
+            if bytes[at] != value {
+                bytes[at] = value;
+                assert_eq!(loaded(&bytes), sample_model(3), "byte {at} is {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_at_the_end_are_dropped() {
+    let bytes = sample(3);
+    for zeros in [1, 511, 4096, 70_000] {
+        let mut bytes = bytes.clone();
+        bytes.resize(bytes.len() + zeros, 0);
+        assert_eq!(loaded(&bytes), sample_model(3));
+    }
+    let mut half = bytes.clone();
+    half[starts(&bytes)[3] + 20..].fill(0);
+    assert_eq!(loaded(&half), sample_model(2));
+}
+
+#[test]
+fn damage_before_the_last_line_stops_the_start() {
+    let bytes = sample(4);
+    let starts = starts(&bytes);
+    for line in 0..4 {
+        for at in starts[line]..starts[line + 1] {
+            for value in [0, b'\n', bytes[at] ^ 1] {
+                let mut bytes = bytes.clone();
+                if bytes[at] != value {
+                    bytes[at] = value;
+                    assert_eq!(stopped_at(&bytes), line as u64 + 1, "byte {at} is {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_leaves_the_file_as_it_is() {
+    let mut bytes = sample(4);
+    let at = starts(&bytes)[2] + 5;
+    bytes[at] ^= 1;
+    let disks = disk_with(&bytes);
+    assert!(open(&disks).is_err());
+    assert_eq!((read(&disks), disks.steps()), (bytes, 0));
+}
+
+#[test]
+fn lines_in_the_wrong_place_stop_the_start() {
+    let bytes = sample(4);
+    let starts = starts(&bytes);
+    let line = |number: usize| &bytes[starts[number]..starts[number + 1]];
+    assert_eq!(stopped_at(&[line(0), line(1), line(3)].concat()), 3);
+    assert_eq!(stopped_at(&[line(0), line(1), line(1)].concat()), 3);
+    assert_eq!(stopped_at(&[line(0), line(1), line(0)].concat()), 3);
+    assert_eq!(stopped_at(&[line(1), line(2)].concat()), 1);
+    assert_eq!(stopped_at(b""), 1);
+    assert_eq!(stopped_at(&line(0)[..line(0).len() - 1]), 1);
+    assert_eq!(stopped_at(b"{\"hostloop\":0}\n"), 1);
+}
+
+#[test]
+fn every_line_of_a_fresh_file_is_vouched_for_by_its_header() {
+    let disks = disk_with(&sample(4));
+    drop(open(&disks).unwrap());
+    let bytes = read(&disks);
+    let starts = starts(&bytes);
+    assert_eq!(starts.len(), 6);
+    for line in 1..5 {
+        assert_eq!(stopped_at(&bytes[..starts[line]]), line as u64 + 1);
+        assert_eq!(stopped_at(&bytes[..starts[line + 1] - 1]), line as u64 + 1);
+        let mut bytes = bytes.clone();
+        bytes[starts[line] + 3] ^= 1;
+        assert_eq!(stopped_at(&bytes), line as u64 + 1);
+    }
+}
+
+#[test]
+fn a_batch_whose_blocks_came_out_of_order_is_dropped() {
+    // Volumes 2, 3 and 4 are one batch, appended when records 1 and 2 were on disk.
+    let batch: Vec<Vec<u8>> = (2..5).map(|number| put_line(number as u64 + 1, 2, number)).collect();
+    let sound = sample(2);
+    assert_eq!(loaded(&[sound.clone(), batch.concat()].concat()), sample_model(5));
+    for bad in 0..3 {
+        let mut batch = batch.clone();
+        batch[bad].fill(0);
+        let bytes = [sound.clone(), batch.concat()].concat();
+        assert_eq!(loaded(&bytes), sample_model(2 + bad), "line {bad} of the batch");
+        // The next batch proves that the former one was on disk.
+        let bytes = [bytes, put_line(6, 5, 5)].concat();
+        assert_eq!(stopped_at(&bytes) as usize, 4 + bad);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(at in 0usize..2000, noise in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut bytes = sample(3);
+        let at = at.min(bytes.len());
+        bytes.splice(at.., noise);
+        if let Ok(store) = open(&disk_with(&bytes)) {
+            prop_assert!(model(&store).iter().all(|(id, size)| sample_model(3).get(id) == Some(size)));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Tests of the store, on a disk in memory.
+
+mod damage;
+mod faults;
+mod group;
+mod state;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::record::{self, Change, Put};
+use super::testing::MemDisks;
+use super::{Identity, Store, StoreError};
+use crate::model::{
+    AccessMode, AccessType, BackendKind, Capability, Content, NodeKey, Phase, Provisioning, Volume, VolumeId,
+    VolumeParameters,
+};
+
+const DIR: &str = "/data";
+
+fn file() -> PathBuf {
+    Path::new(DIR).join(super::writer::FILE)
+}
+
+fn identity() -> Identity {
+    Identity { driver: "hostloop.test".to_owned(), node_id: "node-a".to_owned() }
+}
+
+fn open(disks: &MemDisks) -> Result<Store, StoreError> {
+    open_with(disks, super::SLACK)
+}
+
+fn open_with(disks: &MemDisks, slack: u64) -> Result<Store, StoreError> {
+    Store::open_with(Arc::new(disks.clone()), Path::new(DIR), identity(), slack)
+}
+
+fn id(number: usize) -> VolumeId {
+    VolumeId::of_name(&NodeKey::of("node-a"), &format!("pvc-{number}"))
+}
+
+/// A thin block volume of a pool.
+fn volume(number: usize, capacity_bytes: u64) -> Volume {
+    Volume {
+        id: id(number),
+        name: format!("pvc-{number}"),
+        phase: Phase::Ready,
+        capacity_bytes,
+        content: Content::Block,
+        parameters: VolumeParameters::default(),
+        capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
+        block_size: 512,
+        attachments: Vec::new(),
+    }
+}
+
+fn with(mut volume: Volume, backend: BackendKind, provisioning: Provisioning) -> Volume {
+    (volume.parameters.backend, volume.parameters.provisioning) = (backend, provisioning);
+    volume
+}
+
+/// The state as a plain map from id to size.
+type Model = BTreeMap<VolumeId, u64>;
+
+fn model(store: &Store) -> Model {
+    store.volumes().iter().map(|volume| (volume.id.clone(), volume.capacity_bytes)).collect()
+}
+
+fn read(disks: &MemDisks) -> Vec<u8> {
+    crate::os::Disks::read(disks, &file()).unwrap()
+}
+
+/// A disk that holds just this state file.
+fn disk_with(bytes: &[u8]) -> MemDisks {
+    let disks = MemDisks::default();
+    disks.write(&file(), bytes);
+    disks
+}
+
+/// A state file of a header and one line each for the volumes 0..n, none of which was compacted away.
+fn sample(n: usize) -> Vec<u8> {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    for number in 0..n {
+        store.put(volume(number, 1000 + number as u64)).unwrap();
+    }
+    read(&disks)
+}
+
+fn sample_model(n: usize) -> Model {
+    (0..n).map(|number| (id(number), 1000 + number as u64)).collect()
+}
+
+/// The line that puts volume `number`, as [`sample`] has it.
+fn put_line(seq: u64, synced: u64, number: usize) -> Vec<u8> {
+    let change = Change::Put(Put::Volume(Arc::new(volume(number, 1000 + number as u64))));
+    record::line(seq, synced, &change.members().unwrap()).into_bytes()
+}

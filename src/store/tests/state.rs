@@ -1,0 +1,175 @@
+//! What the store remembers, and what it makes of files that are not its own.
+
+use super::*;
+use crate::model::PoolName;
+use crate::store::record::{self, FORMAT};
+use crate::store::{Durability, Totals};
+
+#[test]
+fn changes_survive_a_restart() {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    assert!(store.is_empty());
+    for number in 0..5 {
+        assert_eq!(store.put(volume(number, 10)).unwrap().id, id(number));
+    }
+    store.put(volume(3, 20)).unwrap();
+    store.delete(&id(1), Durability::Synced).unwrap();
+    store.delete(&id(77), Durability::Synced).unwrap();
+    let before = store.volumes();
+    disks.power_cut();
+    let store = open(&disks).unwrap();
+    assert_eq!(store.volumes(), before);
+    assert_eq!((store.len(), store.get(&id(3)).unwrap().capacity_bytes, store.get(&id(1))), (4, 20, None));
+    assert!(before.is_sorted_by_key(|volume| volume.id.clone()));
+}
+
+#[test]
+fn the_file_is_json_a_line_in_the_documented_form() {
+    let text = String::from_utf8(sample(2)).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!(
+        (&lines[0]["hostloop"], &lines[0]["node"], &lines[0]["first"]),
+        (&1.into(), &"node-a".into(), &1.into())
+    );
+    assert_eq!((&lines[2]["seq"], &lines[2]["synced"]), (&2.into(), &1.into()));
+    assert_eq!(lines[2]["put"]["volume"]["name"], "pvc-1");
+    for (line, json) in text.lines().zip(&lines) {
+        let (covered, crc) = line.rsplit_once(",\"crc\":\"").unwrap();
+        assert_eq!(crc, format!("{:08x}\"}}", crc32fast::hash(covered.as_bytes())));
+        assert_eq!(format!("{}\"}}", json["crc"].as_str().unwrap()), crc);
+    }
+}
+
+#[test]
+fn a_lazy_delete_costs_no_sync_and_the_next_change_carries_it() {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    store.put(volume(0, 1)).unwrap();
+    let syncs = disks.syncs();
+    store.delete(&id(0), Durability::Lazy).unwrap();
+    assert_eq!((disks.syncs(), store.len()), (syncs, 0));
+    // A synced delete of what a lazy one has removed makes that one durable.
+    store.delete(&id(0), Durability::Synced).unwrap();
+    assert_eq!(disks.syncs(), syncs + 1);
+    store.delete(&id(0), Durability::Synced).unwrap();
+    assert_eq!(disks.syncs(), syncs + 1);
+    disks.power_cut();
+    assert!(open(&disks).unwrap().is_empty());
+}
+
+#[test]
+fn pages_follow_the_order_of_ids() {
+    let store = open(&MemDisks::default()).unwrap();
+    for number in 0..25 {
+        store.put(volume(number, number as u64)).unwrap();
+    }
+    let even = |volume: &Volume| volume.capacity_bytes.is_multiple_of(2);
+    let all: Vec<_> = store.volumes().into_iter().filter(|volume| even(volume)).collect();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let (page, more) = store.page(after.as_ref(), Some(4), even);
+        assert_eq!(page.len(), 4.min(all.len() - seen.len()));
+        after = page.last().map(|volume| volume.id.clone());
+        seen.extend(page);
+        assert_eq!(more, seen.len() < all.len());
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(seen, all);
+    assert_eq!(store.page(None, None, even), (all, false));
+    assert!(!store.page(None, Some(13), even).1);
+    assert_eq!(store.page(None, Some(0), even), (Vec::new(), true));
+}
+
+#[test]
+fn totals_follow_every_change() {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    let pool = PoolName::default();
+    store.put(with(volume(0, 10), BackendKind::Loop, Provisioning::Thin)).unwrap();
+    store.put(with(volume(1, 100), BackendKind::Loop, Provisioning::Thick)).unwrap();
+    store.put(with(volume(2, 1000), BackendKind::Directory, Provisioning::Thin)).unwrap();
+    assert_eq!(store.totals(&pool), Totals { thin_bytes: 10, thick_bytes: 100 });
+    store.put(Volume { phase: Phase::Deleting, ..volume(0, 30) }).unwrap();
+    assert_eq!(store.totals(&pool).thin_bytes, 30);
+    store.delete(&id(1), Durability::Synced).unwrap();
+    let expected = Totals { thin_bytes: 30, thick_bytes: 0 };
+    assert_eq!(store.totals(&pool), expected);
+    assert_eq!(store.totals(&"other".parse().unwrap()), Totals::default());
+    assert_eq!(open(&disks).unwrap().totals(&pool), expected);
+    for number in 10..13 {
+        store.put(volume(number, u64::MAX)).unwrap();
+    }
+    assert_eq!(store.totals(&pool).thin_bytes, u64::MAX);
+}
+
+#[test]
+fn compaction_keeps_everything_and_shrinks() {
+    let disks = MemDisks::default();
+    let store = open_with(&disks, 10).unwrap();
+    let mut longest = 0;
+    for round in 0..200u64 {
+        store.put(volume(round as usize % 5, round)).unwrap();
+        longest = longest.max(read(&disks).iter().filter(|byte| **byte == b'\n').count());
+    }
+    assert!((20..=22).contains(&longest), "{longest} lines");
+    let expected: Model = (0..5).map(|number| (id(number), 195 + number as u64)).collect();
+    assert_eq!(model(&store), expected);
+    disks.power_cut();
+    assert_eq!(model(&open(&disks).unwrap()), expected);
+    assert_eq!(disks.names(), [file()]);
+}
+
+#[test]
+fn ten_thousand_volumes_load() {
+    let lines = (0..10_000).map(|number| put_line(number as u64 + 1, number as u64, number));
+    let disks = disk_with(&[sample(0), lines.collect::<Vec<_>>().concat()].concat());
+    for _ in 0..2 {
+        let start = std::time::Instant::now();
+        let store = open(&disks).unwrap();
+        println!("10,000 volumes, {} bytes: {:?}", read(&disks).len(), start.elapsed());
+        let sum = (0..10_000).map(|number| 1000 + number).sum();
+        assert_eq!((store.len(), store.totals(&PoolName::default()).thin_bytes), (10_000, sum));
+    }
+}
+
+#[test]
+fn a_file_of_someone_else_is_refused_and_left_alone() {
+    let bytes = sample(1);
+    let disks = disk_with(&bytes);
+    let start = |driver: &str, node: &str| {
+        let identity = Identity { driver: driver.to_owned(), node_id: node.to_owned() };
+        Store::open(Arc::new(disks.clone()), Path::new(DIR), identity).err().unwrap().to_string()
+    };
+    let text = start("hostloop.test", "node-b");
+    assert!(text.contains("node \"node-a\"") && text.contains("--node-id node-a"), "{text}");
+    let text = start("other.test", "node-a");
+    assert!(text.contains("--driver-name hostloop.test"), "{text}");
+    assert_eq!((read(&disks), disks.steps()), (bytes, 0));
+}
+
+#[test]
+fn a_later_format_is_named_as_such() {
+    let disks = disk_with(b"{\"hostloop\":2,\"anything\":[]}\n");
+    let error = open(&disks).err().unwrap();
+    assert!(matches!(error, StoreError::Version { found: 2, supported: FORMAT, .. }), "{error}");
+}
+
+#[test]
+fn a_record_of_an_unknown_kind_stops_the_start() {
+    for members in [
+        "\"put\":{\"snapshot\":{}}",
+        "\"patch\":{}",
+        "\"delete\":{\"group\":\"x\"}",
+        "\"extra\":1,\"delete\":{\"volume\":\"vol-1\"}",
+    ] {
+        let mut bytes = sample(1);
+        bytes.extend(record::line(2, 1, members).bytes());
+        let error = open(&disk_with(&bytes)).err().unwrap();
+        assert!(matches!(error, StoreError::Unknown { line: 3, .. }), "{members}: {error}");
+    }
+}

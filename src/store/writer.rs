@@ -1,0 +1,211 @@
+//! The end of the state file: appending, and getting back to a known end after a failure.
+
+use std::io;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Identity;
+use super::load::Loaded;
+use super::record::{self, Change, Header, Put};
+use crate::model::Volume;
+use crate::os::{Disks, LogFile};
+
+/// The state file's name in the data directory.
+pub(super) const FILE: &str = "state.jsonl";
+/// A state file in the making. One that is found at start was never used.
+pub(super) const NEW_FILE: &str = "state.jsonl.new";
+
+/// What is known of the file's end.
+enum Tail {
+    /// The file ends after the last acknowledged line.
+    Open(Box<dyn LogFile>),
+    /// Something may follow the first `len` bytes, which are good.
+    Cut,
+    /// Nothing: the kernel may have lost what it said it would write (fsync(2) reports that only once), or
+    /// the name may stand for an older file.
+    Rewrite,
+}
+
+/// Owns the state file. Used by one thread at a time.
+pub(super) struct Writer {
+    disks: Arc<dyn Disks>,
+    directory: PathBuf,
+    identity: Identity,
+    tail: Tail,
+    /// Bytes of acknowledged lines, header included.
+    len: u64,
+    /// Lines after the header.
+    lines: u64,
+    /// The sequence number of the next line.
+    next: u64,
+    /// The number up to which all is on disk.
+    synced: u64,
+    /// Lines that the file may have beyond twice the live records.
+    slack: u64,
+    /// No compaction below this many lines; above 0 after one failed.
+    not_before: u64,
+}
+
+impl Writer {
+    /// A writer for a directory that has no state file yet; [`rewrite`](Self::rewrite) makes one.
+    pub fn new(disks: Arc<dyn Disks>, directory: &Path, identity: Identity, slack: u64) -> Self {
+        let directory = directory.to_owned();
+        let tail = Tail::Rewrite;
+        Writer {
+            disks,
+            directory,
+            identity,
+            tail,
+            len: 0,
+            lines: 0,
+            next: 1,
+            synced: 0,
+            slack,
+            not_before: 0,
+        }
+    }
+
+    /// Takes over the file that was loaded and makes all of it durable: lines that an earlier process wrote
+    /// and did not sync are read like any other. They are written anew, since the kernel may have lost them
+    /// after a sync that failed in that process; where there is no room for that they are synced in place.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn take_over(&mut self, loaded: &Loaded) -> io::Result<()> {
+        self.tail = Tail::Cut;
+        (self.len, self.lines, self.next) = (loaded.len, loaded.lines, loaded.next);
+        self.synced = loaded.settled;
+        if loaded.is_settled() {
+            return self.keep();
+        }
+        match self.rewrite(&loaded.memory.volumes()) {
+            Err(error) if matches!(self.tail, Tail::Cut) => {
+                tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
+                self.keep()
+            }
+            result => result,
+        }
+    }
+
+    /// Goes on with the file that is there. Its name may be younger than the last sync of the directory.
+    fn keep(&mut self) -> io::Result<()> {
+        self.disks.sync_directory(&self.directory)?;
+        self.cut()
+    }
+
+    /// Whether [`repair`](Self::repair) must come before the next append.
+    pub fn is_broken(&self) -> bool {
+        !matches!(self.tail, Tail::Open(_))
+    }
+
+    /// Makes the file's end known again, after which it holds the `live` volumes and nothing else. A failed
+    /// append is cut off, which needs no room on a full disk; anything else needs a new file.
+    ///
+    /// # Errors
+    /// The kernel's; the end is as unknown as before.
+    pub fn repair(&mut self, live: &[Arc<Volume>]) -> io::Result<()> {
+        match self.tail {
+            Tail::Open(_) => Ok(()),
+            Tail::Cut => self.cut().or_else(|_| self.rewrite(live)),
+            Tail::Rewrite => self.rewrite(live),
+        }
+    }
+
+    /// Cuts the file to its good lines and syncs it before anything is appended: otherwise a power cut could
+    /// bring the rest back behind lines that were written over it.
+    fn cut(&mut self) -> io::Result<()> {
+        let mut log = self.disks.open_log(&self.directory.join(FILE), self.len)?;
+        self.tail = Tail::Rewrite;
+        log.sync()?;
+        self.tail = Tail::Open(log);
+        self.synced = self.next.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Appends one line for each change in one write, and syncs if so wished and something needs it.
+    ///
+    /// # Errors
+    /// The kernel's; none of the changes counts, and [`repair`](Self::repair) must be next.
+    pub fn append(&mut self, members: &[&str], sync: bool) -> io::Result<()> {
+        // Whatever ends this early, even a panic, leaves the end unknown.
+        let Tail::Open(mut log) = mem::replace(&mut self.tail, Tail::Rewrite) else {
+            return Err(io::Error::other("the end of the state file is not known"));
+        };
+        let (mut text, mut next) = (String::new(), self.next);
+        for members in members {
+            text.push_str(&record::line(next, self.synced, members));
+            next += 1;
+        }
+        if !text.is_empty()
+            && let Err(error) = log.append(text.as_bytes())
+        {
+            self.tail = Tail::Cut;
+            return Err(error);
+        }
+        self.next = next;
+        if sync && self.synced.saturating_add(1) < next {
+            log.sync()?;
+            self.synced = next.saturating_sub(1);
+        }
+        self.len += text.len() as u64;
+        self.lines += members.len() as u64;
+        self.tail = Tail::Open(log);
+        Ok(())
+    }
+
+    /// Whether the file has so many lines that hold nothing any more that it should be written anew.
+    pub fn wants_compaction(&self, live: usize) -> bool {
+        let limit = (live as u64).saturating_mul(2).saturating_add(self.slack);
+        self.lines > limit.max(self.not_before) && !self.is_broken()
+    }
+
+    /// Writes the file anew. A failure is put off until the file has grown by another `live` lines and slack.
+    pub fn compact(&mut self, live: &[Arc<Volume>]) {
+        let lines = self.lines;
+        if let Err(error) = self.rewrite(live) {
+            tracing::warn!(%error, lines, "the state file could not be compacted and keeps growing until it can");
+            self.not_before = lines.saturating_add(live.len() as u64).saturating_add(self.slack);
+        }
+    }
+
+    /// Replaces the file by one that holds the `live` volumes and nothing else: a new file, synced, renamed,
+    /// the directory synced. Numbers go on from where they were and are never used twice, so that a block of
+    /// an older file that shows up in a later one fits nowhere.
+    ///
+    /// # Errors
+    /// The kernel's. Until the rename the present file stays in use as it was.
+    pub fn rewrite(&mut self, live: &[Arc<Volume>]) -> io::Result<()> {
+        let count = live.len() as u64;
+        let header = Header::new(&self.identity, self.next, count);
+        let mut text = header.line()?;
+        for (volume, seq) in live.iter().zip(self.next..) {
+            let members = Change::Put(Put::Volume(Arc::clone(volume))).members()?;
+            text.push_str(&record::line(seq, self.next.saturating_sub(1), &members));
+        }
+        let (new_file, file) = (self.directory.join(NEW_FILE), self.directory.join(FILE));
+        if let Err(error) = self.write_new(&new_file, text.as_bytes()) {
+            // It only takes room; the next attempt and the next start remove it as well.
+            let _ = self.disks.remove_file(&new_file);
+            return Err(error);
+        }
+        self.tail = Tail::Rewrite;
+        self.next = header.synced.saturating_add(1);
+        if let Err(error) = self.disks.rename(&new_file, &file) {
+            let _ = self.disks.remove_file(&new_file);
+            return Err(error);
+        }
+        self.disks.sync_directory(&self.directory)?;
+        self.len = text.len() as u64;
+        self.tail = Tail::Open(self.disks.open_log(&file, self.len)?);
+        (self.lines, self.synced, self.not_before) = (count, header.synced, 0);
+        Ok(())
+    }
+
+    fn write_new(&self, new_file: &Path, text: &[u8]) -> io::Result<()> {
+        self.disks.remove_file(new_file)?;
+        let mut log = self.disks.open_log(new_file, 0)?;
+        log.append(text)?;
+        log.sync()
+    }
+}

@@ -1,0 +1,28 @@
+//! Proto to model: one function per RPC, named like it. Here and nowhere else is a request checked for being
+//! well formed: required fields, size limits, syntax. Whether it fits the volume is the use case's question,
+//! so an id that no volume has passes (it is NOT_FOUND or OK later, never INVALID_ARGUMENT).
+//!
+//! Every error is [`crate::error::Error::Invalid`], with a message that names the field and what to change.
+//! Secrets are checked for their form and dropped.
+
+mod capability;
+mod controller;
+mod fields;
+mod inline;
+mod node;
+mod parameters;
+mod topology;
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod samples;
+
+pub use controller::{
+    controller_expand_volume, controller_get_volume, controller_publish_volume, controller_unpublish_volume,
+    create_volume, delete_volume, get_capacity, list_volumes, validate_volume_capabilities,
+};
+pub use node::{
+    node_expand_volume, node_get_volume_stats, node_publish_volume, node_stage_volume, node_unpublish_volume,
+    node_unstage_volume,
+};

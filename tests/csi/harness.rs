@@ -1,0 +1,282 @@
+//! One instance of the server on a fake kernel, reached over a real Unix socket.
+//!
+//! Every server has a runtime of its own, so that one which was killed cannot touch the next. The runtime is
+//! driven by [`Server::block_on`] only, so tests are plain `#[test]` functions; the work of the driver runs on
+//! the runtime's blocking threads, and calls that are joined in one `block_on` run at the same time.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostloop::app::{self, Ended, StartError};
+use hostloop::config::{Config, Role, ServerConfig};
+use hostloop::model::{PoolName, PoolSettings, Reserve, Settings};
+use hostloop::os::Os;
+use hostloop::os::fake::FakeKernel;
+use hostloop::server::Endpoint;
+use hostloop::shutdown::{Shutdown, Trigger};
+use hostloop::telemetry::{LogFormat, LogLevel, Logging};
+use hostloop::wire::csi;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use csi::controller_client::ControllerClient;
+use csi::identity_client::IdentityClient;
+use csi::node_client::NodeClient;
+
+/// The data directory, in the fake kernel's tree.
+pub const DATA_DIR: &str = "/var/lib/hostloop";
+/// Where its volumes lie.
+pub const VOLUMES: &str = "/var/lib/hostloop/volumes";
+/// The node.
+pub const NODE: &str = "node-a";
+/// kubelet's directory, in the fake kernel's tree: staging and target paths lie below it.
+pub const KUBELET: &str = "/var/lib/kubelet";
+
+/// A machine with the directories that an administrator and kubelet make.
+pub fn machine() -> FakeKernel {
+    let kernel = FakeKernel::new();
+    for directory in [DATA_DIR, "/var/lib/kubelet/stage", "/var/lib/kubelet/pods"] {
+        kernel.create_directories(directory);
+    }
+    kernel
+}
+
+/// Settings as `hostloop serve` has them without flags, but for paths of the fake kernel; change the fields.
+pub fn settings() -> Settings {
+    Settings {
+        driver_name: "hostloop.csi.dev".to_owned(),
+        node_id: NODE.to_owned(),
+        data_dir: PathBuf::from(DATA_DIR),
+        pools: vec![pool(PoolName::DEFAULT, DATA_DIR)],
+        attach: false,
+        max_volumes_per_node: 0,
+        max_volume_bytes: 16 << 40,
+        kubelet_dir: None,
+    }
+}
+
+/// A pool that keeps nothing free and promises only what there is.
+pub fn pool(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
+    let name = name.parse().expect("a name of a pool");
+    PoolSettings { name, path: path.into(), reserve: Reserve::Bytes(0), overcommit: 1.0 }
+}
+
+/// Typed clients on one connection; clones share it.
+#[derive(Clone)]
+pub struct Clients {
+    pub identity: IdentityClient<Channel>,
+    pub controller: ControllerClient<Channel>,
+    pub node: NodeClient<Channel>,
+}
+
+/// A running server and a connection to it. Dropping it is [`Server::abandon`].
+pub struct Server {
+    /// For several calls at a time, inside [`Server::block_on`].
+    pub clients: Clients,
+    trigger: Trigger,
+    serving: Option<JoinHandle<Result<Ended, StartError>>>,
+    runtime: Option<Runtime>,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts on the kernel's current process and waits until Probe says that it is ready.
+    ///
+    /// # Panics
+    /// Where the server does not start.
+    pub fn start(kernel: &FakeKernel, settings: &Settings) -> Server {
+        Server::try_start(kernel.os(), settings).expect("the server starts")
+    }
+
+    /// Starts on `os`, such as [`FakeKernel::restart`] gives it, and waits until Probe says that it is ready.
+    ///
+    /// # Errors
+    /// Why it does not serve.
+    pub fn try_start(os: Os, settings: &Settings) -> Result<Server, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let socket = new_socket();
+        let server = ServerConfig {
+            endpoint: Endpoint::Unix(socket.clone()),
+            socket_mode: 0o600,
+            shutdown_timeout: Duration::from_secs(10),
+        };
+        let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
+        let config = Config { role: Role::All, settings: settings.clone(), server, logging };
+        let (trigger, shutdown) = Shutdown::new();
+        let mut serving = runtime.spawn(app::run(config, os, shutdown));
+        match runtime.block_on(reach(&socket, &mut serving)) {
+            Ok(clients) => {
+                Ok(Server { clients, trigger, serving: Some(serving), runtime: Some(runtime), socket })
+            }
+            Err(error) => {
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the server and `future` until that is done.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.as_ref().expect("a runtime").block_on(future)
+    }
+
+    /// Ends it as SIGTERM does: running calls finish, the data directory is free afterwards.
+    pub fn stop(mut self) {
+        let (runtime, serving) = (self.runtime.take().unwrap(), self.serving.take().unwrap());
+        self.trigger.pull();
+        let Server { clients, .. } = &mut self;
+        // The connection must be closed for the server to end at once.
+        let nowhere = runtime
+            .block_on(async { tonic::transport::Endpoint::from_static("http://[::]:1").connect_lazy() });
+        *clients = clients_on(nowhere);
+        let ended = runtime.block_on(serving).expect("the server does not panic").expect("it did serve");
+        assert!(ended.failure.is_none(), "{:?}", ended.failure);
+        assert!(app::finish(runtime, ended.stopped.left), "work goes on after the end");
+        drop(ended.data_dir);
+    }
+
+    /// Forgets it as it is, after its process was killed: nothing is cleaned up, and what still runs of it runs
+    /// on a dead process of the fake kernel.
+    pub fn abandon(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+        // The task removes its socket when it is dropped; one that was never polled again cannot.
+        #[allow(clippy::disallowed_methods, reason = "the socket is a real file")]
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A path that no other server of this process has.
+fn new_socket() -> PathBuf {
+    static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let dir = DIR.get_or_init(|| tempfile::tempdir().expect("a directory for sockets"));
+    dir.path().join(format!("{}.sock", NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn clients_on(channel: Channel) -> Clients {
+    Clients {
+        identity: IdentityClient::new(channel.clone()),
+        controller: ControllerClient::new(channel.clone()),
+        node: NodeClient::new(channel),
+    }
+}
+
+/// Connects as soon as somebody listens, and waits for Probe.
+async fn reach(
+    socket: &Path,
+    serving: &mut JoinHandle<Result<Ended, StartError>>,
+) -> Result<Clients, StartError> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let address = format!("unix://{}", socket.display());
+    let endpoint = tonic::transport::Endpoint::try_from(address).expect("the address of a socket");
+    let mut clients = None;
+    loop {
+        if serving.is_finished() {
+            let ended = serving.await.expect("the server does not panic");
+            return Err(ended.err().expect("it ends by itself only with an error"));
+        }
+        if clients.is_none() && socket.exists() {
+            clients = endpoint.connect().await.ok().map(clients_on);
+        }
+        if let Some(clients) = &mut clients {
+            let probe = clients.identity.probe(csi::ProbeRequest {}).await.expect("Probe answers");
+            if probe.into_inner().ready != Some(false) {
+                return Ok(clients.clone());
+            }
+        }
+        assert!(Instant::now() < deadline, "the server is not ready");
+        tokio::task::yield_now().await;
+        // The driver starts on a blocking thread; the timer of tokio is coarser than that takes.
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// What a call comes to.
+pub type Answer<T> = Result<T, Status>;
+
+macro_rules! calls {
+    ($($service:ident { $($method:ident: $request:ident => $response:ident,)* })*) => {
+        /// Each RPC, waited for.
+        impl Server {
+            $($(
+                pub fn $method(&self, request: csi::$request) -> Answer<csi::$response> {
+                    let mut client = self.clients.$service.clone();
+                    self.block_on(client.$method(request)).map(Response::into_inner)
+                }
+            )*)*
+        }
+    };
+}
+
+calls! {
+    controller {
+        create_volume: CreateVolumeRequest => CreateVolumeResponse,
+        delete_volume: DeleteVolumeRequest => DeleteVolumeResponse,
+        controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse,
+        controller_unpublish_volume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse,
+        validate_volume_capabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse,
+        list_volumes: ListVolumesRequest => ListVolumesResponse,
+        get_capacity: GetCapacityRequest => GetCapacityResponse,
+        controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
+        controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse,
+        controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse,
+    }
+    node {
+        node_stage_volume: NodeStageVolumeRequest => NodeStageVolumeResponse,
+        node_unstage_volume: NodeUnstageVolumeRequest => NodeUnstageVolumeResponse,
+        node_publish_volume: NodePublishVolumeRequest => NodePublishVolumeResponse,
+        node_unpublish_volume: NodeUnpublishVolumeRequest => NodeUnpublishVolumeResponse,
+        node_expand_volume: NodeExpandVolumeRequest => NodeExpandVolumeResponse,
+        node_get_volume_stats: NodeGetVolumeStatsRequest => NodeGetVolumeStatsResponse,
+        node_get_info: NodeGetInfoRequest => NodeGetInfoResponse,
+        node_get_capabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse,
+    }
+    identity {
+        get_plugin_info: GetPluginInfoRequest => GetPluginInfoResponse,
+        get_plugin_capabilities: GetPluginCapabilitiesRequest => GetPluginCapabilitiesResponse,
+        probe: ProbeRequest => ProbeResponse,
+    }
+}
+
+/// A volume goes through its life, twice, with a restart in between.
+#[test]
+fn the_server_serves_and_starts_again() {
+    use crate::invariants::check_invariants;
+    use crate::requests::{Kind, Spec, delete, publish, stage, unpublish, unstage};
+
+    let (kernel, settings) = (machine(), settings());
+    for kind in Kind::ALL {
+        let spec = Spec::new(kind);
+        let server = Server::start(&kernel, &settings);
+        let id = server.create_volume(spec.create("a")).unwrap().volume.unwrap().volume_id;
+        server.node_stage_volume(stage(&id, spec.capability())).unwrap();
+        server.node_publish_volume(publish(&id, spec.capability(), "pod")).unwrap();
+        check_invariants(&kernel, &server);
+        server.stop();
+        let started = Instant::now();
+        let server = Server::start(&kernel, &settings);
+        println!("start: {:?}", started.elapsed());
+        check_invariants(&kernel, &server);
+        server.node_unpublish_volume(unpublish(&id, "pod")).unwrap();
+        server.node_unstage_volume(unstage(&id)).unwrap();
+        server.delete_volume(delete(&id)).unwrap();
+        check_invariants(&kernel, &server);
+        kernel.kill();
+        server.abandon();
+        kernel.restart();
+        assert!(kernel.tree(VOLUMES).is_empty() && kernel.loops().is_empty() && kernel.mounts().is_empty());
+    }
+}

@@ -1,0 +1,113 @@
+//! NodeUnpublishVolume.
+
+use hostloop::model::MountFlags;
+use hostloop::wire::csi;
+use tonic::Code;
+
+use crate::life::*;
+use crate::support::*;
+
+#[test]
+fn what_is_missing_comes_before_what_does_not_exist() {
+    let rig = Rig::new();
+    let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
+    let base = || unknown.unpublish_request("pod");
+    for request in [
+        csi::NodeUnpublishVolumeRequest { volume_id: String::new(), ..base() },
+        csi::NodeUnpublishVolumeRequest { target_path: String::new(), ..base() },
+        csi::NodeUnpublishVolumeRequest { target_path: "a/b".to_owned(), ..base() },
+        csi::NodeUnpublishVolumeRequest { target_path: "/a/../b".to_owned(), ..base() },
+    ] {
+        rig.fails(Code::InvalidArgument, request);
+    }
+    rig.fails(Code::NotFound, base());
+}
+
+#[test]
+fn what_publish_made_is_removed_and_a_second_call_is_fine() {
+    let rig = Rig::new();
+    for request in
+        [create("fs", mount()), create("block", block()), create_with("dir", &[("backend", "directory")])]
+    {
+        let vol = rig.made(request);
+        rig.stage(&vol);
+        rig.unpublish(&vol, "never");
+        let target = rig.publish(&vol, "pod");
+        assert!(rig.kernel.exists(&target));
+        for _ in 0..2 {
+            rig.unpublish(&vol, "pod");
+            assert!(!rig.kernel.exists(&target));
+        }
+        rig.unstage(&vol);
+        rig.ok(vol.delete_request());
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn a_target_that_kubelet_made_without_a_mount_is_removed_if_it_is_empty() {
+    let rig = Rig::new();
+    let vol = rig.volume("v", mount());
+    rig.kernel.create_directories(vol.target("pod"));
+    rig.unpublish(&vol, "pod");
+    assert!(!rig.kernel.exists(vol.target("pod")));
+    rig.kernel.create_directories(vol.target("pod"));
+    rig.kernel.write_file(format!("{}/file", vol.target("pod")), b"precious").expect("write");
+    rig.fails(Code::FailedPrecondition, vol.unpublish_request("pod"));
+    assert_eq!(rig.kernel.read_file(format!("{}/file", vol.target("pod"))).expect("read"), b"precious");
+}
+
+#[test]
+fn a_mount_stacked_on_the_target_is_refused_and_no_data_is_removed() {
+    let rig = Rig::new();
+    let (vol, target) = rig.published("v", mount());
+    rig.kernel.write_file(format!("{target}/file"), b"ours").expect("write");
+    rig.kernel.create_directories("/var/lib/other");
+    rig.kernel.write_file("/var/lib/other/file", b"theirs").expect("write");
+    let os = rig.kernel.os();
+    os.mounts.bind("/var/lib/other".as_ref(), target.as_ref(), &MountFlags::default()).expect("bind");
+    let message = rig.fails(Code::FailedPrecondition, vol.unpublish_request("pod-1"));
+    assert!(message.contains(&target), "{message}");
+    assert_eq!(rig.mounts_at(&target), 2);
+    assert_eq!(rig.kernel.read_file("/var/lib/other/file").expect("read"), b"theirs");
+    rig.kernel.unmount_foreign(&target).expect("unmount");
+    rig.unpublish(&vol, "pod-1");
+    assert_eq!(rig.kernel.read_file("/var/lib/other/file").expect("read"), b"theirs");
+    assert_eq!(rig.kernel.read_file(format!("{}/file", vol.staging())).expect("read"), b"ours");
+}
+
+#[test]
+fn the_volume_stacked_on_itself_is_unmounted_as_often_as_it_is_there() {
+    let rig = Rig::new();
+    let (vol, target) = rig.published("v", mount());
+    rig.kernel.write_file(format!("{target}/file"), b"data").expect("write");
+    let os = rig.kernel.os();
+    os.mounts.bind(vol.staging().as_ref(), target.as_ref(), &MountFlags::default()).expect("bind");
+    rig.unpublish(&vol, "pod-1");
+    assert!(!rig.kernel.exists(&target));
+    assert_eq!(rig.kernel.read_file(format!("{}/file", vol.staging())).expect("read"), b"data");
+}
+
+#[test]
+fn a_pod_that_holds_the_volume_makes_it_fail_and_try_again() {
+    let rig = Rig::new();
+    let (vol, target) = rig.published("v", mount());
+    rig.kernel.write_file(format!("{target}/file"), b"data").expect("write");
+    let held = rig.kernel.open(format!("{target}/file")).expect("open");
+    rig.fails(Code::FailedPrecondition, vol.unpublish_request("pod-1"));
+    assert_eq!(rig.mounts_at(&target), 1);
+    drop(held);
+    rig.unpublish(&vol, "pod-1");
+}
+
+#[test]
+fn the_volume_of_another_pod_is_left_alone() {
+    let rig = Rig::new();
+    let (one, target) = rig.published("one", mount());
+    let (two, _) = rig.published("two", mount());
+    let wrong =
+        csi::NodeUnpublishVolumeRequest { target_path: target.clone(), ..two.unpublish_request("pod-1") };
+    rig.fails(Code::FailedPrecondition, wrong);
+    assert_eq!(rig.mounts_at(&target), 1);
+    rig.unpublish(&one, "pod-1");
+}

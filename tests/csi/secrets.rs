@@ -1,0 +1,163 @@
+//! No secret gets out: not into the log at any level, not into an error, not into a file.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use hostloop::telemetry::{LogFormat, LogLevel, Logging, subscriber};
+use hostloop::wire::csi;
+use hostloop::wire::csi::volume_capability::access_mode::Mode;
+
+use crate::life::*;
+use crate::support::*;
+
+const CANARY: &str = "CANARY-hunter2";
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("lock").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn secrets() -> std::collections::HashMap<String, String> {
+    map(&[("user", CANARY), ("CANARY-hunter2", "x")])
+}
+
+/// A capability with a canary among its flags that the kernel takes, or one that it refuses.
+fn flagged(valid: bool) -> csi::VolumeCapability {
+    let known = format!("context=\"{CANARY}\"");
+    let unknown = format!("password={CANARY}");
+    mount_with("", &["noatime", if valid { &known } else { &unknown }], Mode::SingleNodeWriter)
+}
+
+struct Seen {
+    answers: Vec<String>,
+    failures: usize,
+}
+
+impl Seen {
+    fn call<C: Call>(&mut self, rig: &Rig, request: C)
+    where
+        C::Reply: std::fmt::Debug,
+    {
+        self.answers.push(match rig.call(request) {
+            Ok(reply) => format!("{reply:?}"),
+            Err(status) => {
+                self.failures += 1;
+                format!("{status:?} {}", status.message())
+            }
+        });
+    }
+
+    /// Every RPC that has a secret, for a volume that is there or is not.
+    fn whole_life(&mut self, rig: &Rig, vol: &Vol) {
+        let (secrets, capability) = (secrets(), || Some(vol.capability.clone()));
+        self.call(
+            rig,
+            csi::CreateVolumeRequest { secrets: secrets.clone(), ..create("canary", vol.capability.clone()) },
+        );
+        let attach = vol.attach_request(NODE, false);
+        self.call(rig, csi::ControllerPublishVolumeRequest { secrets: secrets.clone(), ..attach });
+        let validate = vol.validate_request(vec![vol.capability.clone()]);
+        self.call(rig, csi::ValidateVolumeCapabilitiesRequest { secrets: secrets.clone(), ..validate });
+        let mut stage = csi::NodeStageVolumeRequest { secrets: secrets.clone(), ..rig.stage_request(vol) };
+        let token = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
+        stage.volume_context.insert(token.clone(), CANARY.to_owned());
+        self.call(rig, stage);
+        let mut publish =
+            csi::NodePublishVolumeRequest { secrets: secrets.clone(), ..rig.publish_request(vol, "pod-1") };
+        publish.volume_context.insert(token.clone(), CANARY.to_owned());
+        self.call(rig, publish.clone());
+        publish.volume_context.insert("csi.storage.k8s.io/ephemeral".to_owned(), "true".to_owned());
+        publish.volume_id = format!("inline-{}", vol.id);
+        publish.target_path.push_str("-inline");
+        publish.volume_context.retain(|key, _| key.starts_with("csi."));
+        self.call(rig, publish);
+        let expand = vol.expand_request(2 * SIZE, 0);
+        self.call(
+            rig,
+            csi::ControllerExpandVolumeRequest {
+                secrets: secrets.clone(),
+                volume_capability: capability(),
+                ..expand
+            },
+        );
+        let expand = vol.node_expand_request(&vol.target("pod-1"));
+        self.call(
+            rig,
+            csi::NodeExpandVolumeRequest {
+                secrets: secrets.clone(),
+                volume_capability: capability(),
+                ..expand
+            },
+        );
+        self.call(rig, vol.unpublish_request("pod-1"));
+        self.call(rig, vol.unstage_request());
+        self.call(
+            rig,
+            csi::ControllerUnpublishVolumeRequest { secrets: secrets.clone(), ..vol.detach_request(NODE) },
+        );
+        self.call(rig, csi::CreateSnapshotRequest { secrets: secrets.clone(), ..Default::default() });
+        self.call(rig, csi::DeleteSnapshotRequest { secrets: secrets.clone(), ..Default::default() });
+        self.call(rig, csi::ListSnapshotsRequest { secrets: secrets.clone(), ..Default::default() });
+        self.call(rig, csi::ControllerModifyVolumeRequest { secrets: secrets.clone(), ..Default::default() });
+        self.call(rig, csi::DeleteVolumeRequest { secrets, volume_id: vol.id.clone() });
+    }
+}
+
+/// Every way in which a secret comes in, in calls that succeed and in calls that fail.
+fn all_calls() {
+    let mut seen = Seen { answers: Vec::new(), failures: 0 };
+    let rig = Rig::with(&["--attach"]);
+    let vol = rig.volume("canary", mount());
+    seen.whole_life(&rig, &vol.used(flagged(true)));
+    assert_eq!(seen.failures, 4, "only what is not served fails: {:?}", seen.answers);
+    let again = rig.volume("canary", mount());
+    seen.whole_life(&rig, &again.used(flagged(false)));
+    let unknown = Vol { id: "no-such-volume".to_owned(), ..again.clone() };
+    seen.whole_life(&rig, &unknown.used(flagged(false)));
+    let other = mount_with("", &[&format!("loop={CANARY}")], Mode::SingleNodeWriter);
+    seen.whole_life(&rig, &again.used(other));
+    for secrets in [map(&[("a b", CANARY), ("/", CANARY)]), map(&[("a", &CANARY.repeat(400))])] {
+        seen.call(&rig, csi::DeleteVolumeRequest { volume_id: "x".to_owned(), secrets });
+    }
+    assert!(seen.failures > 20, "calls fail, too");
+    for answer in &seen.answers {
+        assert!(!answer.contains(CANARY), "{answer}");
+    }
+    let is_image = |path: &String| path.ends_with("/disk.img");
+    for path in rig.kernel.tree(DATA).into_iter().filter(|path| !is_image(path)) {
+        let Ok(bytes) = rig.kernel.read_file(&path) else { continue };
+        assert!(!String::from_utf8_lossy(&bytes).contains(CANARY), "{path}");
+    }
+}
+
+#[test]
+fn the_canary_is_nowhere() {
+    let capture = |format| {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let logging = Logging { level: LogLevel::Trace, format };
+        (lines, tracing::Dispatch::new(subscriber(logging, move || writer.clone())))
+    };
+    // The driver works on threads of its own, which only a global subscriber hears; it hears the other tests, too.
+    let (text, global) = capture(LogFormat::Text);
+    tracing::dispatcher::set_global_default(global).expect("no other test sets one");
+    tracing::callsite::rebuild_interest_cache();
+    all_calls();
+    let (json, scoped) = capture(LogFormat::Json);
+    tracing::dispatcher::with_default(&scoped, all_calls);
+    for lines in [text, json] {
+        let log = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("text");
+        assert!(log.contains("NodePublishVolume") && log.contains("***stripped***"), "the log is at work");
+        for line in log.lines() {
+            assert!(!line.contains(CANARY), "{line}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A driver on a fake machine, called as kubelet and the sidecars do: over its Unix socket.
+
+use std::collections::HashMap;
+use std::future::Future;
+
+use clap::Parser;
+use hostloop::cli::{Cli, Command};
+use hostloop::config::Config;
+use hostloop::model::Settings;
+use hostloop::os::Os;
+use hostloop::os::fake::FakeKernel;
+use hostloop::wire::csi;
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+use crate::harness::{Clients, Server};
+pub use crate::harness::{DATA_DIR as DATA, KUBELET, NODE};
+
+pub const MIB: i64 = 1 << 20;
+pub const GIB: i64 = 1 << 30;
+pub const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
+
+/// A request that knows its RPC.
+pub trait Call: Send + 'static {
+    type Reply: Send + 'static;
+    fn send(self, clients: Clients) -> impl Future<Output = Result<Self::Reply, Status>> + Send;
+}
+
+macro_rules! calls {
+    ($($client:ident: $($request:ident => $method:ident -> $reply:ident),*;)*) => {
+        $($(impl Call for csi::$request {
+            type Reply = csi::$reply;
+
+            async fn send(self, clients: Clients) -> Result<Self::Reply, Status> {
+                let mut client = clients.$client;
+                Ok(client.$method(self).await?.into_inner())
+            }
+        })*)*
+    };
+}
+
+calls! {
+    identity:
+        GetPluginInfoRequest => get_plugin_info -> GetPluginInfoResponse,
+        GetPluginCapabilitiesRequest => get_plugin_capabilities -> GetPluginCapabilitiesResponse,
+        ProbeRequest => probe -> ProbeResponse;
+    controller:
+        CreateVolumeRequest => create_volume -> CreateVolumeResponse,
+        DeleteVolumeRequest => delete_volume -> DeleteVolumeResponse,
+        ControllerPublishVolumeRequest => controller_publish_volume -> ControllerPublishVolumeResponse,
+        ControllerUnpublishVolumeRequest => controller_unpublish_volume -> ControllerUnpublishVolumeResponse,
+        ValidateVolumeCapabilitiesRequest => validate_volume_capabilities -> ValidateVolumeCapabilitiesResponse,
+        ListVolumesRequest => list_volumes -> ListVolumesResponse,
+        GetCapacityRequest => get_capacity -> GetCapacityResponse,
+        ControllerGetCapabilitiesRequest => controller_get_capabilities -> ControllerGetCapabilitiesResponse,
+        CreateSnapshotRequest => create_snapshot -> CreateSnapshotResponse,
+        DeleteSnapshotRequest => delete_snapshot -> DeleteSnapshotResponse,
+        ListSnapshotsRequest => list_snapshots -> ListSnapshotsResponse,
+        ControllerExpandVolumeRequest => controller_expand_volume -> ControllerExpandVolumeResponse,
+        ControllerGetVolumeRequest => controller_get_volume -> ControllerGetVolumeResponse,
+        ControllerModifyVolumeRequest => controller_modify_volume -> ControllerModifyVolumeResponse;
+    node:
+        NodeStageVolumeRequest => node_stage_volume -> NodeStageVolumeResponse,
+        NodeUnstageVolumeRequest => node_unstage_volume -> NodeUnstageVolumeResponse,
+        NodePublishVolumeRequest => node_publish_volume -> NodePublishVolumeResponse,
+        NodeUnpublishVolumeRequest => node_unpublish_volume -> NodeUnpublishVolumeResponse,
+        NodeGetVolumeStatsRequest => node_get_volume_stats -> NodeGetVolumeStatsResponse,
+        NodeExpandVolumeRequest => node_expand_volume -> NodeExpandVolumeResponse,
+        NodeGetCapabilitiesRequest => node_get_capabilities -> NodeGetCapabilitiesResponse,
+        NodeGetInfoRequest => node_get_info -> NodeGetInfoResponse;
+}
+
+/// One driver on its machine. Every call blocks the test until it is answered.
+pub struct Rig {
+    pub kernel: FakeKernel,
+    settings: Settings,
+    server: Option<Server>,
+}
+
+impl Rig {
+    /// A driver with default settings on a new machine.
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// A driver with further flags on a new machine.
+    pub fn with(flags: &[&str]) -> Self {
+        Self::on(FakeKernel::new(), flags)
+    }
+
+    /// A driver with further flags on this machine.
+    pub fn on(kernel: FakeKernel, flags: &[&str]) -> Self {
+        match Self::try_on(kernel, flags) {
+            Ok(rig) => rig,
+            Err(error) => panic!("the driver does not start: {error}"),
+        }
+    }
+
+    /// The same where the start may fail; the message is what the user sees.
+    pub fn try_on(kernel: FakeKernel, flags: &[&str]) -> Result<Self, String> {
+        kernel.create_directories(KUBELET);
+        let node: &[&str] = if flags.contains(&"--node-id") { &[] } else { &["--node-id", NODE] };
+        let fixed = ["hostloop", "serve", "--data-dir", DATA];
+        let cli = Cli::try_parse_from(fixed.iter().chain(node).chain(flags)).unwrap();
+        let Command::Serve(args) = cli.command else { unreachable!() };
+        let settings = Config::new(&args, None).unwrap().settings;
+        let server = Server::try_start(kernel.os(), &settings).map_err(|error| error.to_string())?;
+        Ok(Rig { kernel, settings, server: Some(server) })
+    }
+
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().expect("a server")
+    }
+
+    fn start(&mut self, os: Os) {
+        self.server = Some(Server::try_start(os, &self.settings).expect("the driver starts again"));
+    }
+
+    fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
+    /// Stops the driver and starts it again; the kernel keeps mounts and loop devices.
+    pub fn restart(&mut self) {
+        self.stop();
+        let os = self.kernel.restart();
+        self.start(os);
+    }
+
+    /// The same with other flags.
+    pub fn restart_with(mut self, flags: &[&str]) -> Self {
+        self.stop();
+        self.kernel.restart();
+        Self::on(self.kernel.clone(), flags)
+    }
+
+    /// An orderly restart of the machine.
+    pub fn reboot(&mut self) {
+        self.stop();
+        let os = self.kernel.reboot();
+        self.start(os);
+    }
+
+    /// A power cut, the driver still running.
+    pub fn power_cut(&mut self) {
+        self.kernel.kill();
+        self.server = None;
+        let os = self.kernel.power_cut();
+        self.start(os);
+    }
+
+    /// What the driver answers. An error is checked for what holds for every error.
+    pub fn call<C: Call>(&self, request: C) -> Result<C::Reply, Status> {
+        let server = self.server();
+        server.block_on(request.send(server.clients.clone())).map_err(checked)
+    }
+
+    /// The answer of a call that must succeed.
+    #[track_caller]
+    pub fn ok<C: Call>(&self, request: C) -> C::Reply {
+        match self.call(request) {
+            Ok(reply) => reply,
+            Err(status) => panic!("{:?}: {}", status.code(), status.message()),
+        }
+    }
+
+    /// The message of a call that must fail with this code.
+    #[track_caller]
+    pub fn fails<C: Call>(&self, code: Code, request: C) -> String {
+        match self.call(request) {
+            Ok(_) => panic!("OK instead of {code:?}"),
+            Err(status) => {
+                assert_eq!(status.code(), code, "{}", status.message());
+                status.message().to_owned()
+            }
+        }
+    }
+
+    /// Sends calls at once and collects their answers, in the order of the calls.
+    pub fn at_once<C: Call>(&self, requests: Vec<C>) -> Vec<Result<C::Reply, Status>> {
+        let server = self.server();
+        let mut answers: Vec<_> = server.block_on(async {
+            let mut running = JoinSet::new();
+            for (at, request) in requests.into_iter().enumerate() {
+                let answer = request.send(server.clients.clone());
+                running.spawn(async move { (at, answer.await.map_err(checked)) });
+            }
+            running.join_all().await
+        });
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+}
+
+/// Every error has a message for people and no details (spec.md, Error Scheme).
+fn checked(status: Status) -> Status {
+    assert!(!status.message().trim().is_empty(), "{:?} has no message", status.code());
+    assert!(status.details().is_empty(), "{:?} has details", status.code());
+    status
+}
+
+/// A map of strings.
+pub fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A requirement of these nodes.
+pub fn topology(node: &str) -> csi::Topology {
+    csi::Topology { segments: map(&[(TOPOLOGY, node)]) }
+}

@@ -1,0 +1,171 @@
+//! The walk: every mutating call on every kind of volume is ended and failed at each of its steps. The steps are
+//! found by running the call, so that a new one is walked the day it is written.
+
+mod call;
+mod fault;
+mod kill;
+mod observe;
+mod scenario;
+mod seen;
+mod start;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use hostloop::os::fake::Kill;
+
+use self::observe::Verdict;
+use self::scenario::Scenario;
+
+/// Scenarios that run at the same time.
+const THREADS: usize = 3;
+/// So many failures are shown.
+const SHOWN: usize = 12;
+
+/// What was walked.
+#[derive(Debug, Default)]
+struct Tally {
+    scenarios: usize,
+    steps: usize,
+    kills: usize,
+    faults: usize,
+    names: BTreeSet<&'static str>,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.scenarios += other.scenarios;
+        self.steps += other.steps;
+        self.kills += other.kills;
+        self.faults += other.faults;
+        self.names.extend(other.names);
+        self.failures.extend(other.failures);
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String, verdict: Verdict) {
+        if let Err(problem) = verdict {
+            self.failures.push(format!("{}: {problem}", what()));
+        }
+    }
+}
+
+/// Walks one scenario.
+fn walk(scenario: &Scenario) -> Tally {
+    let steps = scenario.steps();
+    let mut tally = Tally { scenarios: 1, steps: steps.len(), ..Tally::default() };
+    tally.names.extend(&steps);
+    let name = |n: usize| steps.get(n - 1).copied().unwrap_or("answer");
+    for end in kill::ends(&steps) {
+        tally.kills += 1;
+        let at = end.at.map_or(steps.len() + 1, |(n, _)| n);
+        tally.note(|| format!("{}: {end:?} ({})", scenario.name, name(at)), kill::run(scenario, end));
+    }
+    for n in 1..=steps.len() {
+        for fault in fault::FAULTS {
+            tally.faults += 1;
+            let what = || format!("{}: step {n} ({}) fails with {}", scenario.name, name(n), fault.0);
+            tally.note(what, fault::run(scenario, n, fault));
+        }
+    }
+    tally
+}
+
+/// Lets each step of a call fail, and ends the retry after each of its steps.
+fn walk_retry(scenario: &Scenario) -> Tally {
+    let mut tally = Tally { scenarios: 1, ..Tally::default() };
+    for fault in 1..=scenario.steps().len() {
+        let steps = kill::steps_after_fault(scenario, fault);
+        tally.steps += steps;
+        tally.faults += 1;
+        for (n, power) in (1..=steps).flat_map(|n| [(n, false), (n, true)]) {
+            tally.kills += 1;
+            let end = kill::End { at: Some((n, Kill::After)), power };
+            let what = || format!("{}: step {fault} fails, then {end:?}", scenario.name);
+            tally.note(what, kill::run_after_fault(scenario, fault, end));
+        }
+    }
+    tally
+}
+
+/// Something to walk.
+type Walk<'a> = Box<dyn Fn() -> Tally + Send + Sync + 'a>;
+
+/// Walks them all, on a few threads.
+fn walk_all(walks: &[(String, Walk<'_>)]) -> Tally {
+    let (next, total) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some((name, walk)) = walks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let started = Instant::now();
+                    let tally = walk();
+                    let (steps, runs, failed) =
+                        (tally.steps, tally.kills + tally.faults, tally.failures.len());
+                    println!(
+                        "{name}: {steps} steps, {runs} runs, {failed} failed, {:.1?}",
+                        started.elapsed()
+                    );
+                    total.lock().expect("no thread panics").add(tally);
+                }
+            });
+        }
+    });
+    total.into_inner().expect("no thread panics")
+}
+
+/// Calls whose end leaves something for the start to do.
+const LEAVES_WORK: [&str; 10] = [
+    "ext4: create",
+    "ext4: delete",
+    "directory: create",
+    "directory: delete",
+    "ext4 thick: expand in use",
+    "block: expand in use",
+    "ext4: stage first",
+    "inline ext4: publish",
+    "inline directory: unpublish",
+    "directory: detach",
+];
+
+/// Calls of which every pair of a failure and an end of the retry is walked.
+const RETRIED: [&str; 6] = [
+    "ext4: create",
+    "ext4: stage first",
+    "ext4 thick: expand in use",
+    "ext4: delete",
+    "directory: create",
+    "block: publish read-only beside a writer",
+];
+
+#[test]
+fn every_call_survives_the_end_and_the_failure_of_every_step() {
+    let started = Instant::now();
+    let scenarios = scenario::all();
+    let mut walks: Vec<(String, Walk<'_>)> = vec![("first start".to_owned(), Box::new(start::walk_first))];
+    // The long ones come first.
+    for scenario in scenarios.iter().filter(|scenario| LEAVES_WORK.contains(&&*scenario.name)) {
+        walks.push((format!("start after {}", scenario.name), Box::new(|| start::walk(scenario))));
+    }
+    assert_eq!(walks.len(), 1 + LEAVES_WORK.len(), "a scenario has another name now");
+    for scenario in scenarios.iter().filter(|scenario| RETRIED.contains(&&*scenario.name)) {
+        walks.push((format!("retry of {}", scenario.name), Box::new(|| walk_retry(scenario))));
+    }
+    for scenario in &scenarios {
+        walks.push((scenario.name.clone(), Box::new(|| walk(scenario))));
+    }
+    let Tally { scenarios, steps, kills, faults, names, failures } = walk_all(&walks);
+    let summary = format!(
+        "{scenarios} scenarios, {steps} steps, {kills} kills, {faults} faults in {:.0?}; steps of {} kinds: {}",
+        started.elapsed(),
+        names.len(),
+        names.into_iter().collect::<Vec<_>>().join(" ")
+    );
+    println!("{summary}");
+    #[allow(clippy::disallowed_methods, reason = "a report on the real disk")]
+    std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/../walk-summary.txt"), summary + "\n").unwrap();
+    let shown = failures.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n\n");
+    assert!(failures.is_empty(), "{} failures:\n{shown}", failures.len());
+}

@@ -1,0 +1,184 @@
+//! What the walk itself must see, and a few things that it cannot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hostloop::os::{Disks, FileStat, LogFile, Os, Space, Usage};
+use hostloop::wire::csi;
+use nix::errno::Errno;
+
+use super::call::{Call, Model, id_of};
+use super::observe::{check, restore, write_marker};
+use super::scenario::{self, Scenario};
+use crate::harness::{Server, machine, settings};
+use crate::requests::{Kind, Spec, staging_path, target_path};
+
+/// Disks that forget to sync.
+struct Careless {
+    disks: Arc<dyn Disks>,
+    logs: bool,
+    directories: bool,
+}
+
+/// A log that is never synced.
+struct Loose(Box<dyn LogFile>);
+
+impl LogFile for Loose {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.append(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> io::Result<$result> {
+            self.disks.$name($($argument),*)
+        })*
+    };
+}
+
+impl Disks for Careless {
+    pass_on! {
+        stat(path: &Path) -> Option<FileStat>;
+        canonicalize(path: &Path) -> PathBuf;
+        list(directory: &Path) -> Vec<String>;
+        read(file: &Path) -> Vec<u8>;
+        read_at(file: &Path, offset: u64, len: usize) -> Vec<u8>;
+        next_data(file: &Path, offset: u64) -> Option<(u64, u64)>;
+        space(path: &Path) -> Space;
+        usage(directory: &Path) -> Usage;
+        direct_io_alignment(directory: &Path) -> Option<u32>;
+        create_directory(path: &Path, mode: u32) -> ();
+        create_file(path: &Path) -> ();
+        set_size(file: &Path, size: u64) -> ();
+        allocate(file: &Path, size: u64) -> ();
+        erase(file: &Path) -> ();
+        rename(from: &Path, to: &Path) -> ();
+        remove_file(path: &Path) -> ();
+        remove_directory(path: &Path) -> ();
+        remove_tree(path: &Path) -> ();
+        sync_file(file: &Path) -> ();
+        lock(file: &Path) -> Box<dyn Send + Sync>;
+    }
+
+    fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
+        let log = self.disks.open_log(file, len)?;
+        Ok(if self.logs { Box::new(Loose(log)) } else { log })
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        if self.directories { Ok(()) } else { self.disks.sync_directory(directory) }
+    }
+}
+
+fn named(name: &str) -> Scenario {
+    scenario::all().into_iter().find(|scenario| scenario.name == name).expect("a scenario")
+}
+
+#[test]
+fn a_driver_that_forgets_to_sync_is_found_out() {
+    let without_directories = |os: Os| {
+        let disks = Arc::new(Careless { disks: os.disks.clone(), logs: false, directories: true });
+        Os { disks, ..os }
+    };
+    let without_logs = |os: Os| {
+        let disks = Arc::new(Careless { disks: os.disks.clone(), logs: true, directories: false });
+        Os { disks, ..os }
+    };
+    for wrap in [without_directories as fn(Os) -> Os, without_logs] {
+        let mut scenario = named("ext4: create");
+        assert!(super::walk(&scenario).failures.is_empty());
+        scenario.wrap = wrap;
+        let failures = super::walk(&scenario).failures;
+        assert!(failures.iter().any(|failure| failure.contains("power: true")), "{failures:?}");
+    }
+}
+
+/// A failed DeleteVolume may be followed by anything, and a crash later must not finish it then.
+#[test]
+fn a_volume_that_is_used_again_after_its_deletion_failed_stays() {
+    let scenario = named("ext4: delete");
+    for n in 1..=scenario.steps().len() {
+        for power in [false, true] {
+            let (kernel, server, mut model) = scenario.prepare();
+            kernel.fail_at(n, Errno::EIO);
+            let failed = scenario.call.run(&server).is_err();
+            let Call::Delete(request) = &scenario.call else { panic!("another call") };
+            let (id, spec) = (request.volume_id.clone(), Spec::new(Kind::Ext4));
+            let stage = Call::stage(&id, spec);
+            if !failed || stage.run(&server).is_err() {
+                continue; // it is gone for callers
+            }
+            model.apply(&stage);
+            write_marker(&kernel, &mut model, &id);
+            kernel.kill();
+            server.abandon();
+            let server = scenario.start(if power { kernel.power_cut() } else { kernel.restart() }).unwrap();
+            restore(&server, &model)
+                .and_then(|()| check(&kernel, &server, &model))
+                .unwrap_or_else(|problem| panic!("step {n}, power {power}: {problem}"));
+        }
+    }
+}
+
+/// RPCs that only look change nothing.
+#[test]
+fn looking_takes_no_step() {
+    for kind in Kind::ALL {
+        let (kernel, spec, id) = (machine(), Spec::new(kind), id_of("v"));
+        kernel.create_directories(staging_path(&id));
+        let mut settings = settings();
+        settings.attach = true;
+        let server = Server::start(&kernel, &settings);
+        let mut model = Model::default();
+        let calls = [
+            Call::create(spec, "v"),
+            Call::attach(&id, spec),
+            Call::stage(&id, spec),
+            Call::publish(&id, spec, "pod"),
+        ];
+        for call in calls {
+            call.run(&server).unwrap();
+            model.apply(&call);
+        }
+        kernel.clear_steps();
+        look(&server, &id, spec);
+        restore(&server, &model).unwrap();
+        Call::create(spec, "v").run(&server).unwrap();
+        Call::attach(&id, spec).run(&server).unwrap();
+        Call::expand(&id, spec.bytes).run(&server).unwrap_or_else(|status| panic!("{status}"));
+        let steps: Vec<_> = kernel.steps().into_iter().filter(|step| step.name != "update_size").collect();
+        assert!(steps.is_empty(), "{steps:?}");
+    }
+}
+
+fn look(server: &Server, id: &str, spec: Spec) {
+    let volume_id = id.to_owned();
+    server.probe(Default::default()).unwrap();
+    server.get_plugin_info(Default::default()).unwrap();
+    server.get_plugin_capabilities(Default::default()).unwrap();
+    server.controller_get_capabilities(Default::default()).unwrap();
+    server.node_get_capabilities(Default::default()).unwrap();
+    server.node_get_info(Default::default()).unwrap();
+    server.list_volumes(Default::default()).unwrap();
+    server.get_capacity(Default::default()).unwrap();
+    let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+    server.controller_get_volume(get).unwrap();
+    let validate = csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume_id.clone(),
+        volume_capabilities: vec![spec.capability()],
+        ..Default::default()
+    };
+    server.validate_volume_capabilities(validate).unwrap();
+    let stats = csi::NodeGetVolumeStatsRequest {
+        volume_id,
+        volume_path: target_path("pod"),
+        staging_target_path: staging_path(id),
+    };
+    server.node_get_volume_stats(stats).unwrap();
+}

@@ -1,0 +1,212 @@
+//! Who may import whom, and what may be used where: read from the sources, so that a shortcut fails the build's
+//! tests with its file and line. Test modules are left out: they may use what they need.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test, which reads the sources"
+)]
+
+mod code;
+mod imports;
+
+use std::fs;
+use std::path::Path;
+
+use code::{code_only, without_tests};
+use imports::{crate_is_used, imports, words};
+
+/// May import everything: the root of the composition, and what has no layer.
+const FREE: [&str; 3] = ["main", "lib", "app"];
+
+/// A module, and the modules that it may import beside itself.
+const LAYERS: [(&str, &[&str]); 15] = [
+    ("model", &[]),
+    ("os", &["model"]),
+    ("store", &["model", "os"]),
+    ("error", &["model", "os", "store"]),
+    ("backend", &["os", "model", "error"]),
+    ("driver", &["store", "backend", "os", "model", "error"]),
+    ("wire", &["model", "error"]),
+    ("service", &["wire", "driver", "model", "error"]),
+    ("cluster", &["wire", "driver", "model", "error"]),
+    ("server", &["service", "error", "model"]),
+    ("selftest", &["wire", "model", "os", "config", "shutdown"]),
+    ("telemetry", &[]),
+    ("shutdown", &[]),
+    ("cli", &["model"]),
+    ("config", &["cli", "model", "server", "telemetry"]),
+];
+
+/// Something that is used in some places only.
+struct Only {
+    what: &'static str,
+    /// Beginnings of paths below `src/`.
+    places: &'static [&'static str],
+    found: fn(&str) -> bool,
+}
+
+const ONLY: [Only; 6] = [
+    Only {
+        what: "tonic",
+        places: &["server/", "service/", "wire/", "cluster/", "selftest", "app.rs", "app/", "main.rs"],
+        found: |line| ["tonic", "tonic_prost"].iter().any(|name| crate_is_used(line, name)),
+    },
+    Only {
+        what: "nix (but for nix::errno::Errno)",
+        places: &["os/"],
+        found: |line| {
+            words(line, "nix").any(|rest| rest.starts_with("::") && !rest.starts_with("::errno::Errno"))
+        },
+    },
+    Only {
+        what: "libc (server/socket.rs has flags of it)",
+        places: &["os/", "server/socket.rs"],
+        found: |line| crate_is_used(line, "libc"),
+    },
+    Only {
+        what: "unsafe",
+        places: &["os/linux/ioctl.rs"],
+        found: |line| words(line, "unsafe").next().is_some(),
+    },
+    Only {
+        what: "child processes",
+        places: &["os/linux/exec.rs", "selftest"],
+        found: |line| {
+            words(line, "process").any(|rest| {
+                rest.starts_with("::Command")
+                    || rest.strip_prefix("::{").is_some_and(|g| g.contains("Command"))
+            })
+        },
+    },
+    Only {
+        what: "serde_json",
+        places: &["store/", "wire/redact.rs"],
+        found: |line| crate_is_used(line, "serde_json"),
+    },
+];
+
+#[test]
+fn every_file_keeps_to_its_layer() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&src, &mut files);
+    assert!(files.len() > 20, "only {} files: is this the right directory?", files.len());
+    let mut found = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(&src).expect("a file of src").to_str().expect("a plain name");
+        found.extend(violations(name, &fs::read_to_string(&file).expect("a source file")));
+    }
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+fn collect(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory of src") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+}
+
+/// What is wrong with a file, as `src/FILE:LINE: RULE`.
+fn violations(file: &str, source: &str) -> Vec<String> {
+    if file.ends_with("/tests.rs") || file.contains("/tests/") {
+        return Vec::new();
+    }
+    let layer = file.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let allowed = LAYERS.iter().find(|(name, _)| *name == layer).map(|(_, allowed)| *allowed);
+    let mut found = Vec::new();
+    if allowed.is_none() && !FREE.contains(&layer) {
+        found.push(format!("src/{file}:1: {layer} has no layer yet, give it one in tests/layers/main.rs"));
+    }
+    let code = without_tests(&code_only(source));
+    for (line, module) in imports(file, &code) {
+        let known = LAYERS.iter().any(|(name, _)| *name == module) || FREE.contains(&module.as_str());
+        if let Some(allowed) = allowed
+            && known
+            && module != layer
+            && !allowed.contains(&module.as_str())
+        {
+            let list = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
+            found.push(format!("src/{file}:{line}: {layer} imports {module}, but may import {list} only"));
+        }
+    }
+    for (number, line) in code.lines().enumerate() {
+        for Only { what, places, found: uses } in &ONLY {
+            if uses(line) && !places.iter().any(|place| file.starts_with(place)) {
+                found.push(format!("src/{file}:{}: {what}: only in {}", number + 1, places.join(", ")));
+            }
+        }
+    }
+    found
+}
+
+/// A file below `src/`, a line that must not be in it, and a part of the finding.
+const BAD: &[(&str, &str, &str)] = &[
+    ("model/size.rs", "use crate::os::Os;", "model imports os, but may import nothing only"),
+    ("store/log.rs", "use crate::driver::Driver;", "store imports driver"),
+    ("driver/x.rs", "use crate::{model::Volume, wire::decode};", "driver imports wire"),
+    ("driver/x.rs", "use crate::{\n\n    wire,\n};", "src/driver/x.rs:4: driver imports wire"),
+    ("driver/x.rs", "fn f() { crate::service::g() }", "driver imports service"),
+    ("driver/x.rs", "use super::super::service::X;", "driver imports service"),
+    ("driver/mod.rs", "use super::service::X;", "driver imports service"),
+    ("error.rs", "use super::wire::X;", "error imports wire"),
+    ("os/linux/mod.rs", "use crate::error::Error;", "os imports error"),
+    ("wire/encode.rs", "use crate::os::Space;", "wire imports os"),
+    ("service/node.rs", "use crate::app;", "service imports app"),
+    ("driver/x.rs", "fn f(s: tonic::Status) {}", "tonic: only in"),
+    ("config/x.rs", "use tonic;", "tonic: only in"),
+    ("driver/x.rs", "use nix::unistd::getpid;", "nix (but"),
+    ("driver/x.rs", "use nix::{errno::Errno, unistd};", "nix (but"),
+    ("server/x.rs", "use libc::O_PATH;", "libc"),
+    ("os/linux/mounts.rs", "unsafe { x() }", "unsafe: only in os/linux/ioctl.rs"),
+    ("os/linux/mounts.rs", "use std::process::Command;", "child processes"),
+    ("driver/x.rs", "use tokio::process::{Child, Command};", "child processes"),
+    ("telemetry.rs", "serde_json::to_string(&x)", "serde_json: only in store/, wire/redact.rs"),
+    ("helpers.rs", "", "helpers has no layer yet"),
+];
+
+/// A file below `src/`, and what may be in it.
+const GOOD: &[(&str, &str)] = &[
+    ("driver/x.rs", "use crate::{backend::Backend, driver::lock, model::{Volume, wire}};"),
+    ("driver/x.rs", "use nix::errno::Errno;"),
+    ("driver/x.rs", "use std::os::unix::fs::MetadataExt;"),
+    ("driver/x.rs", "// crate::service::x, tonic::Status, unsafe"),
+    ("driver/x.rs", "/* /* unsafe */ tonic::Status */"),
+    ("driver/x.rs", "let x = \"tonic::\\\" unsafe\"; let y = r#\"crate::wire \" unsafe\"#; let z = '\"';"),
+    ("driver/x.rs", "fn f<'a>(x: &'a str) -> &'a str { x }"),
+    ("driver/x.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::X;\n}"),
+    ("driver/x.rs", "use super::service::X;"),
+    ("driver/tests.rs", "use crate::wire::X;"),
+    ("cli.rs", "pub enum Command { A }"),
+    ("os/linux/ioctl.rs", "unsafe { x() }"),
+    ("main.rs", "use hostloop::driver::Driver;"),
+    ("app/checks.rs", "use crate::service::X;"),
+];
+
+/// The check can fail: each bad line gives exactly one finding, with its line.
+#[test]
+fn what_is_forbidden_is_found() {
+    for (file, line, hint) in BAD {
+        let source = format!("// A comment.\n{line}\n");
+        let found = violations(file, &source);
+        assert_eq!(found.len(), 1, "{file}: {line}: {found:?}");
+        assert!(found[0].contains(hint) && found[0].starts_with(&format!("src/{file}:")), "{found:?}");
+        if !line.is_empty() && !line.contains('\n') {
+            assert!(found[0].starts_with(&format!("src/{file}:2: ")), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_allowed_is_not_found() {
+    for (file, line) in GOOD {
+        assert_eq!(violations(file, line), Vec::<String>::new(), "{file}: {line}");
+    }
+    let after = violations("driver/x.rs", "#[cfg(test)]\nmod tests {\n}\nuse crate::wire::X;\n");
+    assert!(after[0].starts_with("src/driver/x.rs:4: "), "{after:?}");
+}

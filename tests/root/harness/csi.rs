@@ -1,0 +1,149 @@
+//! The generated clients. Each call has a connection of its own, as kubelet does it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use hostloop::wire::csi::controller_client::ControllerClient;
+use hostloop::wire::csi::identity_client::IdentityClient;
+use hostloop::wire::csi::node_client::NodeClient;
+use hostloop::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode};
+use hostloop::wire::csi::{self, VolumeCapability};
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+/// What a volume is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Ext4,
+    Xfs,
+    Btrfs,
+    Block,
+    Directory,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block, Kind::Directory];
+
+    /// A size that it can have, and be grown from.
+    pub fn size(self) -> u64 {
+        let mib = match self {
+            Kind::Ext4 | Kind::Block | Kind::Directory => 64,
+            Kind::Xfs => 304,
+            Kind::Btrfs => 256,
+        };
+        mib * super::MIB
+    }
+
+    pub fn fs_type(self) -> &'static str {
+        match self {
+            Kind::Ext4 => "ext4",
+            Kind::Xfs => "xfs",
+            Kind::Btrfs => "btrfs",
+            Kind::Block | Kind::Directory => "",
+        }
+    }
+
+    pub fn capability(self, mode: access_mode::Mode, flags: &[&str]) -> VolumeCapability {
+        let mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
+        let mount = MountVolume { fs_type: self.fs_type().to_owned(), mount_flags, ..Default::default() };
+        let access_type = match self {
+            Kind::Block => AccessType::Block(BlockVolume {}),
+            _ => AccessType::Mount(mount),
+        };
+        let access_mode = Some(AccessMode { mode: mode.into() });
+        VolumeCapability { access_mode, access_type: Some(access_type) }
+    }
+}
+
+pub fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+/// A client of the driver behind a socket.
+pub struct Csi {
+    socket: PathBuf,
+    runtime: Runtime,
+}
+
+type Answer<T> = Result<T, Status>;
+
+impl Csi {
+    pub fn new(socket: &Path) -> Csi {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Csi { socket: socket.to_owned(), runtime }
+    }
+
+    fn call<T>(&self, f: impl AsyncFnOnce(Channel) -> Answer<Response<T>>) -> Answer<T> {
+        self.runtime.block_on(async {
+            let endpoint = Endpoint::try_from(format!("unix://{}", self.socket.display())).expect("a path");
+            let channel = endpoint.connect().await;
+            let channel = channel.map_err(|e| Status::unavailable(format!("cannot connect: {e:?}")))?;
+            Ok(f(channel).await?.into_inner())
+        })
+    }
+
+    pub fn probe(&self) -> Answer<csi::ProbeResponse> {
+        self.call(async |c| IdentityClient::new(c).probe(csi::ProbeRequest {}).await)
+    }
+
+    pub fn info(&self) -> Answer<csi::GetPluginInfoResponse> {
+        self.call(async |c| IdentityClient::new(c).get_plugin_info(csi::GetPluginInfoRequest {}).await)
+    }
+
+    pub fn create(&self, request: csi::CreateVolumeRequest) -> Answer<csi::Volume> {
+        let answer = self.call(async |c| ControllerClient::new(c).create_volume(request).await)?;
+        Ok(answer.volume.expect("a volume"))
+    }
+
+    pub fn delete(&self, volume_id: &str) -> Answer<()> {
+        let request = csi::DeleteVolumeRequest { volume_id: volume_id.to_owned(), ..Default::default() };
+        self.call(async |c| ControllerClient::new(c).delete_volume(request).await).map(drop)
+    }
+
+    pub fn list(&self, max_entries: i32, token: &str) -> Answer<csi::ListVolumesResponse> {
+        let request = csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() };
+        // More than tonic's 4 MiB, as every sidecar allows it.
+        self.call(async |c| {
+            ControllerClient::new(c).max_decoding_message_size(64 << 20).list_volumes(request).await
+        })
+    }
+
+    pub fn expand(
+        &self,
+        request: csi::ControllerExpandVolumeRequest,
+    ) -> Answer<csi::ControllerExpandVolumeResponse> {
+        self.call(async |c| ControllerClient::new(c).controller_expand_volume(request).await)
+    }
+
+    pub fn stage(&self, request: csi::NodeStageVolumeRequest) -> Answer<()> {
+        self.call(async |c| NodeClient::new(c).node_stage_volume(request).await).map(drop)
+    }
+
+    pub fn unstage(&self, request: csi::NodeUnstageVolumeRequest) -> Answer<()> {
+        self.call(async |c| NodeClient::new(c).node_unstage_volume(request).await).map(drop)
+    }
+
+    pub fn publish(&self, request: csi::NodePublishVolumeRequest) -> Answer<()> {
+        self.call(async |c| NodeClient::new(c).node_publish_volume(request).await).map(drop)
+    }
+
+    pub fn unpublish(&self, volume_id: &str, target: &Path) -> Answer<()> {
+        let (volume_id, target_path) = (volume_id.to_owned(), super::text(target).to_owned());
+        let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
+        self.call(async |c| NodeClient::new(c).node_unpublish_volume(request).await).map(drop)
+    }
+
+    pub fn stats(&self, volume_id: &str, path: &Path) -> Answer<csi::NodeGetVolumeStatsResponse> {
+        let (volume_id, volume_path) = (volume_id.to_owned(), super::text(path).to_owned());
+        let request = csi::NodeGetVolumeStatsRequest { volume_id, volume_path, ..Default::default() };
+        self.call(async |c| NodeClient::new(c).node_get_volume_stats(request).await)
+    }
+
+    pub fn node_expand(
+        &self,
+        request: csi::NodeExpandVolumeRequest,
+    ) -> Answer<csi::NodeExpandVolumeResponse> {
+        self.call(async |c| NodeClient::new(c).node_expand_volume(request).await)
+    }
+}

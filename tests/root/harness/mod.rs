@@ -1,0 +1,55 @@
+//! What the tests share: a world of its own for each, clients, and eyes on the kernel.
+
+pub mod csi;
+pub mod kernel;
+pub mod process;
+pub mod volume;
+pub mod world;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+pub use csi::{Csi, Kind};
+pub use process::Driver;
+pub use volume::Vol;
+pub use world::World;
+
+pub const MIB: u64 = 1 << 20;
+
+/// Runs a tool of the machine.
+pub fn output(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+/// Runs a tool that must succeed.
+pub fn run(program: &str, args: &[&str]) {
+    let done = output(program, args);
+    assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of ours is text")
+}
+
+/// Waits for something that others may delay for a moment: whoever looks at every loop device (another test's
+/// driver, udev) holds each of them open meanwhile.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Fails with one clear message where the machine lacks something.
+pub fn require_machine() {
+    assert!(nix::unistd::geteuid().is_root(), "these tests need root");
+    assert!(Path::new("/dev/loop-control").exists(), "these tests need /dev/loop-control (modprobe loop)");
+    let tools = "mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs mkfs.btrfs btrfs mount umount fstrim unshare";
+    for tool in tools.split(' ') {
+        let found =
+            ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|d| Path::new(d).join(tool).exists());
+        assert!(found, "these tests need {tool} (e2fsprogs, xfsprogs, btrfs-progs, util-linux)");
+    }
+}

@@ -1,0 +1,184 @@
+//! One volume, and the calls that external-provisioner, external-resizer and kubelet make for it.
+
+use std::path::PathBuf;
+
+use hostloop::wire::csi;
+use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use hostloop::wire::csi::{CapacityRange, VolumeCapability};
+use tonic::Status;
+
+use super::csi::map;
+use super::{Csi, Kind, World, text};
+
+/// Where a volume is, and what it is.
+pub struct Vol<'a> {
+    csi: &'a Csi,
+    pub kind: Kind,
+    pub volume: csi::Volume,
+    pub capability: VolumeCapability,
+    /// kubelet's directory for this volume.
+    base: PathBuf,
+}
+
+/// A CreateVolume request as external-provisioner makes it.
+pub fn create_request(
+    kind: Kind,
+    name: &str,
+    bytes: u64,
+    parameters: &[(&str, &str)],
+) -> csi::CreateVolumeRequest {
+    let mut parameters = map(parameters);
+    if kind == Kind::Directory {
+        parameters.insert("backend".to_owned(), "directory".to_owned());
+    }
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(range(bytes)),
+        volume_capabilities: vec![kind.capability(Mode::SingleNodeMultiWriter, &[])],
+        parameters,
+        ..Default::default()
+    }
+}
+
+pub fn range(bytes: u64) -> CapacityRange {
+    CapacityRange { required_bytes: i64::try_from(bytes).expect("a size"), limit_bytes: 0 }
+}
+
+impl<'a> Vol<'a> {
+    /// CreateVolume, and kubelet's directories.
+    pub fn create(
+        world: &'a World,
+        kind: Kind,
+        name: &str,
+        bytes: u64,
+        parameters: &[(&str, &str)],
+    ) -> Vol<'a> {
+        let volume = world.csi.create(create_request(kind, name, bytes, parameters)).expect("CreateVolume");
+        Vol::of(world, kind, volume)
+    }
+
+    /// A volume that exists.
+    pub fn of(world: &'a World, kind: Kind, volume: csi::Volume) -> Vol<'a> {
+        let base = world.directory(&volume.volume_id);
+        std::fs::create_dir_all(base.join("globalmount")).expect("mkdir");
+        let capability = kind.capability(Mode::SingleNodeMultiWriter, &[]);
+        Vol { csi: &world.csi, kind, volume, capability, base }
+    }
+
+    /// With mount flags.
+    pub fn with_flags(mut self, flags: &[&str]) -> Self {
+        self.capability = self.kind.capability(Mode::SingleNodeMultiWriter, flags);
+        self
+    }
+
+    pub fn id(&self) -> &str {
+        &self.volume.volume_id
+    }
+
+    pub fn bytes(&self) -> u64 {
+        u64::try_from(self.volume.capacity_bytes).expect("a size")
+    }
+
+    pub fn staging(&self) -> PathBuf {
+        self.base.join("globalmount")
+    }
+
+    /// The target path of a pod.
+    pub fn target(&self, pod: &str) -> PathBuf {
+        self.base.join(pod)
+    }
+
+    /// A place to write to: a file in the volume, or the device itself.
+    pub fn file(&self, pod: &str) -> PathBuf {
+        if self.kind == Kind::Block { self.target(pod) } else { self.target(pod).join("file") }
+    }
+
+    pub fn stage(&self) -> Result<(), Status> {
+        self.csi.stage(csi::NodeStageVolumeRequest {
+            volume_id: self.id().to_owned(),
+            staging_target_path: text(&self.staging()).to_owned(),
+            volume_capability: Some(self.capability.clone()),
+            volume_context: self.volume.volume_context.clone(),
+            ..Default::default()
+        })
+    }
+
+    pub fn publish(&self, pod: &str) -> Result<(), Status> {
+        self.publish_as(pod, false)
+    }
+
+    pub fn publish_as(&self, pod: &str, readonly: bool) -> Result<(), Status> {
+        self.csi.publish(csi::NodePublishVolumeRequest {
+            volume_id: self.id().to_owned(),
+            staging_target_path: text(&self.staging()).to_owned(),
+            target_path: text(&self.target(pod)).to_owned(),
+            volume_capability: Some(self.capability.clone()),
+            readonly,
+            volume_context: self.volume.volume_context.clone(),
+            ..Default::default()
+        })
+    }
+
+    pub fn unpublish(&self, pod: &str) -> Result<(), Status> {
+        self.csi.unpublish(self.id(), &self.target(pod))
+    }
+
+    pub fn unstage(&self) -> Result<(), Status> {
+        self.csi.unstage(csi::NodeUnstageVolumeRequest {
+            volume_id: self.id().to_owned(),
+            staging_target_path: text(&self.staging()).to_owned(),
+        })
+    }
+
+    /// ControllerExpandVolume; the answer's size, and whether the node has to do its part.
+    pub fn expand(&self, bytes: u64) -> Result<(u64, bool), Status> {
+        let answer = self.csi.expand(csi::ControllerExpandVolumeRequest {
+            volume_id: self.id().to_owned(),
+            capacity_range: Some(range(bytes)),
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        })?;
+        Ok((answer.capacity_bytes.try_into().expect("a size"), answer.node_expansion_required))
+    }
+
+    /// NodeExpandVolume; the answer's size.
+    pub fn node_expand(&self, pod: &str, bytes: u64) -> Result<u64, Status> {
+        let answer = self.csi.node_expand(csi::NodeExpandVolumeRequest {
+            volume_id: self.id().to_owned(),
+            volume_path: text(&self.target(pod)).to_owned(),
+            staging_target_path: text(&self.staging()).to_owned(),
+            capacity_range: Some(range(bytes)),
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        })?;
+        Ok(answer.capacity_bytes.try_into().expect("a size"))
+    }
+
+    /// NodeGetVolumeStats: for each unit total, used and available.
+    pub fn stats(&self, pod: &str) -> Result<Vec<(i32, [i64; 3])>, Status> {
+        let answer = self.csi.stats(self.id(), &self.target(pod))?;
+        Ok(answer.usage.iter().map(|u| (u.unit, [u.total, u.used, u.available])).collect())
+    }
+
+    pub fn delete(&self) -> Result<(), Status> {
+        self.csi.delete(self.id())
+    }
+
+    /// Stages and publishes to the pod `a`.
+    pub fn up(&self) {
+        self.stage().expect("NodeStageVolume");
+        self.publish("a").expect("NodePublishVolume");
+    }
+
+    /// Undoes [`up`](Vol::up).
+    pub fn down(&self) {
+        self.unpublish("a").expect("NodeUnpublishVolume");
+        self.unstage().expect("NodeUnstageVolume");
+    }
+
+    /// Undoes [`up`](Vol::up), and deletes it.
+    pub fn remove(self) {
+        self.down();
+        self.delete().expect("DeleteVolume");
+    }
+}

@@ -1,0 +1,154 @@
+//! SIGKILL at any moment: nothing acknowledged is lost, and nothing is left that the next process does not know.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hostloop::wire::csi;
+use tonic::{Code, Status};
+
+use crate::harness::kernel::{self, pattern, read_at, write_at};
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World};
+
+const FOR: Duration = Duration::from_secs(15);
+const LEN: usize = 1 << 16;
+
+/// What its caller knows of a volume.
+struct Known {
+    kind: Kind,
+    name: String,
+    volume: Option<csi::Volume>,
+    /// The size that was acknowledged last.
+    bytes: u64,
+    /// What was written durably, by the seed of its pattern.
+    written: Option<u64>,
+    /// The call to make next.
+    step: usize,
+    /// How often the volume was used from staging to unstaging.
+    circles: u64,
+}
+
+impl Known {
+    fn new(kind: Kind) -> Known {
+        let name = format!("killed {kind:?}");
+        Known { kind, name, volume: None, bytes: kind.size(), written: None, step: 0, circles: 0 }
+    }
+
+    /// Makes the next call. One that got no answer is made again after the restart.
+    fn advance(&mut self, world: &World, seed: u64) -> Result<(), Status> {
+        let Some(volume) = self.volume.clone() else {
+            self.volume = Some(world.csi.create(create_request(self.kind, &self.name, self.bytes, &[]))?);
+            self.step = 1;
+            return Ok(());
+        };
+        let vol = Vol::of(world, self.kind, volume);
+        match self.step {
+            1 => vol.stage()?,
+            2 => vol.publish("a")?,
+            3 => {
+                self.check(&vol.file("a"));
+                write_at(&vol.file("a"), 0, &pattern(seed, LEN)).expect("write");
+                self.written = Some(seed);
+            }
+            4 if crate::life::can_grow(self.kind) => {
+                vol.expand(self.bytes + MIB)?;
+                vol.node_expand("a", self.bytes + MIB)?;
+                self.bytes += MIB;
+            }
+            4 => {}
+            5 => vol.unpublish("a")?,
+            6 => vol.unstage()?,
+            // Around again with the data, or a new volume of the same name.
+            7 if self.circles % 3 != 2 => {
+                self.circles += 1;
+                self.step = 0;
+            }
+            _ => {
+                vol.delete()?;
+                *self = Known { circles: self.circles + 1, ..Known::new(self.kind) };
+                return Ok(());
+            }
+        }
+        self.step += 1;
+        Ok(())
+    }
+
+    /// What was written durably is there.
+    fn check(&self, file: &Path) {
+        if let Some(seed) = self.written {
+            assert!(read_at(file, 0, LEN) == pattern(seed, LEN), "{} lost data", self.name);
+        }
+    }
+
+    /// Repeats the last call, looks at the data, and takes everything away.
+    fn tear_down(self, world: &World) {
+        let deleting = self.step == 7 && self.circles % 3 == 2;
+        let volume = match &self.volume {
+            Some(volume) => volume.clone(),
+            // Perhaps made and not acknowledged.
+            None => world
+                .csi
+                .create(create_request(self.kind, &self.name, self.bytes, &[]))
+                .expect("CreateVolume"),
+        };
+        let vol = Vol::of(world, self.kind, volume);
+        if !deleting {
+            vol.up();
+            self.check(&vol.file("a"));
+            if self.kind == Kind::Block {
+                let size = kernel::device_size(&vol.target("a"));
+                assert!(size >= self.bytes, "{size} of {}", self.bytes);
+            }
+            vol.down();
+        }
+        vol.delete().expect("DeleteVolume");
+    }
+}
+
+/// Calls for one volume until the driver is gone. No call may fail for another reason.
+fn until_killed(world: &World, known: &mut Known, seed: u64) -> u64 {
+    for turn in 0.. {
+        match known.advance(world, seed + turn) {
+            Ok(()) => {}
+            Err(error) if gone(&error) => return turn,
+            Err(error) => panic!("{} at step {}: {error:?}", known.name, known.step),
+        }
+    }
+    0
+}
+
+/// Whether the connection broke.
+fn gone(error: &Status) -> bool {
+    matches!(error.code(), Code::Unavailable | Code::Unknown | Code::Cancelled)
+        || error.message().contains("h2 protocol")
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_left() {
+    let mut world = World::new(&[]);
+    let mut volumes = [Kind::Ext4, Kind::Block, Kind::Directory, Kind::Xfs].map(Known::new);
+    let (started, mut rounds, mut calls) = (Instant::now(), 0, 0);
+    let mut random = u64::from(std::process::id());
+    while started.elapsed() < FOR {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let driver = world.take_driver();
+        std::thread::scope(|scope| {
+            let (world, seed) = (&world, random >> 20);
+            let callers: Vec<_> = volumes
+                .iter_mut()
+                .map(|known| scope.spawn(move || until_killed(world, known, seed)))
+                .collect();
+            std::thread::sleep(Duration::from_micros((random >> 33) % 250_000));
+            driver.kill();
+            calls += callers.into_iter().map(|caller| caller.join().expect("no other error")).sum::<u64>();
+        });
+        world.start();
+        rounds += 1;
+    }
+    eprintln!("killed {rounds} times in {calls} calls");
+    assert!(rounds > 10 && calls > 50, "{rounds} {calls}");
+    for known in volumes {
+        known.tear_down(&world);
+    }
+    world.finish();
+}

@@ -1,0 +1,36 @@
+//! The `hostloop serve` process on the real kernel, driven over its socket as kubelet and the sidecars do it.
+//!
+//! Needs root, loop devices and the tools of e2fsprogs, xfsprogs, btrfs-progs and util-linux: it fails without,
+//! and never skips. Every test has a directory of its own, and asserts at its end that nothing is left of it:
+//! no mount, no loop device, no file of a volume.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test, which fails by panicking and looks from outside at what the driver did"
+)]
+
+#[path = "../contract/mod.rs"]
+mod contract;
+mod harness;
+
+mod bare_dev;
+mod flags;
+mod foreign;
+mod held;
+mod inline;
+mod kill;
+mod life;
+mod limit;
+mod logs;
+mod many;
+mod os_contract;
+mod pools;
+mod process;
+mod readonly;
+mod restart;
+mod thick;
+mod unpublish;

@@ -1,0 +1,263 @@
+//! The real kernel keeps the contract of `os/` (tests/contract), and what only a real one can show.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::contract::{
+    Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, flags, formatted, image,
+};
+use hostloop::model::FsType;
+use hostloop::os::linux::{Tools, os};
+use hostloop::os::{AttachOptions, Os};
+use nix::errno::Errno;
+
+/// A directory of its own, whose path has no link in it.
+fn setup() -> (Os, tempfile::TempDir, PathBuf) {
+    crate::harness::require_machine();
+    let temp = tempfile::Builder::new().prefix("hostloop contract ").tempdir_in("/var/tmp").expect("tempdir");
+    let path = temp.path().canonicalize().expect("path");
+    (os(Tools::find()), temp, path)
+}
+
+#[test]
+fn disks() {
+    let (os, _temp, dir) = setup();
+    crate::contract::disks(&os, &dir);
+}
+
+#[test]
+fn loops() {
+    let (os, _temp, dir) = setup();
+    crate::contract::loops(&os, &dir);
+}
+
+#[test]
+fn mounts() {
+    let (os, _temp, dir) = setup();
+    crate::contract::mounts(&os, &dir);
+}
+
+#[test]
+fn filesystems() {
+    let (os, _temp, dir) = setup();
+    crate::contract::filesystems(&os, &dir);
+    crate::contract::unknown_option(&os, &dir);
+}
+
+/// The whole contract with the directory on each filesystem: on btrfs stat(2) and the loop driver could differ.
+#[test]
+fn every_pool_filesystem() {
+    for fs_type in FsType::ALL {
+        let (os, _temp, dir) = setup();
+        let _cleanup = Cleanup::new(&os, &dir);
+        let pool = directory(&os, dir.join("pool"));
+        let open = formatted(&os, &dir.join("pool.img"), fs_type, 3 << 30);
+        os.mounts.mount(&open.device.path(), &pool, fs_type, &flags(&[])).expect("mount");
+        drop(open);
+        let mut places = vec![pool.join("plain")];
+        if fs_type == FsType::Btrfs {
+            let subvolume = pool.join("subvolume");
+            let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status();
+            assert!(made.expect("btrfs").success());
+            places.push(subvolume.join("plain"));
+        }
+        for place in places {
+            let place = directory(&os, place);
+            let alignment = os.disks.direct_io_alignment(&place).expect("alignment");
+            eprintln!("{fs_type}: direct I/O alignment {alignment:?}");
+            crate::contract::disks(&os, &directory(&os, place.join("disks")));
+            crate::contract::loops(&os, &directory(&os, place.join("loops")));
+            crate::contract::filesystems(&os, &directory(&os, place.join("filesystems")));
+            let file = place.join("direct.img");
+            image(&os, &file, 64 * MIB);
+            let block_size = alignment.unwrap_or(512);
+            let options = AttachOptions { direct_io: true, block_size, ..FOR_MOUNT };
+            let open = os.loops.attach(&file, options).expect("attach");
+            assert_eq!(open.device.direct_io, alignment.is_some(), "{fs_type}");
+            drop(open);
+            assert_gone(&os, &file);
+            let usage = os.disks.usage(&pool).expect("usage");
+            assert!(usage.inodes > 10, "{usage:?}");
+            os.disks.remove_tree(&place).expect("remove");
+        }
+        os.mounts.unmount(&pool).expect("unmount");
+    }
+}
+
+#[test]
+fn modes_whatever_the_umask() {
+    let (os, _temp, dir) = setup();
+    // The umask belongs to the process; the other tests ask for no mode.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    os.disks.create_directory(&dir.join("d"), 0o2775).expect("mkdir");
+    os.disks.create_file(&dir.join("f")).expect("create");
+    nix::sys::stat::umask(before);
+    let mode = |name: &str| dir.join(name).metadata().expect("stat").permissions().mode() & 0o7777;
+    assert_eq!((mode("d"), mode("f")), (0o2775, 0o600));
+}
+
+#[test]
+fn links_and_odd_names_in_trees() {
+    let (os, _temp, dir) = setup();
+    let (tree, outside) = (directory(&os, dir.join("tree")), directory(&os, dir.join("outside")));
+    std::fs::write(outside.join("precious"), [1; 5000]).expect("write");
+    std::os::unix::fs::symlink(&outside, tree.join("link")).expect("symlink");
+    let odd = tree.join(std::ffi::OsStr::from_bytes(b"\xff\n"));
+    std::fs::create_dir(&odd).expect("mkdir");
+    std::fs::write(odd.join("a"), [1; 100_000]).expect("write");
+    std::fs::hard_link(odd.join("a"), tree.join("b")).expect("link");
+    let usage = os.disks.usage(&tree).expect("usage");
+    assert_eq!(usage.inodes, 4, "tree, link, directory and one file of two names");
+    assert!((100_000..150_000).contains(&usage.bytes), "{usage:?}");
+    assert_eq!(errno(os.disks.usage(&tree.join("link"))), Some(Errno::ENOTDIR));
+    os.disks.remove_tree(&tree.join("link")).expect("remove the link itself");
+    assert!(outside.join("precious").exists());
+    std::os::unix::fs::symlink(&outside, tree.join("link")).expect("symlink");
+    os.disks.remove_tree(&tree).expect("remove");
+    assert!(!tree.exists() && outside.join("precious").exists());
+}
+
+/// Far deeper than PATH_MAX, and than descriptors would do.
+#[test]
+fn deep_trees() {
+    let (os, _temp, dir) = setup();
+    let tree = directory(&os, dir.join("tree"));
+    // Chunks, each moved below the next: no path is ever too long.
+    let mut whole = None;
+    for chunk in 0..40 {
+        let top = directory(&os, dir.join(format!("chunk{chunk}")));
+        let mut path = top.clone();
+        for _ in 0..100 {
+            path = directory(&os, path.join("directory"));
+        }
+        if let Some(below) = whole.replace(top) {
+            std::fs::rename(below, path.join("below")).expect("rename");
+        }
+    }
+    std::fs::rename(whole.expect("chunks"), tree.join("below")).expect("rename");
+    assert_eq!(os.disks.usage(&tree).expect("usage").inodes, 40 * 101 + 1);
+    os.disks.remove_tree(&tree).expect("remove");
+    assert!(!tree.exists());
+}
+
+#[test]
+fn a_tree_that_is_written_to() {
+    let (os, _temp, dir) = setup();
+    let tree = directory(&os, dir.join("tree"));
+    for i in 0..50 {
+        let sub = directory(&os, tree.join(format!("{i}")));
+        for j in 0..50 {
+            std::fs::write(sub.join(format!("{j}")), "x").expect("write");
+        }
+    }
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for i in 0..2000 {
+                let _ = std::fs::write(tree.join(format!("{}/new{i}", i % 50)), "x");
+            }
+        });
+        let result = os.disks.remove_tree(&tree);
+        assert!(result.is_ok() || errno(result) == Some(Errno::ENOTEMPTY));
+        writer.join().expect("writer");
+    });
+    os.disks.remove_tree(&tree).expect("remove");
+}
+
+#[test]
+fn no_link_is_followed_by_a_mount() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (real, link) = (directory(&os, dir.join("real")), dir.join("link"));
+    std::os::unix::fs::symlink(&real, &link).expect("symlink");
+    let open = formatted(&os, &dir.join("m.img"), FsType::Ext4, 32 * MIB);
+    let to_link = os.mounts.mount(&open.device.path(), &link, FsType::Ext4, &flags(&[]));
+    assert!(matches!(errno(to_link), Some(Errno::ELOOP | Errno::ENOTDIR)));
+    assert_eq!(errno(os.mounts.bind(&dir, &link, &flags(&["ro"]))), Some(Errno::ELOOP));
+    assert_eq!(errno(os.mounts.bind(&link, &real, &flags(&["ro"]))), Some(Errno::ELOOP));
+    assert!(os.mounts.list().expect("list").iter().all(|m| !m.target.starts_with(&dir)));
+}
+
+/// What the kernel keeps of a device for its next user must not turn thin into thick.
+#[test]
+fn discard_is_per_attachment() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let file = dir.join("d.img");
+    image(&os, &file, 0);
+    os.disks.allocate(&file, 16 * MIB).expect("allocate");
+    let discard = |device: &Path| Command::new("blkdiscard").arg(device).output().expect("blkdiscard");
+    let zero = |device: &Path| Command::new("blkdiscard").arg("-z").arg(device).output().expect("blkdiscard");
+    let allocated = || file.metadata().expect("stat").blocks() * 512;
+    let device =
+        os.loops.attach(&file, AttachOptions { discard: false, ..FOR_BLOCK }).expect("attach").device;
+    assert!(!discard(&device.path()).status.success());
+    assert!(zero(&device.path()).status.success());
+    assert!(allocated() >= 16 * MIB);
+    os.loops.detach(&device).expect("detach");
+    let device = os.loops.attach(&file, FOR_BLOCK).expect("attach").device;
+    assert!(discard(&device.path()).status.success(), "on {device:?}");
+    assert!(allocated() < MIB);
+    os.loops.detach(&device).expect("detach");
+}
+
+#[test]
+fn many_attach_at_once() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (os, dir) = (&os, &dir);
+    std::thread::scope(|scope| {
+        for i in 0..16 {
+            scope.spawn(move || {
+                let file = dir.join(format!("{i}.img"));
+                image(os, &file, MIB);
+                // The last four in a way that knows nothing of our lock.
+                while i >= 12 && devices_of(os, &file).is_empty() {
+                    // It gives up where a device vanishes under it, which ours must not.
+                    let _ =
+                        Command::new("losetup").args(["-f", "--show"]).arg(&file).output().expect("losetup");
+                }
+                for device in devices_of(os, &file) {
+                    os.loops.detach(&device).expect("detach");
+                }
+                for _ in 0..5 {
+                    let open = os.loops.attach(&file, FOR_MOUNT).expect("attach");
+                    assert!(devices_of(os, &file).contains(&open.device));
+                }
+            });
+        }
+    });
+}
+
+/// The part of `a_dev_without_nodes` that runs in a mount namespace of its own.
+#[test]
+#[ignore = "started by a_dev_without_nodes"]
+fn inside_a_dev_without_nodes() {
+    let (os, _temp, dir) = setup();
+    let node = |number: u32| PathBuf::from(format!("/dev/loop{number}"));
+    let file = dir.join("d.img");
+    image(&os, &file, MIB);
+    let open = os.loops.attach(&file, FOR_BLOCK).expect("attach without a node");
+    let number = open.device.number;
+    drop(open.hold);
+    for _ in 0..2 {
+        std::fs::remove_file(node(number)).expect("the node was made");
+        assert_eq!(devices_of(&os, &file), std::slice::from_ref(&open.device));
+    }
+    std::fs::remove_file(node(number)).expect("the node was made");
+    std::fs::write(node(number), "not a device").expect("write");
+    assert_eq!(errno(os.loops.open(&open.device).map(drop)), Some(Errno::ENOTBLK));
+    std::fs::remove_file(node(number)).expect("unlink");
+    os.loops.detach(&open.device).expect("detach makes the node");
+}
+
+#[test]
+fn a_dev_without_nodes() {
+    let script = "set -e; mount -t tmpfs tmpfs /dev; mknod /dev/loop-control c 10 237; mknod /dev/null c 1 3; \
+                  mknod /dev/urandom c 1 9; exec \"$0\" --ignored --exact os_contract::inside_a_dev_without_nodes --nocapture";
+    let myself = std::env::current_exe().expect("current exe");
+    let done =
+        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(myself).output().expect("unshare");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}

@@ -1,0 +1,182 @@
+//! What an administrator and a supervisor see of the process.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nix::sys::signal::Signal;
+
+use crate::harness::process::{BINARY, command, node_of, serve_flags};
+use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, kernel};
+
+/// A process that ends by itself.
+fn ends(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stderr, stdout } = command.output().expect("it starts");
+    assert!(stdout.is_empty(), "logs are on stderr");
+    (status.code(), String::from_utf8(stderr).expect("text"))
+}
+
+fn mode(path: &Path) -> u32 {
+    path.symlink_metadata().expect("stat").permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_second_process_on_a_data_directory_names_the_holder() {
+    let mut world = World::new(&[]);
+    let arguments = serve_flags(&world.dir.join("other.sock"), &world.data);
+    let (code, log) = ends(command(BINARY).args(&arguments));
+    assert_eq!(code, Some(1));
+    let pid = world.driver().pid();
+    assert!(log.contains(&format!("process {pid} (hostloop)")), "{log}");
+    assert!(log.contains("--data-dir") && !world.dir.join("other.sock").exists(), "{log}");
+    // The same socket with another data directory: the first one is not disturbed.
+    let (code, log) = ends(command(BINARY).args(serve_flags(&world.socket, &world.dir.join("data2"))));
+    assert_eq!(code, Some(1));
+    assert!(log.contains("another process serves") && log.contains("--endpoint"), "{log}");
+    assert_eq!(world.csi.probe().expect("Probe").ready, Some(true));
+    world.finish();
+}
+
+#[test]
+fn a_data_directory_of_another_node_is_refused() {
+    let mut world = World::new(&[]);
+    world.take_driver().stop();
+    let mut arguments = serve_flags(&world.socket, &world.data);
+    arguments[2] = "node-2".to_owned();
+    let (code, log) = ends(command(BINARY).args(&arguments));
+    assert_eq!(code, Some(1));
+    assert!(log.contains(&node_of(&world.data)) && log.contains("node-2"), "{log}");
+    world.assert_nothing_left();
+}
+
+#[test]
+fn the_socket_is_private_and_only_a_stale_one_is_replaced() {
+    let mut world = World::empty(&[]);
+    // Left by a process that was killed: bound, and nobody listens.
+    drop(UnixListener::bind(&world.socket).expect("bind"));
+    assert!(world.socket.exists());
+    world.start();
+    assert_eq!(mode(&world.socket), 0o600);
+    assert!(world.socket.symlink_metadata().expect("stat").file_type().is_socket());
+    assert_eq!(mode(&world.data), 0o700);
+    world.restart_after_kill();
+    world.take_driver().stop();
+    assert!(!world.socket.exists());
+    std::fs::write(&world.socket, "precious").expect("write");
+    let (code, log) = ends(command(BINARY).args(world.arguments()));
+    assert_eq!(code, Some(1));
+    assert!(log.contains("csi.sock") && log.contains("--endpoint"), "{log}");
+    assert_eq!(std::fs::read_to_string(&world.socket).expect("read"), "precious");
+    std::fs::remove_file(&world.socket).expect("unlink");
+    let names: Vec<_> =
+        std::fs::read_dir(&world.dir).expect("list").map(|e| e.expect("entry").file_name()).collect();
+    assert_eq!(names.len(), 3, "nothing is made beside the socket: {names:?}");
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_socket_mode_is_what_the_flag_says() {
+    let world = World::new(&["--socket-mode", "0660"]);
+    assert_eq!(mode(&world.socket), 0o660);
+    world.finish();
+}
+
+#[test]
+fn sigterm_ends_it_well_and_leaves_mounts_alone() {
+    let mut world = World::new(&[]);
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let vol = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]);
+        vol.up();
+        std::fs::write(vol.file("a"), "data").expect("write");
+        let volume = vol.volume;
+        let mut driver = world.take_driver();
+        driver.signal(signal);
+        assert_eq!(driver.wait().code(), Some(0), "{}", driver.log_text());
+        assert!(driver.log_text().contains("stopped") && !world.socket.exists());
+        assert_eq!(kernel::mounts(&world.kubelet).len(), 2);
+        world.start();
+        let vol = Vol::of(&world, Kind::Ext4, volume);
+        assert_eq!(std::fs::read(vol.file("a")).expect("read"), b"data");
+        vol.remove();
+    }
+    world.finish();
+}
+
+/// One line that names the flag, and exit code 2.
+#[test]
+fn a_wrong_flag_is_one_line_and_exit_code_2() {
+    let wrong = [
+        ("--endpoint", "http://x"),
+        ("--endpoint", "tcp://0.0.0.0:1"),
+        ("--socket-mode", "rw"),
+        ("--role", "some"),
+        ("--driver-name", "-x"),
+        ("--node-id", ""),
+        ("--data-dir", "relative"),
+        ("--pool", "x"),
+        ("--pool", "x=/x,reserve=much"),
+        ("--reserve", "101%"),
+        ("--overcommit", "0.5"),
+        ("--attach", "perhaps"),
+        ("--max-volumes-per-node", "-1"),
+        ("--max-volume-size", "1"),
+        ("--kubelet-dir", "relative"),
+        ("--log-level", "loud"),
+        ("--log-format", "xml"),
+        ("--shutdown-timeout", "soon"),
+    ];
+    for (flag, value) in wrong {
+        let (code, log) = ends(command(BINARY).args(["serve", &format!("{flag}={value}")]));
+        assert_eq!(code, Some(2), "{flag}={value}: {log}");
+        assert!(log.contains(flag) && log.trim_end().lines().count() == 1, "{flag}={value}: {log}");
+    }
+    let (code, log) = ends(command(BINARY).args(["serve", "--nodeid=x"]));
+    assert_eq!(code, Some(2));
+    assert!(log.contains("--node-id"), "clap names a similar one: {log}");
+    // By its variable, it is named with both names.
+    let (code, log) = ends(command(BINARY).arg("serve").env("HOSTLOOP_RESERVE", "much"));
+    assert_eq!(code, Some(2));
+    assert!(log.contains("--reserve") && log.contains("HOSTLOOP_RESERVE"), "{log}");
+}
+
+#[test]
+fn a_missing_directory_stops_the_start_and_names_its_flag() {
+    let world = World::empty(&[]);
+    let missing = world.dir.join("not/there");
+    let start = |extra: [&str; 2], data: &Path| {
+        let (code, log) = ends(command(BINARY).args(serve_flags(&world.socket, data)).args(extra));
+        assert_eq!(code, Some(1), "{log}");
+        log
+    };
+    let missing_text = missing.to_str().expect("text");
+    assert!(start(["--reserve", "0"], &missing).contains("--data-dir"));
+    assert!(start(["--pool", &format!("fast={missing_text}")], &world.data).contains("--pool fast"));
+    assert!(start(["--kubelet-dir", missing_text], &world.data).contains("--kubelet-dir"));
+    let link = world.dir.join("link");
+    std::os::unix::fs::symlink(&world.data, &link).expect("symlink");
+    let same = format!("fast={}", link.display());
+    assert!(start(["--pool", &same], &world.data).contains("the same directory"));
+    assert!(!missing.exists() && !world.socket.exists());
+    world.assert_nothing_left();
+}
+
+#[test]
+fn the_environment_of_csi_is_enough() {
+    let world = World::empty(&[]);
+    let socket = world.dir.join("made/by-env.sock");
+    let mut start = command(BINARY);
+    start.arg("serve").env("CSI_ENDPOINT", format!("unix://{}", socket.display())).env("NODE_ID", "node-9");
+    start.env("HOSTLOOP_DATA_DIR", &world.data).env("HOSTLOOP_DRIVER_NAME", "other.example.com");
+    let mut driver = Driver::spawn(&mut start, &world.dir.join("log"));
+    let csi = Csi::new(&socket);
+    driver.wait_ready(&csi);
+    let info = csi.info().expect("GetPluginInfo");
+    assert_eq!(
+        (info.name.as_str(), info.vendor_version.as_str()),
+        ("other.example.com", env!("CARGO_PKG_VERSION"))
+    );
+    driver.stop();
+    assert!(!socket.exists());
+    world.assert_nothing_left();
+}
