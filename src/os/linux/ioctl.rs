@@ -59,6 +59,8 @@ const DIRECT_IO: u32 = 16;
 /// What LOOP_GET_STATUS64 tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoopStatus {
+    /// N of /dev/loopN.
+    pub(super) number: u32,
     pub(super) backing: FileId,
     pub(super) read_only: bool,
     pub(super) autoclear: bool,
@@ -129,6 +131,7 @@ pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
     // SAFETY: `info` has the layout of struct loop_info64, is writable and lives through the call.
     unsafe { raw::get_status64(device.as_fd().as_raw_fd(), &mut info) }?;
     Ok(LoopStatus {
+        number: info.number,
         backing: FileId { dev: info.device, ino: info.inode },
         read_only: info.flags & READ_ONLY != 0,
         autoclear: info.flags & AUTOCLEAR != 0,

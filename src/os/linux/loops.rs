@@ -12,7 +12,8 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
 
 use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, errno_error, is_errno};
-use super::node::{Node, open_node, sysfs};
+use super::ioctl::LoopStatus;
+use super::node::{Node, open_node, open_some_node, sysfs};
 use super::{at, discard, id_of, ioctl, kind_bits};
 
 /// How often the next device is tried where another process took the one we were given.
@@ -99,15 +100,31 @@ fn renew(control: &OwnedFd, number: u32, node: Node) -> nix::Result<Option<u32>>
 
 /// The device as the kernel describes it; ENXIO if it is attached to nothing.
 fn describe(number: u32, node: &Node) -> nix::Result<LoopDevice> {
-    let status = ioctl::status(&node.fd)?;
-    Ok(LoopDevice {
+    ioctl::status(&node.fd).map(|status| device_of(number, node, status))
+}
+
+fn device_of(number: u32, node: &Node, status: LoopStatus) -> LoopDevice {
+    LoopDevice {
         number,
         backing: status.backing,
         rdev: node.rdev,
         read_only: status.read_only,
         autoclear: status.autoclear,
         direct_io: status.direct_io,
-    })
+    }
+}
+
+/// An attached device. It knows its own number, so where /dev has the right node, as nearly always, sysfs is not
+/// asked: on a node with many volumes this is most of what looking for one costs.
+fn look_at(number: u32) -> io::Result<LoopDevice> {
+    if let Some(node) = open_some_node(number)
+        && let Ok(status) = ioctl::status(&node.fd)
+        && status.number == number
+    {
+        return Ok(device_of(number, &node, status));
+    }
+    let node = open_node(number, OFlag::O_RDONLY)?;
+    describe(number, &node).map_err(at("get the status of", Path::new(&format!("/dev/loop{number}"))))
 }
 
 /// Opens a device and makes sure that it still has this backing file. It keeps it while it is open: the last
@@ -170,10 +187,7 @@ impl LoopDevices for LinuxLoops {
     fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>> {
         let mut found = Vec::new();
         for number in attached()? {
-            let device = open_node(number, OFlag::O_RDONLY).and_then(|node| {
-                describe(number, &node).map_err(at("get the status of loop", Path::new("device")))
-            });
-            match device {
+            match look_at(number) {
                 Ok(device) if device.backing == backing => found.push(device),
                 Ok(_) => {}
                 // Detached or removed since it was listed.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, SFlag, fstat, mknod};
+use nix::sys::stat::{Mode, SFlag, fstat, major, mknod};
 
 use super::super::errno_error;
 use super::{at, kind_bits, mountinfo};
@@ -58,6 +58,19 @@ pub(super) fn open_node(number: u32, access: OFlag) -> io::Result<Node> {
         return Err(errno_error(Errno::ENOTBLK, context));
     }
     Ok(Node { fd, rdev })
+}
+
+/// Opens /dev/loop`number` for reading if a loop device lies there, perhaps one with another number: the caller asks
+/// the device itself, which is cheaper than asking sysfs.
+pub(super) fn open_some_node(number: u32) -> Option<Node> {
+    /// Documentation/admin-guide/devices.txt
+    const LOOP_MAJOR: u64 = 7;
+    let path = format!("/dev/loop{number}");
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let fd = open(path.as_str(), flags, Mode::empty()).ok()?;
+    let stat = fstat(&fd).ok()?;
+    let is_loop = kind_bits(&stat) == libc::S_IFBLK && major(stat.st_rdev) == LOOP_MAJOR;
+    is_loop.then_some(Node { fd, rdev: stat.st_rdev })
 }
 
 fn make_node(path: &Path, rdev: u64) -> io::Result<()> {
