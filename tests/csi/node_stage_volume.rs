@@ -338,3 +338,37 @@ fn staging_that_fails_at_any_step_leaves_no_mount_and_no_device() {
         }
     }
 }
+
+#[test]
+fn a_filesystem_that_may_not_grow_is_staged_as_it_is() {
+    let mut refused = 0;
+    for step in 1..30 {
+        let rig = Rig::new();
+        let vol = rig.volume("v", mount());
+        rig.stage(&vol);
+        let file = format!("{}/file", vol.staging());
+        rig.kernel.write_file(&file, b"data").expect("write");
+        rig.unstage(&vol);
+        rig.ok(vol.expand_request(2 * SIZE, 0));
+        rig.kernel.clear_steps();
+        rig.kernel.fail_at(step, Errno::EPERM);
+        let staged = rig.call(rig.stage_request(&vol));
+        let steps = rig.kernel.steps();
+        let Some(failed) = steps.iter().find(|there| there.number == step) else { break };
+        if failed.name != "grow" {
+            assert_eq!(staged.expect_err(failed.name).code(), Code::Internal);
+            continue;
+        }
+        refused += 1;
+        staged.expect("the data are worth more than the size");
+        assert_eq!(rig.kernel.read_file(&file).expect("read"), b"data");
+        rig.kernel.clear_plans();
+        let answer = rig.ok(vol.node_expand_request(&vol.staging()));
+        assert_eq!(answer.capacity_bytes, 2 * SIZE);
+        assert_eq!(rig.kernel.read_file(&file).expect("read"), b"data");
+        rig.unstage(&vol);
+        rig.ok(vol.delete_request());
+        rig.assert_clean();
+    }
+    assert_eq!(refused, 1);
+}
