@@ -192,7 +192,8 @@ pub trait Mounts: Send + Sync {
     /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with
     /// `read_only` nothing can be written through it. Either all of it is done or nothing is mounted.
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> io::Result<()>;
-    /// Unmounts the topmost mount at `target` (umount2(2), UMOUNT_NOFOLLOW, never lazy, never forced).
+    /// Unmounts the topmost mount at `target` (umount2(2), UMOUNT_NOFOLLOW, never lazy, never forced). Waits a moment
+    /// where it is busy, since a use may be about to end; then EBUSY.
     fn unmount(&self, target: &Path) -> io::Result<()>;
 }
 

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -19,6 +20,11 @@ use crate::model::{FsType, MountFlags, VfsFlag};
 
 /// The mounts of this process's mount namespace.
 pub(super) struct LinuxMounts;
+
+/// How long a use may keep a mount busy that ends by itself: a process that another thread has just started holds a
+/// copy of every descriptor until its exec(2), and a loop device that goes away holds its file a moment longer than
+/// anybody can see the device.
+const PASSING_USE: Duration = Duration::from_secs(2);
 
 /// A directory or file that stays the same whatever happens to its name.
 fn pin(path: &Path, kind: OFlag) -> nix::Result<OwnedFd> {
@@ -124,7 +130,13 @@ impl Mounts for LinuxMounts {
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
-        umount2(target, MntFlags::UMOUNT_NOFOLLOW).map_err(at("unmount", target))
+        let last_try = Instant::now() + PASSING_USE;
+        loop {
+            match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+                Err(Errno::EBUSY) if Instant::now() < last_try => std::thread::sleep(PASSING_USE / 50),
+                done => return done.map_err(at("unmount", target)),
+            }
+        }
     }
 }
 
