@@ -62,9 +62,10 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/root os_contract:: life:: thick::
 	tests/vm/power-cut
 
-bench: ## Measure a volume's life
+bench: ## Measure a volume's life and its copies (root, 20 GiB free)
 	@echo '==> bench'
 	$(CARGO) bench --locked --bench lifecycle
+	$(CARGO) bench --locked --bench copies
 
 doc: ## Build the documentation of the code; a broken link is an error
 	@echo '==> doc'

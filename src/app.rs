@@ -21,12 +21,16 @@ use crate::driver::{Driver, Pools, Recovered};
 use crate::model::Settings;
 use crate::os::{Os, linux};
 use crate::server::{self, BindError, Endpoint, Listener, Stop, Stopped};
-use crate::service::{ControllerService, IdentityService, NodeService};
+use crate::service::{
+    ControllerService, GroupControllerService, IdentityService, NodeService, SnapshotMetadataService,
+};
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store, StoreError};
 use crate::wire::csi::controller_server::ControllerServer;
+use crate::wire::csi::group_controller_server::GroupControllerServer;
 use crate::wire::csi::identity_server::IdentityServer;
 use crate::wire::csi::node_server::NodeServer;
+use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
 
 pub use self::checks::DataDir;
 
@@ -58,6 +62,14 @@ pub enum StartError {
         /// The flag.
         what: String,
         /// Its directory.
+        path: PathBuf,
+    },
+    /// A block device is not there.
+    #[error("{what}: {} is no block device, mend the flag or attach the disk", path.display())]
+    NoDevice {
+        /// The flag.
+        what: String,
+        /// Its device.
         path: PathBuf,
     },
     /// A directory cannot be looked at.
@@ -124,10 +136,12 @@ fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
     let driver = Arc::new(Driver::new(settings, os, store, pools));
     let routes = Routes::new(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
         .add_service(ControllerServer::new(ControllerService::new(Arc::clone(&driver))))
+        .add_service(GroupControllerServer::new(GroupControllerService::new(Arc::clone(&driver))))
+        .add_service(SnapshotMetadataServer::new(SnapshotMetadataService::new(Arc::clone(&driver))))
         .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
     let recover = Box::new(move || {
-        let Recovered { volumes, removed, damaged } = driver.recover();
-        tracing::info!(volumes, removed, damaged, "recovered");
+        let Recovered { volumes, snapshots, removed, damaged } = driver.recover();
+        tracing::info!(volumes, snapshots, removed, damaged, "recovered");
     });
     Ok(Parts { routes, recover })
 }

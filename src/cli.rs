@@ -12,6 +12,7 @@ A flag wins over its environment variable.
 Examples:
   hostloop serve --node-id node-1
   hostloop serve --data-dir /srv/hostloop --reserve 10% --pool fast=/mnt/nvme,reserve=20Gi,overcommit=2
+  hostloop serve --pool copies=/var/lib/hostloop/copies.img,kind=image,size=200Gi,fs=xfs
   hostloop selftest --only ext4 --only block
 
 Exit codes: 0 stopped cleanly, 1 could not start or had to cut running calls off, 2 wrong flag or value.";
@@ -34,6 +35,9 @@ pub enum Command {
     Serve(ServeArgs),
     /// Check on this machine, as root, that volumes of every kind can be made, mounted, filled and removed
     Selftest(SelftestArgs),
+    /// Hold a filesystem frozen for the driver that starts this process, and thaw it whatever becomes of that one
+    #[command(hide = true)]
+    FreezeGuard(FreezeGuardArgs),
 }
 
 /// Flags of `hostloop serve`.
@@ -71,10 +75,12 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR", default_value = "/var/lib/hostloop")]
     pub data_dir: String,
 
-    /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path of an existing
-    /// directory (without , and ;) and what differs from --reserve and --overcommit. Repeat the flag for more
-    /// pools; in the environment variable separate them with ;
-    #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,reserve=SIZE|PERCENT%][,overcommit=RATIO]")]
+    /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
+    /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
+    /// makes and mounts a filesystem of its own (size=SIZE, fs=xfs or btrfs), or with kind=device a blank block
+    /// device for the same. reserve=SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit. Repeat
+    /// the flag for more pools; in the environment variable separate them with ;
+    #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     pub pool: Vec<String>,
 
     /// What volumes leave free on a pool's filesystem: a size, or a part of the filesystem such as 10%
@@ -132,6 +138,14 @@ pub struct SelftestArgs {
     pub only: Vec<String>,
 }
 
+/// Flags of `hostloop freeze-guard`, which only the driver itself gives.
+#[derive(Debug, Args)]
+pub struct FreezeGuardArgs {
+    /// How long the filesystem may stay frozen, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub limit_ms: u64,
+}
+
 /// What to print of an error of the command line. A wrong value is one line; for an unknown flag clap's own
 /// answer helps more, as it names similar ones.
 pub fn one_line(error: &clap::Error) -> Option<String> {
@@ -176,6 +190,15 @@ mod tests {
             names.iter().filter(|name| name.starts_with("CSI_")).collect::<Vec<_>>(),
             [&"CSI_ENDPOINT"]
         );
+    }
+
+    #[test]
+    fn the_helpers_subcommand_is_not_shown() {
+        use clap::CommandFactory;
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains("selftest") && !help.contains("freeze"), "{help}");
+        let cli = Cli::try_parse_from(["hostloop", "freeze-guard", "--limit-ms", "250"]).unwrap();
+        assert!(matches!(cli.command, Command::FreezeGuard(FreezeGuardArgs { limit_ms: 250 })));
     }
 
     #[test]

@@ -18,8 +18,8 @@
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
 //! | [`service`] | The RPC traits, three lines each; the only place that makes a gRPC status of an error |
 //! | [`wire`] | Protocol messages to plain types and back, with all validation of requests and no I/O |
-//! | [`driver`] | The use cases, one file for each call; locks; recovery |
-//! | [`backend`] | Where bytes live: image files behind loop devices, and directories |
+//! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); capacity; managed pools; locks; recovery |
+//! | [`backend`] | Where bytes live, and how they are copied: image files behind loop devices, and directories |
 //! | [`store`] | The state file |
 //! | [`os`] | The kernel boundary: four traits, the real kernel and a fake one |
 //! | [`model`] | Plain types, no I/O, no protocol |
@@ -28,6 +28,9 @@
 //!
 //! Async is at the edge only: a handler makes one hop to the blocking pool, and everything below is plain
 //! synchronous Rust. Work that has begun goes on when its caller gives up.
+//!
+//! One thing happens in a second process: a filesystem that is copied while it is in use is frozen by
+//! `hostloop freeze-guard` (`os/linux/freeze/`), so that it thaws whatever becomes of the driver.
 //!
 //! # Rules, and what enforces them
 //!

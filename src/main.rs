@@ -1,12 +1,15 @@
 //! `hostloop`: parse, build, run, drain.
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{Cli, Command, one_line};
 use hostloop::config::{Config, ConfigError, SelftestConfig};
 use hostloop::os::host::host_name;
+use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
 use hostloop::{selftest, server, telemetry};
 
@@ -26,11 +29,24 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
         Command::Selftest(args) => SelftestConfig::new(&args).map(check),
+        Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
     done.unwrap_or_else(|error: ConfigError| {
         eprintln!("hostloop: {error}");
         ExitCode::from(USAGE)
     })
+}
+
+/// The helper beside a frozen filesystem: it has one thread and no runtime, so that little can go wrong with it.
+fn guard(limit: Duration) -> ExitCode {
+    match freeze_guard(limit) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody may be left to read it.
+            let _ = writeln!(std::io::stderr(), "hostloop: freeze-guard: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn usage(error: &clap::Error) -> ExitCode {

@@ -69,6 +69,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         pool: PoolName::default(),
         mkfs_options: Vec::new(),
         direct_io: true,
+        discard: true,
         shared_on_node: false,
     };
     Volume {
@@ -80,6 +81,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         parameters,
         capabilities: Vec::new(),
         block_size: 512,
+        source: None,
         attachments: Vec::new(),
     }
 }

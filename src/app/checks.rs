@@ -5,8 +5,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::model::{FsType, PoolName, PoolSettings, Settings};
-use crate::os::{FileId, FileKind, Os, errno_of};
+use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
+use crate::os::{FileId, FileKind, FileStat, Os, errno_of};
 
 use super::StartError;
 
@@ -65,18 +65,36 @@ pub fn check_machine(os: &Os, settings: &Settings) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Every pool is a directory, and no two are the same one under different names (a link, a bind mount).
+/// Every pool is a directory, and no two are the same one under different names (a link, a bind mount). Of a managed
+/// pool its image's directory is there, or its device.
 fn check_pools(os: &Os, pools: &[PoolSettings]) -> Result<(), StartError> {
     let mut seen: Vec<(FileId, &PoolName)> = Vec::new();
-    for PoolSettings { name, path, .. } in pools {
+    for PoolSettings { name, path, kind, .. } in pools {
         let flag = match name.as_str() {
             PoolName::DEFAULT => "--data-dir".to_owned(),
             name => format!("--pool {name}"),
         };
-        let found = directory(os, path);
-        let found =
-            found.map_err(|source| StartError::Look { what: flag.clone(), path: path.clone(), source })?;
-        let Some(id) = found else {
+        let look = |path: &Path| {
+            let (what, path) = (flag.clone(), path.to_owned());
+            |source| StartError::Look { what, path, source }
+        };
+        let path = match kind {
+            PoolKind::Directory => path,
+            PoolKind::Image { file, .. } => {
+                let parent = file.parent().unwrap_or(file);
+                if directory(os, parent).map_err(look(parent))?.is_none() {
+                    return Err(StartError::NoDirectory { what: flag, path: parent.to_owned() });
+                }
+                continue;
+            }
+            PoolKind::Device { device, .. } => {
+                if !is_block_device(os, device).map_err(look(device))? {
+                    return Err(StartError::NoDevice { what: flag, path: device.clone() });
+                }
+                continue;
+            }
+        };
+        let Some(id) = directory(os, path).map_err(look(path))? else {
             return Err(StartError::NoDirectory { what: flag, path: path.clone() });
         };
         if let Some((_, other)) = seen.iter().find(|(known, _)| *known == id) {
@@ -114,11 +132,19 @@ fn check_kubelet_dir(os: &Os, settings: &Settings) -> Result<(), StartError> {
 
 /// The identity of a directory, links resolved; `None` where something else or nothing is there.
 fn directory(os: &Os, path: &Path) -> std::io::Result<Option<FileId>> {
-    let real = match os.disks.canonicalize(path) {
-        Ok(real) => real,
-        Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let found = os.disks.stat(&real)?;
-    Ok(found.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
+    Ok(resolved(os, path)?.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
+}
+
+/// Whether a block device is there, links resolved.
+fn is_block_device(os: &Os, path: &Path) -> std::io::Result<bool> {
+    Ok(resolved(os, path)?.is_some_and(|found| found.kind == FileKind::BlockDevice))
+}
+
+/// What is at a path, links resolved; `None` for nothing.
+fn resolved(os: &Os, path: &Path) -> std::io::Result<Option<FileStat>> {
+    match os.disks.canonicalize(path) {
+        Ok(real) => os.disks.stat(&real),
+        Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::config::{Role, ServerConfig};
-use crate::model::{PoolName, PoolSettings, Reserve};
+use crate::model::{PoolKind, PoolName, PoolSettings, Reserve};
 use crate::os::fake::FakeKernel;
 use crate::server::Endpoint;
 use crate::telemetry::{LogFormat, LogLevel, Logging};
@@ -13,7 +13,8 @@ const DATA: &str = "/var/lib/hostloop";
 
 fn pool(name: &str, path: &str) -> PoolSettings {
     let name = name.parse().unwrap();
-    PoolSettings { name, path: path.into(), reserve: Reserve::Bytes(0), overcommit: 1.0 }
+    let (path, kind) = (path.into(), PoolKind::Directory);
+    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0 }
 }
 
 struct Place {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, image, target};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{MountFlags, Volume};
+use crate::model::{BackendKind, MountFlags, Volume};
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
 /// See the module.
@@ -20,7 +20,7 @@ impl Backend for Block {
     }
 
     fn remove(&self, place: Place<'_>) -> Result<()> {
-        image::remove(place)
+        super::remove_files(place.os, place.paths, BackendKind::Loop)
     }
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {

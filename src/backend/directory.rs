@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, filesystem};
 use crate::error::{Error, OsContext, Result};
+use crate::model::BackendKind;
 use crate::os::MountEntry;
 
 /// See the module.
@@ -21,9 +22,7 @@ impl Backend for Directory {
     }
 
     fn remove(&self, place: Place<'_>) -> Result<()> {
-        let removing = || format!("remove {}", place.volume.id);
-        place.os.disks.remove_tree(&place.paths.directory).doing(removing)?;
-        place.os.disks.sync_directory(&place.paths.parent).doing(removing)
+        super::remove_files(place.os, place.paths, BackendKind::Directory)
     }
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {

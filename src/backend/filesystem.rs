@@ -9,8 +9,11 @@ use nix::errno::Errno;
 
 use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, image, inspect, target};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{Content, Format, FsType, MountFlags};
+use crate::model::{BackendKind, Content, Format, FsType, MountFlags};
 use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, is_errno};
+
+/// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
+const NO_UUID: &str = "nouuid";
 
 /// See the module.
 pub(super) struct Filesystem;
@@ -21,7 +24,7 @@ impl Backend for Filesystem {
     }
 
     fn remove(&self, place: Place<'_>) -> Result<()> {
-        image::remove(place)
+        super::remove_files(place.os, place.paths, BackendKind::Loop)
     }
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
@@ -37,9 +40,12 @@ impl Backend for Filesystem {
         let made = target::make_directory(place.os, stage.target)?;
         target::or_remove(place.os, stage.target, made, || {
             let (device, bytes) = match format {
-                Format::Formatted => {
+                Format::Formatted | Format::Copied => {
                     let device = image::attach(place, uses, false, true)?;
                     let bytes = check(place, &device.device, fs_type)?;
+                    if format == Format::Copied {
+                        renew_identity(place, stage, &device.device, fs_type)?;
+                    }
                     (device, Some(bytes))
                 }
                 Format::Blank | Format::Formatting => (make(place, stage, uses, fs_type, format)?, None),
@@ -110,10 +116,15 @@ impl Backend for Filesystem {
 
 /// Mounts the device at the staging path. The message never repeats the flags, which may be sensitive.
 fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
-    let flags = MountFlags { read_only: stage.read_only, ..stage.flags.clone() };
+    let mut flags = MountFlags { read_only: stage.read_only, ..stage.flags.clone() };
+    // A copy keeps the UUID of its source, and xfs would refuse to mount both. That an image has one device only, and
+    // so no second mount of itself, is our own care.
+    if fs_type == FsType::Xfs && !flags.data.iter().any(|word| word == NO_UUID) {
+        flags.data.push(NO_UUID.to_owned());
+    }
     match place.os.mounts.mount(&device.path(), stage.target.path(), fs_type, &flags) {
         // The filesystem itself was looked at before, so what is not valid can only be one of its options.
-        Err(e) if is_errno(&e, Errno::EINVAL) && !flags.data.is_empty() => {
+        Err(e) if is_errno(&e, Errno::EINVAL) && !stage.flags.data.is_empty() => {
             let id = &place.volume.id;
             Err(Error::Invalid(format!(
                 "mount {id}: {fs_type} refuses one of the mount flags, correct mountOptions"
@@ -204,6 +215,14 @@ fn make(
     })?;
     (stage.record)(Format::Formatted)?;
     Ok(made)
+}
+
+/// Gives a copied filesystem an identity of its own. The record follows: after a crash in between it gets another
+/// one, which does no harm, since it was never mounted.
+fn renew_identity(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
+    let renewing = || format!("give the copied filesystem of {} an identity of its own", place.volume.id);
+    place.os.filesystems.renew_identity(fs_type, &device.path()).doing(renewing)?;
+    (stage.record)(Format::Formatted)
 }
 
 /// Looks at the image before it is mounted: it must hold the volume's filesystem. One that its superblock

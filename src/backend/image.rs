@@ -26,15 +26,6 @@ fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
     }
 }
 
-/// Removes the image and its directory, whatever of them there is. Durable on return.
-pub(super) fn remove(place: Place<'_>) -> Result<()> {
-    let disks = &place.os.disks;
-    let removing = || format!("remove {}", place.volume.id);
-    disks.remove_file(&place.paths.image()).doing(removing)?;
-    disks.remove_directory(&place.paths.directory).doing(removing)?;
-    disks.sync_directory(&place.paths.parent).doing(removing)
-}
-
 /// Lengthens the image, or leaves it as it was. Durable on return.
 pub(super) fn grow(place: Place<'_>, bytes: u64) -> Result<()> {
     let image = place.paths.image();
@@ -106,15 +97,19 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
     }
     let thick = place.volume.parameters.provisioning == Provisioning::Thick;
     if thick && !read_only {
-        // Costs nothing where all is allocated; mends what a tool of the host may have trimmed.
-        place.os.disks.allocate(&place.paths.image(), stat(place)?.size).doing(attaching)?;
+        // Mends what a tool of the host may have trimmed. Where nothing is missing the kernel is not asked: on a full
+        // disk xfs answers ENOSPC also for blocks that are there.
+        let stat = stat(place)?;
+        if stat.allocated < stat.size {
+            place.os.disks.allocate(&place.paths.image(), stat.size).doing(attaching)?;
+        }
     }
     let options = AttachOptions {
         read_only,
         autoclear,
         direct_io: place.volume.parameters.direct_io,
         block_size: place.volume.block_size,
-        discard: !thick,
+        discard: place.volume.parameters.discards(),
     };
     place.os.loops.attach(&place.paths.image(), options).doing(attaching)
 }

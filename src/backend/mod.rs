@@ -3,27 +3,29 @@
 //! each time. Which calls are allowed when is the driver's business.
 
 mod block;
+mod copy;
 mod directory;
 mod filesystem;
 mod image;
 mod signature;
 mod target;
 
-pub use signature::{Found, inspect};
+pub use copy::{Copy, OnProgress, remove_files};
+pub use signature::{Found, inspect, inspect_device};
 pub use target::{Target, remove as remove_target, resolve};
 
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::model::{Content, Format, MountFlags, Volume, VolumeId};
+use crate::model::{Content, Format, MountFlags, SnapshotId, Volume, VolumeId};
 use crate::os::{LoopDevice, MountEntry, Os, Usage};
 
-/// The files of one volume: `<pool>/volumes/<id>/` and what lies in it.
+/// The files of one volume or snapshot: `<pool>/volumes/<id>/` or `<pool>/snapshots/<id>/` and what lies in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumePaths {
-    /// `<pool>/volumes`
+    /// `<pool>/volumes` or `<pool>/snapshots`
     pub parent: PathBuf,
-    /// `<pool>/volumes/<id>`
+    /// Below it, named like the id.
     pub directory: PathBuf,
 }
 
@@ -31,6 +33,13 @@ impl VolumePaths {
     /// The paths of volume `id` in the pool at `pool`.
     pub fn new(pool: &Path, id: &VolumeId) -> Self {
         let parent = pool.join("volumes");
+        let directory = parent.join(id.as_str());
+        VolumePaths { parent, directory }
+    }
+
+    /// The paths of snapshot `id` in the pool at `pool`: the same shapes.
+    pub fn of_snapshot(pool: &Path, id: &SnapshotId) -> Self {
+        let parent = pool.join("snapshots");
         let directory = parent.join(id.as_str());
         VolumePaths { parent, directory }
     }

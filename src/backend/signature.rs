@@ -65,15 +65,75 @@ pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Found> {
         return Ok(Found::Blank);
     }
     let head = disks.read_at(image, 0, HEAD).doing(reading)?;
-    if let Some(found) = superblock(&head) {
+    if let Some(found) = labelled(&head) {
         return Ok(found);
     }
-    if let Some((_, _, name)) =
-        OTHERS.iter().find(|(at, label, _)| head.get(*at..*at + label.len()) == Some(label))
-    {
-        return Ok(Found::Other(name));
-    }
     if is_zero(disks, image)? { Ok(Found::Blank) } else { Ok(Found::Other("data of an unknown kind")) }
+}
+
+/// What the labels in the head of an image or device tell; `None` where there is none.
+fn labelled(head: &[u8]) -> Option<Found> {
+    let is = |(at, label, _): &&(usize, &[u8], &str)| head.get(*at..*at + label.len()) == Some(*label);
+    superblock(head).or_else(|| OTHERS.iter().find(is).map(|(_, _, name)| Found::Other(name)))
+}
+
+/// Bytes from the start of a device that must be zeros for it to pass for blank: beyond every table and superblock,
+/// the second one of btrfs at 64 MiB included.
+const DEVICE_HEAD: u64 = 65 << 20;
+/// The same from its end, where GPT, ZFS and RAID keep theirs.
+const DEVICE_TAIL: u64 = 1 << 20;
+
+/// Looks into a block device of `size` bytes, which may be too large to be read from end to end: blank is one whose
+/// first 65 MiB and last 1 MiB are zeros, as after `blkdiscard -z` or on a new disk. `wipefs` alone takes away the
+/// labels that it knows, and leaves the data.
+///
+/// # Errors
+/// Only those of reading.
+pub fn inspect_device(disks: &dyn Disks, device: &Path, size: u64) -> Result<Found> {
+    let reading = || format!("read {}", device.display());
+    let tail_at = size.saturating_sub(DEVICE_TAIL);
+    let tail = read_exact(disks, device, tail_at, size - tail_at)?;
+    if is_raid_member(&tail, size) {
+        return Ok(Found::Other("a member of a RAID"));
+    }
+    if let Some(found) = labelled(&disks.read_at(device, 0, HEAD).doing(reading)?) {
+        return Ok(found);
+    }
+    let mut blank = tail.iter().all(|b| *b == 0);
+    let (mut at, end) = (0, DEVICE_HEAD.min(size));
+    while blank && at < end {
+        let len = (end - at).min(1 << 20);
+        blank = read_exact(disks, device, at, len)?.iter().all(|b| *b == 0);
+        at += len;
+    }
+    Ok(if blank { Found::Blank } else { Found::Other("data of an unknown kind") })
+}
+
+fn read_exact(disks: &dyn Disks, device: &Path, at: u64, len: u64) -> Result<Vec<u8>> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let bytes = disks.read_at(device, at, len).doing(|| format!("read {}", device.display()))?;
+    match bytes.len() == len {
+        true => Ok(bytes),
+        false => Err(Error::InUse(format!("{} became shorter while it was read", device.display()))),
+    }
+}
+
+/// Whether the last MiB of a device of `size` bytes has a superblock of Linux RAID (md(4)) in a version that keeps it
+/// at the end: then the filesystem that seems to begin at byte 0 is the array's, and mounting one member breaks the
+/// mirror.
+fn is_raid_member(tail: &[u8], size: u64) -> bool {
+    const MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
+    const KIB: u64 = 1024;
+    // Version 0.90, and version 1.0.
+    let places = [
+        (size & !(64 * KIB - 1)).checked_sub(64 * KIB),
+        size.checked_sub(8 * KIB).map(|at| at & !(4 * KIB - 1)),
+    ];
+    let start = size - tail.len() as u64;
+    places.into_iter().flatten().any(|place| {
+        let at = place.checked_sub(start).and_then(|at| usize::try_from(at).ok());
+        at.and_then(|at| tail.get(at..at + 4)) == Some(&MAGIC)
+    })
 }
 
 /// Whether every data extent reads as zeros. Only reached where there are extents without a known label:
@@ -187,6 +247,21 @@ mod tests {
             Some(Found::Filesystem { fs_type: FsType::Btrfs, bytes: 77, errors: false })
         );
         assert_eq!(superblock(&[0; HEAD]), None);
+    }
+
+    #[test]
+    fn a_raid_keeps_its_superblock_at_the_end() {
+        const MIB: usize = 1 << 20;
+        let size = (10 * MIB + 512) as u64;
+        let mut tail = vec![0; MIB];
+        assert!(!is_raid_member(&tail, size));
+        for at in [10 * MIB - 65536, (10 * MIB + 512 - 8192) & !4095] {
+            let at = at - (9 * MIB + 512);
+            tail[at..at + 4].copy_from_slice(&0xa92b_4efc_u32.to_le_bytes());
+            assert!(is_raid_member(&tail, size));
+            tail.fill(0);
+        }
+        assert!(!is_raid_member(&[0; 512], 512));
     }
 
     proptest! {

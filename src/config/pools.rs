@@ -1,20 +1,27 @@
 //! `--pool`, `--reserve` and `--overcommit`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Flag, fields};
 use crate::cli::ServeArgs;
-use crate::model::{PoolName, PoolSettings, Reserve, parse_quantity};
+use crate::model::{
+    FsType, GRANULARITY, PoolKind, PoolName, PoolSettings, Reserve, Settings, format_bytes, parse_quantity,
+};
 
 const POOL: Flag = Flag("--pool", "HOSTLOOP_POOLS");
 /// More than this many bytes promised for each that exists is a typing error.
 const MAX_OVERCOMMIT: f64 = 1000.0;
+
+/// Names that an image cannot have: the driver truncates or replaces files with these names.
+const TAKEN_NAMES: [&str; 1] = ["lock"];
+const TAKEN_ENDS: [&str; 2] = [".hostloop-lock", ".hostloop-new"];
 
 /// Every pool, the default one (which is the data directory) first.
 pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSettings>, ConfigError> {
     let default = PoolSettings {
         name: PoolName::default(),
         path: data_dir.to_owned(),
+        kind: PoolKind::Directory,
         reserve: reserve(&args.reserve).map_err(|e| Flag("--reserve", "HOSTLOOP_RESERVE").wrong(e))?,
         overcommit: overcommit(&args.overcommit)
             .map_err(|e| Flag("--overcommit", "HOSTLOOP_OVERCOMMIT").wrong(e))?,
@@ -34,24 +41,81 @@ pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSetting
     Ok(pools)
 }
 
-/// One `NAME=PATH[,reserve=…][,overcommit=…]`; what it leaves out is as in the default pool.
+/// One `NAME=PATH[,OPTION=VALUE]...`; what it leaves out is as in the default pool, whose directory is the data
+/// directory.
 fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
     let mut parts = text.split(',');
     let (name, path) = parts.next().and_then(|part| part.split_once('=')).ok_or("write it as NAME=PATH")?;
     let name: PoolName = name.parse().map_err(|e: crate::model::InvalidPoolName| e.to_string())?;
     let mut pool = PoolSettings { name, path: fields::absolute(path)?, ..default.clone() };
+    let (mut kind, mut size, mut fs) = (None, None, None);
     for option in parts {
         match option.split_once('=') {
             Some(("reserve", value)) => pool.reserve = reserve(value)?,
             Some(("overcommit", value)) => pool.overcommit = overcommit(value)?,
+            Some(("kind", value)) => kind = Some(value),
+            Some(("size", value)) => size = Some(value),
+            Some(("fs", value)) => fs = Some(value),
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of a pool, use reserve=SIZE|PERCENT% or overcommit=RATIO"
+                    "{option:?} is no option of a pool, use reserve=SIZE|PERCENT%, overcommit=RATIO, \
+                     kind=image|device, size=SIZE or fs=xfs|btrfs"
                 ));
             }
         }
     }
+    let medium = pool.path.clone();
+    pool.kind = match kind.unwrap_or("directory") {
+        "directory" => match size.map(|_| "size").or(fs.map(|_| "fs")) {
+            Some(option) => {
+                return Err(format!("{option}= is for a pool that hostloop makes, add kind=image"));
+            }
+            None => PoolKind::Directory,
+        },
+        "image" => image(medium, size, fs)?,
+        "device" => device(medium, size, fs)?,
+        other => return Err(format!("{other:?} is no kind of a pool, use directory, image or device")),
+    };
+    if pool.kind.medium().is_some() {
+        pool.path = default.path.join(Settings::POOLS_DIR).join(pool.name.as_str());
+    }
     Ok(pool)
+}
+
+fn image(file: PathBuf, size: Option<&str>, fs: Option<&str>) -> Result<PoolKind, String> {
+    let fs_type = managed_fs_type(fs)?;
+    let size = size.ok_or("an image needs a size, add size=SIZE such as size=200Gi")?;
+    let bytes = parse_quantity(size).map_err(|e| e.to_string())?;
+    let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or("its size is too large")?;
+    let least = fs_type.minimum_bytes();
+    if bytes < least {
+        let least = format_bytes(least);
+        return Err(format!("{size:?} is too small for {fs_type}, use at least {least}"));
+    }
+    let name = file.file_name().and_then(|name| name.to_str()).ok_or("the name of the image is no text")?;
+    if TAKEN_NAMES.contains(&name) || TAKEN_ENDS.iter().any(|end| name.ends_with(end)) {
+        return Err(format!("the driver itself has files named like {name:?}, choose another name"));
+    }
+    Ok(PoolKind::Image { file, bytes, fs_type })
+}
+
+fn device(device: PathBuf, size: Option<&str>, fs: Option<&str>) -> Result<PoolKind, String> {
+    match size {
+        Some(_) => Err("a device has the size that it has, leave size= out".to_owned()),
+        None => Ok(PoolKind::Device { device, fs_type: managed_fs_type(fs)? }),
+    }
+}
+
+/// The filesystem of a managed pool, which is there for the sake of reflinks.
+fn managed_fs_type(fs: Option<&str>) -> Result<FsType, String> {
+    match fs.unwrap_or("xfs").parse() {
+        Ok(FsType::Ext4) => {
+            Err("ext4 cannot share blocks between files, which instant copies need: use fs=xfs or fs=btrfs"
+                .to_owned())
+        }
+        Ok(fs_type) => Ok(fs_type),
+        Err(_) => Err(format!("fs={} is not supported, use fs=xfs or fs=btrfs", fs.unwrap_or_default())),
+    }
 }
 
 /// Why two pools cannot be together.
@@ -64,20 +128,32 @@ fn conflict(new: &PoolSettings, other: &PoolSettings) -> Option<String> {
     if new.name == other.name {
         return Some(format!("the name {:?} is given twice", new.name.as_str()));
     }
-    let what = if new.path == other.path {
-        "the same directory as"
-    } else if new.path.starts_with(&other.path) {
-        "inside the directory of"
-    } else if other.path.starts_with(&new.path) {
-        "around the directory of"
-    } else {
-        return None;
+    let (ours, theirs) = (new.kind.medium(), other.kind.medium());
+    let what = match (ours, theirs) {
+        (Some(ours), Some(theirs)) if ours == theirs => "on the same image or device as",
+        (Some(_), Some(_)) => return None,
+        (Some(medium), None) if is_kept_from(medium, other) => "in what belongs to",
+        (None, Some(medium)) if is_kept_from(medium, new) => "around the image of",
+        (Some(_), None) | (None, Some(_)) => return None,
+        (None, None) if new.path == other.path => "the same directory as",
+        (None, None) if new.path.starts_with(&other.path) => "inside the directory of",
+        (None, None) if other.path.starts_with(&new.path) => "around the directory of",
+        (None, None) => return None,
     };
-    Some(format!(
-        "it is {what} the pool {:?} ({}), choose another one",
-        other.name.as_str(),
-        other.path.display()
-    ))
+    let path = theirs.unwrap_or(&other.path).display();
+    Some(format!("it is {what} the pool {:?} ({path}), choose another one", other.name.as_str()))
+}
+
+/// Whether an image or device lies where a directory pool has its own files: it may lie beside them, but not among
+/// the volumes, the snapshots, the other pools or the state, and not in the place of the directory itself.
+fn is_kept_from(medium: &Path, pool: &PoolSettings) -> bool {
+    let Ok(inside) = medium.strip_prefix(&pool.path) else { return false };
+    match inside.components().next().map(|first| first.as_os_str().to_string_lossy()) {
+        None => true,
+        Some(first) => {
+            ["volumes", "snapshots", Settings::POOLS_DIR].contains(&&*first) || first.starts_with("state.")
+        }
+    }
 }
 
 fn reserve(text: &str) -> Result<Reserve, String> {

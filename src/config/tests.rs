@@ -2,14 +2,14 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::model::Reserve;
+use crate::model::{FsType, PoolKind, Reserve};
 use crate::telemetry::{LogFormat, LogLevel};
 
 fn serve(flags: &[&str]) -> Result<Config, ConfigError> {
     let words = ["hostloop", "serve"].iter().chain(flags);
     match Cli::try_parse_from(words).unwrap().command {
         Command::Serve(args) => Config::new(&args, Some("host-1".to_owned())),
-        Command::Selftest(_) => unreachable!(),
+        Command::Selftest(_) | Command::FreezeGuard(_) => unreachable!(),
     }
 }
 
@@ -17,7 +17,7 @@ fn selftest(flags: &[&str]) -> Result<SelftestConfig, ConfigError> {
     let words = ["hostloop", "selftest"].iter().chain(flags);
     match Cli::try_parse_from(words).unwrap().command {
         Command::Selftest(args) => SelftestConfig::new(&args),
-        Command::Serve(_) => unreachable!(),
+        Command::Serve(_) | Command::FreezeGuard(_) => unreachable!(),
     }
 }
 
@@ -60,6 +60,28 @@ fn pools_take_what_they_do_not_say_from_the_default() {
             ("c", "/mnt/c", Reserve::Percent(10.0), 1.5),
         ]
     );
+}
+
+#[test]
+fn a_managed_pool_is_mounted_in_the_data_directory() {
+    let flags = ["--data-dir", "/d", "--reserve", "5%", "--pool"];
+    let pools = "a=/d/a.img,kind=image,size=1000Mi;b=/srv/b.img,fs=btrfs,overcommit=2,kind=image,size=300000001;\
+                 c=/dev/disk/by-id/x,kind=device;d=/srv,kind=directory";
+    let settings = serve(&[&flags[..], &[pools]].concat()).unwrap().settings;
+    let found: Vec<_> = settings.pools.iter().map(|p| (p.path.to_str().unwrap(), p.kind.clone())).collect();
+    let image = |file: &str, bytes, fs_type| PoolKind::Image { file: file.into(), bytes, fs_type };
+    assert_eq!(
+        found,
+        [
+            ("/d", PoolKind::Directory),
+            ("/d/pools/a", image("/d/a.img", 1000 << 20, FsType::Xfs)),
+            // Rounded up to whole blocks.
+            ("/d/pools/b", image("/srv/b.img", 300_003_328, FsType::Btrfs)),
+            ("/d/pools/c", PoolKind::Device { device: "/dev/disk/by-id/x".into(), fs_type: FsType::Xfs }),
+            ("/srv", PoolKind::Directory),
+        ]
+    );
+    assert_eq!((settings.pools[2].reserve, settings.pools[2].overcommit), (Reserve::Percent(5.0), 2.0));
 }
 
 #[test]
@@ -123,7 +145,32 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--pool", "A=/mnt/a", "pool name"),
     ("--pool", "default=/mnt/a", "--data-dir"),
     ("--pool", "a=mnt", "absolute path"),
-    ("--pool", "a=/mnt/a,size=3", "reserve="),
+    ("--pool", "a=/mnt/a,colour=red", "reserve="),
+    ("--pool", "a=/mnt/a,size=3", "kind=image"),
+    ("--pool", "a=/mnt/a,fs=xfs", "kind=image"),
+    ("--pool", "a=/mnt/a,kind=directory,fs=xfs", "kind=image"),
+    ("--pool", "a=/mnt/a,kind=zfs", "no kind"),
+    ("--pool", "a=/a.img,kind=image", "size="),
+    ("--pool", "a=/a.img,kind=image,size=1TB", "no size"),
+    ("--pool", "a=/a.img,kind=image,size=299Mi", "at least 300 Mi"),
+    ("--pool", "a=/a.img,kind=image,size=255Mi,fs=btrfs", "at least 256 Mi"),
+    ("--pool", "a=/a.img,kind=image,size=1Gi,fs=ext4", "cannot share blocks"),
+    ("--pool", "a=/a.img,kind=image,size=1Gi,fs=zfs", "fs=xfs"),
+    ("--pool", "a=a.img,kind=image,size=1Gi", "absolute path"),
+    ("--pool", "a=/srv/lock,kind=image,size=1Gi", "another name"),
+    ("--pool", "a=/srv/b.img.hostloop-lock,kind=image,size=1Gi", "another name"),
+    ("--pool", "a=/srv/b.img.hostloop-new,kind=image,size=1Gi", "another name"),
+    ("--pool", "a=/dev/sdb,kind=device,size=1Gi", "leave size= out"),
+    ("--pool", "a=/dev/sdb,kind=device,fs=ext4", "cannot share blocks"),
+    ("--pool", "a=/dev/sdb,kind=device;b=/dev/sdb,kind=device", "same image or device"),
+    ("--pool", "a=/a.img,kind=image,size=1Gi;b=/a.img,kind=image,size=1Gi", "same image or device"),
+    ("--pool", "a=/var/lib/hostloop/volumes/a,kind=image,size=1Gi", "belongs to the pool \"default\""),
+    ("--pool", "a=/var/lib/hostloop/snapshots/a,kind=image,size=1Gi", "belongs to"),
+    ("--pool", "a=/var/lib/hostloop/pools/b/a,kind=image,size=1Gi", "belongs to"),
+    ("--pool", "a=/var/lib/hostloop/state.jsonl,kind=image,size=1Gi", "belongs to"),
+    ("--pool", "b=/mnt/b;a=/mnt/b/volumes/x,kind=image,size=1Gi", "belongs to the pool \"b\""),
+    ("--pool", "a=/mnt/b/volumes/x,kind=image,size=1Gi;b=/mnt/b", "around the image"),
+    ("--pool", "default=/a.img,kind=image,size=1Gi", "--data-dir"),
     ("--pool", "a=/mnt/a,reserve=x", "no size"),
     ("--pool", "a=/mnt/a,overcommit=0", "ratio"),
     ("--pool", "a=/mnt/a;a=/mnt/b", "twice"),

@@ -1,18 +1,27 @@
 //! How much a pool can still promise.
 //!
-//! A pool can give its volumes `P` bytes: what is free now, less the reserve, plus what its volumes have
-//! allocated already. Of these, thick volumes own their full size `T`; thin ones may be promised `R` times the
-//! rest, where `R` is the pool's over-commit ratio, and have been promised `N`. So there is room for
+//! A pool can give `P` bytes: what is free now, less the reserve, plus what its volumes
+//! and snapshots have allocated already, blocks that several share counted once. Of these, thick volumes own their
+//! full size `T`, and snapshots what they keep allocated, `S`, blocks that several snapshots share counted once, but
+//! also where a volume has them too: once that is written to, it needs blocks of its own. Thin volumes may be promised `R` times the rest, where `R` is the pool's
+//! over-commit ratio, and have been promised `N`. So there is room for
 //!
-//! - a thin volume of `R × (P − T) − N` bytes;
-//! - a thick volume of `P − T − N / R` bytes, and never more than is free now.
+//! - a thin volume of `R × (P − T − S) − N` bytes;
+//! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
+//! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
 //!
-//! Directory volumes are promised nothing: what they take shows as less free space.
+//! Directories are promised nothing: what they take shows as less free space.
+//!
+//! A thick volume that shares blocks needs new ones to be rewritten. Only in a managed pool without over-commit is
+//! it sure that those stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they
+//! and their snapshots get blocks of their own.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::tally::{self, Tally};
 use super::{Driver, Pool};
 use crate::backend::VolumePaths;
 use crate::error::{Error, OsContext, Result};
@@ -33,12 +42,21 @@ struct Budget {
 }
 
 impl Budget {
+    /// `P − T − S`
+    fn unowned(self) -> u64 {
+        self.usable.saturating_sub(self.promised.thick_bytes).saturating_sub(self.promised.snapshot_bytes)
+    }
+
+    /// What is not promised to anybody: `P − T − S − N / R`.
+    fn rest(self) -> u64 {
+        // f64 is exact to 2^53 bytes (8 PiB), and errs by less than a block far beyond.
+        (self.unowned() as f64 - self.promised.thin_bytes as f64 / self.overcommit).max(0.0) as u64
+    }
+
     /// The largest volume of this kind for which there is room.
     fn room(self, backend: BackendKind, provisioning: Provisioning) -> u64 {
-        let Totals { thin_bytes, thick_bytes } = self.promised;
-        let rest = self.usable.saturating_sub(thick_bytes) as f64;
-        // f64 is exact to 2^53 bytes (8 PiB), and errs by less than a block far beyond.
-        let thick = (rest - thin_bytes as f64 / self.overcommit).max(0.0) as u64;
+        let (thin_bytes, rest) = (self.promised.thin_bytes, self.unowned() as f64);
+        let thick = self.rest();
         match (backend, provisioning) {
             (BackendKind::Loop, Provisioning::Thin) if self.free == 0 => 0,
             (BackendKind::Loop, Provisioning::Thin) => {
@@ -58,9 +76,30 @@ pub(super) struct Ledger {
 #[derive(Default)]
 struct State {
     /// Admitted, but not yet in the store.
-    reserved: HashMap<PoolName, Totals>,
-    /// `P`, measured by a stat of every image: kept for a while, since writes of our own volumes do not change it.
+    reserved: HashMap<PoolName, Reserved>,
+    /// `P`, measured by a look at every image: kept for a while, since writes of our own volumes do not change it.
     usable: HashMap<PoolName, Measured>,
+}
+
+impl State {
+    fn hold(&mut self, shared: &Arc<Mutex<State>>, pool: &Pool, held: Reserved) -> Reservation {
+        let reserved = self.reserved.entry(pool.name.clone()).or_default();
+        let totals = &mut reserved.promised;
+        totals.thin_bytes = totals.thin_bytes.saturating_add(held.promised.thin_bytes);
+        totals.thick_bytes = totals.thick_bytes.saturating_add(held.promised.thick_bytes);
+        totals.snapshot_bytes = totals.snapshot_bytes.saturating_add(held.promised.snapshot_bytes);
+        reserved.copying = reserved.copying.saturating_add(held.copying);
+        Reservation { state: Arc::clone(shared), pool: pool.name.clone(), held }
+    }
+}
+
+/// What is held for work that runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reserved {
+    /// Promises that are not in the store yet.
+    promised: Totals,
+    /// Bytes that copies which run may still allocate.
+    copying: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -68,109 +107,235 @@ struct Measured {
     at: Instant,
     cost: Duration,
     usable: u64,
+    /// What the snapshots keep, blocks that several have counted once: they never change.
+    kept: u64,
+    /// What their records said at that time.
+    recorded: u64,
 }
 
 impl Measured {
+    /// `S` now: what was measured, and in full what was recorded since.
+    fn snapshots(&self, recorded: u64) -> u64 {
+        self.kept.saturating_add(recorded.saturating_sub(self.recorded))
+    }
+
     /// Good for a second, and longer where measuring is dear, so that it takes at most a twentieth of the time.
     fn is_fresh(&self) -> bool {
         self.at.elapsed() < Duration::from_secs(1).max(self.cost * 20)
     }
 }
 
-/// Room for a volume, held until its record is in the store (or forgotten).
+/// Room that is held until the value is dropped: the promise until its record is in the store, the bytes of a copy
+/// until the copy has ended.
 pub(super) struct Reservation {
     state: Arc<Mutex<State>>,
     pool: PoolName,
-    promise: Totals,
+    held: Reserved,
+}
+
+impl Reservation {
+    /// The record is in the store and counts there.
+    pub(super) fn recorded(&mut self) {
+        let promised = std::mem::take(&mut self.held.promised);
+        self.give_back(promised, 0);
+    }
+
+    fn give_back(&self, promised: Totals, copying: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reserved) = state.reserved.get_mut(&self.pool) else { return };
+        let totals = &mut reserved.promised;
+        totals.thin_bytes = totals.thin_bytes.saturating_sub(promised.thin_bytes);
+        totals.thick_bytes = totals.thick_bytes.saturating_sub(promised.thick_bytes);
+        totals.snapshot_bytes = totals.snapshot_bytes.saturating_sub(promised.snapshot_bytes);
+        reserved.copying = reserved.copying.saturating_sub(copying);
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reserved) = state.reserved.get_mut(&self.pool) {
-            reserved.thin_bytes = reserved.thin_bytes.saturating_sub(self.promise.thin_bytes);
-            reserved.thick_bytes = reserved.thick_bytes.saturating_sub(self.promise.thick_bytes);
+        self.give_back(self.held.promised, self.held.copying);
+    }
+}
+
+/// What is to be made in a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Want {
+    /// A volume of this kind, or so many bytes more of one.
+    Volume(BackendKind, Provisioning, u64),
+    /// A snapshot that keeps so many bytes allocated; of a directory nothing is promised.
+    Snapshot(BackendKind, u64),
+}
+
+impl Want {
+    fn of(volume: &Volume, bytes: u64) -> Self {
+        Want::Volume(volume.parameters.backend, volume.parameters.provisioning, bytes)
+    }
+
+    /// The bytes, and what they are for.
+    fn describe(self) -> (u64, &'static str) {
+        match self {
+            Want::Volume(BackendKind::Directory, _, bytes) => (bytes, "directory volume"),
+            Want::Volume(_, Provisioning::Thin, bytes) => (bytes, "thin volume"),
+            Want::Volume(_, Provisioning::Thick, bytes) => (bytes, "thick volume"),
+            Want::Snapshot(_, bytes) => (bytes, "snapshot"),
+        }
+    }
+
+    fn promise(self) -> Totals {
+        let none = Totals::default();
+        match self {
+            Want::Volume(BackendKind::Directory, ..) | Want::Snapshot(BackendKind::Directory, _) => none,
+            Want::Volume(_, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
+            Want::Volume(_, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
+            Want::Snapshot(_, bytes) => Totals { snapshot_bytes: bytes, ..none },
         }
     }
 }
 
 impl Driver {
-    /// Holds room for `bytes` more of a volume.
+    /// Holds room for what is to be made, and for the bytes that have to be `copied` into blocks of their own for it.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED where the pool cannot promise that much.
-    pub(super) fn reserve(&self, pool: &Pool, volume: &Volume, bytes: u64) -> Result<Reservation> {
-        let (backend, provisioning) = (volume.parameters.backend, volume.parameters.provisioning);
-        let usable = self.usable(pool)?;
+    /// RESOURCE_EXHAUSTED where the pool cannot promise that much, or has no room for the copy.
+    pub(super) fn reserve(&self, pool: &Pool, want: Want, copied: u64) -> Result<Reservation> {
+        let measured = self.measured(pool)?;
         let mut state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = self.budget(pool, &state, usable)?.room(backend, provisioning);
+        let budget = self.budget(pool, &state, measured)?;
+        let (bytes, what) = want.describe();
+        let room = match want {
+            Want::Volume(backend, provisioning, _) => budget.room(backend, provisioning),
+            Want::Snapshot(BackendKind::Directory, _) => budget.free,
+            Want::Snapshot(BackendKind::Loop, _) => budget.rest(),
+        };
+        let exhausted = |room, what, bytes| {
+            let (room, bytes) = (format_bytes(room), format_bytes(bytes));
+            Err(Error::Exhausted(format!(
+                "pool {} has room for a {what} of {room}, not of {bytes}",
+                pool.name
+            )))
+        };
         if bytes > room {
+            return exhausted(room, what, bytes);
+        }
+        if copied > budget.free {
+            return exhausted(budget.free, "copy", copied);
+        }
+        let held = Reserved { promised: want.promise(), copying: copied };
+        Ok(state.hold(&self.capacity.state, pool, held))
+    }
+
+    /// [`reserve`](Self::reserve) for what a thin volume is to become, whose promise of now ends with it.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub(super) fn reserve_instead(
+        &self,
+        pool: &Pool,
+        want: Want,
+        copied: u64,
+        thin: &Volume,
+    ) -> Result<Reservation> {
+        let measured = self.measured(pool)?;
+        let mut state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.budget(pool, &state, measured)?;
+        budget.promised.thin_bytes = budget.promised.thin_bytes.saturating_sub(thin.capacity_bytes);
+        let (bytes, what) = want.describe();
+        // Most of it may be allocated already, so that free space limits only what is missing.
+        let room = budget.rest();
+        if bytes > room || copied > budget.free {
+            let (room, bytes) = (format_bytes(room.min(budget.free)), format_bytes(bytes.max(copied)));
             return Err(Error::Exhausted(format!(
-                "pool {} has room for a {} volume of {}, not of {}",
-                pool.name,
-                if backend == BackendKind::Directory { backend.as_str() } else { provisioning.as_str() },
-                format_bytes(room),
-                format_bytes(bytes),
+                "pool {} has room for a {what} of {room}, not of {bytes}",
+                pool.name
             )));
         }
-        let promise = match (backend, provisioning) {
-            (BackendKind::Loop, Provisioning::Thin) => Totals { thin_bytes: bytes, thick_bytes: 0 },
-            (BackendKind::Loop, Provisioning::Thick) => Totals { thin_bytes: 0, thick_bytes: bytes },
-            (BackendKind::Directory, _) => Totals::default(),
-        };
-        let reserved = state.reserved.entry(pool.name.clone()).or_default();
-        reserved.thin_bytes += promise.thin_bytes;
-        reserved.thick_bytes += promise.thick_bytes;
-        Ok(Reservation { state: Arc::clone(&self.capacity.state), pool: pool.name.clone(), promise })
+        let held = Reserved { promised: want.promise(), copying: copied };
+        Ok(state.hold(&self.capacity.state, pool, held))
+    }
+
+    /// Whether other files have blocks of this image too.
+    pub(super) fn has_shared_extents(&self, image: &Path) -> Result<bool> {
+        let mut shared = false;
+        let seen = tally::each_extent(&self.os, image, true, |extent| shared |= extent.shared);
+        seen.doing(|| format!("read the extents of {}", image.display())).map(|()| shared)
+    }
+
+    /// [`reserve`](Self::reserve) for so many bytes more of a volume.
+    pub(super) fn reserve_volume(&self, pool: &Pool, volume: &Volume, bytes: u64) -> Result<Reservation> {
+        self.reserve(pool, Want::of(volume, bytes), 0)
     }
 
     /// The largest volume of this kind for which the pool has room.
     pub(super) fn room(&self, pool: &Pool, backend: BackendKind, provisioning: Provisioning) -> Result<u64> {
-        let usable = self.usable(pool)?;
+        let measured = self.measured(pool)?;
         let state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.budget(pool, &state, usable)?.room(backend, provisioning))
+        Ok(self.budget(pool, &state, measured)?.room(backend, provisioning))
     }
 
-    fn budget(&self, pool: &Pool, state: &State, usable: u64) -> Result<Budget> {
+    fn budget(&self, pool: &Pool, state: &State, measured: Measured) -> Result<Budget> {
         let reserved = state.reserved.get(&pool.name).copied().unwrap_or_default();
         let stored = self.store.totals(&pool.name);
         let promised = Totals {
-            thin_bytes: stored.thin_bytes + reserved.thin_bytes,
-            thick_bytes: stored.thick_bytes + reserved.thick_bytes,
+            thin_bytes: stored.thin_bytes + reserved.promised.thin_bytes,
+            thick_bytes: stored.thick_bytes + reserved.promised.thick_bytes,
+            snapshot_bytes: measured.snapshots(stored.snapshot_bytes) + reserved.promised.snapshot_bytes,
         };
         let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let free = space.available.saturating_sub(pool.reserve.bytes(space.total));
-        Ok(Budget { usable, free, promised, overcommit: pool.overcommit })
+        let free =
+            space.available.saturating_sub(pool.reserve.bytes(space.total)).saturating_sub(reserved.copying);
+        Ok(Budget { usable: measured.usable, free, promised, overcommit: pool.overcommit })
     }
 
-    /// `P`: free space and the images' allocated bytes, measured together.
-    fn usable(&self, pool: &Pool) -> Result<u64> {
+    /// Forgets what was measured, after a change that moves bytes between what counts and what does not.
+    pub(super) fn measure_again(&self, pool: &PoolName) {
+        self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner).usable.remove(pool);
+    }
+
+    /// What the pool can give and what its snapshots keep, measured together.
+    fn measured(&self, pool: &Pool) -> Result<Measured> {
         let fresh = |state: &State| state.usable.get(&pool.name).copied().filter(Measured::is_fresh);
         if let Some(measured) = fresh(&self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(measured.usable);
+            return Ok(measured);
         }
         let started = Instant::now();
+        let recorded = self.store.totals(&pool.name).snapshot_bytes;
         let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let mut allocated = 0;
-        for volume in self
-            .store
-            .volumes()
-            .iter()
-            .filter(|v| v.parameters.backend == BackendKind::Loop && *v.pool() == pool.name)
-        {
-            let image = VolumePaths::new(&pool.path, &volume.id).image();
-            let stat = self.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
-            allocated += stat.map_or(0, |stat| stat.allocated);
+        let volumes = self.store.volumes().into_iter();
+        let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend == BackendKind::Loop);
+        let volumes: Vec<Arc<Volume>> = volumes.collect();
+        let snapshots = self.snapshot_images(pool);
+        // Without copies no two images can share a block, and a stat of each tells all.
+        let shares = pool.reflink && (!snapshots.is_empty() || volumes.iter().any(|v| v.source.is_some()));
+        let mut tally = Tally::new(&self.os, shares);
+        snapshots.iter().try_for_each(|image| tally.add(image))?;
+        let kept = tally.total();
+        for volume in volumes {
+            tally.add(&VolumePaths::new(&pool.path, &volume.id).image())?;
         }
-        let usable = (space.available + allocated).saturating_sub(pool.reserve.bytes(space.total));
-        let measured = Measured { at: Instant::now(), cost: started.elapsed(), usable };
-        self.capacity
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .usable
-            .insert(pool.name.clone(), measured);
-        Ok(usable)
+        let usable =
+            space.available.saturating_add(tally.total()).saturating_sub(pool.reserve.bytes(space.total));
+        let measured = Measured { at: Instant::now(), cost: started.elapsed(), usable, kept, recorded };
+        let mut state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.usable.insert(pool.name.clone(), measured);
+        Ok(measured)
+    }
+
+    fn snapshot_images(&self, pool: &Pool) -> Vec<PathBuf> {
+        let snapshots = self.store.snapshots().into_iter();
+        let here = snapshots.filter(|s| s.pool == pool.name && s.content.backend() == BackendKind::Loop);
+        here.map(|snapshot| VolumePaths::of_snapshot(&pool.path, &snapshot.id).image()).collect()
+    }
+
+    /// What a snapshot of this image would keep that no other snapshot keeps already.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn not_kept_yet(&self, pool: &Pool, image: &Path) -> Result<u64> {
+        let mut tally = Tally::new(&self.os, true);
+        self.snapshot_images(pool).iter().try_for_each(|image| tally.add(image))?;
+        let kept = tally.total();
+        tally.add(image)?;
+        Ok(tally.total().saturating_sub(kept))
     }
 }
 
@@ -182,7 +347,12 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn budget(usable: u64, free: u64, thin: u64, thick: u64, overcommit: f64) -> Budget {
-        Budget { usable, free, promised: Totals { thin_bytes: thin, thick_bytes: thick }, overcommit }
+        Budget {
+            usable,
+            free,
+            promised: Totals { thin_bytes: thin, thick_bytes: thick, snapshot_bytes: 0 },
+            overcommit,
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Driver {
         }
         let bytes = size.choose(Volume::minimum_bytes(&volume.content), self.settings.max_volume_bytes)?;
         let pool = self.pools.require(volume.pool())?;
-        let _reservation = self.reserve(pool, &volume, bytes - volume.capacity_bytes)?;
+        let _reservation = self.reserve_volume(pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         backend.grow(place, bytes)?;

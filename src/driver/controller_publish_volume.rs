@@ -84,6 +84,7 @@ mod tests {
             parameters: VolumeParameters::default(),
             capabilities: Vec::new(),
             block_size: 512,
+            source: None,
             attachments,
         }
     }

@@ -2,36 +2,50 @@
 
 use std::sync::Arc;
 
+use super::lock::Mode;
+use super::origin::{self, Origin};
 use super::{Driver, after_undo, check};
 use crate::backend::backend_of;
-use crate::error::{Error, OsContext, Result};
-use crate::model::request::CreateVolume;
+use crate::error::{Error, Result};
+use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    AccessType, Capability, Content, MountFlags, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
+    AccessType, Capability, Consistency, Content, MountFlags, Phase, SizeRange, Volume, VolumeId,
+    VolumeParameters, VolumeSource,
 };
 use crate::store::Durability;
 
-/// What a new volume is made from; also for an inline volume.
+/// What a new volume is to be; also for an inline volume.
 pub(super) struct Wanted {
     pub(super) id: VolumeId,
     pub(super) name: String,
     pub(super) size: SizeRange,
     pub(super) capabilities: Vec<Capability>,
     pub(super) parameters: VolumeParameters,
+    pub(super) source: Option<Source>,
+    pub(super) consistency: Consistency,
 }
 
 impl Driver {
-    /// Makes a volume, or finds the one that an earlier call with the same name made.
+    /// Makes a volume, or finds the one that an earlier call with the same name made. A copy goes on when its caller
+    /// gives up: a retry is answered ABORTED, with the progress, until the copy has ended, and then gets the volume.
     ///
     /// # Errors
     /// ALREADY_EXISTS where the name is taken by a volume that does not fit; INVALID_ARGUMENT for capabilities
-    /// or parameters that no volume can have; OUT_OF_RANGE for the size; RESOURCE_EXHAUSTED without room, or
-    /// where the requirement names other nodes only. After any error nothing of the volume is left.
+    /// or parameters that no volume can have, or that the source cannot become; NOT_FOUND for the source;
+    /// OUT_OF_RANGE for the size; RESOURCE_EXHAUSTED without room, or where the requirement names other nodes only.
+    /// After any error nothing of the volume is left.
     pub fn create_volume(&self, request: CreateVolume) -> Result<Arc<Volume>> {
         let id = VolumeId::of_name(&self.node_key, &request.name);
-        let _guard = self.lock(&id)?;
-        let CreateVolume { name, size, capabilities, parameters, topology } = request;
-        let wanted = Wanted { id, name, size, capabilities, parameters };
+        let CreateVolume { name, size, capabilities, parameters, source, consistency, topology } = request;
+        let named = source.as_ref().and_then(|source| origin::named(self, source));
+        let mut keys = vec![(id.as_str(), Mode::Exclusive)];
+        match &named {
+            Some(VolumeSource::Snapshot(source)) => keys.push((source.as_str(), Mode::Shared)),
+            Some(VolumeSource::Volume(source)) => keys.push((source.as_str(), Mode::Shared)),
+            None => {}
+        }
+        let _guard = self.lock_all(keys)?;
+        let wanted = Wanted { id: id.clone(), name, size, capabilities, parameters, source, consistency };
         let node = &self.settings.node_id;
         let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
         match self.existing(&wanted)? {
@@ -39,7 +53,7 @@ impl Driver {
                 "volume {:?} exists on node {node:?}, which accessibility_requirements leave out",
                 wanted.name
             ))),
-            Some(volume) => fits(&volume, &wanted).map(|()| volume),
+            Some(volume) => fits(&volume, &wanted, named.as_ref()).map(|()| volume),
             None if elsewhere => Err(Error::Exhausted(format!(
                 "accessibility_requirements leave out node {node:?}, the only one here"
             ))),
@@ -59,37 +73,32 @@ impl Driver {
     /// Makes a volume. Its record says `creating` before the first file is made and `ready` after the last is
     /// durable, so a crash anywhere leaves something that start-up removes, or the whole volume.
     pub(super) fn make_volume(&self, wanted: Wanted) -> Result<Arc<Volume>> {
-        let volume = self.design(wanted)?;
+        let consistency = wanted.consistency;
+        let origin = wanted.source.as_ref().map(|source| self.origin(source)).transpose()?;
+        let volume = self.design(wanted, origin.as_ref())?;
         let pool = self.pools.require(volume.pool())?;
-        self.nothing_on_disk(&volume)?;
-        let reservation = self.reserve(pool, &volume, volume.capacity_bytes)?;
-        let volume = self.store.put(volume)?;
-        drop(reservation);
         let paths = self.paths(&volume)?;
-        let made = backend_of(&volume.content)
-            .create(self.place(&volume, &paths))
-            .and_then(|()| Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?));
+        self.nothing_on_disk(&paths)?;
+        let plan = origin.as_ref().map(|origin| self.plan(origin, &volume)).transpose()?;
+        let mut reservation = self.reserve(pool, Self::want(&volume), plan.map_or(0, |(_, bytes)| bytes))?;
+        let volume = self.store.put(volume)?;
+        reservation.recorded();
+        let made = match origin.as_ref().zip(plan) {
+            Some((origin, plan)) => self.copy_origin(origin, &volume, plan, consistency),
+            None => backend_of(&volume.content).create(self.place(&volume, &paths)),
+        };
+        let made =
+            made.and_then(|()| Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?));
         made.map_err(|cause| after_undo(cause, self.remove_volume(&volume)))
     }
 
-    /// Makes sure that no files are where the volume's are to be. Without a record they are not ours to remove:
-    /// perhaps an old state file was restored.
-    fn nothing_on_disk(&self, volume: &Volume) -> Result<()> {
-        let directory = self.paths(volume)?.directory;
-        let looking = || format!("look at {}", directory.display());
-        match self.os.disks.stat(&directory).doing(looking)? {
-            None => Ok(()),
-            Some(_) => Err(Error::InUse(format!(
-                "{} is there, and no record tells of it: move it away if its data are not needed",
-                directory.display()
-            ))),
-        }
-    }
-
     /// The record of a new volume, with everything decided.
-    fn design(&self, wanted: Wanted) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters } = wanted;
-        let content = check::content_for(&parameters, &capabilities)?;
+    fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
+        let Wanted { id, name, size, capabilities, parameters, .. } = wanted;
+        let content = match origin {
+            Some(origin) => origin.content_for(&parameters, &capabilities)?,
+            None => check::content_for(&parameters, &capabilities)?,
+        };
         if let Some(reason) = capabilities.iter().find_map(|c| check::unsupported(&content, &parameters, c)) {
             return Err(Error::Invalid(reason));
         }
@@ -99,8 +108,9 @@ impl Driver {
             tools
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
+        let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
         let capacity_bytes = size.choose(Volume::minimum_bytes(&content), self.settings.max_volume_bytes)?;
-        let block_size = pool.block_size(parameters.direct_io);
+        let block_size = origin.map_or_else(|| pool.block_size(parameters.direct_io), Origin::block_size);
         let capabilities = capabilities.into_iter().map(without_flags).collect();
         let (phase, attachments) = (Phase::Creating, Vec::new());
         Ok(Volume {
@@ -112,6 +122,7 @@ impl Driver {
             parameters,
             capabilities,
             block_size,
+            source: origin.map(Origin::source),
             attachments,
         })
     }
@@ -140,7 +151,7 @@ pub(super) fn without_flags(capability: Capability) -> Capability {
 ///
 /// # Errors
 /// ALREADY_EXISTS with what differs.
-pub(super) fn fits(volume: &Volume, wanted: &Wanted) -> Result<()> {
+pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSource>) -> Result<()> {
     let differs =
         |what: String| Err(Error::AlreadyExists(format!("volume {:?} exists with {what}", wanted.name)));
     if !wanted.size.contains(volume.capacity_bytes) {
@@ -148,6 +159,14 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted) -> Result<()> {
     }
     if volume.parameters != wanted.parameters {
         return differs("other parameters".to_owned());
+    }
+    // A source whose id is none of ours is no volume's.
+    if volume.source.as_ref() != source || wanted.source.is_some() != source.is_some() {
+        return differs(match &volume.source {
+            Some(VolumeSource::Snapshot(id)) => format!("the content of snapshot {id}"),
+            Some(VolumeSource::Volume(id)) => format!("the content of volume {id}"),
+            None => "no content source".to_owned(),
+        });
     }
     match wanted.capabilities.iter().find_map(|c| check::unsupported(&volume.content, &volume.parameters, c))
     {

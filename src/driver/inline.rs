@@ -63,11 +63,13 @@ impl Driver {
             size: inline.size,
             capabilities: vec![request.capability.clone()],
             parameters: inline.parameters,
+            source: None,
+            consistency: crate::model::Consistency::default(),
         };
         let _guard = self.lock(&wanted.id)?;
         match self.existing(&wanted)? {
             Some(volume) => {
-                fits(&volume, &wanted)?;
+                fits(&volume, &wanted, None)?;
                 self.mount_inline(&volume, request)
             }
             None => {

@@ -2,40 +2,61 @@
 //! the volume's lock, which lives inside the work, so that a call whose caller has gone keeps it to the end.
 
 mod attachments;
+mod blocks;
 mod capacity;
 mod check;
 mod controller_expand_volume;
 mod controller_get_volume;
+mod controller_modify_volume;
 mod controller_publish_volume;
 mod controller_unpublish_volume;
+mod create_snapshot;
 mod create_volume;
+mod create_volume_group_snapshot;
+mod cut;
+mod delete_snapshot;
 mod delete_volume;
+mod delete_volume_group_snapshot;
 mod get_capacity;
+mod get_metadata_allocated;
+mod get_metadata_delta;
+mod get_snapshot;
+mod get_volume_group_snapshot;
 mod inline;
+mod list_snapshots;
 mod list_volumes;
 pub mod lock;
+mod managed_pool;
 mod node_expand_volume;
 mod node_get_volume_stats;
 mod node_publish_volume;
 mod node_stage_volume;
 mod node_unpublish_volume;
 mod node_unstage_volume;
+mod origin;
 mod pools;
+mod progress;
 mod recover;
+mod snapshots;
+mod tally;
+mod token;
 mod usage;
 mod validate_volume_capabilities;
 
 pub use pools::{Pool, Pools};
 pub use recover::Recovered;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
-use crate::error::{Error, Result};
-use crate::model::{NodeKey, Settings, Volume, VolumeId};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{
+    GroupSnapshot, NodeKey, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume, VolumeId,
+};
 use crate::os::Os;
 use crate::store::Store;
 use lock::{Guard, Locks, Mode};
@@ -51,6 +72,7 @@ pub struct Driver {
     capacity: capacity::Ledger,
     usage: usage::Cache,
     attachments: attachments::Admission,
+    copies: progress::Copies,
     inline: inline::Gone,
     ready: AtomicBool,
 }
@@ -68,6 +90,7 @@ impl Driver {
             capacity: capacity::Ledger::default(),
             usage: usage::Cache::default(),
             attachments: attachments::Admission::default(),
+            copies: progress::Copies::default(),
             inline: inline::Gone::default(),
             ready: AtomicBool::new(false),
         }
@@ -93,8 +116,43 @@ impl Driver {
     /// # Errors
     /// ABORTED while another operation on it runs (spec.md: the plugin may refuse a second call in flight).
     fn lock(&self, id: &VolumeId) -> Result<Guard> {
-        let keys = [(id.as_str().to_owned(), Mode::Exclusive)];
-        self.locks.try_acquire(keys).map_err(|busy| Error::Busy(format!("volume {}", busy.key)))
+        self.lock_all([(id.as_str(), Mode::Exclusive)])
+    }
+
+    /// Takes volumes and snapshots for one operation, all or none.
+    ///
+    /// # Errors
+    /// ABORTED while another operation that does not go with it runs; for a long copy with its progress.
+    fn lock_all<'a>(&self, keys: impl IntoIterator<Item = (&'a str, Mode)>) -> Result<Guard> {
+        let keys = keys.into_iter().map(|(key, mode)| (key.to_owned(), mode));
+        self.locks.try_acquire(keys).map_err(|lock::Busy { key }| {
+            let kind = match key.split('-').next() {
+                Some("snap") => "snapshot",
+                Some("grp") => "group snapshot",
+                _ => "volume",
+            };
+            let progress = self.copies.describe(&key).map(|progress| format!(" ({progress})"));
+            Error::Busy(format!("{kind} {key}{}", progress.unwrap_or_default()))
+        })
+    }
+
+    /// The id of a snapshot; `None` for text that is none of its ids.
+    fn snapshot_id(&self, snapshot_id: &str) -> Option<SnapshotId> {
+        snapshot_id.parse().ok()
+    }
+
+    /// A snapshot that callers may see.
+    fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
+        let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
+        let snapshot = self.snapshot_id(snapshot_id).and_then(|id| self.store.snapshot(&id));
+        snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
+    }
+
+    /// Whether callers may see a snapshot: a member of a group is there only if the whole group is.
+    fn is_visible(&self, snapshot: &Snapshot) -> bool {
+        let ready = |group: Arc<GroupSnapshot>| group.phase == Phase::Ready;
+        let group = snapshot.group.as_ref();
+        snapshot.is_ready() && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
     }
 
     /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.
@@ -112,17 +170,40 @@ impl Driver {
         self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
     }
 
+    /// The pool that holds this.
+    fn pool_with(&self, name: &PoolName, what: impl Display) -> Result<&Pool> {
+        let missing = || Error::InUse(format!("{what} is in pool {name}; start with --pool {name}=PATH"));
+        self.pools.get(name).ok_or_else(missing)
+    }
+
+    /// The volume's pool.
+    fn pool_of(&self, volume: &Volume) -> Result<&Pool> {
+        self.pool_with(volume.pool(), format_args!("volume {}", volume.id))
+    }
+
     /// The volume's files.
     fn paths(&self, volume: &Volume) -> Result<VolumePaths> {
-        let pool = self.pools.get(volume.pool()).ok_or_else(|| {
-            Error::InUse(format!(
-                "volume {} is in pool {}; start with --pool {}=PATH",
-                volume.id,
-                volume.pool(),
-                volume.pool()
-            ))
-        })?;
-        Ok(VolumePaths::new(&pool.path, &volume.id))
+        Ok(VolumePaths::new(&self.pool_of(volume)?.path, &volume.id))
+    }
+
+    /// The snapshot's files.
+    fn snapshot_paths(&self, snapshot: &Snapshot) -> Result<VolumePaths> {
+        let pool = self.pool_with(&snapshot.pool, format_args!("snapshot {}", snapshot.id))?;
+        Ok(VolumePaths::of_snapshot(&pool.path, &snapshot.id))
+    }
+
+    /// Makes sure that no files are where new ones are to be. Without a record they are not ours to remove: perhaps
+    /// an old state file was restored.
+    fn nothing_on_disk(&self, paths: &VolumePaths) -> Result<()> {
+        let directory = &paths.directory;
+        let looking = || format!("look at {}", directory.display());
+        match self.os.disks.stat(directory).doing(looking)? {
+            None => Ok(()),
+            Some(_) => Err(Error::InUse(format!(
+                "{} is there, and no record tells of it: move it away if its data are not needed",
+                directory.display()
+            ))),
+        }
     }
 
     fn place<'a>(&'a self, volume: &'a Volume, paths: &'a VolumePaths) -> Place<'a> {
@@ -149,8 +230,12 @@ impl Driver {
                 "{path} is not below {dir}, the kubelet's directory (--kubelet-dir)"
             )));
         }
-        let harmful =
-            |pool: &Pool| target.path().starts_with(&pool.path) || pool.path.starts_with(target.path());
+        let harmful = |pool: &Pool| {
+            target.path().starts_with(&pool.path)
+                || pool.path.starts_with(target.path())
+                // What is mounted over an image hides it from the next start.
+                || pool.medium.as_ref().is_some_and(|medium| medium.starts_with(target.path()))
+        };
         match self.pools.iter().find(|pool| harmful(pool)) {
             Some(pool) => {
                 let (path, pool) = (target.path().display(), &pool.name);

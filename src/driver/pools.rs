@@ -1,9 +1,10 @@
-//! The pools: directories whose `volumes/` holds the volumes.
+//! The pools: directories whose `volumes/` holds the volumes and whose `snapshots/` holds the snapshots.
 
 use std::path::{Path, PathBuf};
 
+use super::managed_pool;
 use crate::error::{Error, OsContext, Result};
-use crate::model::{PoolName, Settings};
+use crate::model::{PoolName, PoolSettings, Settings};
 use crate::os::{FileKind, Os};
 use crate::store::Store;
 
@@ -20,6 +21,12 @@ pub struct Pool {
     pub overcommit: f64,
     /// The alignment that direct I/O needs, if the pool's filesystem can do it.
     pub direct_io_alignment: Option<u32>,
+    /// Whether copies can share blocks with what they were made from.
+    pub reflink: bool,
+    /// Whether the filesystem is hostloop's own, so that nobody else can take its space.
+    pub managed: bool,
+    /// The image or device of a managed pool, links resolved.
+    pub medium: Option<PathBuf>,
 }
 
 impl Pool {
@@ -52,32 +59,48 @@ impl std::fmt::Debug for PoolLock {
 }
 
 impl Pools {
-    /// Checks and prepares the pools: each is locked, has its `volumes/`, and holds what the state file says.
+    /// Checks and prepares the pools: a managed one is mounted, each is locked, has its `volumes/` and `snapshots/`, and
+    /// holds what the state file says.
     ///
     /// # Errors
-    /// Where a path is missing or locked by another process, or where a pool that should hold volumes has no
-    /// `volumes/`: then its disk is probably not mounted, and going on would write to the disk below.
+    /// Where a path is missing or locked by another process, or where a pool that should hold volumes or snapshots
+    /// has no directory of them: then its disk is probably not mounted, and going on would write to the disk below.
     pub fn prepare(settings: &Settings, os: &Os, store: &Store) -> Result<Self> {
         let mut locks = Vec::new();
         let mut pools = Vec::new();
-        let volumes = store.volumes();
+        let (volumes, snapshots) = (store.volumes(), store.snapshots());
+        make_directory(os, &settings.data_dir, "frozen", false, &PoolName::default())?;
         for pool in &settings.pools {
+            let in_use = volumes.iter().any(|volume| *volume.pool() == pool.name)
+                || snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
+            let opened = managed_pool::open(os, settings, pool, in_use)?;
+            let (medium, of_it) =
+                opened.map_or((None, Vec::new()), |opened| (Some(opened.medium), opened.locks));
+            locks.extend(of_it.into_iter().map(PoolLock));
             let path = os
                 .disks
                 .canonicalize(&pool.path)
                 .doing(|| format!("pool {}: {}", pool.name, pool.path.display()))?;
-            if pool.name != PoolName::default() {
+            if pool.name != PoolName::default() && medium.is_none() {
                 let lock = os.disks.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?;
                 locks.push(PoolLock(lock));
             }
-            let in_use = volumes.iter().any(|volume| *volume.pool() == pool.name);
-            make_volumes_directory(os, &path, in_use, &pool.name)?;
+            let holds = volumes.iter().any(|volume| *volume.pool() == pool.name);
+            make_directory(os, &path, "volumes", holds, &pool.name)?;
+            let holds = snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
+            make_directory(os, &path, "snapshots", holds, &pool.name)?;
             let direct_io_alignment = os
                 .disks
                 .direct_io_alignment(&path)
                 .doing(|| format!("probe direct I/O in {}", path.display()))?;
-            let (name, reserve, overcommit) = (pool.name.clone(), pool.reserve, pool.overcommit);
-            pools.push(Pool { name, path, reserve, overcommit, direct_io_alignment });
+            let probing = || format!("probe reflinks in {}", path.display());
+            let reflink = os.disks.can_reflink(&path).doing(probing)?;
+            let PoolSettings { name, reserve, overcommit, .. } = pool.clone();
+            let managed = medium.is_some();
+            let prepared =
+                Pool { name, path, reserve, overcommit, direct_io_alignment, reflink, managed, medium };
+            report(os, &prepared, pool.kind.as_str())?;
+            pools.push(prepared);
         }
         let kubelet_dir = settings
             .kubelet_dir
@@ -117,14 +140,29 @@ impl Pools {
     }
 }
 
-fn make_volumes_directory(os: &Os, pool: &Path, in_use: bool, name: &PoolName) -> Result<()> {
-    let directory = pool.join("volumes");
+/// One line for each pool: what it is, and what can be expected of it.
+fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
+    let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+    let space = os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+    // The longest target covers the path; of several at one target the last lies on top.
+    let covering = mounts.iter().filter(|mount| pool.path.starts_with(&mount.target));
+    let mount = covering.max_by_key(|mount| mount.target.components().count());
+    tracing::info!(
+        pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
+        bytes = space.total, available = space.available, reflink = pool.reflink,
+        direct_io = pool.direct_io_alignment.is_some(), "pool"
+    );
+    Ok(())
+}
+
+fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, name: &PoolName) -> Result<()> {
+    let directory = pool.join(place);
     let preparing = || format!("prepare {}", directory.display());
     match os.disks.stat(&directory).doing(preparing)?.map(|stat| stat.kind) {
         Some(FileKind::Directory) => Ok(()),
         Some(_) => Err(Error::InUse(format!("{} is not a directory", directory.display()))),
         None if in_use => Err(Error::InUse(format!(
-            "pool {name} should hold volumes, but {} is missing: is its disk mounted at {}?",
+            "pool {name} should hold {place}, but {} is missing: is its disk mounted at {}?",
             directory.display(),
             pool.display()
         ))),

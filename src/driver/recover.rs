@@ -1,13 +1,14 @@
 //! Start-up: undo what was half made, finish what was half deleted, and take over what a crash left between
 //! the disk and the record.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Driver;
 use crate::backend::backend_of;
 use crate::error::{OsContext, Result};
-use crate::model::{BackendKind, Phase, Volume};
+use crate::model::{BackendKind, Phase, Snapshot, Volume};
 use crate::store::Durability;
 
 /// What start-up found.
@@ -15,7 +16,9 @@ use crate::store::Durability;
 pub struct Recovered {
     /// Volumes in the state file.
     pub volumes: usize,
-    /// Half-made or half-deleted ones that were removed.
+    /// Snapshots in the state file.
+    pub snapshots: usize,
+    /// Half-made or half-deleted ones of either that were removed.
     pub removed: usize,
     /// Ones that need an administrator; each is in the log.
     pub damaged: usize,
@@ -26,6 +29,8 @@ impl Driver {
     /// in the log and left as it is; the others are served.
     pub fn recover(&self) -> Recovered {
         let mut found = Recovered::default();
+        self.thaw_what_was_left();
+        self.recover_snapshots(&mut found);
         for volume in self.store.volumes() {
             found.volumes += 1;
             let result = match volume.phase {
@@ -42,18 +47,93 @@ impl Driver {
         found
     }
 
-    /// Names what lies among the volumes and has no record. It is left alone: a state file may have been restored
-    /// that is older than it.
-    fn report_strangers(&self) {
-        for pool in self.pools.iter() {
-            let directory = pool.path.join("volumes");
-            let known = |name: &String| name.parse().is_ok_and(|id| self.store.get(&id).is_some());
-            match self.os.disks.list(&directory) {
-                Ok(names) => names.iter().filter(|name| !known(name)).for_each(|name| {
-                    tracing::warn!(path = %directory.join(name).display(), "no record tells of this, it is left alone");
-                }),
-                Err(error) => tracing::warn!(pool = %pool.name, %error, "the volumes could not be listed"),
+    /// Thaws the filesystems that an earlier process froze and could not thaw, since its helper ended with it.
+    fn thaw_what_was_left(&self) {
+        let directory = self.frozen_marker("");
+        let thawed = self.os.disks.list(&directory).doing(|| format!("list {}", directory.display()));
+        let thawed = thawed.and_then(|names| names.iter().try_for_each(|name| self.thaw(name)));
+        if let Err(error) = thawed {
+            tracing::error!(%error, "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
+        }
+    }
+
+    fn thaw(&self, name: &str) -> Result<()> {
+        let volume = name.parse().ok().and_then(|id| self.store.get(&id));
+        if let Some(volume) = volume {
+            let paths = self.paths(&volume)?;
+            let uses = backend_of(&volume.content).uses(self.place(&volume, &paths))?;
+            if let Some(mount) = uses.mounts.iter().chain(&uses.partial).next()
+                && self.os.mounts.thaw(&mount.target).doing(|| format!("thaw {}", volume.id))?
+            {
+                tracing::warn!(volume.id = %volume.id, "thawed the filesystem, which an earlier process had left frozen");
             }
+        }
+        let marker = self.frozen_marker(name);
+        self.os.disks.remove_file(&marker).doing(|| format!("remove {}", marker.display()))
+    }
+
+    /// Removes the snapshots and groups that were half made or half deleted: groups first, since a member whose own
+    /// files are whole goes with a group that is not.
+    fn recover_snapshots(&self, found: &mut Recovered) {
+        for group in self.store.groups() {
+            if group.phase == Phase::Ready {
+                continue;
+            }
+            match self.remove_group(&group) {
+                Ok(()) => found.removed += 1,
+                Err(error) => {
+                    found.damaged += 1;
+                    tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
+                }
+            }
+        }
+        for snapshot in self.store.snapshots() {
+            found.snapshots += 1;
+            let result = match snapshot.phase {
+                Phase::Creating | Phase::Deleting => {
+                    self.remove_snapshot(&snapshot).map(|()| found.removed += 1)
+                }
+                Phase::Ready => self.look_at_snapshot(&snapshot),
+            };
+            if let Err(error) = result {
+                found.damaged += 1;
+                tracing::error!(snapshot.id = %snapshot.id, phase = ?snapshot.phase, %error, "snapshot needs attention");
+            }
+        }
+    }
+
+    fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        let paths = self.snapshot_paths(snapshot)?;
+        let file = match snapshot.content.backend() {
+            BackendKind::Loop => paths.image(),
+            BackendKind::Directory => paths.data(),
+        };
+        let gone = || {
+            crate::error::Error::InUse(format!(
+                "its {} is gone; restore it or delete the snapshot",
+                file.display()
+            ))
+        };
+        self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?.map(drop).ok_or_else(gone)
+    }
+
+    /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
+    /// restored that is older than it.
+    fn report_strangers(&self) {
+        let volume = |name: &str| name.parse().is_ok_and(|id| self.store.get(&id).is_some());
+        let snapshot = |name: &str| name.parse().is_ok_and(|id| self.store.snapshot(&id).is_some());
+        for pool in self.pools.iter() {
+            self.report_strangers_in(&pool.path.join("volumes"), volume);
+            self.report_strangers_in(&pool.path.join("snapshots"), snapshot);
+        }
+    }
+
+    fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
+        match self.os.disks.list(directory) {
+            Ok(names) => names.iter().filter(|name| !known(name)).for_each(|name| {
+                tracing::warn!(path = %directory.join(name).display(), "no record tells of this, it is left alone");
+            }),
+            Err(error) => tracing::warn!(path = %directory.display(), %error, "it could not be listed"),
         }
     }
 

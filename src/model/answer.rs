@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Volume;
+use super::{GroupSnapshot, Snapshot, Volume};
 
 /// CSI ValidateVolumeCapabilities: whether the volume can be used as asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,33 @@ pub struct ListPage {
     pub volumes: Vec<Arc<Volume>>,
     /// The token of the page after it; `None` on the last one.
     pub next_token: Option<String>,
+}
+
+/// CSI ListSnapshots: one page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotPage {
+    /// The snapshots on it.
+    pub snapshots: Vec<Arc<Snapshot>>,
+    /// The token of the page after it; `None` on the last one.
+    pub next_token: Option<String>,
+}
+
+/// CSI `VolumeGroupSnapshot`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The group.
+    pub group: Arc<GroupSnapshot>,
+    /// Its members.
+    pub members: Vec<Arc<Snapshot>>,
+}
+
+/// CSI GetMetadataAllocated and GetMetadataDelta: one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockRanges {
+    /// The size of the (target) snapshot's volume in bytes; the same in every message.
+    pub capacity_bytes: u64,
+    /// Start and end in bytes, ascending, without overlap; the first one ends behind `starting_offset`.
+    pub ranges: Vec<std::ops::Range<u64>>,
 }
 
 /// CSI GetCapacity, in bytes.

@@ -41,28 +41,13 @@ pub struct VolumeId(String);
 impl VolumeId {
     /// The id of the volume that CreateVolume makes on `node` for the CSI name `name` (UUID v5 of the name).
     pub fn of_name(node: &NodeKey, name: &str) -> Self {
-        Self::derive("vol", node, &format!("volume/{name}"))
+        VolumeId(derive("vol", node, &format!("volume/{name}")))
     }
 
     /// The id under which an inline ephemeral volume is kept: its CSI id is the caller's choice (kubelet sends
     /// `csi-<sha256>`), so a path must never be made of it.
     pub fn of_inline(node: &NodeKey, csi_volume_id: &str) -> Self {
-        Self::derive("inl", node, &format!("inline/{csi_volume_id}"))
-    }
-
-    fn derive(kind: &str, node: &NodeKey, name: &str) -> Self {
-        let uuid = Uuid::new_v5(&NAMESPACE, format!("{node}/{name}").as_bytes());
-        VolumeId(format!("{kind}-{node}-{}", uuid.hyphenated()))
-    }
-
-    /// The id as text: what CSI calls `volume_id`, and the directory's name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The key of the node that owns the volume.
-    pub fn node_key(&self) -> &str {
-        self.0.get(4..4 + NodeKey::LEN).unwrap_or_default()
+        VolumeId(derive("inl", node, &format!("inline/{csi_volume_id}")))
     }
 
     /// Whether the volume was made by NodePublishVolume for one pod.
@@ -71,44 +56,104 @@ impl VolumeId {
     }
 }
 
-/// Text that is not a volume id of hostloop.
+/// Whether text is `<one of the kinds>-<node key>-<uuid>` in the one spelling that a directory has.
+fn is_id(text: &str, kinds: &[&str]) -> bool {
+    let valid = || {
+        let rest = kinds.iter().find_map(|kind| text.strip_prefix(kind)?.strip_prefix('-'))?;
+        let (key, uuid) = (rest.get(..NodeKey::LEN)?, rest.get(NodeKey::LEN..)?.strip_prefix('-')?);
+        let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        // Uuid's parser takes several spellings; the directory has one.
+        let canonical = Uuid::try_parse(uuid).ok()?.hyphenated().to_string() == uuid;
+        (key.chars().all(hex) && canonical).then_some(())
+    };
+    valid().is_some()
+}
+
+fn derive(kind: &str, node: &NodeKey, name: &str) -> String {
+    let uuid = Uuid::new_v5(&NAMESPACE, format!("{node}/{name}").as_bytes());
+    format!("{kind}-{node}-{}", uuid.hyphenated())
+}
+
+/// Text that is no id of hostloop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a volume id of hostloop")]
-pub struct InvalidVolumeId(String);
+#[error("{0:?} is no id of hostloop")]
+pub struct InvalidId(String);
 
-impl FromStr for VolumeId {
-    type Err = InvalidVolumeId;
+/// What every id can do: only text of one form becomes one, so that it can be part of a path.
+macro_rules! id {
+    ($name:ident, $($kind:literal),+) => {
+        impl $name {
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
 
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let valid = || {
-            let rest = s.strip_prefix("vol-").or_else(|| s.strip_prefix("inl-"))?;
-            let (key, uuid) = (rest.get(..NodeKey::LEN)?, rest.get(NodeKey::LEN..)?.strip_prefix('-')?);
-            let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-            // Uuid's parser takes several spellings; the directory has one.
-            let canonical = Uuid::try_parse(uuid).ok()?.hyphenated().to_string() == uuid;
-            (key.chars().all(hex) && canonical).then_some(())
-        };
-        valid().map(|()| VolumeId(s.to_owned())).ok_or_else(|| InvalidVolumeId(s.to_owned()))
+            /// The key of the node that owns it.
+            pub fn node_key(&self) -> &str {
+                self.0.split('-').nth(1).unwrap_or_default()
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(s: &str) -> Result<Self, Self::Err> {
+                if is_id(s, &[$($kind),+]) { Ok($name(s.to_owned())) } else { Err(InvalidId(s.to_owned())) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+
+            fn try_from(s: String) -> Result<Self, Self::Error> {
+                s.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id!(VolumeId, "vol", "inl");
+id!(SnapshotId, "snap");
+id!(GroupSnapshotId, "grp");
+
+/// A snapshot's id and the name of its directory: `snap-<node key>-<uuid>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SnapshotId(String);
+
+impl SnapshotId {
+    /// The id of the snapshot that CreateSnapshot makes on `node` for the CSI name `name`.
+    pub fn of_name(node: &NodeKey, name: &str) -> Self {
+        SnapshotId(derive("snap", node, &format!("snapshot/{name}")))
+    }
+
+    /// The id of the snapshot of `source` in a group.
+    pub fn of_member(group: &GroupSnapshotId, node: &NodeKey, source: &VolumeId) -> Self {
+        SnapshotId(derive("snap", node, &format!("member/{group}/{source}")))
     }
 }
 
-impl TryFrom<String> for VolumeId {
-    type Error = InvalidVolumeId;
+/// A group snapshot's id: `grp-<node key>-<uuid>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GroupSnapshotId(String);
 
-    fn try_from(s: String) -> Result<Self, Self::Error> {
-        s.parse()
-    }
-}
-
-impl From<VolumeId> for String {
-    fn from(id: VolumeId) -> String {
-        id.0
-    }
-}
-
-impl fmt::Display for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+impl GroupSnapshotId {
+    /// The id of the group that CreateVolumeGroupSnapshot makes on `node` for the CSI name `name`.
+    pub fn of_name(node: &NodeKey, name: &str) -> Self {
+        GroupSnapshotId(derive("grp", node, &format!("group/{name}")))
     }
 }
 

@@ -9,17 +9,19 @@ mod parameters;
 pub mod request;
 mod settings;
 mod size;
+mod snapshot;
 mod topology;
 mod volume;
 
 pub use access::{AccessMode, AccessType, Capability, SecondPublish};
 pub use fs_type::{FsType, UnknownFsType};
-pub use id::{InvalidPoolName, NodeKey, PoolName, VolumeId};
+pub use id::{GroupSnapshotId, InvalidId, InvalidPoolName, NodeKey, PoolName, SnapshotId, VolumeId};
 pub use mount_flags::{InvalidMountFlag, MountFlags, VfsFlag};
-pub use parameters::{BackendKind, Provisioning, VolumeParameters};
-pub use settings::{PoolSettings, Reserve, Settings};
+pub use parameters::{BackendKind, Consistency, Modification, Provisioning, VolumeParameters};
+pub use settings::{PoolKind, PoolSettings, Reserve, Settings};
 pub use size::{
     DEFAULT_BYTES, GRANULARITY, InvalidQuantity, SizeError, SizeRange, format_bytes, parse_quantity,
 };
+pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
 pub use topology::{InvalidTopology, TopologyRequirement, check_topology_value};
-pub use volume::{Attachment, Content, Format, Phase, Volume};
+pub use volume::{Attachment, Content, Format, Phase, Volume, VolumeSource};

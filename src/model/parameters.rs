@@ -47,7 +47,7 @@ impl Provisioning {
 }
 
 /// The typed parameters of a volume; decoding refuses every key that is not here.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeParameters {
     /// `backend`
@@ -61,6 +61,74 @@ pub struct VolumeParameters {
     pub mkfs_options: Vec<String>,
     /// `directIO`: whether the loop device bypasses the page cache of the pool's filesystem.
     pub direct_io: bool,
+    /// `discard`: whether a thin volume's device gives blocks back that its user discards. A thick one's never does.
+    #[serde(default = "yes")]
+    pub discard: bool,
     /// `sharedOnNode`: confirm MULTI_NODE modes for pods of the one node.
     pub shared_on_node: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for VolumeParameters {
+    fn default() -> Self {
+        VolumeParameters {
+            backend: BackendKind::default(),
+            provisioning: Provisioning::default(),
+            pool: PoolName::default(),
+            mkfs_options: Vec::new(),
+            direct_io: false,
+            discard: true,
+            shared_on_node: false,
+        }
+    }
+}
+
+impl VolumeParameters {
+    /// Whether the volume's loop device may give blocks of the image back.
+    pub fn discards(&self) -> bool {
+        self.discard && self.provisioning == Provisioning::Thin
+    }
+}
+
+/// What a VolumeAttributesClass changes (`mutable_parameters`); `None` leaves a parameter as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Modification {
+    /// `provisioning`
+    pub provisioning: Option<Provisioning>,
+    /// `directIO`
+    pub direct_io: Option<bool>,
+    /// `discard`
+    pub discard: Option<bool>,
+}
+
+impl Modification {
+    /// The parameters after it.
+    pub fn apply(self, parameters: &VolumeParameters) -> VolumeParameters {
+        VolumeParameters {
+            provisioning: self.provisioning.unwrap_or(parameters.provisioning),
+            direct_io: self.direct_io.unwrap_or(parameters.direct_io),
+            discard: self.discard.unwrap_or(parameters.discard),
+            ..parameters.clone()
+        }
+    }
+}
+
+/// How a copy of a volume in use gets to be of one point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Consistency {
+    /// `freeze`: a mounted filesystem is frozen while it is cut, and what cannot be cut at one point in time is
+    /// refused. Without it the copy is taken while writes go on.
+    pub freeze: bool,
+    /// `freezeTimeout`: the longest freeze, in milliseconds. A cut that takes longer fails and leaves nothing.
+    pub freeze_timeout_ms: u64,
+}
+
+impl Default for Consistency {
+    fn default() -> Self {
+        Consistency { freeze: true, freeze_timeout_ms: 30_000 }
+    }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{Capability, SizeRange, TopologyRequirement, VolumeParameters};
+use super::{Capability, Consistency, Modification, SizeRange, TopologyRequirement, VolumeParameters};
 
 /// `volume_context` as a caller sends it back.
 pub type Context = BTreeMap<String, String>;
@@ -18,10 +18,102 @@ pub struct CreateVolume {
     pub size: SizeRange,
     /// At least one; all of one access type, and of one filesystem where they name one.
     pub capabilities: Vec<Capability>,
-    /// Typed parameters.
+    /// Typed parameters, with `mutable_parameters` over them.
     pub parameters: VolumeParameters,
+    /// What to copy; `None` for an empty volume.
+    pub source: Option<Source>,
+    /// How a source in use is copied.
+    pub consistency: Consistency,
     /// Where the volume must be accessible from.
     pub topology: Option<TopologyRequirement>,
+}
+
+/// CSI `VolumeContentSource`: any text, since what is no id of ours is just not found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A snapshot's id.
+    Snapshot(String),
+    /// A volume's id.
+    Volume(String),
+}
+
+/// CSI ControllerModifyVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerModifyVolume {
+    /// The volume.
+    pub volume_id: String,
+    /// What to change; an `Err` is a key or value that no volume has, and says what to change.
+    pub modification: Result<Modification, String>,
+}
+
+/// CSI CreateSnapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateSnapshot {
+    /// The CSI name: any text; never part of a path.
+    pub name: String,
+    /// The volume.
+    pub source_volume_id: String,
+    /// How a source in use is copied.
+    pub consistency: Consistency,
+    /// Where the snapshot must be accessible from.
+    pub topology: Option<TopologyRequirement>,
+}
+
+/// CSI ListSnapshots; all filters count together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListSnapshots {
+    /// At most so many entries; `None` for all.
+    pub max_entries: Option<usize>,
+    /// The token of the page before.
+    pub starting_token: Option<String>,
+    /// Only snapshots of this volume.
+    pub source_volume_id: Option<String>,
+    /// Only this snapshot.
+    pub snapshot_id: Option<String>,
+}
+
+/// CSI CreateVolumeGroupSnapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateVolumeGroupSnapshot {
+    /// The CSI name: any text; never part of a path.
+    pub name: String,
+    /// The volumes, at least one; the same one twice counts once.
+    pub source_volume_ids: Vec<String>,
+    /// How sources in use are copied.
+    pub consistency: Consistency,
+}
+
+/// CSI DeleteVolumeGroupSnapshot and GetVolumeGroupSnapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeGroupSnapshot {
+    /// The group.
+    pub group_snapshot_id: String,
+    /// Its members as the caller knows them; not checked where empty.
+    pub snapshot_ids: Vec<String>,
+}
+
+/// CSI GetMetadataAllocated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetMetadataAllocated {
+    /// The snapshot.
+    pub snapshot_id: String,
+    /// In bytes, as sent: a negative one is OUT_OF_RANGE.
+    pub starting_offset: i64,
+    /// At most so many ranges in a message; `None` for the driver's choice.
+    pub max_results: Option<usize>,
+}
+
+/// CSI GetMetadataDelta.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetMetadataDelta {
+    /// The snapshot from which the changes count.
+    pub base_snapshot_id: String,
+    /// The later snapshot, whose data are to be read.
+    pub target_snapshot_id: String,
+    /// In bytes, as sent: a negative one is OUT_OF_RANGE.
+    pub starting_offset: i64,
+    /// At most so many ranges in a message; `None` for the driver's choice.
+    pub max_results: Option<usize>,
 }
 
 /// CSI ControllerPublishVolume.

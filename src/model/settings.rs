@@ -2,19 +2,64 @@
 
 use std::path::PathBuf;
 
-use super::PoolName;
+use super::{FsType, PoolName};
 
 /// One pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
     /// Its name in the StorageClass parameter `pool`.
     pub name: PoolName,
-    /// Its directory; volumes lie in `volumes/` below it.
+    /// Its directory; volumes lie in `volumes/` below it. Of a managed pool the mount point of its filesystem,
+    /// which is `pools/NAME` in the data directory.
     pub path: PathBuf,
+    /// What it is made of.
+    pub kind: PoolKind,
     /// Bytes of the filesystem that volumes must leave free.
     pub reserve: Reserve,
     /// How many bytes of thin volumes are promised for each byte there is: 1.0 promises only what exists.
     pub overcommit: f64,
+}
+
+/// What a pool is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolKind {
+    /// A directory on a filesystem that the administrator looks after.
+    Directory,
+    /// A filesystem of the driver's own in an image file.
+    Image {
+        /// The image.
+        file: PathBuf,
+        /// Its size in bytes, a multiple of [`GRANULARITY`](super::GRANULARITY).
+        bytes: u64,
+        /// xfs or btrfs.
+        fs_type: FsType,
+    },
+    /// A filesystem of the driver's own on a whole block device.
+    Device {
+        /// The device's node, or a link to it.
+        device: PathBuf,
+        /// xfs or btrfs.
+        fs_type: FsType,
+    },
+}
+
+impl PoolKind {
+    /// Its name in `--pool`.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            PoolKind::Directory => "directory",
+            PoolKind::Image { .. } => "image",
+            PoolKind::Device { .. } => "device",
+        }
+    }
+
+    /// The image or device of a managed pool.
+    pub fn medium(&self) -> Option<&PathBuf> {
+        match self {
+            PoolKind::Directory => None,
+            PoolKind::Image { file: path, .. } | PoolKind::Device { device: path, .. } => Some(path),
+        }
+    }
 }
 
 /// What a pool keeps free for others.
@@ -61,4 +106,7 @@ pub struct Settings {
 impl Settings {
     /// The key of the driver's topology segment.
     pub const TOPOLOGY_KEY: &'static str = "topology.hostloop.csi.dev/node";
+
+    /// Where the filesystems of managed pools are mounted, below the data directory.
+    pub const POOLS_DIR: &'static str = "pools";
 }

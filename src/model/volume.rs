@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Capability, FsType, PoolName, VolumeId, VolumeParameters};
+use super::{BackendKind, Capability, FsType, PoolName, SnapshotId, VolumeId, VolumeParameters};
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub enum Format {
     /// mkfs was started and its end is not recorded: the volume was never mounted, so what is found in the
     /// image is our own and mkfs starts again.
     Formatting,
+    /// The image is a copy whose filesystem still has the identity of its source: it gets one of its own before
+    /// it is mounted.
+    Copied,
     /// A filesystem was made: it is mounted, never made again.
     Formatted,
 }
@@ -61,6 +64,16 @@ pub struct Attachment {
     pub capability: Capability,
 }
 
+/// What a volume was made from (CSI `VolumeContentSource`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum VolumeSource {
+    /// Restored from a snapshot.
+    Snapshot(SnapshotId),
+    /// A clone of a volume.
+    Volume(VolumeId),
+}
+
 /// One volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,9 +95,22 @@ pub struct Volume {
     /// Logical block size of its loop device in bytes, fixed for life: a filesystem made for 512-byte sectors
     /// may not mount on a device of 4096-byte blocks.
     pub block_size: u32,
+    /// What it was made from, which may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<VolumeSource>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
+}
+
+impl Content {
+    /// The backend that holds it.
+    pub fn backend(&self) -> BackendKind {
+        match self {
+            Content::Block | Content::Filesystem { .. } => BackendKind::Loop,
+            Content::Directory => BackendKind::Directory,
+        }
+    }
 }
 
 impl Volume {
@@ -111,17 +137,13 @@ impl Volume {
         self.phase == Phase::Ready
     }
 
-    /// CSI `volume_context`: fixed for life, the same in every answer, and checked when a caller sends it back.
+    /// CSI `volume_context`: fixed for life, so without what ControllerModifyVolume changes, the same in every answer, and checked when a caller sends it back.
     pub fn context(&self) -> BTreeMap<String, String> {
         let parameters = &self.parameters;
-        [
-            ("backend", parameters.backend.as_str()),
-            ("pool", parameters.pool.as_str()),
-            ("provisioning", parameters.provisioning.as_str()),
-        ]
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+        [("backend", parameters.backend.as_str()), ("pool", parameters.pool.as_str())]
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     }
 
     /// The smallest size in bytes that its content can have.

@@ -12,6 +12,7 @@ pub mod linux;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{FsType, MountFlags, VfsFlag};
 
@@ -91,6 +92,38 @@ pub struct Usage {
     pub inodes: u64,
 }
 
+/// A run of a file's bytes and where it lies on the disk, as FIEMAP tells it (fiemap.rst of the kernel).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset in the file in bytes.
+    pub logical: u64,
+    /// Where it starts on the disk, in bytes; means something only with `located`.
+    pub physical: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// `physical` is where exactly these bytes lie, and stays so as long as the file is not changed: not so for an
+    /// extent that is not written yet, compressed, or kept in the inode.
+    pub located: bool,
+    /// Other files may have it too (FIEMAP_EXTENT_SHARED).
+    pub shared: bool,
+    /// It is allocated and reads as zeros (FIEMAP_EXTENT_UNWRITTEN).
+    pub unwritten: bool,
+}
+
+/// A block device of any kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockDevice {
+    /// Its device number.
+    pub rdev: u64,
+    /// Its size in bytes (BLKGETSIZE64).
+    pub bytes: u64,
+    /// Somebody has claimed it, in whatever mount namespace: a filesystem that is mounted, device mapper, RAID,
+    /// swap, or a user of one of its partitions (open(2), O_EXCL). That it is merely open does not count.
+    pub held: bool,
+    /// The kernel knows partitions on it.
+    pub partitioned: bool,
+}
+
 /// Files and directories.
 pub trait Disks: Send + Sync {
     /// lstat(2): `None` where nothing is there (ENOENT, ENOTDIR); a symbolic link is not followed.
@@ -114,6 +147,51 @@ pub trait Disks: Send + Sync {
     /// The alignment in bytes that direct I/O on files of this directory's filesystem needs (statx(2),
     /// STATX_DIOALIGN), `None` where direct I/O is not possible. May make and remove a temporary file.
     fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>>;
+
+    /// What the kernel knows of the block device at a path, links followed; ENOTBLK where something else is there.
+    fn block_device(&self, device: &Path) -> io::Result<BlockDevice> {
+        let _ = device;
+        Err(errno_error(nix::errno::Errno::EOPNOTSUPP, "block_device"))
+    }
+
+    /// The extents of a file from `offset` on, in order, at most `max` of them (FS_IOC_FIEMAP); none means that
+    /// nothing but a hole follows. With `sync` what is written is placed on the disk first. Where the filesystem has
+    /// no FIEMAP: EOPNOTSUPP.
+    fn extents(&self, file: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>>;
+    /// Whether files in this directory can share their blocks ([`reflink`](Disks::reflink)). May make and remove
+    /// temporary files.
+    fn can_reflink(&self, directory: &Path) -> io::Result<bool>;
+
+    /// FICLONE: `target`, an empty regular file on the same filesystem, gets the content of `source` as it is at one
+    /// point in time, by sharing its blocks. EOPNOTSUPP, EINVAL or EXDEV where that cannot be, EEXIST where `target` has
+    /// a content already. Durable with the next [`sync_file`](Disks::sync_file) of `target`.
+    fn reflink(&self, source: &Path, target: &Path) -> io::Result<()>;
+    /// Copies `len` bytes at `offset` of `source` to the same place of `target`, which is long enough, into blocks
+    /// of its own. Writing back starts at once, so that a later sync has little left to do. EIO where `source` ends
+    /// before that.
+    fn copy_range(&self, source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()>;
+    /// Copies the directory `source` with everything below it to `target`, which does not exist: owners, modes, times,
+    /// hard links within the tree, extended attributes, ACLs, sparseness, symbolic links, FIFOs, sockets and device
+    /// nodes. Of the flags of ioctl_iflags(2) those that a copy can have and still be removed: not immutable and
+    /// append-only. Not project quotas, and not case folding of ext4. A file's blocks are shared where `share` and the
+    /// filesystem allow it. Never follows a link, never leaves the filesystem of `source`, and calls `progress` with
+    /// the bytes copied so far at least every 16 MiB or 1000 entries and once at the end, which can stop it with an
+    /// error. All of it is durable on return (fsync of every file and directory, or syncfs(2)), but for the entry in
+    /// the directory of `target`. What changes meanwhile is copied as it is met; what vanishes is left out.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside, EEXIST where `target` is there, EINVAL where it lies inside `source`.
+    /// After an error what was copied stays: [`remove_tree`](Disks::remove_tree) takes it away.
+    fn copy_tree(
+        &self,
+        source: &Path,
+        target: &Path,
+        share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()>;
+    /// FALLOC_FL_UNSHARE_RANGE over the whole file: every block that other files share is copied, so that writing
+    /// to it needs no new one. EOPNOTSUPP where the filesystem cannot (btrfs).
+    fn unshare(&self, file: &Path) -> io::Result<()>;
 
     /// mkdir(2) with this mode, whatever the umask. EEXIST where anything is there already.
     fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()>;
@@ -195,6 +273,36 @@ pub trait Mounts: Send + Sync {
     /// Unmounts the topmost mount at `target` (umount2(2), UMOUNT_NOFOLLOW, never lazy, never forced). Waits a moment
     /// where it is busy, since a use may be about to end; then EBUSY.
     fn unmount(&self, target: &Path) -> io::Result<()>;
+    /// Freezes the filesystem that is mounted at `mount_point` (FIFREEZE, after a syncfs(2) without the freeze): it is
+    /// on its device in a consistent state, and whoever writes to it waits, through whichever mount. It thaws when the
+    /// value is dropped, when `limit` has passed, and when this process ends, however it ends: a helper process sees
+    /// to that. Only what ends both at once leaves it frozen: the end of a container, and any death of this process
+    /// where it is the first of its PID namespace (pid_namespaces(7)). See [`thaw`](Mounts::thaw). While it is frozen, the mount is busy. The filesystem must not be one that this process
+    /// writes to.
+    ///
+    /// # Errors
+    /// EBUSY where it is frozen already: it stays so. EOPNOTSUPP where the filesystem cannot be frozen, EINVAL where
+    /// nothing is mounted at `mount_point`, ETIMEDOUT where freezing takes longer than `limit`, EOWNERDEAD where the
+    /// helper was killed. After an error the filesystem is as it was, or, after ETIMEDOUT, as soon as the kernel is
+    /// done with it.
+    fn freeze(&self, mount_point: &Path, limit: Duration) -> io::Result<Box<dyn Frozen>>;
+    /// FITHAW: thaws the filesystem that is mounted at `mount_point`, which a process that is gone has left frozen;
+    /// whether it was. A filesystem that was unmounted while it was frozen still is when it is mounted again.
+    ///
+    /// # Errors
+    /// EINVAL where nothing is mounted at `mount_point`.
+    fn thaw(&self, mount_point: &Path) -> io::Result<bool>;
+}
+
+/// A frozen filesystem; dropping it thaws.
+pub trait Frozen: Send {
+    /// Thaws now. What was read since the freeze is of one point in time only if this is `Ok`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT where its limit had passed before. EINVAL where somebody else has thawed it. EOWNERDEAD where the
+    /// helper was killed, and the filesystem thawed then. Any other error: it may be frozen still, and
+    /// [`Mounts::thaw`] may help.
+    fn thaw(self: Box<Self>) -> io::Result<()>;
 }
 
 /// An attached loop device, as LOOP_GET_STATUS64 tells it.
@@ -263,6 +371,15 @@ pub trait LoopDevices: Send + Sync {
     fn update_size(&self, device: &LoopDevice) -> io::Result<()>;
     /// The device's size in bytes (BLKGETSIZE64).
     fn size(&self, device: &LoopDevice) -> io::Result<u64>;
+    /// Every attached device, lowest number first.
+    fn list(&self) -> io::Result<Vec<LoopDevice>>;
+    /// LOOP_SET_DIRECT_IO on a device in use. EINVAL where the disk below cannot.
+    fn set_direct_io(&self, device: &LoopDevice, on: bool) -> io::Result<()>;
+    /// Stops a device in use from giving blocks of its image back (`discard_max_bytes` = 0). There is no way back
+    /// but a new attachment.
+    fn stop_discard(&self, device: &LoopDevice) -> io::Result<()>;
+    /// fsync(2) of the device: what its users have written is in the image.
+    fn flush(&self, device: &LoopDevice) -> io::Result<()>;
 }
 
 /// How to make a filesystem.
@@ -288,6 +405,20 @@ pub trait Filesystems: Send + Sync {
     /// Repairs what can be repaired without a question before mounting (e2fsck -p); for ext4 that its
     /// superblock marks as having errors.
     fn repair(&self, fs_type: FsType, device: &Path) -> io::Result<()>;
+    /// Gives a copied filesystem an identity of its own, so that it can be mounted beside its source: a new fsid for
+    /// btrfs, which keeps the old one as metadata_uuid, and its log; nothing for ext4, which does not mind, and for xfs,
+    /// which is mounted with `nouuid`. Can be repeated after a crash in the middle. Durable when it returns.
+    ///
+    /// # Errors
+    /// EBUSY where the device is mounted, EUCLEAN where it holds no btrfs, EOPNOTSUPP where the id cannot be changed: a
+    /// seed, several devices, or a copy of a filesystem in use that mkfsOptions gave other checksums than crc32c.
+    fn renew_identity(&self, fs_type: FsType, device: &Path) -> io::Result<()>;
+    /// Checks a whole filesystem that is not mounted and whose journal has been replayed, without changing it
+    /// (xfs_repair -n, btrfs check --readonly, e2fsck -fn).
+    ///
+    /// # Errors
+    /// EUCLEAN with what the tool said, where something is wrong; EBUSY where it is mounted.
+    fn check(&self, fs_type: FsType, device: &Path) -> io::Result<()>;
     /// Whether the tools for this filesystem are there.
     ///
     /// # Errors

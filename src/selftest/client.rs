@@ -29,6 +29,24 @@ pub struct Volume {
     context: HashMap<String, String>,
 }
 
+/// A snapshot that [`Client::snapshot`] made.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: String,
+    /// A volume can be made from it.
+    pub is_ready: bool,
+}
+
+/// What a copy of a volume is made from.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// A snapshot of it.
+    Snapshot(&'a Snapshot),
+    /// The volume itself.
+    Volume,
+}
+
 /// Speaks to one driver.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -70,6 +88,40 @@ impl Client {
             parameters: parameters(check),
             ..Default::default()
         };
+        self.create_as_asked(request, check).await
+    }
+
+    /// CreateVolume with the content of another volume, and its size.
+    pub async fn copy(
+        &self,
+        name: &str,
+        volume: &Volume,
+        origin: Origin<'_>,
+        freeze: bool,
+    ) -> Result<Volume, Status> {
+        use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+        let source = match origin {
+            Origin::Snapshot(snapshot) => Type::Snapshot(SnapshotSource { snapshot_id: snapshot.id.clone() }),
+            Origin::Volume => Type::Volume(VolumeSource { volume_id: volume.id.clone() }),
+        };
+        let mut parameters = parameters(volume.check);
+        parameters.extend(freezing(freeze));
+        let request = csi::CreateVolumeRequest {
+            name: name.to_owned(),
+            capacity_range: Some(range(volume.bytes)),
+            volume_capabilities: vec![capability(volume.check)],
+            parameters,
+            volume_content_source: Some(csi::VolumeContentSource { r#type: Some(source) }),
+            ..Default::default()
+        };
+        self.create_as_asked(request, volume.check).await
+    }
+
+    async fn create_as_asked(
+        &self,
+        request: csi::CreateVolumeRequest,
+        check: Check,
+    ) -> Result<Volume, Status> {
         let answer = self.controller.clone().create_volume(request).await?.into_inner();
         let volume = answer.volume.ok_or_else(|| Status::internal("the answer has no volume"))?;
         let bytes = u64::try_from(volume.capacity_bytes).unwrap_or_default();
@@ -85,6 +137,25 @@ impl Client {
     pub async fn delete_id(&self, id: &str) -> Result<(), Status> {
         let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
         self.controller.clone().delete_volume(request).await.map(drop)
+    }
+
+    /// CreateSnapshot.
+    pub async fn snapshot(&self, name: &str, volume: &Volume, freeze: bool) -> Result<Snapshot, Status> {
+        let request = csi::CreateSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_id: volume.id.clone(),
+            parameters: freezing(freeze),
+            ..Default::default()
+        };
+        let answer = self.controller.clone().create_snapshot(request).await?.into_inner();
+        let snapshot = answer.snapshot.ok_or_else(|| Status::internal("the answer has no snapshot"))?;
+        Ok(Snapshot { id: snapshot.snapshot_id, is_ready: snapshot.ready_to_use })
+    }
+
+    /// DeleteSnapshot.
+    pub async fn delete_snapshot(&self, snapshot: &Snapshot) -> Result<(), Status> {
+        let request = csi::DeleteSnapshotRequest { snapshot_id: snapshot.id.clone(), ..Default::default() };
+        self.controller.clone().delete_snapshot(request).await.map(drop)
     }
 
     /// NodeStageVolume.
@@ -187,5 +258,13 @@ fn parameters(check: Check) -> HashMap<String, String> {
     match check {
         Check::Directory => HashMap::from([("backend".to_owned(), "directory".to_owned())]),
         Check::Ext4 | Check::Xfs | Check::Btrfs | Check::Block => HashMap::new(),
+    }
+}
+
+/// The default is left out, as in most classes.
+fn freezing(freeze: bool) -> HashMap<String, String> {
+    match freeze {
+        true => HashMap::new(),
+        false => HashMap::from([("freeze".to_owned(), "false".to_owned())]),
     }
 }

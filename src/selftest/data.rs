@@ -27,9 +27,17 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Writes it all; on disk when this returns.
+    /// Writes it all, to a new file or the device; on disk when this returns.
     pub(super) fn write(&self) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(!self.device).open(&self.path)?;
+        self.fill(OpenOptions::new().write(true).create_new(!self.device).open(&self.path)?)
+    }
+
+    /// Writes it all over what is there.
+    pub(super) fn rewrite(&self) -> io::Result<()> {
+        self.fill(OpenOptions::new().write(true).open(&self.path)?)
+    }
+
+    fn fill(&self, mut file: File) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK];
         for (position, len) in self.chunks() {
             let part = chunk.get_mut(..len).unwrap_or_default();
@@ -103,7 +111,12 @@ mod tests {
         data.write().unwrap();
         data.verify().unwrap();
         assert_eq!(length(&path).unwrap(), data.len);
-        assert!(Data { seed: 4, ..data.clone() }.verify().is_err());
+        let changed = Data { seed: 4, ..data.clone() };
+        assert!(changed.verify().is_err());
+        assert_eq!(changed.write().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        changed.rewrite().unwrap();
+        changed.verify().unwrap();
+        data.rewrite().unwrap();
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"x", (1 << 20) + 9).unwrap();
         let error = data.verify().unwrap_err().to_string();

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Volume};
-use super::data::{Data, length};
+use super::client::{Client, Origin, Snapshot};
+use super::data::Data;
 use super::machine::can_grow_ext4;
+use super::place::Place;
 use super::report::Output;
 use super::workspace::Workspace;
 use crate::config::Check;
@@ -16,8 +17,8 @@ use crate::model::format_bytes;
 use crate::os::Os;
 use crate::shutdown::Shutdown;
 
-/// What is written, where the volume is not too small for it.
-const WRITTEN: u64 = 16 << 20;
+/// Between the seeds of what a volume holds at first and after the change; more than there are kinds.
+const CHANGED: u64 = 16;
 
 /// A step, in the order in which they are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,16 @@ pub(super) enum Step {
     Write,
     ReadBack,
     Stats,
+    /// CreateSnapshot, while the volume is in use.
+    Snapshot,
+    /// The pod writes other data over the first.
+    Change,
+    /// CreateVolume from the snapshot.
+    Restore,
+    /// CreateVolume from the volume, which is in use.
+    Clone,
+    /// The snapshot goes; both copies are staged, published, read and removed beside the volume.
+    ReadCopies,
     Expand,
     Remount,
     Unpublish,
@@ -37,13 +48,18 @@ pub(super) enum Step {
 
 impl Step {
     /// Every step.
-    pub(super) const ALL: [Step; 11] = [
+    pub(super) const ALL: [Step; 16] = [
         Step::Create,
         Step::Stage,
         Step::Publish,
         Step::Write,
         Step::ReadBack,
         Step::Stats,
+        Step::Snapshot,
+        Step::Change,
+        Step::Restore,
+        Step::Clone,
+        Step::ReadCopies,
         Step::Expand,
         Step::Remount,
         Step::Unpublish,
@@ -60,6 +76,11 @@ impl Step {
             Step::Write => "write",
             Step::ReadBack => "read back",
             Step::Stats => "stats",
+            Step::Snapshot => "snapshot",
+            Step::Change => "change",
+            Step::Restore => "restore",
+            Step::Clone => "clone",
+            Step::ReadCopies => "read copies",
             Step::Expand => "expand",
             Step::Remount => "remount",
             Step::Unpublish => "unpublish",
@@ -79,8 +100,16 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    fn wrong(what: impl fmt::Display) -> Self {
+    pub(super) fn wrong(what: impl fmt::Display) -> Self {
         Failure::Wrong(what.to_string())
+    }
+
+    /// The same, of one of the volumes.
+    fn of(self, volume: &str) -> Self {
+        match self {
+            Failure::Wrong(what) => Failure::Wrong(format!("the {volume} volume: {what}")),
+            Failure::Interrupted => Failure::Interrupted,
+        }
     }
 }
 
@@ -99,7 +128,8 @@ impl From<io::Error> for Failure {
 /// How long each step took; `None` for one that is not possible on this machine.
 pub(super) type Times = Vec<Option<Duration>>;
 
-type Done = Result<(), Failure>;
+/// How a step ended.
+pub(super) type Done = Result<(), Failure>;
 
 /// What all lives share.
 #[derive(Clone)]
@@ -108,17 +138,20 @@ pub(super) struct World {
     pub(super) os: Os,
     pub(super) workspace: Arc<Workspace>,
     pub(super) size: u64,
+    /// Files in the workspace can share blocks.
+    pub(super) reflinks: bool,
     pub(super) shutdown: Shutdown,
     pub(super) output: Output,
 }
 
-/// One volume's life.
+/// One volume's life, and that of its copies.
 pub(super) struct Life {
     world: World,
     check: Check,
-    staging: PathBuf,
-    target: PathBuf,
-    volume: Option<Volume>,
+    volume: Place,
+    restored: Place,
+    cloned: Place,
+    snapshot: Option<Snapshot>,
     /// As far as it came.
     pub(super) times: Times,
 }
@@ -126,14 +159,18 @@ pub(super) struct Life {
 impl Life {
     /// One that has not begun.
     pub(super) fn new(world: World, check: Check) -> Self {
-        let dir = world.workspace.path().join(check.as_str());
-        let (staging, target) = (dir.join("staging"), dir.join("pod"));
-        Life { world, check, staging, target, volume: None, times: Vec::new() }
+        let (name, first) = (check.as_str(), check as u64 + 1);
+        let place = |name: &str, seed| Place::new(&world, check, name, seed);
+        let volume = place(name, first);
+        // The volume is changed before the clone is made, and after the snapshot was.
+        let restored = place(&format!("{name}-restored"), first);
+        let cloned = place(&format!("{name}-clone"), first + CHANGED);
+        Life { world, check, volume, restored, cloned, snapshot: None, times: Vec::new() }
     }
 
-    /// Lives it. Whatever happens, the volume is gone in the end, as far as the driver can help.
+    /// Lives it. Whatever happens, the volume and its copies are gone in the end, as far as the driver can help.
     pub(super) async fn run(&mut self) -> Done {
-        self.prepare()?;
+        [&self.volume, &self.restored, &self.cloned].into_iter().try_for_each(Place::prepare)?;
         let mut result = Ok(());
         for step in Step::ALL {
             result = self.step(step).await;
@@ -143,12 +180,6 @@ impl Life {
             }
         }
         result
-    }
-
-    /// kubelet makes the parents of the paths.
-    fn prepare(&self) -> Done {
-        let dir = self.world.workspace.path().join(self.check.as_str());
-        Ok(self.world.os.disks.create_directory(&dir, 0o700)?)
     }
 
     /// A step runs to its end also when it is interrupted, unless the user insists.
@@ -174,101 +205,56 @@ impl Life {
     async fn perform(&mut self, step: Step) -> Done {
         match step {
             Step::Create => self.create().await,
-            Step::Stage => self.stage().await,
-            Step::Publish => self.publish().await,
-            Step::Write => self.with_data(Data::write).await,
-            Step::ReadBack => self.with_data(Data::verify).await,
+            Step::Stage => self.volume.stage().await,
+            Step::Publish => self.volume.publish().await,
+            Step::Write => self.volume.with_data(Data::write).await,
+            Step::ReadBack => self.volume.with_data(Data::verify).await,
             Step::Stats => self.stats().await,
+            Step::Snapshot => self.snapshot().await,
+            Step::Change => self.change().await,
+            Step::Restore => self.restore().await,
+            Step::Clone => self.clone_volume().await,
+            Step::ReadCopies => self.read_copies().await,
             Step::Expand => self.expand().await,
             Step::Remount => self.remount().await,
-            Step::Unpublish => self.unpublish().await,
-            Step::Unstage => self.unstage().await,
-            Step::Delete => self.delete().await,
+            Step::Unpublish => self.volume.unpublish().await,
+            Step::Unstage => self.volume.unstage().await,
+            Step::Delete => self.volume.delete().await,
         }
     }
 
-    /// After a failure: backwards, as far as the driver goes along. What it leaves is swept up at the end.
+    /// After a failure, the latest first.
     async fn undo(&self) {
-        let Some(volume) = &self.volume else { return };
-        let client = &self.world.client;
-        let _ = client.unpublish(volume, &self.target).await;
-        let _ = client.unstage(volume, &self.staging).await;
-        let _ = client.delete(volume).await;
-    }
-
-    fn volume(&self) -> Result<&Volume, Failure> {
-        self.volume.as_ref().ok_or_else(|| Failure::wrong("there is no volume"))
-    }
-
-    /// Where the driver keeps it.
-    fn files(&self, volume: &Volume) -> PathBuf {
-        self.world.workspace.path().join("data/volumes").join(&volume.id)
+        self.cloned.undo().await;
+        self.restored.undo().await;
+        if let Some(snapshot) = &self.snapshot {
+            let _ = self.world.client.delete_snapshot(snapshot).await;
+        }
+        self.volume.undo().await;
     }
 
     async fn create(&mut self) -> Done {
         let name = format!("selftest-{}", self.check.as_str());
         let volume = self.world.client.create(&name, self.check, self.world.size).await?;
-        let (bytes, files) = (volume.bytes, self.files(&volume));
-        self.volume = Some(volume);
-        if self.check != Check::Directory && bytes < self.world.size {
-            return Err(Failure::wrong(format_args!("the volume has {bytes} bytes only")));
-        }
-        match self.world.os.disks.stat(&files)? {
-            Some(_) => Ok(()),
-            None => Err(Failure::wrong(format_args!("{} is missing", files.display()))),
-        }
-    }
-
-    async fn stage(&self) -> Done {
-        // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
-        self.world.os.disks.create_directory(&self.staging, 0o750)?;
-        self.world.client.stage(self.volume()?, &self.staging).await?;
-        match self.check == Check::Block || self.world.workspace.is_mounted(&self.staging)? {
-            true => Ok(()),
-            false => Err(Failure::wrong("nothing is mounted at the staging path")),
-        }
-    }
-
-    async fn publish(&self) -> Done {
-        self.world.client.publish(self.volume()?, &self.staging, &self.target).await?;
-        match self.world.workspace.is_mounted(&self.target)? {
-            true => Ok(()),
-            false => Err(Failure::wrong("nothing is mounted at the target path")),
-        }
-    }
-
-    /// Bytes that are written: at most an eighth of the volume.
-    fn written(&self) -> u64 {
-        WRITTEN.min(self.world.size / 8 / 4096 * 4096)
-    }
-
-    /// Works on the volume's data as a pod does.
-    async fn with_data(&self, work: fn(&Data) -> io::Result<()>) -> Done {
-        let device = self.check == Check::Block;
-        let path = if device { self.target.clone() } else { self.target.join("data") };
-        let data = Data { path, device, seed: self.check as u64 + 1, len: self.written() };
-        match tokio::task::spawn_blocking(move || work(&data)).await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(Failure::wrong("the selftest met a bug")),
-        }
+        self.volume.take(volume, self.world.size)
     }
 
     /// What the driver reports is what the kernel says, and what was written is in it.
     async fn stats(&self) -> Done {
-        let volume = self.volume()?;
-        let (total, used) = self.world.client.stats(volume, &self.target).await?;
+        let (place, volume) = (&self.volume, self.volume.volume()?);
+        let (total, used) = self.world.client.stats(volume, &place.target).await?;
         let expected = match self.check {
             Check::Block => volume.bytes,
             Check::Directory => total,
-            Check::Ext4 | Check::Xfs | Check::Btrfs => self.size()?,
+            Check::Ext4 | Check::Xfs | Check::Btrfs => place.size()?,
         };
         if total != expected {
             return Err(Failure::wrong(format_args!(
                 "the driver reports {total} bytes, there are {expected}"
             )));
         }
-        if self.check != Check::Block && used < self.written() {
-            let written = self.written();
+        let written = place.written();
+        if self.check != Check::Block && used < written {
             return Err(Failure::wrong(format_args!(
                 "{used} bytes are reported used, {written} were written"
             )));
@@ -276,12 +262,62 @@ impl Life {
         Ok(())
     }
 
-    /// The size that a pod sees.
-    fn size(&self) -> io::Result<u64> {
-        match self.check {
-            Check::Block => length(&self.target),
-            _ => self.world.os.disks.space(&self.target).map(|space| space.total),
+    /// Where the driver keeps the snapshot.
+    fn snapshot_files(&self, snapshot: &Snapshot) -> PathBuf {
+        self.world.workspace.path().join("data/snapshots").join(&snapshot.id)
+    }
+
+    async fn snapshot(&mut self) -> Done {
+        let name = format!("selftest-{}-snapshot", self.check.as_str());
+        let freeze = freezes(self.check, self.world.reflinks);
+        let snapshot = self.world.client.snapshot(&name, self.volume.volume()?, freeze).await?;
+        let (ready, files) = (snapshot.is_ready, self.snapshot_files(&snapshot));
+        self.snapshot = Some(snapshot);
+        if !ready {
+            return Err(Failure::wrong("the snapshot is not ready to use"));
         }
+        self.world.there(&files)
+    }
+
+    async fn change(&mut self) -> Done {
+        self.volume.seed += CHANGED;
+        self.volume.with_data(Data::rewrite).await
+    }
+
+    async fn restore(&mut self) -> Done {
+        let snapshot = self.snapshot.as_ref().ok_or_else(|| Failure::wrong("there is no snapshot"))?;
+        let name = format!("selftest-{}-restored", self.check.as_str());
+        let volume = self.volume.volume()?;
+        let restored = self.world.client.copy(&name, volume, Origin::Snapshot(snapshot), true).await?;
+        self.restored.take(restored, volume.bytes)
+    }
+
+    async fn clone_volume(&mut self) -> Done {
+        let (name, volume) = (format!("selftest-{}-clone", self.check.as_str()), self.volume.volume()?);
+        let freeze = freezes(self.check, self.world.reflinks);
+        let cloned = self.world.client.copy(&name, volume, Origin::Volume, freeze).await?;
+        self.cloned.take(cloned, volume.bytes)
+    }
+
+    /// The copies need nothing of what they were made from, and may be used beside it.
+    async fn read_copies(&mut self) -> Done {
+        if let Some(snapshot) = &self.snapshot {
+            self.world.client.delete_snapshot(snapshot).await?;
+            self.world.gone(&self.snapshot_files(snapshot))?;
+        }
+        self.snapshot = None;
+        let copies = [("restored", &mut self.restored), ("cloned", &mut self.cloned)];
+        for (what, place) in &copies {
+            place.stage().await?;
+            place.publish().await?;
+            place.with_data(Data::verify).await.map_err(|error| error.of(what))?;
+        }
+        for (_, place) in copies {
+            place.unpublish().await?;
+            place.unstage().await?;
+            place.delete().await?;
+        }
+        Ok(())
     }
 
     fn can_grow(&self) -> bool {
@@ -289,65 +325,39 @@ impl Life {
     }
 
     async fn expand(&mut self) -> Done {
-        let volume = self.volume()?;
+        let (place, volume) = (&self.volume, self.volume.volume()?);
         let wanted = volume.bytes / 2 * 3;
-        let before = self.size()?;
-        let bytes = self.world.client.expand(volume, &self.target, wanted).await?;
+        let before = place.size()?;
+        let bytes = self.world.client.expand(volume, &place.target, wanted).await?;
         if bytes < wanted {
             return Err(Failure::wrong(format_args!("asked for {wanted} bytes, the answer is {bytes}")));
         }
-        let grown = self.size()?.saturating_sub(before);
+        let grown = place.size()?.saturating_sub(before);
         // Of what was added, a filesystem keeps a part for itself.
         if self.check != Check::Directory && grown < (wanted - volume.bytes) / 10 * 8 {
             let grown = format_bytes(grown);
             return Err(Failure::wrong(format_args!("the volume in use grew by {grown} only")));
         }
-        if let Some(volume) = &mut self.volume {
-            volume.bytes = bytes;
-        }
+        self.volume.grown(bytes);
         Ok(())
     }
 
     async fn remount(&self) -> Done {
-        self.unpublish().await?;
-        self.unstage().await?;
-        self.stage().await?;
-        self.publish().await?;
-        self.with_data(Data::verify).await
+        self.volume.unpublish().await?;
+        self.volume.unstage().await?;
+        self.volume.stage().await?;
+        self.volume.publish().await?;
+        self.volume.with_data(Data::verify).await
     }
+}
 
-    async fn unpublish(&self) -> Done {
-        self.world.client.unpublish(self.volume()?, &self.target).await?;
-        self.gone(&self.target)
-    }
-
-    async fn unstage(&self) -> Done {
-        self.world.client.unstage(self.volume()?, &self.staging).await?;
-        if self.world.workspace.is_mounted(&self.staging)? {
-            return Err(Failure::wrong("the staging path is still mounted"));
-        }
-        Ok(self.world.os.disks.remove_directory(&self.staging)?)
-    }
-
-    async fn delete(&mut self) -> Done {
-        let volume = self.volume()?;
-        let files = self.files(volume);
-        self.world.client.delete(volume).await?;
-        self.gone(&files)?;
-        match self.world.workspace.attached(&files).join(", ") {
-            names if names.is_empty() => {
-                self.volume = None;
-                Ok(())
-            }
-            names => Err(Failure::wrong(format_args!("{names} is still attached"))),
-        }
-    }
-
-    fn gone(&self, path: &Path) -> Done {
-        match self.world.os.disks.stat(path)? {
-            None => Ok(()),
-            Some(_) => Err(Failure::wrong(format_args!("{} is still there", path.display()))),
-        }
+/// Whether a copy of a volume in use can be of one point in time here. Without, the driver refuses it unless it is
+/// told that nobody writes, which is so.
+pub(super) fn freezes(check: Check, reflinks: bool) -> bool {
+    match check {
+        Check::Ext4 | Check::Xfs | Check::Btrfs => true,
+        Check::Block => reflinks,
+        Check::Directory => false,
     }
 }
 

@@ -1,5 +1,5 @@
 //! `hostloop selftest`: looks at the machine, then starts a driver of its own and leads a volume of each kind
-//! through its whole life, as kubelet would. It is a client of the driver and knows nothing of its insides.
+//! through its whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing of its insides.
 //!
 //! [`run`] is the place to start reading. Everything happens in a directory of its own, the `workspace`, which
 //! is swept whatever the end: success, a failure, a panic, or Ctrl-C. The first Ctrl-C lets the present step
@@ -9,6 +9,7 @@ pub mod client;
 mod data;
 mod life;
 mod machine;
+mod place;
 pub mod process;
 mod report;
 mod workspace;
@@ -21,7 +22,7 @@ use crate::os::Os;
 use crate::os::linux::{self, Tools};
 use crate::shutdown::Shutdown;
 use client::Client;
-use life::{Failure, Life, Step, Times, World};
+use life::{Failure, Life, Step, Times, World, freezes};
 use machine::Level;
 use process::DriverProcess;
 use report::{Output, Tone, list};
@@ -32,6 +33,8 @@ use workspace::Workspace;
 struct Summary {
     times: Vec<(Check, Times)>,
     passed: Vec<Check>,
+    /// Those of them whose copies were made without holding back writes.
+    unfrozen: Vec<Check>,
     /// A line for each thing that is not as it should be.
     problems: Vec<String>,
     interrupted: bool,
@@ -117,7 +120,8 @@ async fn volumes(
     if ready {
         let (os, workspace) = (os.clone(), Arc::clone(workspace));
         let (shutdown, output) = (shutdown.clone(), output.clone());
-        let world = World { client, os, workspace, size: config.size, shutdown, output };
+        let reflinks = linux::reflink_works(workspace.path()).unwrap_or(false);
+        let world = World { client, os, workspace, size: config.size, reflinks, shutdown, output };
         lives(config, &world, &mut summary).await;
     }
     // A second Ctrl-C does not wait for a driver that hangs: it is killed.
@@ -160,6 +164,7 @@ async fn lives(config: &SelftestConfig, world: &World, summary: &mut Summary) {
             Ok(()) => {
                 world.output.end(Tone::Good, &format!("ok ({:.0} ms)", total.as_secs_f64() * 1000.0));
                 summary.passed.push(check);
+                summary.unfrozen.extend((!freezes(check, world.reflinks)).then_some(check));
             }
             Err(Failure::Wrong(what)) => {
                 world.output.end(Tone::Bad, &format!("FAILED\n            {what}"));
@@ -198,6 +203,15 @@ fn verified(output: &Output, summary: &Summary, size: u64) {
     output.line(format_args!("Verified on {}, each of {}:", list(&names), crate::model::format_bytes(size)));
     output.line("- what was written is read back, past the page cache, and again after a new mount");
     output.line("- the sizes that the driver reports are those of the kernel");
+    output.line("- a snapshot of the volume in use, restored, holds what was written before it was taken, and a clone");
+    output.line("  what was written after it; both were used beside the volume");
+    let unfrozen: Vec<&str> = summary.unfrozen.iter().map(|check| check.as_str()).collect();
+    if !unfrozen.is_empty() {
+        let names = list(&unfrozen);
+        output.line(format_args!(
+            "- not checked: copies of {names} while they are written to, which are refused here"
+        ));
+    }
     if !grew.is_empty() {
         output.line(format_args!("- {} grew by half while in use", list(&grew)));
     }

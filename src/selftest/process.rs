@@ -37,6 +37,14 @@ impl DriverProcess {
     /// # Errors
     /// Those of making the log file and of posix_spawn(3).
     pub fn start(program: &Path, dir: &Path) -> io::Result<Self> {
+        Self::start_with(program, dir, &[])
+    }
+
+    /// The same with further flags.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_with(program: &Path, dir: &Path, flags: &[String]) -> io::Result<Self> {
         let log = dir.join("driver.log");
         let child = Command::new(program)
             .arg("serve")
@@ -45,6 +53,7 @@ impl DriverProcess {
             .arg("--data-dir")
             .arg(dir.join("data"))
             .args(["--node-id", "selftest", "--log-level", "warn"])
+            .args(flags)
             // Variables of an installed driver must not reach this one.
             .env_clear()
             .stdin(Stdio::null())

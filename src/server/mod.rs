@@ -2,6 +2,7 @@
 //!
 //! [`serve`] is the place to start reading; `rpc.rs` is what a call passes through.
 
+mod body;
 mod drain;
 mod endpoint;
 mod incoming;

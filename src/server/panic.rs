@@ -9,18 +9,30 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// The future panicked.
+use tonic::Status;
+
+/// The code panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
+
+/// What the caller of a method that panicked is told.
+pub fn status(method: &str) -> Status {
+    Status::internal(format!("{method} met a bug; the driver's log names its place"))
+}
+
+/// Runs code up to its end or its panic. What it leaves behind must not be looked at after a panic.
+pub fn catch_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked)
+}
 
 /// Runs a future up to its end or its panic.
 pub async fn catch<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let mut future = pin!(future);
     // After a panic the future is dropped and never looked at again, so that no half-made state of it is seen.
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+    poll_fn(|cx| match catch_now(|| future.as_mut().poll(cx)) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(_) => Poll::Ready(Err(Panicked)),
+        Err(Panicked) => Poll::Ready(Err(Panicked)),
     })
     .await
 }

@@ -1,5 +1,5 @@
 //! What happens around every call, from the outside in: it is counted, it has a span and a line in the log, an
-//! error has a message, a panic becomes INTERNAL.
+//! error has a message, a panic becomes INTERNAL. A call lasts up to the last frame of its answer (`body.rs`).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 use tracing::Instrument;
 
+use super::body::Answer;
 use super::{message, panic, trace};
 
 /// How many calls are running.
@@ -32,7 +32,8 @@ impl Running {
     }
 }
 
-struct Entered(Running);
+/// Counts as one running call while it lives.
+pub struct Entered(Running);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -52,7 +53,7 @@ impl<S> Layer<S> for RpcLayer {
     }
 }
 
-/// The services with all that happens around a call. One future on the heap for it all.
+/// The services with all that happens around a call. One future on the heap for it all, and one body.
 #[derive(Debug, Clone)]
 pub struct Rpc<S> {
     inner: S,
@@ -82,14 +83,12 @@ where
             let handler = async move { inner.call(request).await };
             let mut response = match panic::catch(handler).instrument(call.span().clone()).await {
                 Ok(Ok(response)) => response,
-                Err(panic::Panicked) => {
-                    Status::internal(format!("{} met a bug; the driver's log names its place", call.method()))
-                        .into_http()
-                }
+                Err(panic::Panicked) => panic::status(call.method()).into_http(),
             };
-            let status = message::fill(&mut response, call.method());
-            call.end(&status);
-            drop(entered);
+            match message::fill(response.headers_mut(), call.method()) {
+                Some(status) => call.end(&status),
+                None => return Ok(response.map(|body| Body::new(Answer::new(body, call, entered)))),
+            }
             Ok(response)
         })
     }

@@ -22,6 +22,8 @@ use tower::Service;
 use super::*;
 use crate::telemetry::{LogFormat, LogLevel, Logging, subscriber};
 
+mod streams;
+
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 #[derive(Clone)]
@@ -76,7 +78,12 @@ impl Service<Request<Body>> for Echo {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = Method(request.uri().path().rsplit('/').next().unwrap().to_owned());
         let mut grpc = tonic::server::Grpc::new(ProstCodec::<String, String>::default());
-        Box::pin(async move { Ok(grpc.unary(method, request).await) })
+        Box::pin(async move {
+            Ok(match method.0.starts_with("Stream") {
+                true => grpc.server_streaming(method, request).await,
+                false => grpc.unary(method, request).await,
+            })
+        })
     }
 }
 
@@ -238,13 +245,22 @@ impl Lines {
     }
 }
 
+/// What this thread logs from now on, while the second value lives.
+fn listen(level: LogLevel, format: LogFormat) -> (Lines, impl Sized) {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let guard =
+        tracing::subscriber::set_default(subscriber(Logging { level, format }, move || writer.clone()));
+    // Where there is one dispatcher only, tracing asks the thread that first comes to a line of code whether
+    // anybody wants it, and another test's thread would say no for all.
+    let second = tracing::Dispatch::new(subscriber(Logging { level, format }, io::sink));
+    (lines, (second, guard))
+}
+
 /// The current-thread runtime runs the server on this thread, so that it logs to the subscriber of this test.
 #[tokio::test]
 async fn one_line_for_each_call() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let logging = Logging { level: LogLevel::Info, format: LogFormat::Text };
-    let _guard = tracing::subscriber::set_default(subscriber(logging, move || writer.clone()));
+    let (lines, _listening) = listen(LogLevel::Info, LogFormat::Text);
     let server = start(Duration::ZERO).await;
     let channel = connect(&server.path).await.unwrap();
     lines.take();
@@ -278,10 +294,7 @@ async fn one_line_for_each_call() {
 
 #[tokio::test]
 async fn lines_in_json_have_the_fields_of_the_call() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let logging = Logging { level: LogLevel::Debug, format: LogFormat::Json };
-    let _guard = tracing::subscriber::set_default(subscriber(logging, move || writer.clone()));
+    let (lines, _listening) = listen(LogLevel::Debug, LogFormat::Json);
     let server = start(Duration::ZERO).await;
     let channel = connect(&server.path).await.unwrap();
     lines.take();

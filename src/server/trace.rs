@@ -1,7 +1,7 @@
 //! One span and one line in the log for each call.
 //!
-//! The span has the empty fields `volume.name` (the name of the span itself would hide `name` in JSON), `volume.id`,
-//! `node.id` and `path`, which handlers fill in with `tracing::Span::current().record("volume.id", id)`: as `&str`,
+//! The span has empty fields such as `volume.name` (the name of the span itself would hide `name` in JSON),
+//! `volume.id`, `snapshot.id` and `path`, which handlers fill in with `tracing::Span::current().record("volume.id", id)`: as `&str`,
 //! so that the log shows them quoted and no request can forge a line. Everything that is logged within the span
 //! carries them.
 
@@ -32,6 +32,12 @@ impl Call {
             method = short(&method),
             volume.name = Empty,
             volume.id = Empty,
+            source.id = Empty,
+            snapshot.name = Empty,
+            snapshot.id = Empty,
+            base.id = Empty,
+            group.name = Empty,
+            group.id = Empty,
             node.id = Empty,
             path = Empty
         );
@@ -75,7 +81,7 @@ impl Drop for Call {
             warn!(
                 code = "CANCELLED",
                 ms = self.milliseconds(),
-                "the caller gave up; work that has begun goes on"
+                "the caller gave up; a change that has begun goes on"
             );
         }
     }
@@ -128,10 +134,18 @@ mod tests {
             "csi.v1.Controller/ListVolumes",
             "csi.v1.Controller/ValidateVolumeCapabilities",
             "csi.v1.GroupController/GroupControllerGetCapabilities",
+            "csi.v1.SnapshotMetadata/GetMetadataDelta",
         ] {
             assert!(only_asks(method), "{method}");
         }
-        for method in ["csi.v1.Controller/CreateVolume", "csi.v1.Node/NodePublishVolume", "", "x"] {
+        for method in [
+            "csi.v1.Controller/CreateVolume",
+            "csi.v1.Node/NodePublishVolume",
+            "csi.v1.Controller/DeleteSnapshot",
+            "csi.v1.GroupController/CreateVolumeGroupSnapshot",
+            "",
+            "x",
+        ] {
             assert!(!only_asks(method), "{method}");
         }
     }

@@ -1,4 +1,4 @@
-//! CSI Controller. What is not here (snapshots, modification, health) is not announced and UNIMPLEMENTED.
+//! CSI Controller. What is not here (health of volumes) is not announced and UNIMPLEMENTED.
 
 use std::sync::Arc;
 
@@ -12,13 +12,18 @@ use crate::wire::{csi, decode, encode};
 use csi::controller_service_capability::rpc::Type as Rpc;
 
 /// Announced always.
-const RPCS: [Rpc; 6] = [
+const RPCS: [Rpc; 11] = [
     Rpc::CreateDeleteVolume,
     Rpc::ListVolumes,
     Rpc::GetCapacity,
+    Rpc::CreateDeleteSnapshot,
+    Rpc::ListSnapshots,
+    Rpc::CloneVolume,
     Rpc::ExpandVolume,
     Rpc::GetVolume,
     Rpc::SingleNodeMultiWriter,
+    Rpc::ModifyVolume,
+    Rpc::GetSnapshot,
 ];
 /// Announced where attaching is switched on.
 const ATTACH_RPCS: [Rpc; 3] =
@@ -140,6 +145,51 @@ impl csi::controller_server::Controller for ControllerService {
         Ok(Response::new(encode::controller_expand_volume(expanded)))
     }
 
+    async fn controller_modify_volume(
+        &self,
+        request: Request<csi::ControllerModifyVolumeRequest>,
+    ) -> Reply<csi::ControllerModifyVolumeResponse> {
+        let request = decode::controller_modify_volume(observe(request))?;
+        run(&self.driver, |driver| driver.controller_modify_volume(request)).await?;
+        Ok(Response::new(csi::ControllerModifyVolumeResponse {}))
+    }
+
+    async fn create_snapshot(
+        &self,
+        request: Request<csi::CreateSnapshotRequest>,
+    ) -> Reply<csi::CreateSnapshotResponse> {
+        let request = decode::create_snapshot(observe(request))?;
+        let snapshot = run(&self.driver, |driver| driver.create_snapshot(request)).await?;
+        Ok(Response::new(encode::create_snapshot(&snapshot, self.node_id())))
+    }
+
+    async fn delete_snapshot(
+        &self,
+        request: Request<csi::DeleteSnapshotRequest>,
+    ) -> Reply<csi::DeleteSnapshotResponse> {
+        let snapshot_id = decode::delete_snapshot(observe(request))?;
+        run(&self.driver, move |driver| driver.delete_snapshot(&snapshot_id)).await?;
+        Ok(Response::new(csi::DeleteSnapshotResponse {}))
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<csi::ListSnapshotsRequest>,
+    ) -> Reply<csi::ListSnapshotsResponse> {
+        let request = decode::list_snapshots(observe(request))?;
+        let page = run(&self.driver, |driver| driver.list_snapshots(request)).await?;
+        Ok(Response::new(encode::list_snapshots(&page, self.node_id())))
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<csi::GetSnapshotRequest>,
+    ) -> Reply<csi::GetSnapshotResponse> {
+        let snapshot_id = decode::get_snapshot(observe(request))?;
+        let snapshot = run(&self.driver, move |driver| driver.get_snapshot(&snapshot_id)).await?;
+        Ok(Response::new(encode::get_snapshot(&snapshot, self.node_id())))
+    }
+
     async fn controller_get_capabilities(
         &self,
         _: Request<csi::ControllerGetCapabilitiesRequest>,
@@ -162,7 +212,7 @@ mod tests {
             };
             answer.capabilities.iter().map(rpc).collect()
         };
-        assert_eq!(numbers(false), [1, 3, 4, 9, 12, 13]);
-        assert_eq!(numbers(true), [1, 3, 4, 9, 12, 13, 2, 8, 10]);
+        assert_eq!(numbers(false), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15]);
+        assert_eq!(numbers(true), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15, 2, 8, 10]);
     }
 }

@@ -10,8 +10,14 @@ use crate::wire::{csi, encode};
 use csi::plugin_capability::service::Type as Service;
 use csi::plugin_capability::volume_expansion::Type as Expansion;
 
-/// What is served beside Identity, and that volumes are bound to their node.
-const SERVICES: [Service; 2] = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
+/// What is served beside Identity, and that volumes and snapshots are bound to their node.
+const SERVICES: [Service; 5] = [
+    Service::ControllerService,
+    Service::VolumeAccessibilityConstraints,
+    Service::GroupControllerService,
+    Service::SnapshotMetadataService,
+    Service::SnapshotAccessibilityConstraints,
+];
 
 /// Serves CSI Identity.
 pub struct IdentityService {

@@ -1,20 +1,26 @@
 //! The RPCs: each decodes, makes one hop to the blocking pool, and encodes. No rule of CSI is decided here but
-//! which RPCs are announced.
+//! which RPCs are announced. An answer that is a stream goes through `stream.rs`.
 
 mod controller;
+mod group_controller;
 mod identity;
 mod node;
 mod observe;
+mod snapshot_metadata;
 mod status;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 
+use tokio::task::{JoinError, JoinHandle};
 use tonic::{Response, Status};
 use tracing::Span;
 
 pub use controller::ControllerService;
+pub use group_controller::GroupControllerService;
 pub use identity::IdentityService;
 pub use node::NodeService;
+pub use snapshot_metadata::SnapshotMetadataService;
 pub use status::code;
 
 use crate::driver::Driver;
@@ -31,11 +37,16 @@ where
     F: FnOnce(&Driver) -> Result<T> + Send + 'static,
     T: Send + 'static,
 {
-    if !driver.is_ready() {
-        return Err(Error::Unavailable("start-up recovery is running, try again".to_owned()).into());
-    }
+    ready_to_serve(driver)?;
     let driver = Arc::clone(driver);
     on_blocking_pool(move || work(&driver)).await
+}
+
+fn ready_to_serve(driver: &Driver) -> Result<(), Status> {
+    match driver.is_ready() {
+        true => Ok(()),
+        false => Err(Error::Unavailable("start-up recovery is running, try again".to_owned()).into()),
+    }
 }
 
 async fn on_blocking_pool<T, F>(work: F) -> Result<T, Status>
@@ -43,8 +54,22 @@ where
     F: FnOnce() -> Result<T> + Send + 'static,
     T: Send + 'static,
 {
+    status_of(spawn_blocking(work).await)
+}
+
+/// Starts work on the blocking pool, in the span of the RPC.
+fn spawn_blocking<T, F>(work: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
     let span = Span::current();
-    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+    tokio::task::spawn_blocking(move || span.in_scope(work))
+}
+
+/// What the caller is told of work that ended.
+fn status_of<T>(ended: Result<Result<T>, JoinError>) -> Result<T, Status> {
+    match ended {
         Ok(result) => result.map_err(Status::from),
         // What the panic said may hold anything, also a secret: it goes to nobody.
         Err(error) if error.is_panic() => {

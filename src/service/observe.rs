@@ -1,6 +1,8 @@
 //! What an RPC leaves in the log before it is decoded: the ids on its span, and at level debug the request
 //! without its secrets.
 
+use std::borrow::Cow;
+
 use prost::Message;
 use tonic::Request;
 use tracing::Span;
@@ -15,8 +17,36 @@ pub(super) trait Observed: Message {
     /// Full name of the message.
     const NAME: &'static str;
 
-    /// Values for the fields that the server's span declares: `volume.id`, `volume.name`, `node.id`, `path`.
-    fn ids(&self) -> Vec<(&'static str, &str)>;
+    /// Values for the fields that the server's span declares (`server/trace.rs`).
+    fn ids(&self) -> Vec<(&'static str, Cow<'_, str>)>;
+}
+
+/// A field of a request as one value on the span.
+trait Identifies {
+    fn text(&self) -> Cow<'_, str>;
+}
+
+impl Identifies for String {
+    fn text(&self) -> Cow<'_, str> {
+        self.as_str().into()
+    }
+}
+
+impl Identifies for Vec<String> {
+    fn text(&self) -> Cow<'_, str> {
+        self.join(",").into()
+    }
+}
+
+impl Identifies for Option<csi::VolumeContentSource> {
+    fn text(&self) -> Cow<'_, str> {
+        use csi::volume_content_source::Type;
+        match self.as_ref().and_then(|source| source.r#type.as_ref()) {
+            Some(Type::Snapshot(snapshot)) => snapshot.snapshot_id.as_str().into(),
+            Some(Type::Volume(volume)) => volume.volume_id.as_str().into(),
+            None => "".into(),
+        }
+    }
 }
 
 /// Takes the request out of its envelope and leaves its traces.
@@ -37,8 +67,8 @@ macro_rules! observed {
         $(impl Observed for csi::$message {
             const NAME: &'static str = concat!("csi.v1.", stringify!($message));
 
-            fn ids(&self) -> Vec<(&'static str, &str)> {
-                vec![$(($span_field, self.$field.as_str())),*]
+            fn ids(&self) -> Vec<(&'static str, Cow<'_, str>)> {
+                vec![$(($span_field, self.$field.text())),*]
             }
         })*
 
@@ -48,7 +78,7 @@ macro_rules! observed {
 }
 
 observed! {
-    CreateVolumeRequest { "volume.name" = name }
+    CreateVolumeRequest { "volume.name" = name, "source.id" = volume_content_source }
     DeleteVolumeRequest { "volume.id" = volume_id }
     ControllerPublishVolumeRequest { "volume.id" = volume_id, "node.id" = node_id }
     ControllerUnpublishVolumeRequest { "volume.id" = volume_id, "node.id" = node_id }
@@ -57,6 +87,16 @@ observed! {
     ControllerGetVolumeRequest { "volume.id" = volume_id }
     GetCapacityRequest {}
     ControllerExpandVolumeRequest { "volume.id" = volume_id }
+    ControllerModifyVolumeRequest { "volume.id" = volume_id }
+    CreateSnapshotRequest { "snapshot.name" = name, "source.id" = source_volume_id }
+    DeleteSnapshotRequest { "snapshot.id" = snapshot_id }
+    ListSnapshotsRequest { "snapshot.id" = snapshot_id, "source.id" = source_volume_id }
+    GetSnapshotRequest { "snapshot.id" = snapshot_id }
+    CreateVolumeGroupSnapshotRequest { "group.name" = name, "source.id" = source_volume_ids }
+    DeleteVolumeGroupSnapshotRequest { "group.id" = group_snapshot_id, "snapshot.id" = snapshot_ids }
+    GetVolumeGroupSnapshotRequest { "group.id" = group_snapshot_id, "snapshot.id" = snapshot_ids }
+    GetMetadataAllocatedRequest { "snapshot.id" = snapshot_id }
+    GetMetadataDeltaRequest { "snapshot.id" = target_snapshot_id, "base.id" = base_snapshot_id }
     NodeStageVolumeRequest { "volume.id" = volume_id, "path" = staging_target_path }
     NodeUnstageVolumeRequest { "volume.id" = volume_id, "path" = staging_target_path }
     NodePublishVolumeRequest { "volume.id" = volume_id, "path" = target_path }
@@ -89,7 +129,7 @@ mod tests {
         }
     }
 
-    fn log_of(level: Level, request: csi::ControllerPublishVolumeRequest) -> String {
+    fn log_of(level: Level, request: impl Observed) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -102,6 +142,12 @@ mod tests {
                 "rpc",
                 volume.id = Empty,
                 volume.name = Empty,
+                source.id = Empty,
+                snapshot.name = Empty,
+                snapshot.id = Empty,
+                base.id = Empty,
+                group.name = Empty,
+                group.id = Empty,
                 node.id = Empty,
                 path = Empty
             );
@@ -130,6 +176,47 @@ mod tests {
         assert_eq!(info.lines().count(), 1);
         let debug = log_of(Level::DEBUG, request());
         assert!(debug.contains("***stripped***") && !debug.contains("CANARY"), "{debug}");
+    }
+
+    #[test]
+    fn snapshots_and_sources_are_on_the_span() {
+        let secrets = || HashMap::from([("CANARY".to_owned(), "CANARY".to_owned())]);
+        let snapshot_id = "snap-1\nforged".to_owned();
+        let source = csi::volume_content_source::SnapshotSource { snapshot_id: snapshot_id.clone() };
+        let create = log_of(
+            Level::DEBUG,
+            csi::CreateVolumeRequest {
+                secrets: secrets(),
+                volume_content_source: Some(csi::VolumeContentSource {
+                    r#type: Some(csi::volume_content_source::Type::Snapshot(source)),
+                }),
+                ..Default::default()
+            },
+        );
+        assert!(create.contains("source.id=\"snap-1\\nforged\""), "{create}");
+        let delta = log_of(
+            Level::DEBUG,
+            csi::GetMetadataDeltaRequest {
+                base_snapshot_id: "snap-0".to_owned(),
+                target_snapshot_id: snapshot_id,
+                secrets: secrets(),
+                ..Default::default()
+            },
+        );
+        assert!(delta.contains("base.id=\"snap-0\"") && delta.contains("snapshot.id=\"snap-1"), "{delta}");
+        let group = log_of(
+            Level::DEBUG,
+            csi::CreateVolumeGroupSnapshotRequest {
+                name: "g".to_owned(),
+                source_volume_ids: vec!["vol-1".to_owned(), "vol-2".to_owned()],
+                secrets: secrets(),
+                ..Default::default()
+            },
+        );
+        assert!(group.contains("group.name=\"g\"") && group.contains("source.id=\"vol-1,vol-2\""), "{group}");
+        for log in [create, delta, group] {
+            assert!(log.contains("***stripped***") && !log.contains("CANARY"), "{log}");
+        }
     }
 
     #[test]

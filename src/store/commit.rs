@@ -105,7 +105,7 @@ impl Turn<'_> {
         self.answer(&outcome);
         let live = self.committer.read(Memory::len);
         if let Some(writer) = self.writer.as_mut().filter(|writer| writer.wants_compaction(live)) {
-            writer.compact(&self.committer.read(Memory::volumes));
+            writer.compact(&self.committer.read(Memory::records));
         }
     }
 
@@ -113,7 +113,7 @@ impl Turn<'_> {
     /// with the volume as it was, and no later start may find the change made then, least of all a deletion.
     fn take_back(&mut self) {
         let Some(writer) = self.writer.as_mut().filter(|writer| writer.is_broken()) else { return };
-        if let Err(error) = writer.repair(&self.committer.read(Memory::volumes)) {
+        if let Err(error) = writer.repair(&self.committer.read(Memory::records)) {
             tracing::warn!(%error, "the state file may hold changes that failed until it can be written again");
         }
     }
@@ -123,7 +123,7 @@ impl Turn<'_> {
             return Err(interrupted());
         };
         if writer.is_broken() {
-            writer.repair(&self.committer.read(Memory::volumes))?;
+            writer.repair(&self.committer.read(Memory::records))?;
         }
         let members: Vec<&str> = self.committer.read(|memory| worth_writing(memory, &self.batch));
         let sync = self.batch.iter().any(|pending| pending.durability == Durability::Synced);
@@ -158,7 +158,8 @@ fn worth_writing<'a>(memory: &Memory, batch: &'a [Pending]) -> Vec<&'a str> {
         Change::Put(_) => true,
         Change::Delete(_) => {
             let id = pending.change.id();
-            memory.get(id).is_some() || batch.iter().take(index).any(|earlier| earlier.change.id() == id)
+            memory.contains(&pending.change)
+                || batch.iter().take(index).any(|earlier| earlier.change.id() == id)
         }
     };
     let needed = batch.iter().enumerate().filter(|(index, pending)| needed(*index, pending));

@@ -5,22 +5,29 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::record::{Change, Delete, Put};
-use crate::model::{BackendKind, PoolName, Provisioning, Volume, VolumeId};
+use crate::model::{
+    BackendKind, Content, GroupSnapshot, GroupSnapshotId, PoolName, Provisioning, Snapshot, SnapshotId,
+    Volume, VolumeId,
+};
 
-/// What has been promised to the volumes of a pool. Volumes of the directory backend count in neither:
-/// nothing is promised to them. A volume counts in every phase.
+/// What has been promised in a pool. Volumes and snapshots of the directory backend count in none: nothing is
+/// promised to them. Everything counts in every phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Sum of the sizes of thin volumes.
     pub thin_bytes: u64,
     /// Sum of the sizes of thick volumes.
     pub thick_bytes: u64,
+    /// Sum of what snapshots keep allocated.
+    pub snapshot_bytes: u64,
 }
 
 /// Every record.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     volumes: BTreeMap<VolumeId, Arc<Volume>>,
+    snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
+    groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
     /// Wider than what is reported: sums of thin sizes may pass any limit.
     sums: BTreeMap<PoolName, Sums>,
 }
@@ -29,37 +36,72 @@ pub(super) struct Memory {
 struct Sums {
     thin: u128,
     thick: u128,
+    snapshots: u128,
 }
 
 impl Memory {
     /// Makes the change.
     pub fn apply(&mut self, change: &Change) {
-        let old = match change {
+        match change {
             Change::Put(Put::Volume(volume)) => {
-                if let Some(sum) = self.sum_for(volume) {
-                    *sum += u128::from(volume.capacity_bytes);
+                self.count_volume(volume, u128::saturating_add);
+                if let Some(old) = self.volumes.insert(volume.id.clone(), Arc::clone(volume)) {
+                    self.count_volume(&old, u128::saturating_sub);
                 }
-                self.volumes.insert(volume.id.clone(), Arc::clone(volume))
             }
-            Change::Delete(Delete::Volume(id)) => self.volumes.remove(id),
-        };
-        let Some(old) = old else { return };
-        if let Some(sum) = self.sum_for(&old) {
-            *sum = sum.saturating_sub(u128::from(old.capacity_bytes));
+            Change::Delete(Delete::Volume(id)) => {
+                if let Some(old) = self.volumes.remove(id) {
+                    self.count_volume(&old, u128::saturating_sub);
+                }
+            }
+            Change::Put(Put::Snapshot(snapshot)) => {
+                self.count_snapshot(snapshot, u128::saturating_add);
+                if let Some(old) = self.snapshots.insert(snapshot.id.clone(), Arc::clone(snapshot)) {
+                    self.count_snapshot(&old, u128::saturating_sub);
+                }
+            }
+            Change::Delete(Delete::Snapshot(id)) => {
+                if let Some(old) = self.snapshots.remove(id) {
+                    self.count_snapshot(&old, u128::saturating_sub);
+                }
+            }
+            Change::Put(Put::GroupSnapshot(group)) => {
+                self.groups.insert(group.id.clone(), Arc::clone(group));
+            }
+            Change::Delete(Delete::GroupSnapshot(id)) => {
+                self.groups.remove(id);
+            }
         }
     }
 
-    /// The sum that a volume counts in.
-    fn sum_for(&mut self, volume: &Volume) -> Option<&mut u128> {
-        match volume.parameters.backend {
-            BackendKind::Directory => None,
-            BackendKind::Loop => {
-                let sums = self.sums.entry(volume.pool().clone()).or_default();
-                Some(match volume.parameters.provisioning {
-                    Provisioning::Thin => &mut sums.thin,
-                    Provisioning::Thick => &mut sums.thick,
-                })
-            }
+    fn count_volume(&mut self, volume: &Volume, count: fn(u128, u128) -> u128) {
+        if volume.parameters.backend == BackendKind::Directory {
+            return;
+        }
+        let sums = self.sums.entry(volume.pool().clone()).or_default();
+        let sum = match volume.parameters.provisioning {
+            Provisioning::Thin => &mut sums.thin,
+            Provisioning::Thick => &mut sums.thick,
+        };
+        *sum = count(*sum, u128::from(volume.capacity_bytes));
+    }
+
+    fn count_snapshot(&mut self, snapshot: &Snapshot, count: fn(u128, u128) -> u128) {
+        if snapshot.content != Content::Directory {
+            let sums = self.sums.entry(snapshot.pool.clone()).or_default();
+            sums.snapshots = count(sums.snapshots, u128::from(snapshot.allocated_bytes));
+        }
+    }
+
+    /// Whether there is a record with this id, of whatever kind.
+    pub fn contains(&self, change: &Change) -> bool {
+        match change {
+            Change::Put(Put::Volume(volume)) => self.volumes.contains_key(&volume.id),
+            Change::Put(Put::Snapshot(snapshot)) => self.snapshots.contains_key(&snapshot.id),
+            Change::Put(Put::GroupSnapshot(group)) => self.groups.contains_key(&group.id),
+            Change::Delete(Delete::Volume(id)) => self.volumes.contains_key(id),
+            Change::Delete(Delete::Snapshot(id)) => self.snapshots.contains_key(id),
+            Change::Delete(Delete::GroupSnapshot(id)) => self.groups.contains_key(id),
         }
     }
 
@@ -68,14 +110,47 @@ impl Memory {
         self.volumes.get(id)
     }
 
+    /// One snapshot.
+    pub fn snapshot(&self, id: &SnapshotId) -> Option<&Arc<Snapshot>> {
+        self.snapshots.get(id)
+    }
+
+    /// One group.
+    pub fn group(&self, id: &GroupSnapshotId) -> Option<&Arc<GroupSnapshot>> {
+        self.groups.get(id)
+    }
+
     /// How many volumes there are.
-    pub fn len(&self) -> usize {
+    pub fn volume_count(&self) -> usize {
         self.volumes.len()
+    }
+
+    /// How many records there are of every kind.
+    pub fn len(&self) -> usize {
+        self.volumes.len() + self.snapshots.len() + self.groups.len()
+    }
+
+    /// Every record, in a fixed order.
+    pub fn records(&self) -> Vec<Put> {
+        let volumes = self.volumes.values().map(|volume| Put::Volume(Arc::clone(volume)));
+        let snapshots = self.snapshots.values().map(|snapshot| Put::Snapshot(Arc::clone(snapshot)));
+        let groups = self.groups.values().map(|group| Put::GroupSnapshot(Arc::clone(group)));
+        volumes.chain(snapshots).chain(groups).collect()
     }
 
     /// Every volume, by id.
     pub fn volumes(&self) -> Vec<Arc<Volume>> {
         self.volumes.values().cloned().collect()
+    }
+
+    /// Every snapshot, by id.
+    pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
+        self.snapshots.values().cloned().collect()
+    }
+
+    /// Every group, by id.
+    pub fn groups(&self) -> Vec<Arc<GroupSnapshot>> {
+        self.groups.values().cloned().collect()
     }
 
     /// Up to `max` volumes after `after` that `filter` takes, and whether there are more of them.
@@ -85,19 +160,40 @@ impl Memory {
         max: Option<usize>,
         filter: impl Fn(&Volume) -> bool,
     ) -> (Vec<Arc<Volume>>, bool) {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = self.volumes.range::<VolumeId, _>((start, Bound::Unbounded));
-        let mut rest = range.map(|(_, volume)| volume).filter(|volume| filter(volume));
-        let page = rest.by_ref().take(max.unwrap_or(usize::MAX)).cloned().collect();
-        (page, rest.next().is_some())
+        page(&self.volumes, after, max, filter)
+    }
+
+    /// The same for snapshots.
+    pub fn snapshot_page(
+        &self,
+        after: Option<&SnapshotId>,
+        max: Option<usize>,
+        filter: impl Fn(&Self, &Snapshot) -> bool,
+    ) -> (Vec<Arc<Snapshot>>, bool) {
+        page(&self.snapshots, after, max, |snapshot| filter(self, snapshot))
     }
 
     /// The sums of a pool.
     pub fn totals(&self, pool: &PoolName) -> Totals {
         let clamp = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.sums
-            .get(pool)
-            .map(|sums| Totals { thin_bytes: clamp(sums.thin), thick_bytes: clamp(sums.thick) })
-            .unwrap_or_default()
+        let totals = |sums: &Sums| Totals {
+            thin_bytes: clamp(sums.thin),
+            thick_bytes: clamp(sums.thick),
+            snapshot_bytes: clamp(sums.snapshots),
+        };
+        self.sums.get(pool).map(totals).unwrap_or_default()
     }
+}
+
+fn page<K: Ord, V>(
+    records: &BTreeMap<K, Arc<V>>,
+    after: Option<&K>,
+    max: Option<usize>,
+    filter: impl Fn(&V) -> bool,
+) -> (Vec<Arc<V>>, bool) {
+    let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let range = records.range::<K, _>((start, Bound::Unbounded));
+    let mut rest = range.map(|(_, record)| record).filter(|record| filter(record));
+    let page = rest.by_ref().take(max.unwrap_or(usize::MAX)).cloned().collect();
+    (page, rest.next().is_some())
 }

@@ -64,7 +64,7 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::{PoolName, Volume, VolumeId};
+use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId};
 use crate::os::Disks;
 
 pub use commit::Durability;
@@ -151,6 +151,77 @@ impl Store {
         self.committer.commit(Change::Delete(Delete::Volume(id.clone())), durability)
     }
 
+    /// [`put`](Self::put) for a snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn put_snapshot(&self, snapshot: Snapshot) -> Result<Arc<Snapshot>, StoreError> {
+        let snapshot = Arc::new(snapshot);
+        self.committer.commit(Change::Put(Put::Snapshot(Arc::clone(&snapshot))), Durability::Synced)?;
+        Ok(snapshot)
+    }
+
+    /// [`delete`](Self::delete) for a snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn delete_snapshot(&self, id: &SnapshotId, durability: Durability) -> Result<(), StoreError> {
+        self.committer.commit(Change::Delete(Delete::Snapshot(id.clone())), durability)
+    }
+
+    /// [`put`](Self::put) for a group.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn put_group(&self, group: GroupSnapshot) -> Result<Arc<GroupSnapshot>, StoreError> {
+        let group = Arc::new(group);
+        self.committer.commit(Change::Put(Put::GroupSnapshot(Arc::clone(&group))), Durability::Synced)?;
+        Ok(group)
+    }
+
+    /// [`delete`](Self::delete) for a group.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn delete_group(&self, id: &GroupSnapshotId, durability: Durability) -> Result<(), StoreError> {
+        self.committer.commit(Change::Delete(Delete::GroupSnapshot(id.clone())), durability)
+    }
+
+    /// One snapshot.
+    pub fn snapshot(&self, id: &SnapshotId) -> Option<Arc<Snapshot>> {
+        self.committer.read(|memory| memory.snapshot(id).cloned())
+    }
+
+    /// One group.
+    pub fn group(&self, id: &GroupSnapshotId) -> Option<Arc<GroupSnapshot>> {
+        self.committer.read(|memory| memory.group(id).cloned())
+    }
+
+    /// Every snapshot, sorted by id.
+    pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
+        self.committer.read(Memory::snapshots)
+    }
+
+    /// Every group, sorted by id.
+    pub fn groups(&self) -> Vec<Arc<GroupSnapshot>> {
+        self.committer.read(Memory::groups)
+    }
+
+    /// Up to `max` snapshots that callers may see and `filter` takes, sorted by id, from the first after `after`
+    /// on; and whether there are more of them. `filter` must not call the store.
+    pub fn snapshot_page(
+        &self,
+        after: Option<&SnapshotId>,
+        max: Option<usize>,
+        filter: impl Fn(&Snapshot) -> bool,
+    ) -> (Vec<Arc<Snapshot>>, bool) {
+        let visible = |memory: &Memory, snapshot: &Snapshot| {
+            let group = |id| memory.group(id).is_some_and(|group| group.phase == Phase::Ready);
+            snapshot.is_ready() && snapshot.group.as_ref().is_none_or(group) && filter(snapshot)
+        };
+        self.committer.read(|memory| memory.snapshot_page(after, max, visible))
+    }
+
     /// One volume.
     pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
         self.committer.read(|memory| memory.get(id).cloned())
@@ -174,7 +245,7 @@ impl Store {
 
     /// How many volumes there are.
     pub fn len(&self) -> usize {
-        self.committer.read(Memory::len)
+        self.committer.read(Memory::volume_count)
     }
 
     /// Whether there is no volume.
@@ -182,7 +253,7 @@ impl Store {
         self.len() == 0
     }
 
-    /// What has been promised to the volumes of a pool.
+    /// What has been promised in a pool.
     pub fn totals(&self, pool: &PoolName) -> Totals {
         self.committer.read(|memory| memory.totals(pool))
     }

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use crate::model::{Volume, VolumeId};
+use crate::model::{GroupSnapshot, GroupSnapshotId, Snapshot, SnapshotId, Volume, VolumeId};
 
 /// The format that is written, and the latest that is read.
 pub(super) const FORMAT: u64 = 1;
@@ -35,6 +35,10 @@ pub(super) enum Change {
 pub(super) enum Put {
     /// A volume.
     Volume(Arc<Volume>),
+    /// A snapshot.
+    Snapshot(Arc<Snapshot>),
+    /// A group of snapshots.
+    GroupSnapshot(Arc<GroupSnapshot>),
 }
 
 /// The key of a record, by kind.
@@ -43,6 +47,10 @@ pub(super) enum Put {
 pub(super) enum Delete {
     /// A volume.
     Volume(VolumeId),
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// A group of snapshots.
+    GroupSnapshot(GroupSnapshotId),
 }
 
 /// The first line.
@@ -105,11 +113,15 @@ impl Change {
         Ok(json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().to_owned())
     }
 
-    /// The volume that it is about.
-    pub fn id(&self) -> &VolumeId {
+    /// The id of what it is about; those of different kinds differ.
+    pub fn id(&self) -> &str {
         match self {
-            Change::Put(Put::Volume(volume)) => &volume.id,
-            Change::Delete(Delete::Volume(id)) => id,
+            Change::Put(Put::Volume(volume)) => volume.id.as_str(),
+            Change::Put(Put::Snapshot(snapshot)) => snapshot.id.as_str(),
+            Change::Put(Put::GroupSnapshot(group)) => group.id.as_str(),
+            Change::Delete(Delete::Volume(id)) => id.as_str(),
+            Change::Delete(Delete::Snapshot(id)) => id.as_str(),
+            Change::Delete(Delete::GroupSnapshot(id)) => id.as_str(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::os::{Disks, FileId, FileKind, FileStat, LogFile, Space, Usage, errno_error};
+use crate::os::{Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, Usage, errno_error};
 
 /// What happens at a step, and to all steps after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,6 +235,21 @@ impl Disks for MemDisks {
     fn direct_io_alignment(&self, _: &Path) -> io::Result<Option<u32>> {
         Err(missing())
     }
+    fn extents(&self, _: &Path, _: u64, _: usize, _: bool) -> io::Result<Vec<Extent>> {
+        Err(missing())
+    }
+    fn can_reflink(&self, _: &Path) -> io::Result<bool> {
+        Err(missing())
+    }
+    fn reflink(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(missing())
+    }
+    fn copy_range(&self, _: &Path, _: &Path, _: u64, _: u64) -> io::Result<()> {
+        Err(missing())
+    }
+    fn unshare(&self, _: &Path) -> io::Result<()> {
+        Err(missing())
+    }
     fn create_directory(&self, _: &Path, _: u32) -> io::Result<()> {
         Err(missing())
     }
@@ -257,6 +272,15 @@ impl Disks for MemDisks {
         Err(missing())
     }
     fn remove_tree(&self, _: &Path) -> io::Result<()> {
+        Err(missing())
+    }
+    fn copy_tree(
+        &self,
+        _: &Path,
+        _: &Path,
+        _: bool,
+        _: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
         Err(missing())
     }
     fn lock(&self, _: &Path) -> io::Result<Box<dyn Send + Sync>> {

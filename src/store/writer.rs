@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::Identity;
 use super::load::Loaded;
 use super::record::{self, Change, Header, Put};
-use crate::model::Volume;
 use crate::os::{Disks, LogFile};
 
 /// The state file's name in the data directory.
@@ -79,7 +78,7 @@ impl Writer {
         if loaded.is_settled() {
             return self.keep();
         }
-        match self.rewrite(&loaded.memory.volumes()) {
+        match self.rewrite(&loaded.memory.records()) {
             Err(error) if matches!(self.tail, Tail::Cut) => {
                 tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
                 self.keep()
@@ -99,12 +98,12 @@ impl Writer {
         !matches!(self.tail, Tail::Open(_))
     }
 
-    /// Makes the file's end known again, after which it holds the `live` volumes and nothing else. A failed
+    /// Makes the file's end known again, after which it holds the `live` records and nothing else. A failed
     /// append is cut off, which needs no room on a full disk; anything else needs a new file.
     ///
     /// # Errors
     /// The kernel's; the end is as unknown as before.
-    pub fn repair(&mut self, live: &[Arc<Volume>]) -> io::Result<()> {
+    pub fn repair(&mut self, live: &[Put]) -> io::Result<()> {
         match self.tail {
             Tail::Open(_) => Ok(()),
             Tail::Cut => self.cut().or_else(|_| self.rewrite(live)),
@@ -161,7 +160,7 @@ impl Writer {
     }
 
     /// Writes the file anew. A failure is put off until the file has grown by another `live` lines and slack.
-    pub fn compact(&mut self, live: &[Arc<Volume>]) {
+    pub fn compact(&mut self, live: &[Put]) {
         let lines = self.lines;
         if let Err(error) = self.rewrite(live) {
             tracing::warn!(%error, lines, "the state file could not be compacted and keeps growing until it can");
@@ -169,18 +168,18 @@ impl Writer {
         }
     }
 
-    /// Replaces the file by one that holds the `live` volumes and nothing else: a new file, synced, renamed,
+    /// Replaces the file by one that holds the `live` records and nothing else: a new file, synced, renamed,
     /// the directory synced. Numbers go on from where they were and are never used twice, so that a block of
     /// an older file that shows up in a later one fits nowhere.
     ///
     /// # Errors
     /// The kernel's. Until the rename the present file stays in use as it was.
-    pub fn rewrite(&mut self, live: &[Arc<Volume>]) -> io::Result<()> {
+    pub fn rewrite(&mut self, live: &[Put]) -> io::Result<()> {
         let count = live.len() as u64;
         let header = Header::new(&self.identity, self.next, count);
         let mut text = header.line()?;
-        for (volume, seq) in live.iter().zip(self.next..) {
-            let members = Change::Put(Put::Volume(Arc::clone(volume))).members()?;
+        for (put, seq) in live.iter().zip(self.next..) {
+            let members = Change::Put(put.clone()).members()?;
             text.push_str(&record::line(seq, self.next.saturating_sub(1), &members));
         }
         let (new_file, file) = (self.directory.join(NEW_FILE), self.directory.join(FILE));

@@ -1,9 +1,16 @@
 //! Model to proto: the answers.
 
+mod snapshot;
+
+pub use snapshot::{
+    create_snapshot, create_volume_group_snapshot, get_metadata_allocated, get_metadata_delta, get_snapshot,
+    get_volume_group_snapshot, group_controller_capabilities, list_snapshots,
+};
+
 use std::collections::HashMap;
 
 use crate::model::answer::{Capacity, Expanded, ListPage, StatsRow, Validation, VolumeStats};
-use crate::model::{Settings, Volume};
+use crate::model::{Settings, Volume, VolumeSource};
 use crate::wire::csi;
 use csi::controller_service_capability::rpc::Type as ControllerRpc;
 use csi::node_service_capability::rpc::Type as NodeRpc;
@@ -17,9 +24,19 @@ pub fn volume(volume: &Volume, node_id: &str) -> csi::Volume {
         capacity_bytes: bytes(volume.capacity_bytes),
         volume_id: volume.id.to_string(),
         volume_context: volume.context().into_iter().collect(),
-        content_source: None,
+        content_source: volume.source.as_ref().map(content_source),
         accessible_topology: vec![topology(node_id)],
     }
+}
+
+/// CSI `VolumeContentSource`: what the volume was made from, also where that is gone.
+fn content_source(source: &VolumeSource) -> csi::VolumeContentSource {
+    use csi::volume_content_source::{SnapshotSource, Type, VolumeSource as CloneSource};
+    let r#type = match source {
+        VolumeSource::Snapshot(id) => Type::Snapshot(SnapshotSource { snapshot_id: id.to_string() }),
+        VolumeSource::Volume(id) => Type::Volume(CloneSource { volume_id: id.to_string() }),
+    };
+    csi::VolumeContentSource { r#type: Some(r#type) }
 }
 
 /// The place of a node.

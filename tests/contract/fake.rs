@@ -12,6 +12,7 @@ mod contract;
 
 use std::path::PathBuf;
 
+use hostloop::model::FsType;
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
 
@@ -25,6 +26,12 @@ fn setup() -> (Os, PathBuf) {
 fn disks() {
     let (os, dir) = setup();
     contract::disks(&os, &dir);
+}
+
+#[test]
+fn copy_tree() {
+    let (os, dir) = setup();
+    contract::copy_tree(&os, &dir);
 }
 
 #[test]
@@ -43,4 +50,50 @@ fn mounts() {
 fn filesystems() {
     let (os, dir) = setup();
     contract::filesystems(&os, &dir);
+}
+
+#[test]
+fn freeze() {
+    let (os, dir) = setup();
+    contract::freeze(&os, &dir);
+}
+
+/// A machine with a pool on each filesystem.
+fn pools() -> (FakeKernel, Vec<PathBuf>) {
+    let kernel = FakeKernel::new();
+    let pool = |fs_type: FsType| {
+        let path = PathBuf::from(format!("/pools/{fs_type}"));
+        kernel.add_disk(&path, fs_type, 10 << 30);
+        path
+    };
+    let paths = FsType::ALL.into_iter().map(pool).collect();
+    (kernel, paths)
+}
+
+#[test]
+fn copies() {
+    let (kernel, pools) = pools();
+    pools.iter().for_each(|pool| contract::copies(&kernel.os(), pool));
+}
+
+#[test]
+fn identities() {
+    let (kernel, pools) = pools();
+    pools.iter().for_each(|pool| contract::identities(&kernel.os(), pool));
+    assert_eq!(kernel.hazards(), [""; 0]);
+}
+
+#[test]
+fn every_pool_filesystem() {
+    let (kernel, pools) = pools();
+    for pool in pools {
+        let place = |name| {
+            let path = pool.join(name);
+            kernel.create_directories(&path);
+            path
+        };
+        contract::disks(&kernel.os(), &place("disks"));
+        contract::loops(&kernel.os(), &place("loops"));
+        contract::filesystems(&kernel.os(), &place("filesystems"));
+    }
 }

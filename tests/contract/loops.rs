@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use hostloop::os::{AttachOptions, LoopDevice, Os};
+use hostloop::model::{FsType, MountFlags};
+use hostloop::os::{AttachOptions, BlockDevice, LoopDevice, Os};
 use nix::errno::Errno;
 
-use super::{Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, errno, image};
+use super::{
+    Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, formatted, image,
+};
 
 /// Asserts what the trait promises.
 pub fn loops(os: &Os, dir: &Path) {
@@ -14,6 +17,8 @@ pub fn loops(os: &Os, dir: &Path) {
     autoclear(os, &dir.join("autoclear.img"));
     changed(os, dir);
     options(os, &dir.join("options.img"));
+    changes(os, &dir.join("changes.img"));
+    claimed(os, dir);
     assert_eq!(errno(os.loops.attach(&dir.join("none"), FOR_BLOCK).map(drop)), Some(Errno::ENOENT));
     assert_eq!(errno(os.loops.attach(dir, FOR_BLOCK).map(drop)), Some(Errno::EISDIR));
 }
@@ -86,4 +91,50 @@ fn options(os: &Os, file: &Path) {
     let bad = AttachOptions { block_size: 1000, ..FOR_BLOCK };
     assert_eq!(errno(os.loops.attach(file, bad).map(drop)), Some(Errno::EINVAL));
     assert_gone(os, file);
+}
+
+/// What can be changed of a device in use.
+fn changes(os: &Os, file: &Path) {
+    image(os, file, 8 * MIB);
+    let open = os.loops.attach(file, FOR_MOUNT).expect("attach");
+    let device = open.device.clone();
+    assert!(os.loops.list().expect("list").contains(&device));
+    let now = || os.loops.open(&device).expect("open").device;
+    let alignment = os.disks.direct_io_alignment(file.parent().expect("parent")).expect("alignment");
+    if alignment.is_some_and(|alignment| alignment <= FOR_MOUNT.block_size) {
+        os.loops.set_direct_io(&device, true).expect("on");
+        assert!(now().direct_io);
+        os.loops.set_direct_io(&device, true).expect("on again");
+    } else if alignment.is_none() {
+        assert_eq!(errno(os.loops.set_direct_io(&device, true)), Some(Errno::EINVAL));
+    }
+    os.loops.set_direct_io(&device, false).expect("off");
+    assert!(!now().direct_io);
+    os.loops.stop_discard(&device).expect("stop");
+    os.loops.stop_discard(&device).expect("stop again");
+    os.loops.flush(&device).expect("flush");
+    drop(open);
+    assert_gone(os, file);
+    assert!(os.loops.list().expect("list").iter().all(|other| other.backing != device.backing));
+    assert_eq!(errno(os.loops.set_direct_io(&device, true)), Some(Errno::ENXIO));
+    assert_eq!(errno(os.loops.stop_discard(&device)), Some(Errno::ENXIO));
+    assert_eq!(errno(os.loops.flush(&device)), Some(Errno::ENXIO));
+}
+
+/// A block device tells whether a filesystem on it is mounted; that it is open does not count.
+fn claimed(os: &Os, dir: &Path) {
+    let (file, target) = (dir.join("claimed.img"), directory(os, dir.join("claimed")));
+    let open = formatted(os, &file, FsType::Ext4, 8 * MIB);
+    let path = open.device.path();
+    let state = || os.disks.block_device(&path).expect("look at the device");
+    let free = BlockDevice { rdev: open.device.rdev, bytes: 8 * MIB, held: false, partitioned: false };
+    assert_eq!(state(), free);
+    os.mounts.mount(&path, &target, FsType::Ext4, &MountFlags::default()).expect("mount");
+    assert_eq!(state(), BlockDevice { held: true, ..free });
+    os.mounts.unmount(&target).expect("unmount");
+    assert_eq!(state(), free);
+    drop(open);
+    assert_gone(os, &file);
+    assert_eq!(errno(os.disks.block_device(&file)), Some(Errno::ENOTBLK));
+    assert_eq!(errno(os.disks.block_device(&dir.join("none"))), Some(Errno::ENOENT));
 }

@@ -2,8 +2,12 @@
 //! are held to the same words. `dir` is an empty directory of the given `Os`, on a filesystem with room.
 #![allow(dead_code, unused_imports, reason = "each runner uses its part")]
 
+mod copies;
+mod copy_tree;
 mod disks;
 mod filesystems;
+mod freeze;
+mod identities;
 mod loops;
 mod mounts;
 
@@ -14,8 +18,12 @@ use hostloop::model::{FsType, MountFlags};
 use hostloop::os::{AttachOptions, LoopDevice, MakeOptions, OpenLoop, Os, errno_of};
 use nix::errno::Errno;
 
+pub use copies::copies;
+pub use copy_tree::copy_tree;
 pub use disks::disks;
 pub use filesystems::{filesystems, unknown_option};
+pub use freeze::freeze;
+pub use identities::identities;
 pub use loops::loops;
 pub use mounts::mounts;
 

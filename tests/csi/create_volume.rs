@@ -127,9 +127,12 @@ fn control_characters_and_long_names_are_refused() {
 fn what_is_missing_or_unsupported_is_an_invalid_argument() {
     let rig = Rig::new();
     let base = || create("v", mount());
-    let snapshot = csi::volume_content_source::SnapshotSource { snapshot_id: "s".to_owned() };
-    let source =
+    let snapshot = csi::volume_content_source::SnapshotSource::default();
+    let unnamed =
         csi::VolumeContentSource { r#type: Some(csi::volume_content_source::Type::Snapshot(snapshot)) };
+    let from = |source| csi::CreateVolumeRequest { volume_content_source: Some(source), ..base() };
+    let mutable =
+        |key, value| csi::CreateVolumeRequest { mutable_parameters: map(&[(key, value)]), ..base() };
     let without_mode = csi::VolumeCapability { access_mode: None, ..mount() };
     let without_type = csi::VolumeCapability { access_type: None, ..mount() };
     let group = {
@@ -150,8 +153,13 @@ fn what_is_missing_or_unsupported_is_an_invalid_argument() {
         ("no such filesystem", with(vec![fs("ext3")])),
         ("volume_mount_group", with(vec![group])),
         ("a mode that no capability has", with(vec![mount(), mode(Mode::MultiNodeMultiWriter)])),
-        ("a source", csi::CreateVolumeRequest { volume_content_source: Some(source), ..base() }),
-        ("mutable", csi::CreateVolumeRequest { mutable_parameters: map(&[("k", "v")]), ..base() }),
+        ("a source that is none", from(csi::VolumeContentSource::default())),
+        ("a source without an id", from(unnamed)),
+        ("unknown mutable parameter", mutable("k", "v")),
+        ("a parameter that cannot change", mutable("pool", "default")),
+        ("bad mutable value", mutable("discard", "maybe")),
+        ("thick that discards", create_with("v", &[("provisioning", "thick"), ("discard", "true")])),
+        ("endless freeze", create_with("v", &[("freezeTimeout", "1h")])),
         ("unknown parameter", create_with("v", &[("kind", "fast")])),
         ("unknown pool", create_with("v", &[("pool", "fast")])),
         ("a pool that is a path", create_with("v", &[("pool", "../x")])),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, Role, ServerConfig};
-use hostloop::model::{PoolName, PoolSettings, Reserve, Settings};
+use hostloop::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
 use hostloop::server::Endpoint;
@@ -25,13 +25,21 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use csi::controller_client::ControllerClient;
+use csi::group_controller_client::GroupControllerClient;
 use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
+use csi::snapshot_metadata_client::SnapshotMetadataClient;
 
 /// The data directory, in the fake kernel's tree.
 pub const DATA_DIR: &str = "/var/lib/hostloop";
 /// Where its volumes lie.
 pub const VOLUMES: &str = "/var/lib/hostloop/volumes";
+/// Where its snapshots lie.
+pub const SNAPSHOTS: &str = "/var/lib/hostloop/snapshots";
+/// A further pool, on a filesystem that can share blocks.
+pub const SHARING: &str = "sharing";
+/// Where it lies.
+pub const SHARING_DIR: &str = "/pools/sharing";
 /// The node.
 pub const NODE: &str = "node-a";
 /// kubelet's directory, in the fake kernel's tree: staging and target paths lie below it.
@@ -44,6 +52,13 @@ pub fn machine() -> FakeKernel {
         kernel.create_directories(directory);
     }
     kernel
+}
+
+/// A machine with the pool [`SHARING`], and the settings for it.
+pub fn with_sharing(kernel: &FakeKernel, settings: Settings) -> Settings {
+    kernel.add_disk(SHARING_DIR, FsType::Xfs, 100 << 30);
+    let pools = settings.pools.into_iter().chain([pool(SHARING, SHARING_DIR)]).collect();
+    Settings { pools, ..settings }
 }
 
 /// Settings as `hostloop serve` has them without flags, but for paths of the fake kernel; change the fields.
@@ -63,7 +78,8 @@ pub fn settings() -> Settings {
 /// A pool that keeps nothing free and promises only what there is.
 pub fn pool(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
     let name = name.parse().expect("a name of a pool");
-    PoolSettings { name, path: path.into(), reserve: Reserve::Bytes(0), overcommit: 1.0 }
+    let (path, kind) = (path.into(), PoolKind::Directory);
+    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0 }
 }
 
 /// Typed clients on one connection; clones share it.
@@ -71,6 +87,8 @@ pub fn pool(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
 pub struct Clients {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
+    pub group_controller: GroupControllerClient<Channel>,
+    pub snapshot_metadata: SnapshotMetadataClient<Channel>,
     pub node: NodeClient<Channel>,
 }
 
@@ -170,6 +188,8 @@ fn clients_on(channel: Channel) -> Clients {
     Clients {
         identity: IdentityClient::new(channel.clone()),
         controller: ControllerClient::new(channel.clone()),
+        group_controller: GroupControllerClient::new(channel.clone()),
+        snapshot_metadata: SnapshotMetadataClient::new(channel.clone()),
         node: NodeClient::new(channel),
     }
 }
@@ -233,6 +253,17 @@ calls! {
         controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
         controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse,
         controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse,
+        controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse,
+        create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse,
+        delete_snapshot: DeleteSnapshotRequest => DeleteSnapshotResponse,
+        list_snapshots: ListSnapshotsRequest => ListSnapshotsResponse,
+    }
+    group_controller {
+        create_volume_group_snapshot:
+            CreateVolumeGroupSnapshotRequest => CreateVolumeGroupSnapshotResponse,
+        delete_volume_group_snapshot:
+            DeleteVolumeGroupSnapshotRequest => DeleteVolumeGroupSnapshotResponse,
+        get_volume_group_snapshot: GetVolumeGroupSnapshotRequest => GetVolumeGroupSnapshotResponse,
     }
     node {
         node_stage_volume: NodeStageVolumeRequest => NodeStageVolumeResponse,

@@ -34,6 +34,9 @@ fn the_plugin_says_what_it_can() {
             [
                 service(plugin::service::Type::ControllerService),
                 service(plugin::service::Type::VolumeAccessibilityConstraints),
+                service(plugin::service::Type::GroupControllerService),
+                service(plugin::service::Type::SnapshotMetadataService),
+                service(plugin::service::Type::SnapshotAccessibilityConstraints),
                 plugin::Type::VolumeExpansion(plugin::VolumeExpansion {
                     r#type: plugin::volume_expansion::Type::Online.into()
                 }),
@@ -59,9 +62,14 @@ fn attaching_is_announced_where_it_is_on() {
         Rpc::CreateDeleteVolume,
         Rpc::ListVolumes,
         Rpc::GetCapacity,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ListSnapshots,
+        Rpc::CloneVolume,
         Rpc::ExpandVolume,
         Rpc::GetVolume,
         Rpc::SingleNodeMultiWriter,
+        Rpc::ModifyVolume,
+        Rpc::GetSnapshot,
     ];
     let attach = [Rpc::PublishUnpublishVolume, Rpc::PublishReadonly, Rpc::ListVolumesPublishedNodes];
     assert_eq!(controller_rpcs(&Rig::new()), always);
@@ -89,23 +97,59 @@ fn the_node_says_what_it_can_and_where_it_is() {
 }
 
 #[test]
+fn the_group_controller_says_what_it_can() {
+    use csi::group_controller_service_capability as group;
+    let reply = Rig::new().ok(csi::GroupControllerGetCapabilitiesRequest {});
+    let rpc = |capability: csi::GroupControllerServiceCapability| match capability.r#type {
+        Some(group::Type::Rpc(rpc)) => rpc.r#type(),
+        None => panic!("a capability without a type"),
+    };
+    let rpcs: Vec<_> = reply.capabilities.into_iter().map(rpc).collect();
+    assert_eq!(rpcs, [group::rpc::Type::CreateDeleteGetVolumeGroupSnapshot]);
+}
+
+#[test]
 fn what_is_not_announced_is_unimplemented_with_a_message() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
-    let volume_id = vol.id;
-    rig.fails(Code::Unimplemented, csi::CreateSnapshotRequest::default());
-    rig.fails(
-        Code::Unimplemented,
-        csi::DeleteSnapshotRequest { snapshot_id: "s".to_owned(), ..Default::default() },
-    );
-    rig.fails(Code::Unimplemented, csi::ListSnapshotsRequest::default());
-    let modify = csi::ControllerModifyVolumeRequest {
-        volume_id,
-        mutable_parameters: map(&[("a", "b")]),
-        ..Default::default()
-    };
-    let message = rig.fails(Code::Unimplemented, modify);
-    assert!(message.contains("ControllerModifyVolume"), "{message}");
+    let volume_id = || vol.id.clone();
+    let controller = csi::ControllerGetVolumeHealthRequest { volume_id: volume_id(), ..Default::default() };
+    let node = csi::NodeGetVolumeHealthRequest { volume_id: volume_id(), ..Default::default() };
+    for (method, message) in [
+        ("ControllerGetVolumeHealth", rig.fails(Code::Unimplemented, controller)),
+        (
+            "ControllerListVolumeHealth",
+            rig.fails(Code::Unimplemented, csi::ControllerListVolumeHealthRequest::default()),
+        ),
+        ("NodeGetVolumeHealth", rig.fails(Code::Unimplemented, node)),
+        ("NodeGetStorageHealth", rig.fails(Code::Unimplemented, csi::NodeGetStorageHealthRequest::default())),
+    ] {
+        assert!(message.ends_with(&format!("/{method} is not served by this driver")), "{message}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_before_anything_is_looked_up() {
+    let rig = Rig::new();
+    for (field, message) in [
+        ("name", rig.fails(Code::InvalidArgument, csi::CreateSnapshotRequest::default())),
+        ("snapshot_id", rig.fails(Code::InvalidArgument, csi::DeleteSnapshotRequest::default())),
+        ("snapshot_id", rig.fails(Code::InvalidArgument, csi::GetSnapshotRequest::default())),
+        ("volume_id", rig.fails(Code::InvalidArgument, csi::ControllerModifyVolumeRequest::default())),
+        ("name", rig.fails(Code::InvalidArgument, csi::CreateVolumeGroupSnapshotRequest::default())),
+        (
+            "group_snapshot_id",
+            rig.fails(Code::InvalidArgument, csi::DeleteVolumeGroupSnapshotRequest::default()),
+        ),
+        (
+            "group_snapshot_id",
+            rig.fails(Code::InvalidArgument, csi::GetVolumeGroupSnapshotRequest::default()),
+        ),
+        ("snapshot_id", rig.fails(Code::InvalidArgument, csi::GetMetadataAllocatedRequest::default())),
+        ("base_snapshot_id", rig.fails(Code::InvalidArgument, csi::GetMetadataDeltaRequest::default())),
+    ] {
+        assert!(message.contains(&format!("{field} is missing")), "{message}");
+    }
 }
 
 #[test]

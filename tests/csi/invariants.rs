@@ -1,11 +1,15 @@
 //! What holds at every moment at which the driver answers, whatever happened before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use hostloop::os::fake::FakeKernel;
 use hostloop::os::{FileKind, MountEntry};
+use serde_json::Value;
 
-use crate::harness::{DATA_DIR, KUBELET, Server, VOLUMES};
+use crate::harness::{DATA_DIR, KUBELET, SNAPSHOTS, Server, VOLUMES};
+
+/// Where volumes and snapshots lie, in every pool.
+pub const PLACES: [&str; 4] = [VOLUMES, SNAPSHOTS, "/pools/sharing/volumes", "/pools/sharing/snapshots"];
 
 /// Panics with everything that is not as it must be; see [`broken`].
 pub fn check_invariants(kernel: &FakeKernel, server: &Server) {
@@ -20,31 +24,49 @@ pub fn listed(server: &Server) -> BTreeMap<String, u64> {
     volumes.map(|volume| (volume.volume_id, volume.capacity_bytes as u64)).collect()
 }
 
-/// The ids of the volumes in the state file: inline ones, too, which are not listed. After a failed write of the
-/// state it may hold changes that were not made.
-pub fn recorded(kernel: &FakeKernel) -> BTreeSet<String> {
+/// The snapshots that ListSnapshots shows, with their sizes.
+pub fn listed_snapshots(server: &Server) -> BTreeMap<String, u64> {
+    let entries = server.list_snapshots(Default::default()).expect("ListSnapshots").entries;
+    let snapshots = entries.into_iter().filter_map(|entry| entry.snapshot);
+    snapshots.map(|snapshot| (snapshot.snapshot_id, snapshot.size_bytes as u64)).collect()
+}
+
+/// What the state file tells of volumes, inline ones, too, which are not listed, of snapshots and of groups: their
+/// records by id. After a failed write of the state it may hold changes that were not made.
+pub fn recorded(kernel: &FakeKernel) -> BTreeMap<String, Value> {
     let state = kernel.read_file(format!("{DATA_DIR}/state.jsonl")).unwrap_or_default();
-    let mut ids = BTreeSet::new();
+    let mut records = BTreeMap::new();
     for line in String::from_utf8_lossy(&state).lines() {
-        let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { break };
-        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-        ids.extend(text(&line["put"]["volume"]["id"]));
-        if let Some(gone) = text(&line["delete"]["volume"]) {
-            ids.remove(&gone);
+        let Ok(line) = serde_json::from_str::<Value>(line) else { break };
+        for kind in ["volume", "snapshot", "groupSnapshot"] {
+            let put = &line["put"][kind];
+            if let Some(id) = put["id"].as_str() {
+                records.insert(id.to_owned(), put.clone());
+            }
+            if let Some(gone) = line["delete"][kind].as_str() {
+                records.remove(gone);
+            }
         }
     }
-    ids
+    records
+}
+
+/// Where the files of a volume or a snapshot lie, if there are any.
+pub fn directory_of(kernel: &FakeKernel, id: &str) -> Option<String> {
+    let directories = PLACES.map(|place| format!("{place}/{id}"));
+    directories.into_iter().find(|directory| kernel.exists(directory))
 }
 
 /// Every invariant that does not hold, one line each.
 pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
     let mut broken = kernel.hazards();
-    let (volumes, mounts, loops) = (listed(server), kernel.mounts(), kernel.loops());
-    for (id, bytes) in &volumes {
-        let image = kernel.stat(format!("{VOLUMES}/{id}/disk.img"));
-        let data = kernel.stat(format!("{VOLUMES}/{id}/data"));
+    let (mounts, loops) = (kernel.mounts(), kernel.loops());
+    for (id, bytes) in listed(server).into_iter().chain(listed_snapshots(server)) {
+        let directory = directory_of(kernel, &id).unwrap_or_default();
+        let image = kernel.stat(format!("{directory}/disk.img"));
+        let data = kernel.stat(format!("{directory}/data"));
         match (image, data) {
-            (Some(image), None) if image.size == *bytes => {}
+            (Some(image), None) if image.size == bytes => {}
             (Some(image), None) => {
                 broken.push(format!("{id} has {bytes} bytes, its image {}", image.size));
             }
@@ -53,13 +75,15 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
         }
     }
     let (recorded, mut images) = (recorded(kernel), BTreeMap::new());
-    for path in kernel.tree(VOLUMES) {
-        let id = path[VOLUMES.len() + 1..].split('/').next().unwrap_or_default().to_owned();
-        if path.ends_with("/disk.img") {
-            images.insert(kernel.stat(&path).map(|stat| stat.id), id.clone());
-        }
-        if !recorded.contains(&id) {
-            broken.push(format!("{path} belongs to no volume"));
+    for place in PLACES {
+        for path in kernel.tree(place) {
+            let id = path[place.len() + 1..].split('/').next().unwrap_or_default().to_owned();
+            if path.ends_with("/disk.img") && place.ends_with("volumes") {
+                images.insert(kernel.stat(&path).map(|stat| stat.id), id.clone());
+            }
+            if !recorded.contains_key(&id) {
+                broken.push(format!("{path} has no record"));
+            }
         }
     }
     for device in &loops {
@@ -71,13 +95,18 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
             broken.push(format!("{} has autoclear and no mount", name.display()));
         }
     }
-    for path in kernel.tree(DATA_DIR).into_iter().filter(|path| !path.starts_with(VOLUMES)) {
-        if path.ends_with(".new") {
-            broken.push(format!("{path} was left"));
-        }
-    }
+    broken.extend(kernel.tree(DATA_DIR).into_iter().filter(|path| path.ends_with(".new")));
+    broken.extend(kernel.frozen().iter().map(|target| format!("{} is frozen", target.display())));
     broken.extend(targets(kernel, &mounts));
     broken
+}
+
+/// What a start that nothing disturbs leaves of earlier processes, one line each: there must be nothing.
+pub fn left_over(kernel: &FakeKernel) -> Vec<String> {
+    let unfinished = recorded(kernel).into_iter().filter(|(_, record)| record["phase"] != "ready");
+    let unfinished = unfinished.map(|(id, record)| format!("{id} is recorded as {}", record["phase"]));
+    let markers = kernel.tree(format!("{DATA_DIR}/frozen")).into_iter();
+    markers.map(|path| format!("{path} was left")).chain(unfinished).collect()
 }
 
 /// Paths below kubelet's directory that are neither mounted nor empty.

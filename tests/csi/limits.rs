@@ -105,6 +105,44 @@ fn maps_and_mount_flags_of_more_than_4_kib_are_refused() {
 }
 
 #[test]
+fn snapshots_have_the_same_limits() {
+    let rig = Rig::new();
+    let long = || "x".repeat(129);
+    let large = || map(&[("k", &"x".repeat(4096))]);
+    let snapshot = || csi::CreateSnapshotRequest {
+        name: "s".to_owned(),
+        source_volume_id: "v".to_owned(),
+        ..Default::default()
+    };
+    let group = || csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".to_owned(),
+        source_volume_ids: vec!["v".to_owned()],
+        ..Default::default()
+    };
+    let invalid = Code::InvalidArgument;
+    rig.fails(invalid, csi::CreateSnapshotRequest { name: long(), ..snapshot() });
+    rig.fails(invalid, csi::CreateSnapshotRequest { name: "a\x01b".to_owned(), ..snapshot() });
+    rig.fails(invalid, csi::CreateSnapshotRequest { source_volume_id: long(), ..snapshot() });
+    rig.fails(invalid, csi::CreateSnapshotRequest { secrets: large(), ..snapshot() });
+    rig.fails(invalid, csi::CreateSnapshotRequest { parameters: large(), ..snapshot() });
+    rig.fails(invalid, csi::DeleteSnapshotRequest { snapshot_id: long(), ..Default::default() });
+    rig.fails(invalid, csi::GetSnapshotRequest { snapshot_id: long(), ..Default::default() });
+    rig.fails(invalid, csi::ListSnapshotsRequest { snapshot_id: long(), ..Default::default() });
+    rig.fails(invalid, csi::ListSnapshotsRequest { starting_token: long(), ..Default::default() });
+    rig.fails(invalid, csi::ListSnapshotsRequest { max_entries: -1, ..Default::default() });
+    rig.fails(invalid, csi::CreateVolumeGroupSnapshotRequest { source_volume_ids: vec![long()], ..group() });
+    rig.fails(invalid, csi::CreateVolumeGroupSnapshotRequest { source_volume_ids: Vec::new(), ..group() });
+    rig.fails(invalid, csi::CreateVolumeGroupSnapshotRequest { parameters: large(), ..group() });
+    let (snapshot_id, max_results) = ("s".to_owned(), -1);
+    rig.fails(invalid, csi::GetMetadataAllocatedRequest { snapshot_id, max_results, ..Default::default() });
+    let (volume_id, mutable_parameters) = ("v".to_owned(), large());
+    rig.fails(
+        invalid,
+        csi::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() },
+    );
+}
+
+#[test]
 fn paths_may_be_as_long_as_the_kernel_takes_them() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());

@@ -188,8 +188,7 @@ fn an_altered_context_is_an_invalid_argument_and_keys_of_kubernetes_are_not() {
         request.volume_context.insert(key.to_owned(), value.to_owned());
         request
     };
-    for (key, value) in [("backend", "directory"), ("pool", "fast"), ("provisioning", "thick"), ("pool", "")]
-    {
+    for (key, value) in [("backend", "directory"), ("pool", "fast"), ("pool", "")] {
         rig.fails(Code::InvalidArgument, with(key, value));
     }
     rig.ok(with("storage.kubernetes.io/csiProvisionerIdentity", "1-2-hostloop.csi.dev"));

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use hostloop::wire::csi;
 
-use crate::harness::{KUBELET, NODE};
+use crate::harness::{KUBELET, NODE, SHARING};
 
 pub const MIB: i64 = 1 << 20;
 
@@ -40,17 +41,28 @@ impl Kind {
 pub struct Spec {
     pub kind: Kind,
     pub thick: bool,
+    /// In the pool whose filesystem can share blocks.
+    pub sharing: bool,
     pub bytes: i64,
 }
 
 impl Spec {
     /// Thin, 512 MiB.
     pub fn new(kind: Kind) -> Spec {
-        Spec { kind, thick: false, bytes: 512 * MIB }
+        Spec { kind, thick: false, sharing: false, bytes: 512 * MIB }
     }
 
     pub fn thick(kind: Kind) -> Spec {
         Spec { thick: true, ..Spec::new(kind) }
+    }
+
+    pub fn sharing(kind: Kind) -> Spec {
+        Spec { sharing: true, ..Spec::new(kind) }
+    }
+
+    /// The same, larger.
+    pub fn grown(self) -> Spec {
+        Spec { bytes: self.bytes + 256 * MIB, ..self }
     }
 
     /// SINGLE_NODE_WRITER, with the kind's access type.
@@ -81,6 +93,9 @@ impl Spec {
         }
         if self.thick {
             parameters.insert("provisioning".to_owned(), "thick".to_owned());
+        }
+        if self.sharing {
+            parameters.insert("pool".to_owned(), SHARING.to_owned());
         }
         parameters
     }
@@ -184,4 +199,47 @@ pub fn node_expand(id: &str, path: &str, bytes: Option<i64>) -> csi::NodeExpandV
         staging_target_path: staging_path(id),
         ..Default::default()
     }
+}
+
+/// What a volume is made from, by its id.
+#[derive(Debug, Clone)]
+pub enum MadeFrom {
+    Snapshot(String),
+    Volume(String),
+}
+
+impl MadeFrom {
+    /// The request with this source.
+    pub fn source_of(&self, request: csi::CreateVolumeRequest) -> csi::CreateVolumeRequest {
+        let source = match self.clone() {
+            MadeFrom::Snapshot(snapshot_id) => Source::Snapshot(SnapshotSource { snapshot_id }),
+            MadeFrom::Volume(volume_id) => Source::Volume(VolumeSource { volume_id }),
+        };
+        let volume_content_source = Some(csi::VolumeContentSource { r#type: Some(source) });
+        csi::CreateVolumeRequest { volume_content_source, ..request }
+    }
+}
+
+pub fn snapshot(name: &str, volume_id: &str) -> csi::CreateSnapshotRequest {
+    let (name, source_volume_id) = (name.to_owned(), volume_id.to_owned());
+    csi::CreateSnapshotRequest { name, source_volume_id, ..Default::default() }
+}
+
+pub fn delete_snapshot(id: &str) -> csi::DeleteSnapshotRequest {
+    csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
+}
+
+pub fn group(name: &str, volume_ids: &[&str]) -> csi::CreateVolumeGroupSnapshotRequest {
+    let source_volume_ids = volume_ids.iter().map(|id| (*id).to_owned()).collect();
+    csi::CreateVolumeGroupSnapshotRequest { name: name.to_owned(), source_volume_ids, ..Default::default() }
+}
+
+pub fn delete_group(id: &str) -> csi::DeleteVolumeGroupSnapshotRequest {
+    csi::DeleteVolumeGroupSnapshotRequest { group_snapshot_id: id.to_owned(), ..Default::default() }
+}
+
+pub fn modify(id: &str, parameters: &[(&str, &str)]) -> csi::ControllerModifyVolumeRequest {
+    let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    let mutable_parameters = parameters.iter().map(entry).collect();
+    csi::ControllerModifyVolumeRequest { volume_id: id.to_owned(), mutable_parameters, ..Default::default() }
 }

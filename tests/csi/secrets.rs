@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging, subscriber};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use tonic::Code;
 
 use crate::life::*;
 use crate::support::*;
@@ -36,23 +37,26 @@ fn flagged(valid: bool) -> csi::VolumeCapability {
     mount_with("", &["noatime", if valid { &known } else { &unknown }], Mode::SingleNodeWriter)
 }
 
+#[derive(Default)]
 struct Seen {
     answers: Vec<String>,
-    failures: usize,
+    failures: Vec<Code>,
 }
 
 impl Seen {
-    fn call<C: Call>(&mut self, rig: &Rig, request: C)
+    fn call<C: Call>(&mut self, rig: &Rig, request: C) -> Option<C::Reply>
     where
         C::Reply: std::fmt::Debug,
     {
-        self.answers.push(match rig.call(request) {
+        let answer = rig.call(request);
+        self.answers.push(match &answer {
             Ok(reply) => format!("{reply:?}"),
             Err(status) => {
-                self.failures += 1;
+                self.failures.push(status.code());
                 format!("{status:?} {}", status.message())
             }
         });
+        answer.ok()
     }
 
     /// Every RPC that has a secret, for a volume that is there or is not.
@@ -103,21 +107,84 @@ impl Seen {
             rig,
             csi::ControllerUnpublishVolumeRequest { secrets: secrets.clone(), ..vol.detach_request(NODE) },
         );
-        self.call(rig, csi::CreateSnapshotRequest { secrets: secrets.clone(), ..Default::default() });
-        self.call(rig, csi::DeleteSnapshotRequest { secrets: secrets.clone(), ..Default::default() });
-        self.call(rig, csi::ListSnapshotsRequest { secrets: secrets.clone(), ..Default::default() });
-        self.call(rig, csi::ControllerModifyVolumeRequest { secrets: secrets.clone(), ..Default::default() });
+        self.snapshots(rig, vol);
+        let mutable_parameters = map(&[("discard", "false")]);
+        let (volume_id, modify_secrets) = (vol.id.clone(), secrets.clone());
+        self.call(
+            rig,
+            csi::ControllerModifyVolumeRequest { volume_id, secrets: modify_secrets, mutable_parameters },
+        );
         self.call(rig, csi::DeleteVolumeRequest { secrets, volume_id: vol.id.clone() });
+    }
+
+    /// Snapshots of the volume, alone and in a group, and a volume made from one.
+    fn snapshots(&mut self, rig: &Rig, vol: &Vol) {
+        let secrets = secrets();
+        let cut = |seen: &mut Seen, name: &str| {
+            let (name, source_volume_id, secrets) = (name.to_owned(), vol.id.clone(), secrets.clone());
+            let request =
+                csi::CreateSnapshotRequest { name, source_volume_id, secrets, ..Default::default() };
+            let made = seen.call(rig, request).and_then(|reply| reply.snapshot);
+            made.map_or("no-such-snapshot".to_owned(), |snapshot| snapshot.snapshot_id)
+        };
+        let (base, snapshot_id) = (cut(self, "canary-1"), cut(self, "canary-2"));
+        self.call(rig, csi::ListSnapshotsRequest { secrets: secrets.clone(), ..Default::default() });
+        let get = csi::GetSnapshotRequest { snapshot_id: snapshot_id.clone(), secrets: secrets.clone() };
+        self.call(rig, get);
+        let (of, with) = (snapshot_id.clone(), secrets.clone());
+        let allocated =
+            csi::GetMetadataAllocatedRequest { snapshot_id: of, secrets: with, ..Default::default() };
+        self.call(rig, allocated);
+        let delta = csi::GetMetadataDeltaRequest {
+            base_snapshot_id: base.clone(),
+            target_snapshot_id: snapshot_id.clone(),
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        self.call(rig, delta);
+        let source = csi::volume_content_source::SnapshotSource { snapshot_id: snapshot_id.clone() };
+        let restore = csi::CreateVolumeRequest {
+            secrets: secrets.clone(),
+            volume_content_source: Some(csi::VolumeContentSource {
+                r#type: Some(csi::volume_content_source::Type::Snapshot(source)),
+            }),
+            capacity_range: None,
+            ..create("canary-restored", vol.capability.clone())
+        };
+        if let Some(volume) = self.call(rig, restore).and_then(|reply| reply.volume) {
+            let (volume_id, secrets) = (volume.volume_id, secrets.clone());
+            self.call(rig, csi::DeleteVolumeRequest { volume_id, secrets });
+        }
+        for snapshot_id in [base, snapshot_id] {
+            self.call(rig, csi::DeleteSnapshotRequest { snapshot_id, secrets: secrets.clone() });
+        }
+        let group = csi::CreateVolumeGroupSnapshotRequest {
+            name: "canary".to_owned(),
+            source_volume_ids: vec![vol.id.clone()],
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        let made = self.call(rig, group).and_then(|reply| reply.group_snapshot);
+        let group_snapshot_id = made.map_or("no-such-group".to_owned(), |group| group.group_snapshot_id);
+        let get = csi::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: group_snapshot_id.clone(),
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        self.call(rig, get);
+        let delete =
+            csi::DeleteVolumeGroupSnapshotRequest { group_snapshot_id, secrets, ..Default::default() };
+        self.call(rig, delete);
     }
 }
 
 /// Every way in which a secret comes in, in calls that succeed and in calls that fail.
 fn all_calls() {
-    let mut seen = Seen { answers: Vec::new(), failures: 0 };
+    let mut seen = Seen::default();
     let rig = Rig::with(&["--attach"]);
     let vol = rig.volume("canary", mount());
     seen.whole_life(&rig, &vol.used(flagged(true)));
-    assert_eq!(seen.failures, 4, "only what is not served fails: {:?}", seen.answers);
+    assert_eq!(seen.failures, [], "{:?}", seen.answers);
     let again = rig.volume("canary", mount());
     seen.whole_life(&rig, &again.used(flagged(false)));
     let unknown = Vol { id: "no-such-volume".to_owned(), ..again.clone() };
@@ -127,7 +194,7 @@ fn all_calls() {
     for secrets in [map(&[("a b", CANARY), ("/", CANARY)]), map(&[("a", &CANARY.repeat(400))])] {
         seen.call(&rig, csi::DeleteVolumeRequest { volume_id: "x".to_owned(), secrets });
     }
-    assert!(seen.failures > 20, "calls fail, too");
+    assert!(seen.failures.len() > 20, "calls fail, too");
     for answer in &seen.answers {
         assert!(!answer.contains(CANARY), "{answer}");
     }
@@ -155,7 +222,9 @@ fn the_canary_is_nowhere() {
     tracing::dispatcher::with_default(&scoped, all_calls);
     for lines in [text, json] {
         let log = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("text");
-        assert!(log.contains("NodePublishVolume") && log.contains("***stripped***"), "the log is at work");
+        for part in ["NodePublishVolume", "GetMetadataDelta", "CreateVolumeGroupSnapshot", "***stripped***"] {
+            assert!(log.contains(part), "the log is at work: {part}");
+        }
         for line in log.lines() {
             assert!(!line.contains(CANARY), "{line}");
         }

@@ -56,10 +56,21 @@ calls! {
         CreateSnapshotRequest => create_snapshot -> CreateSnapshotResponse,
         DeleteSnapshotRequest => delete_snapshot -> DeleteSnapshotResponse,
         ListSnapshotsRequest => list_snapshots -> ListSnapshotsResponse,
+        GetSnapshotRequest => get_snapshot -> GetSnapshotResponse,
         ControllerExpandVolumeRequest => controller_expand_volume -> ControllerExpandVolumeResponse,
         ControllerGetVolumeRequest => controller_get_volume -> ControllerGetVolumeResponse,
-        ControllerModifyVolumeRequest => controller_modify_volume -> ControllerModifyVolumeResponse;
+        ControllerModifyVolumeRequest => controller_modify_volume -> ControllerModifyVolumeResponse,
+        ControllerGetVolumeHealthRequest => controller_get_volume_health -> ControllerGetVolumeHealthResponse,
+        ControllerListVolumeHealthRequest => controller_list_volume_health -> ControllerListVolumeHealthResponse;
+    group_controller:
+        GroupControllerGetCapabilitiesRequest =>
+            group_controller_get_capabilities -> GroupControllerGetCapabilitiesResponse,
+        CreateVolumeGroupSnapshotRequest => create_volume_group_snapshot -> CreateVolumeGroupSnapshotResponse,
+        DeleteVolumeGroupSnapshotRequest => delete_volume_group_snapshot -> DeleteVolumeGroupSnapshotResponse,
+        GetVolumeGroupSnapshotRequest => get_volume_group_snapshot -> GetVolumeGroupSnapshotResponse;
     node:
+        NodeGetVolumeHealthRequest => node_get_volume_health -> NodeGetVolumeHealthResponse,
+        NodeGetStorageHealthRequest => node_get_storage_health -> NodeGetStorageHealthResponse,
         NodeStageVolumeRequest => node_stage_volume -> NodeStageVolumeResponse,
         NodeUnstageVolumeRequest => node_unstage_volume -> NodeUnstageVolumeResponse,
         NodePublishVolumeRequest => node_publish_volume -> NodePublishVolumeResponse,
@@ -68,6 +79,29 @@ calls! {
         NodeExpandVolumeRequest => node_expand_volume -> NodeExpandVolumeResponse,
         NodeGetCapabilitiesRequest => node_get_capabilities -> NodeGetCapabilitiesResponse,
         NodeGetInfoRequest => node_get_info -> NodeGetInfoResponse;
+}
+
+/// The messages of a stream that came to its end without an error.
+macro_rules! streams {
+    ($($request:ident => $method:ident -> $reply:ident),*) => {
+        $(impl Call for csi::$request {
+            type Reply = Vec<csi::$reply>;
+
+            async fn send(self, mut clients: Clients) -> Result<Self::Reply, Status> {
+                let mut messages = clients.snapshot_metadata.$method(self).await?.into_inner();
+                let mut all = Vec::new();
+                while let Some(message) = messages.message().await? {
+                    all.push(message);
+                }
+                Ok(all)
+            }
+        })*
+    };
+}
+
+streams! {
+    GetMetadataAllocatedRequest => get_metadata_allocated -> GetMetadataAllocatedResponse,
+    GetMetadataDeltaRequest => get_metadata_delta -> GetMetadataDeltaResponse
 }
 
 /// One driver on its machine. Every call blocks the test until it is answered.

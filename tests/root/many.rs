@@ -27,6 +27,7 @@ fn volume(world: &World, number: usize) -> Volume {
         parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
+        source: None,
         attachments: Vec::new(),
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");

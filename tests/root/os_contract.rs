@@ -18,7 +18,7 @@ fn setup() -> (Os, tempfile::TempDir, PathBuf) {
     crate::harness::require_machine();
     let temp = tempfile::Builder::new().prefix("hostloop contract ").tempdir_in("/var/tmp").expect("tempdir");
     let path = temp.path().canonicalize().expect("path");
-    (os(Tools::find()), temp, path)
+    (os(Tools::find().with_helper(crate::harness::process::BINARY)), temp, path)
 }
 
 #[test]
@@ -37,6 +37,19 @@ fn loops() {
 fn mounts() {
     let (os, _temp, dir) = setup();
     crate::contract::mounts(&os, &dir);
+}
+
+#[test]
+fn freeze() {
+    let (os, _temp, dir) = setup();
+    crate::contract::freeze(&os, &dir);
+}
+
+#[test]
+fn copies() {
+    let (os, _temp, dir) = setup();
+    crate::contract::copies(&os, &dir);
+    crate::contract::identities(&os, &directory(&os, dir.join("identities")));
 }
 
 #[test]
@@ -68,6 +81,8 @@ fn every_pool_filesystem() {
             let alignment = os.disks.direct_io_alignment(&place).expect("alignment");
             eprintln!("{fs_type}: direct I/O alignment {alignment:?}");
             crate::contract::disks(&os, &directory(&os, place.join("disks")));
+            crate::contract::copies(&os, &directory(&os, place.join("copies")));
+            crate::contract::identities(&os, &directory(&os, place.join("identities")));
             crate::contract::loops(&os, &directory(&os, place.join("loops")));
             crate::contract::filesystems(&os, &directory(&os, place.join("filesystems")));
             let file = place.join("direct.img");
@@ -245,6 +260,8 @@ fn inside_a_dev_without_nodes() {
         std::fs::remove_file(node(number)).expect("the node was made");
         assert_eq!(devices_of(&os, &file), std::slice::from_ref(&open.device));
     }
+    std::fs::remove_file(node(number)).expect("the node was made");
+    os.loops.flush(&open.device).expect("flush without a node");
     std::fs::remove_file(node(number)).expect("the node was made");
     std::fs::write(node(number), "not a device").expect("write");
     assert_eq!(errno(os.loops.open(&open.device).map(drop)), Some(Errno::ENOTBLK));

@@ -3,72 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::blocks::{Fresh, Map, Ranges, Run};
 use super::tree::FsId;
 
 /// The block size of every filesystem of the fake: what allocation is counted in.
 pub(super) const BLOCK: u64 = 4096;
 
-/// Disjoint ranges of block numbers that do not touch, start to end.
-#[derive(Clone, Default)]
-struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn total(&self) -> u64 {
-        self.0.iter().map(|(start, end)| end - start).sum()
-    }
-
-    /// How many blocks of `start..end` are not in here.
-    fn missing(&self, start: u64, end: u64) -> u64 {
-        let before =
-            self.0.range(..start).next_back().map(|(_, e)| (*e).clamp(start, end) - start).unwrap_or(0);
-        let inside: u64 = self.0.range(start..end).map(|(s, e)| (*e).min(end) - s).sum();
-        (end - start) - before - inside
-    }
-
-    fn insert(&mut self, mut start: u64, mut end: u64) {
-        if start >= end {
-            return;
-        }
-        let touching: Vec<u64> =
-            self.0.range(..=end).rev().take_while(|(_, e)| **e >= start).map(|(s, _)| *s).collect();
-        for key in touching {
-            let old_end = self.0.remove(&key).unwrap();
-            (start, end) = (start.min(key), end.max(old_end));
-        }
-        self.0.insert(start, end);
-    }
-
-    /// Drops everything from block `from` on.
-    fn cut(&mut self, from: u64) {
-        self.0.retain(|start, _| *start < from);
-        if let Some((_, end)) = self.0.iter_mut().next_back() {
-            *end = (*end).min(from);
-        }
-    }
-
-    /// Adds the lowest `count` blocks that are not in here.
-    fn fill(&mut self, mut count: u64) {
-        let (mut gaps, mut at) = (Vec::new(), 0);
-        for (start, end) in &self.0 {
-            let take = (start - at).min(count);
-            gaps.push((at, at + take));
-            count -= take;
-            at = *end;
-        }
-        gaps.push((at, at + count));
-        for (start, end) in gaps {
-            self.insert(start, end);
-        }
-    }
-}
-
-/// The contents of a file. A clone shares the blocks, so that keeping a durable copy is cheap.
-#[derive(Clone, Default)]
+/// The contents of a file. A clone shares the bytes, so that keeping a durable copy is cheap.
+#[derive(Clone, Default, PartialEq)]
 pub(super) struct Content {
     size: u64,
     written: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Every block that takes space, those of `written` among them.
-    allocated: Ranges,
+    /// Every block that takes space, those of `written` among them, and where on the disk it lies.
+    places: Map,
     /// The filesystem whose files this image holds. They are a tree of their own and not among the bytes;
     /// kept here so that they come and go with the bytes at a power cut.
     pub(super) image: Option<FsId>,
@@ -80,18 +27,22 @@ impl Content {
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        self.allocated.total() * BLOCK
+        self.places.total() * BLOCK
     }
 
-    /// What it would take to have all of `offset..offset + len` allocated.
-    pub(super) fn missing_bytes(&self, offset: u64, len: u64) -> u64 {
-        if len == 0 {
-            0
-        } else {
-            self.allocated.missing(offset / BLOCK, (offset + len).div_ceil(BLOCK)) * BLOCK
+    pub(super) fn places(&self) -> &Map {
+        &self.places
+    }
+
+    /// Gives `blocks` a place each, and a new one to those that lie in `shared`.
+    pub(super) fn place(&mut self, (start, end): (u64, u64), shared: &Ranges, fresh: &mut Fresh) {
+        for run in self.places.among(start, end, shared, true) {
+            self.places.cut(run.start, run.end);
         }
+        self.places.fill(start, end, fresh);
     }
 
+    /// Writes to blocks that have a place.
     pub(super) fn write(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.size = self.size.max(offset + bytes.len() as u64);
         while !bytes.is_empty() {
@@ -99,10 +50,14 @@ impl Content {
             let (now, later) = bytes.split_at(bytes.len().min(BLOCK as usize - within));
             let data = self.written.entry(block).or_insert_with(|| Arc::new(vec![0; BLOCK as usize]));
             Arc::make_mut(data)[within..within + now.len()].copy_from_slice(now);
-            self.allocated.insert(block, block + 1);
             offset += now.len() as u64;
             bytes = later;
         }
+    }
+
+    /// Gives all blocks of `start..end`, which have a place, the same bytes.
+    pub(super) fn stamp(&mut self, (start, end): (u64, u64), bytes: &Arc<Vec<u8>>) {
+        self.written.extend((start..end).map(|block| (block, bytes.clone())));
     }
 
     pub(super) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -123,7 +78,7 @@ impl Content {
     pub(super) fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.written.split_off(&size.div_ceil(BLOCK));
-            self.allocated.cut(size.div_ceil(BLOCK));
+            self.places.cut(size.div_ceil(BLOCK), u64::MAX);
             if let Some(data) = self.written.get_mut(&(size / BLOCK)) {
                 Arc::make_mut(data)[(size % BLOCK) as usize..].fill(0);
             }
@@ -131,15 +86,9 @@ impl Content {
         self.size = size;
     }
 
-    /// Allocates `0..len` without writing to it, and makes the file at least that long.
-    pub(super) fn allocate(&mut self, len: u64) {
-        self.allocated.insert(0, len.div_ceil(BLOCK));
+    /// Makes the file at least that long.
+    pub(super) fn extend(&mut self, len: u64) {
         self.size = self.size.max(len);
-    }
-
-    /// Allocates this many more bytes wherever there is a hole.
-    pub(super) fn allocate_more(&mut self, bytes: u64) {
-        self.allocated.fill(bytes / BLOCK);
     }
 
     pub(super) fn erase(&mut self) {
@@ -164,6 +113,32 @@ impl Content {
         let end = (end * BLOCK).min(self.size);
         (start < end).then_some((start, end))
     }
+
+    /// The runs that take space, and whether each was written to: a block that was not reads as zeros.
+    pub(super) fn runs(&self) -> Vec<(Run, bool)> {
+        let mut runs: Vec<(Run, bool)> = Vec::new();
+        for run in self.places.all() {
+            let mut written = Ranges::default();
+            self.written.range(run.start..run.end).for_each(|(block, _)| written.insert(*block, *block + 1));
+            let pieces = written.pieces(run.start, run.end);
+            runs.extend(pieces.into_iter().map(|(start, end, is)| (run.clipped(start, end), is)));
+        }
+        runs
+    }
+
+    /// Whether this file starts with all of the other's bytes and has none but zeros after them.
+    pub(super) fn covers(&self, other: &Content) -> bool {
+        let data = |content: &'_ Content| {
+            let some = |(_, data): &(&u64, &Arc<Vec<u8>>)| data.iter().any(|byte| *byte != 0);
+            content
+                .written
+                .iter()
+                .filter(some)
+                .map(|(block, data)| (*block, data.clone()))
+                .collect::<Vec<_>>()
+        };
+        self.size >= other.size && data(self) == data(other)
+    }
 }
 
 #[cfg(test)]
@@ -172,15 +147,31 @@ mod tests {
 
     const TIB: u64 = 1 << 40;
 
+    fn write(content: &mut Content, offset: u64, bytes: &[u8]) {
+        let blocks = (offset / BLOCK, (offset + bytes.len() as u64).div_ceil(BLOCK));
+        content.place(blocks, &Ranges::default(), &mut Fresh::new(vec![(1 << 40, 1 << 41)]));
+        content.write(offset, bytes);
+    }
+
+    fn allocate(content: &mut Content, bytes: u64) {
+        let blocks = (0, bytes.div_ceil(BLOCK));
+        content.place(blocks, &Ranges::default(), &mut Fresh::new(vec![(1 << 20, 1 << 40)]));
+        content.extend(bytes);
+    }
+
     #[test]
     fn allocating_a_tebibyte_costs_nothing() {
         let mut content = Content::default();
-        content.allocate(TIB);
+        allocate(&mut content, TIB);
         assert_eq!((content.size(), content.allocated_bytes()), (TIB, TIB));
         assert_eq!(content.next_data(0), None);
-        content.write(TIB / 2, b"x");
+        write(&mut content, TIB / 2, b"x");
         assert_eq!(content.allocated_bytes(), TIB);
         assert_eq!(content.next_data(1), Some((TIB / 2, TIB / 2 + BLOCK)));
+        assert_eq!(
+            content.runs().iter().map(|(_, written)| *written).collect::<Vec<_>>(),
+            [false, true, false]
+        );
         content.erase();
         assert_eq!((content.size(), content.allocated_bytes()), (TIB, 0));
     }
@@ -188,7 +179,7 @@ mod tests {
     #[test]
     fn bytes_come_back_and_holes_are_zeros() {
         let mut content = Content::default();
-        content.write(4094, b"abcd");
+        write(&mut content, 4094, b"abcd");
         assert_eq!(content.read(4093, 10), b"\0abcd");
         content.set_size(4096);
         content.set_size(5000);
@@ -198,16 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn ranges_merge_and_count() {
-        let mut ranges = Ranges::default();
-        ranges.insert(10, 20);
-        ranges.insert(30, 40);
-        assert_eq!((ranges.missing(0, 50), ranges.missing(15, 35), ranges.missing(12, 13)), (30, 10, 0));
-        ranges.fill(15);
-        assert_eq!(ranges.0.clone().into_iter().collect::<Vec<_>>(), [(0, 25), (30, 40)]);
-        ranges.insert(25, 30);
-        assert_eq!((ranges.0.len(), ranges.total()), (1, 40));
-        ranges.cut(7);
-        assert_eq!(ranges.total(), 7);
+    fn a_copy_covers_its_source_once_it_has_all_of_it() {
+        let (mut source, mut copy) = (Content::default(), Content::default());
+        write(&mut source, 0, b"start");
+        write(&mut source, 1 << 20, b"end");
+        write(&mut copy, 0, b"start");
+        copy.set_size(2 << 20);
+        assert!(!copy.covers(&source));
+        write(&mut copy, 1 << 20, b"end");
+        assert!(copy.covers(&source));
+        write(&mut copy, 8192, &[0; 4096]);
+        assert!(copy.covers(&source), "zeros are zeros");
+        write(&mut copy, 8192, b"x");
+        assert!(!copy.covers(&source));
     }
 }

@@ -11,7 +11,7 @@ use super::seam::Effect;
 use super::tree::{Backing, Node, NodeRef};
 use super::world::{Place, World};
 use super::{Outcome, Process};
-use crate::os::{Disks, FileKind, FileStat, LogFile, Space, Usage};
+use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, Usage};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -253,9 +253,48 @@ impl Disks for Process {
 
     fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>> {
         self.look("statx", directory.display(), |world| {
-            let fs = world.walk(directory, Last::Follow)?.node.fs;
-            Ok(world.direct_io.filter(|_| world.filesystems[fs].backing != Backing::Memory))
+            let fs = &world.filesystems[world.walk(directory, Last::Follow)?.node.fs];
+            // Within an image it is what the image's device asks for.
+            let sector = if matches!(fs.backing, Backing::Image(_)) { fs.sector } else { 0 };
+            let alignment = world.direct_io.filter(|_| fs.backing != Backing::Memory);
+            Ok(alignment.map(|alignment| alignment.max(sector)))
         })
+    }
+
+    fn block_device(&self, device: &Path) -> io::Result<BlockDevice> {
+        self.look("look at", device.display(), |world| {
+            let number = world.loop_at(device)?;
+            let device = &world.loops[&number];
+            let held = world.is_mounted(number);
+            Ok(BlockDevice { rdev: device.rdev(), bytes: device.size, held, partitioned: false })
+        })
+    }
+
+    fn extents(&self, file: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>> {
+        self.look("map", file.display(), |world| world.extents(file, offset, max, sync))
+    }
+
+    fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
+        self.look("clone in", directory.display(), |world| {
+            let fs = world.walk(directory, Last::Follow)?.node.fs;
+            Ok(world.filesystems[fs].reflink)
+        })
+    }
+
+    fn reflink(&self, source: &Path, target: &Path) -> io::Result<()> {
+        let subject = format!("{} to {}", source.display(), target.display());
+        self.step_torn("reflink", subject, |world, how| world.reflink(source, target, how))
+    }
+
+    fn copy_range(&self, source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()> {
+        let subject = format!("{} to {} at {offset}", source.display(), target.display());
+        self.step_torn("copy_range", subject, |world, how| {
+            world.copy_range((source, target), offset, len, how)
+        })
+    }
+
+    fn unshare(&self, file: &Path) -> io::Result<()> {
+        self.step_torn("unshare", file.display(), |world, how| world.unshare(file, how))
     }
 
     fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
@@ -322,6 +361,16 @@ impl Disks for Process {
 
     fn remove_tree(&self, path: &Path) -> io::Result<()> {
         self.step_torn("remove_tree", path.display(), |world, how| world.remove_tree(path, how))
+    }
+
+    fn copy_tree(
+        &self,
+        source: &Path,
+        target: &Path,
+        _share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        super::copy_tree::Copy::run(self, source, target, progress)
     }
 
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {

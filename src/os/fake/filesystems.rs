@@ -1,4 +1,4 @@
-//! Making, growing and repairing filesystems.
+//! Making, growing, repairing and checking filesystems.
 
 use std::path::Path;
 
@@ -23,6 +23,12 @@ impl World {
         self.signature(image).map(|(_, size)| size).unwrap_or(0)
     }
 
+    fn new_uuid(&mut self) -> [u8; 16] {
+        let mut uuid = [0xF5; 16];
+        uuid[8..].copy_from_slice(&self.unique().to_be_bytes());
+        uuid
+    }
+
     fn tools(&self, fs_type: FsType) -> Outcome<()> {
         if self.missing_tools.contains(&fs_type) { Err(Errno::ENOENT) } else { Ok(()) }
     }
@@ -38,8 +44,7 @@ impl World {
             return Err(Errno::EINVAL);
         }
         let image = self.image_of(number)?;
-        let mut uuid = [0xF5; 16];
-        uuid[8..].copy_from_slice(&(self.formats.len() as u64).to_be_bytes());
+        let uuid = self.new_uuid();
         let (at, bytes) = match how {
             Effect::Whole => superblock::build(fs_type, size, uuid),
             Effect::Torn => superblock::torn(fs_type),
@@ -54,6 +59,7 @@ impl World {
         self.device_write(number, at, &bytes)?;
         let mut filesystem = Filesystem::new(fs_type.as_str(), Backing::Image(image));
         filesystem.sector = sector;
+        filesystem.reflink = fs_type != FsType::Ext4;
         self.filesystems.push(filesystem);
         self.content_mut(image)?.image = Some(self.filesystems.len() - 1);
         self.sync(image);
@@ -81,6 +87,38 @@ impl World {
             self.device_write(number, at, &bytes)?;
         }
         Ok(())
+    }
+
+    /// The image behind a device that is not mounted and holds this filesystem.
+    fn unmounted(&self, fs_type: FsType, device: &Path) -> Outcome<(u32, NodeRef)> {
+        self.tools(fs_type)?;
+        let number = self.loop_at(device)?;
+        if self.is_mounted(number) {
+            return Err(Errno::EBUSY);
+        }
+        let image = self.image_of(number)?;
+        match self.signature(image) {
+            Some((found, _)) if found == fs_type => Ok((number, image)),
+            _ => Err(Errno::EUCLEAN),
+        }
+    }
+
+    fn renew_identity(&mut self, device: &Path) -> Outcome<()> {
+        let (number, image) = self.unmounted(FsType::Btrfs, device)?;
+        let (at, uuid) = (superblock::uuid_at(FsType::Btrfs), self.new_uuid());
+        self.device_write(number, at, &uuid)?;
+        self.sync(image);
+        Ok(())
+    }
+
+    fn check(&self, fs_type: FsType, device: &Path) -> Outcome<()> {
+        let (_, image) = self.unmounted(fs_type, device)?;
+        // Half of a copy has no files, and what a journal still holds looks like damage.
+        let tree = self.content(image)?.image.ok_or(Errno::EUCLEAN)?;
+        let filesystem = &self.filesystems[tree];
+        let errors = fs_type == FsType::Ext4
+            && self.content(image)?.read(superblock::EXT4_STATE, 2) != 1u16.to_le_bytes();
+        if filesystem.damaged || filesystem.needs_recovery || errors { Err(Errno::EUCLEAN) } else { Ok(()) }
     }
 
     fn repair(&mut self, fs_type: FsType, device: &Path) -> Outcome<()> {
@@ -114,6 +152,19 @@ impl Filesystems for Process {
 
     fn repair(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
         self.step("repair", device.display(), |world| world.repair(fs_type, device))
+    }
+
+    fn renew_identity(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
+        match fs_type {
+            FsType::Ext4 | FsType::Xfs => Ok(()),
+            FsType::Btrfs => {
+                self.step("renew_identity", device.display(), |world| world.renew_identity(device))
+            }
+        }
+    }
+
+    fn check(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
+        self.look("check", device.display(), |world| world.check(fs_type, device))
     }
 
     fn check_tools(&self, fs_type: FsType) -> std::io::Result<()> {

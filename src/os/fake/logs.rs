@@ -32,6 +32,7 @@ impl World {
     }
 
     fn append(&mut self, file: NodeRef, bytes: &[u8], how: Effect) -> Outcome<()> {
+        self.unfrozen(file.fs)?;
         let end = self.content(file)?.size();
         let wanted = if how == Effect::Torn { bytes.len() / 2 } else { bytes.len() };
         // A full disk takes what it still can, as write(2) does.
@@ -42,7 +43,7 @@ impl World {
 }
 
 impl Process {
-    fn again(&self) -> Process {
+    pub(super) fn again(&self) -> Process {
         Process { kernel: self.kernel.clone(), generation: self.generation }
     }
 

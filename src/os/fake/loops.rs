@@ -119,6 +119,10 @@ impl World {
         self.loops.get(&device.number).filter(|now| now.id == device.backing).ok_or(Errno::ENXIO)
     }
 
+    fn same_mut(&mut self, device: &LoopDevice) -> Outcome<&mut Loop> {
+        self.loops.get_mut(&device.number).filter(|now| now.id == device.backing).ok_or(Errno::ENXIO)
+    }
+
     /// What follows when a device has lost a user: with autoclear it goes with its last one.
     pub(super) fn settle(&mut self, number: u32) {
         let autoclear = self.loops.get(&number).is_some_and(|device| device.autoclear);
@@ -234,5 +238,38 @@ impl LoopDevices for Process {
 
     fn size(&self, device: &LoopDevice) -> std::io::Result<u64> {
         self.look("size", device.path().display(), |world| Ok(world.same(device)?.size))
+    }
+
+    fn list(&self) -> std::io::Result<Vec<LoopDevice>> {
+        self.look("list", "loop devices", |world| Ok(world.loops.values().map(Loop::status).collect()))
+    }
+
+    fn set_direct_io(&self, device: &LoopDevice, on: bool) -> std::io::Result<()> {
+        self.step("set_direct_io", device.path().display(), |world| {
+            let alignment = world.direct_io;
+            let device = world.same_mut(device)?;
+            if on && alignment.is_none_or(|alignment| alignment > device.block_size) {
+                return Err(Errno::EINVAL);
+            }
+            device.direct_io = on;
+            Ok(())
+        })
+    }
+
+    fn stop_discard(&self, device: &LoopDevice) -> std::io::Result<()> {
+        self.step("stop_discard", device.path().display(), |world| {
+            world.same_mut(device)?.discard = false;
+            Ok(())
+        })
+    }
+
+    fn flush(&self, device: &LoopDevice) -> std::io::Result<()> {
+        self.step("flush", device.path().display(), |world| {
+            world.same(device)?;
+            world.make_node(device.number);
+            let image = world.image_of(device.number)?;
+            world.sync(image);
+            Ok(())
+        })
     }
 }

@@ -4,6 +4,8 @@
 //!
 //! Where the kernel leaves a choice, the fake takes the one that is worst for the driver: nothing is durable
 //! that was not synced, and the entry of a new file needs a sync of its directory.
+//!
+//! What writes to a frozen filesystem would wait on a real machine; here it fails with EAGAIN.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,16 +14,22 @@
     reason = "test support only: a broken invariant of the fake must stop the test"
 )]
 
+mod blocks;
 mod content;
+mod copies;
+mod copy_tree;
 mod disks;
 mod filesystems;
+mod freeze;
 mod logs;
 mod loops;
+mod machine;
 mod mounts;
 mod pod;
 mod power;
 mod resolve;
 mod seam;
+mod space;
 mod superblock;
 #[cfg(test)]
 mod tests;
@@ -128,8 +136,10 @@ impl FakeKernel {
         Os { mounts: process.clone(), loops: process.clone(), filesystems: process.clone(), disks: process }
     }
 
-    /// A test that panics with the world locked leaves it to the others as it is.
+    /// A test that panics with the world locked leaves it to the others as it is. Time passes in between.
     fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.expire_freezes();
+        world
     }
 }

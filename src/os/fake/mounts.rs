@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::loops::LoopBacking;
 use super::resolve::Last;
-use super::tree::{Node, NodeRef, ROOT};
+use super::superblock;
+use super::tree::{Backing, FsId, Node, NodeRef, ROOT};
 use super::world::{Opened, Place, World};
 use super::{Outcome, Process};
 use crate::model::{FsType, MountFlags, VfsFlag};
-use crate::os::{MountEntry, Mounts};
+use crate::os::{Frozen, MountEntry, Mounts};
 
 /// A mount.
 pub(super) struct Mount {
@@ -139,6 +141,10 @@ impl World {
                 ));
             }
         }
+        let own = !flags.data.iter().any(|word| word == "nouuid");
+        if own && fs_type != FsType::Ext4 && self.is_mounted_elsewhere(fs, fs_type, image) {
+            return Err(if fs_type == FsType::Btrfs { Errno::EEXIST } else { Errno::EINVAL });
+        }
         if self.filesystems[fs].needs_recovery {
             // The journal is replayed even for a read-only mount, so that the device must be writable.
             if read_only && !flags.data.iter().any(|word| matches!(word.as_str(), "noload" | "norecovery")) {
@@ -147,6 +153,18 @@ impl World {
             self.filesystems[fs].needs_recovery = read_only;
         }
         Ok(fs)
+    }
+
+    /// Whether another filesystem that has the same UUID, a copy, is mounted.
+    fn is_mounted_elsewhere(&self, fs: FsId, fs_type: FsType, image: NodeRef) -> bool {
+        let uuid_in = |image| self.content(image).map(|content| superblock::uuid(fs_type, content));
+        self.mounts.values().filter(|mount| mount.root.fs != fs).any(|mount| {
+            let other = &self.filesystems[mount.root.fs];
+            match other.backing {
+                Backing::Image(at) if other.fs_type == fs_type.as_str() => uuid_in(at) == uuid_in(image),
+                _ => false,
+            }
+        })
     }
 
     fn bind(&mut self, source: &Path, target: &Path, flags: &MountFlags) -> Outcome<()> {
@@ -216,9 +234,10 @@ impl World {
         Ok(())
     }
 
-    /// Whether a superblock is on the device.
+    /// Whether a superblock is on the device: it is mounted, or was unmounted while it was frozen.
     pub(super) fn is_mounted(&self, number: u32) -> bool {
         self.mounts.values().any(|mount| mount.loop_number == Some(number))
+            || self.freezes.hold_device(number)
     }
 
     /// Whether anybody has the device open, another loop device included. A bound node is not open.
@@ -274,5 +293,13 @@ impl Mounts for Process {
 
     fn unmount(&self, target: &Path) -> std::io::Result<()> {
         self.step("unmount", target.display(), |world| world.unmount(target))
+    }
+
+    fn freeze(&self, mount_point: &Path, limit: Duration) -> std::io::Result<Box<dyn Frozen>> {
+        self.freeze_mount(mount_point, limit)
+    }
+
+    fn thaw(&self, mount_point: &Path) -> std::io::Result<bool> {
+        self.thaw_mount(mount_point)
     }
 }

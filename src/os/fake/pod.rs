@@ -86,7 +86,7 @@ impl World {
 }
 
 impl FakeKernel {
-    fn outside<T>(
+    pub(super) fn outside<T>(
         &self,
         what: &str,
         path: &Path,
@@ -136,7 +136,8 @@ impl FakeKernel {
     }
 
     /// Writes to a file that is there or to a block device: EROFS through a read-only mount, EPERM on a
-    /// read-only device, ENXIO on one that is not attached, ENOSPC beyond its end.
+    /// read-only device, ENXIO on one that is not attached, ENOSPC beyond its end, and EAGAIN on a frozen filesystem,
+    /// where on a real machine the writer waits.
     pub fn write(&self, path: impl AsRef<Path>, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let path = path.as_ref();
         self.outside("write", path, |world| world.pod_write(path, offset, bytes))
@@ -241,13 +242,6 @@ impl FakeKernel {
     /// The paths of everything below, in mounts too, sorted; none where nothing is there.
     pub fn tree(&self, path: impl AsRef<Path>) -> Vec<String> {
         self.lock().tree(path.as_ref())
-    }
-
-    /// The disk's size, and how much of it is free now.
-    pub fn set_space(&self, total: u64, free: u64) {
-        let mut world = self.lock();
-        world.disk_total = total;
-        world.disk_other = total.saturating_sub(free).saturating_sub(world.filesystems[0].used);
     }
 
     /// What direct I/O on the disk needs; `None` where it is not possible.

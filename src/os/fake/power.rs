@@ -16,7 +16,8 @@ impl World {
         self.mounts.clear();
         self.covered.clear();
         let root = NodeRef { fs: 0, ino: ROOT };
-        self.mount_base(Path::new("/"), root, "/dev/vda1", libc::makedev(254, 1));
+        let dev = libc::makedev(254, 1);
+        self.mount_base(Path::new("/"), root, "/dev/vda1", (dev, dev));
         for directory in DIRECTORIES {
             self.make_directories(Path::new(directory)).expect("a directory of the root");
         }
@@ -25,7 +26,8 @@ impl World {
         {
             self.filesystems.push(Filesystem::new(fs_type, Backing::Memory));
             let root = NodeRef { fs: self.filesystems.len() - 1, ino: ROOT };
-            self.mount_base(Path::new(target), root, source, libc::makedev(0, minor));
+            let dev = libc::makedev(0, minor);
+            self.mount_base(Path::new(target), root, source, (dev, dev));
         }
         let control = Node::Device { rdev: libc::makedev(10, 237), block: false };
         let dev = self.dev();
@@ -33,9 +35,29 @@ impl World {
         let disk = Node::Device { rdev: libc::makedev(254, 1), block: true };
         self.fs_mut(dev.fs).add(dev.ino, "vda1", disk, 0o660).expect("a new /dev");
         self.make_node(0);
+        for disk in 1..self.disks.len() {
+            self.mount_disk(disk);
+        }
     }
 
-    fn mount_base(&mut self, target: &Path, root: NodeRef, source: &str, dev: u64) {
+    /// Makes the node of a further disk and mounts its filesystem.
+    pub(super) fn mount_disk(&mut self, number: usize) {
+        let (fs, target) = (self.disks[number].filesystem, self.disks[number].target.clone());
+        let dev = libc::makedev(254, 16 * number as u32);
+        let name = format!("vd{}", char::from(b'a' + number as u8));
+        let node = Node::Device { rdev: dev, block: true };
+        let root_of_dev = self.dev();
+        self.fs_mut(root_of_dev.fs).add(root_of_dev.ino, &name, node, 0o660).expect("a disk of its own");
+        // Btrfs has a number of its own for the superblock and one for each subvolume.
+        let shown = if self.filesystems[fs].fs_type == "btrfs" {
+            (libc::makedev(0, 60 + 2 * number as u32), libc::makedev(0, 61 + 2 * number as u32))
+        } else {
+            (dev, dev)
+        };
+        self.mount_base(&target, NodeRef { fs, ino: ROOT }, &format!("/dev/{name}"), shown);
+    }
+
+    fn mount_base(&mut self, target: &Path, root: NodeRef, source: &str, (dev, st_dev): (u64, u64)) {
         let at = self.mounts.first_key_value().map(|_| {
             let place = self.walk(target, super::resolve::Last::Keep).expect("a directory of the root");
             (place.mount, place.node)
@@ -46,7 +68,7 @@ impl World {
             root,
             root_path: "/".into(),
             dev,
-            st_dev: dev,
+            st_dev,
             source: source.to_owned(),
             loop_number: None,
             read_only: false,
@@ -75,6 +97,7 @@ impl World {
     /// Ends a process: the kernel closes its descriptors.
     pub(super) fn kill(&mut self, generation: u64) {
         self.alive.remove(&generation);
+        self.kill_helpers(generation);
         let of_it =
             |(id, open): (&u64, &super::world::Open)| (open.generation == Some(generation)).then_some(*id);
         for id in self.opens.iter().filter_map(of_it).collect::<Vec<_>>() {
@@ -132,6 +155,7 @@ impl World {
         self.alive.clear();
         self.opens.clear();
         self.loops.clear();
+        self.freezes.forget();
         self.boot();
         self.seam.clear_plans();
         self.spawn()

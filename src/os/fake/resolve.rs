@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 
 use super::Outcome;
-use super::tree::{Node, NodeRef};
+use super::tree::{FsId, Node, NodeRef};
 use super::world::{Place, World};
 
 /// More links than this on the way are a loop (path_resolution(7)).
@@ -63,10 +63,18 @@ impl World {
         Ok((directory, name))
     }
 
-    /// EROFS where nothing can be written through this place's mount.
+    /// EROFS where nothing can be written through this place's mount, EAGAIN where its filesystem is frozen.
     pub(super) fn writable(&self, place: &Place) -> Outcome<()> {
         let mount = &self.mounts[&place.mount];
-        if mount.read_only || mount.superblock_read_only { Err(Errno::EROFS) } else { Ok(()) }
+        if mount.read_only || mount.superblock_read_only {
+            return Err(Errno::EROFS);
+        }
+        self.unfrozen(place.node.fs)
+    }
+
+    /// EAGAIN where the filesystem is frozen.
+    pub(super) fn unfrozen(&self, fs: FsId) -> Outcome<()> {
+        if self.freezes.has(fs) { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
     /// The inode of a name, not looking at what is mounted on it.

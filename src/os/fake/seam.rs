@@ -26,7 +26,8 @@ pub struct Step {
 pub enum Kill {
     /// Nothing.
     Before,
-    /// Half, where the kernel can do half of it (append, open_log, remove_tree, allocate, make); otherwise nothing.
+    /// Half, where the kernel can do half of it (append, open_log, remove_tree, allocate, make, reflink, copy_range,
+    /// unshare); otherwise nothing.
     Torn,
     /// All, but it does not learn of it.
     After,

@@ -75,6 +75,20 @@ pub(super) fn probe(image: &Content) -> Option<(FsType, u64)> {
     None
 }
 
+/// Where the superblock has its UUID.
+pub(super) fn uuid_at(fs_type: FsType) -> u64 {
+    match fs_type {
+        FsType::Ext4 => EXT4 + 0x68,
+        FsType::Xfs => 32,
+        FsType::Btrfs => BTRFS + 0x20,
+    }
+}
+
+/// The UUID of the filesystem in an image.
+pub(super) fn uuid(fs_type: FsType, image: &Content) -> Vec<u8> {
+    image.read(uuid_at(fs_type), 16)
+}
+
 /// Where the superblock has its size, and the bytes to put there.
 pub(super) fn size_fields(fs_type: FsType, size: u64) -> Vec<(u64, Vec<u8>)> {
     let blocks = size / 4096;

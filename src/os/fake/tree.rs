@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 
 use super::Outcome;
-use super::content::Content;
+use super::blocks::Ranges;
+use super::content::{BLOCK, Content};
 
 /// Number of a filesystem in the world.
 pub(super) type FsId = usize;
@@ -24,8 +25,8 @@ pub(super) struct NodeRef {
 /// Where a filesystem keeps its blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backing {
-    /// The machine's disk.
-    Disk,
+    /// A disk of the machine.
+    Disk(usize),
     /// Memory: gone at a power cut.
     Memory,
     /// An image file.
@@ -34,7 +35,7 @@ pub(super) enum Backing {
 
 pub(super) type Entries = BTreeMap<String, u64>;
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) enum Node {
     File {
         now: Content,
@@ -52,7 +53,7 @@ pub(super) enum Node {
     },
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Inode {
     pub(super) node: Node,
     pub(super) mode: u32,
@@ -62,6 +63,7 @@ pub(super) struct Inode {
     pub(super) open: u32,
 }
 
+#[derive(Clone)]
 pub(super) struct Filesystem {
     pub(super) backing: Backing,
     pub(super) fs_type: &'static str,
@@ -72,7 +74,15 @@ pub(super) struct Filesystem {
     pub(super) sector: u32,
     /// It was mounted for writing when the power went: its journal must be replayed.
     pub(super) needs_recovery: bool,
+    /// A check finds something wrong.
+    pub(super) damaged: bool,
+    /// Its files can share blocks.
+    pub(super) reflink: bool,
+    /// Some did.
+    shares: bool,
     next: u64,
+    /// The first block that no file ever had.
+    next_block: u64,
 }
 
 impl Node {
@@ -89,7 +99,19 @@ impl Filesystem {
     pub(super) fn new(fs_type: &'static str, backing: Backing) -> Self {
         let root = Inode { node: Node::directory(), mode: 0o755, links: 1, open: 0 };
         let inodes = BTreeMap::from([(ROOT, root)]);
-        Filesystem { backing, fs_type, inodes, used: 0, sector: 512, needs_recovery: false, next: ROOT + 1 }
+        Filesystem {
+            backing,
+            fs_type,
+            inodes,
+            used: 0,
+            sector: 512,
+            needs_recovery: false,
+            damaged: false,
+            reflink: false,
+            shares: false,
+            next: ROOT + 1,
+            next_block: 1,
+        }
     }
 
     pub(super) fn inode(&self, ino: u64) -> &Inode {
@@ -185,7 +207,9 @@ impl Filesystem {
     fn release_if_unused(&mut self, ino: u64) {
         let inode = self.inode(ino);
         if inode.links == 0 && inode.open == 0 {
-            self.used -= self.content(ino).map(Content::allocated_bytes).unwrap_or(0);
+            let freed = self.content(ino).map(Content::allocated_bytes).unwrap_or(0);
+            self.used -= freed.min(self.used);
+            self.recount_shared();
         }
     }
 
@@ -229,10 +253,76 @@ impl Filesystem {
             }
         }
         self.inodes.retain(|ino, _| seen.contains(ino));
-        let content = |inode: &Inode| match &inode.node {
-            Node::File { now, .. } => now.allocated_bytes(),
-            _ => 0,
-        };
-        self.used = self.inodes.values().map(content).sum();
+        self.used = self.count();
     }
+
+    // Blocks.
+
+    fn files(&self) -> impl Iterator<Item = (u64, &Inode, &Content, &Content)> {
+        self.inodes.iter().filter_map(|(ino, inode)| match &inode.node {
+            Node::File { now, durable } => Some((*ino, inode, now, durable)),
+            _ => None,
+        })
+    }
+
+    /// The bytes that files with a name or a user take, shared blocks once.
+    fn count(&self) -> u64 {
+        let used = self.files().filter(|(_, inode, ..)| inode.links > 0 || inode.open > 0);
+        if !self.shares {
+            return used.map(|(_, _, now, _)| now.allocated_bytes()).sum();
+        }
+        let mut blocks = Ranges::default();
+        used.for_each(|(_, _, now, _)| add(now, &mut blocks));
+        blocks.total() * BLOCK
+    }
+
+    /// Where files share blocks, what is used is no sum.
+    pub(super) fn recount_shared(&mut self) {
+        if self.shares {
+            self.used = self.count();
+        }
+    }
+
+    /// From here on a block may be in several files.
+    pub(super) fn begin_sharing(&mut self) {
+        self.shares = true;
+        self.recount_shared();
+    }
+
+    /// The blocks that other files have, or would have after a power cut.
+    pub(super) fn blocks_of_others(&self, but: u64) -> Ranges {
+        let mut blocks = Ranges::default();
+        if !self.shares {
+            return blocks;
+        }
+        for (_, _, now, durable) in self.files().filter(|(ino, ..)| *ino != but) {
+            add(now, &mut blocks);
+            add(durable, &mut blocks);
+        }
+        blocks
+    }
+
+    /// Blocks that no file has. On a disk they are ones that no file ever had, so that a block's number says whose
+    /// bytes it holds; in an image, whose blocks are to be used again, the lowest.
+    pub(super) fn free_blocks(&self, count: u64) -> Vec<(u64, u64)> {
+        if count == 0 {
+            return Vec::new();
+        }
+        if !matches!(self.backing, Backing::Image(_)) {
+            return vec![(self.next_block, self.next_block + count)];
+        }
+        let mut blocks = Ranges::default();
+        let live = self.files().filter(|(_, inode, ..)| inode.links > 0 || inode.open > 0);
+        live.for_each(|(_, _, now, _)| add(now, &mut blocks));
+        blocks.lowest_free(count)
+    }
+
+    /// That many of the [`free_blocks`](Self::free_blocks) were given out.
+    pub(super) fn give(&mut self, count: u64) {
+        self.next_block += count;
+    }
+}
+
+fn add(content: &Content, blocks: &mut Ranges) {
+    content.places().all().for_each(|run| blocks.insert(run.physical, run.physical + (run.end - run.start)));
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use nix::errno::Errno;
-
 use super::Outcome;
-use super::content::{BLOCK, Content};
+use super::content::Content;
+use super::copies::Progress;
+use super::freeze::Freezes;
 use super::loops::Loop;
 use super::mounts::Mount;
 use super::seam::Seam;
@@ -14,8 +14,14 @@ use super::tree::{Backing, Filesystem, FsId, Inode, NodeRef};
 use crate::model::FsType;
 use crate::os::{FileId, MakeOptions};
 
-/// The largest file of ext4 with blocks of 4 KiB.
-const MAX_FILE: u64 = 16 << 40;
+/// A disk with a filesystem that is mounted from the start of the machine.
+pub(super) struct Disk {
+    /// Its size in bytes, and what others take of it.
+    pub(super) total: u64,
+    pub(super) other: u64,
+    pub(super) filesystem: FsId,
+    pub(super) target: PathBuf,
+}
 
 /// An open descriptor.
 pub(super) struct Open {
@@ -49,15 +55,19 @@ pub(super) struct World {
     /// The newest process, and those that live.
     pub(super) generation: u64,
     pub(super) alive: BTreeSet<u64>,
-    /// Size of the disk, and what others take of it.
-    pub(super) disk_total: u64,
-    pub(super) disk_other: u64,
+    /// The disks, the one with `/` first.
+    pub(super) disks: Vec<Disk>,
+    /// By the copy: how copies of images by reading and writing go on.
+    pub(super) copying: BTreeMap<NodeRef, Progress>,
+    /// Counts up for whatever has to be unlike all before.
+    pub(super) serial: u64,
     pub(super) formats: Vec<(FileId, FsType)>,
     pub(super) make_options: Vec<MakeOptions>,
     pub(super) missing_tools: BTreeSet<FsType>,
     pub(super) attached: u64,
     pub(super) hazards: Vec<String>,
     pub(super) direct_io: Option<u32>,
+    pub(super) freezes: Freezes,
 }
 
 impl World {
@@ -73,16 +83,18 @@ impl World {
             seam: Seam::default(),
             generation: 1,
             alive: BTreeSet::from([1]),
-            disk_total: 100 << 30,
-            disk_other: 0,
+            disks: vec![Disk { total: 100 << 30, other: 0, filesystem: 0, target: "/".into() }],
+            copying: BTreeMap::new(),
+            serial: 0,
             formats: Vec::new(),
             make_options: Vec::new(),
             missing_tools: BTreeSet::new(),
             attached: 0,
             hazards: Vec::new(),
             direct_io: Some(512),
+            freezes: Freezes::default(),
         };
-        world.filesystems.push(Filesystem::new("ext4", Backing::Disk));
+        world.filesystems.push(Filesystem::new("ext4", Backing::Disk(0)));
         world.boot();
         world
     }
@@ -129,84 +141,10 @@ impl World {
         Some(open.generation.map(pid_of).unwrap_or(1))
     }
 
-    // Space.
-
-    /// The size of a filesystem and what of it is still free.
-    pub(super) fn room(&self, fs: FsId) -> (u64, u64) {
-        let filesystem = &self.filesystems[fs];
-        let (total, taken) = match filesystem.backing {
-            Backing::Disk => (self.disk_total, filesystem.used.saturating_add(self.disk_other)),
-            Backing::Memory => (1 << 30, filesystem.used),
-            Backing::Image(image) => (self.filesystem_size(image), filesystem.used),
-        };
-        (total, total.saturating_sub(taken))
-    }
-
-    /// Takes this many bytes of a filesystem; in an image they take as much of the image's filesystem as the
-    /// image has not allocated yet.
-    fn charge(&mut self, fs: FsId, bytes: u64) -> Outcome<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        if self.room(fs).1 < bytes {
-            return Err(Errno::ENOSPC);
-        }
-        if let Backing::Image(image) = self.filesystems[fs].backing {
-            let content = self.content(image)?;
-            let more = (self.filesystems[fs].used + bytes)
-                .saturating_sub(content.allocated_bytes())
-                .min(content.missing_bytes(0, content.size()));
-            // A thin image that its pool has no room for: the loop device knows no other error.
-            self.charge(image.fs, more).map_err(|_| Errno::EIO)?;
-            self.content_mut(image)?.allocate_more(more);
-        }
-        self.fs_mut(fs).used += bytes;
-        Ok(())
-    }
-
-    pub(super) fn write_at(&mut self, file: NodeRef, offset: u64, bytes: &[u8]) -> Outcome<()> {
-        let end =
-            offset.checked_add(bytes.len() as u64).filter(|end| *end <= MAX_FILE).ok_or(Errno::EFBIG)?;
-        let needed = self.content(file)?.missing_bytes(offset, end - offset);
-        self.charge(file.fs, needed)?;
-        self.content_mut(file)?.write(offset, bytes);
-        Ok(())
-    }
-
-    /// How many of `len` bytes at `offset` there is room for.
-    pub(super) fn fitting(&self, file: NodeRef, offset: u64, len: u64) -> Outcome<u64> {
-        let missing = self.content(file)?.missing_bytes(offset, len);
-        let free = self.room(file.fs).1 / BLOCK * BLOCK;
-        Ok(if missing <= free { len } else { len.saturating_sub(missing - free) })
-    }
-
-    pub(super) fn allocate(&mut self, file: NodeRef, size: u64) -> Outcome<()> {
-        if size == 0 {
-            return Ok(());
-        }
-        if size > MAX_FILE {
-            return Err(Errno::EFBIG);
-        }
-        let needed = self.content(file)?.missing_bytes(0, size);
-        self.charge(file.fs, needed)?;
-        self.content_mut(file)?.allocate(size);
-        Ok(())
-    }
-
-    /// A change that frees blocks or none.
-    pub(super) fn shrink(&mut self, file: NodeRef, change: impl FnOnce(&mut Content)) -> Outcome<()> {
-        let before = self.content(file)?.allocated_bytes();
-        change(self.content_mut(file)?);
-        let freed = before - self.content(file)?.allocated_bytes();
-        self.fs_mut(file.fs).used -= freed;
-        Ok(())
-    }
-
-    pub(super) fn set_size(&mut self, file: NodeRef, size: u64) -> Outcome<()> {
-        if size > MAX_FILE {
-            return Err(Errno::EFBIG);
-        }
-        self.shrink(file, |content| content.set_size(size))
+    /// A number that was not there before.
+    pub(super) fn unique(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
     }
 
     /// fsync(2). Within an image it goes through to the image, as the loop device flushes it.

@@ -3,41 +3,40 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, fallocate, open, openat};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, fallocate, open};
 use nix::sys::stat::{Mode, fchmod};
 use nix::sys::statvfs;
 use nix::unistd::{UnlinkatFlags, Whence, lseek, mkdir, unlinkat};
 
-use super::super::{Disks, FileId, FileKind, FileStat, LogFile, Space, Usage};
-use super::{at, ioctl, lock, log, tree};
+use super::super::{BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, Usage};
+use super::{at, block, copy, lock, log, probe, tree};
 
 /// The files of this machine.
 pub(super) struct LinuxDisks;
 
 /// Opens an existing file. Where it is going to be changed a link is not followed: the driver makes none, so one
 /// that is there is somebody's trick.
-fn open_file(path: &Path, flags: OFlag) -> io::Result<File> {
+pub(super) fn open_file(path: &Path, flags: OFlag) -> io::Result<File> {
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     Ok(File::from(open(path, flags, Mode::empty()).map_err(at("open", path))?))
 }
 
 /// Opens an existing file to change it.
-fn open_to_change(path: &Path) -> io::Result<File> {
+pub(super) fn open_to_change(path: &Path) -> io::Result<File> {
     open_file(path, OFlag::O_RDWR | OFlag::O_NOFOLLOW)
 }
 
 /// A size or offset as the system calls take it.
-fn offset(value: u64) -> Result<i64, Errno> {
+pub(super) fn offset(value: u64) -> Result<i64, Errno> {
     i64::try_from(value).map_err(|_| Errno::EFBIG)
 }
 
 /// Calls again what a signal interrupted.
-fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     loop {
         match call() {
             Err(Errno::EINTR) => {}
@@ -149,7 +148,31 @@ impl Disks for LinuxDisks {
     }
 
     fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>> {
-        direct_io_alignment(directory)
+        probe::direct_io_alignment(directory)
+    }
+
+    fn extents(&self, file: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>> {
+        copy::extents(file, offset, max, sync)
+    }
+
+    fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
+        probe::reflink_works(directory)
+    }
+
+    fn reflink(&self, source: &Path, target: &Path) -> io::Result<()> {
+        copy::reflink(source, target)
+    }
+
+    fn copy_range(&self, source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()> {
+        copy::copy_range(source, target, offset, len)
+    }
+
+    fn unshare(&self, file: &Path) -> io::Result<()> {
+        copy::unshare(file)
+    }
+
+    fn block_device(&self, device: &Path) -> io::Result<BlockDevice> {
+        block::block_device(device)
     }
 
     fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
@@ -238,61 +261,21 @@ impl Disks for LinuxDisks {
         tree::remove(path).map_err(at("remove", path))
     }
 
+    fn copy_tree(
+        &self,
+        source: &Path,
+        target: &Path,
+        share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        super::copy_tree::copy_tree(source, target, share, progress)
+    }
+
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
         log::open_log(file, len)
     }
 
     fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {
         lock::lock(file)
-    }
-}
-
-/// An empty file for a question that filesystems answer for regular files only. It has no name (O_TMPFILE) where
-/// the filesystem can do that, and none left otherwise.
-fn nameless_file(directory: &Path) -> io::Result<OwnedFd> {
-    let mode = Mode::from_bits_truncate(0o600);
-    let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
-    match open(directory, flags | OFlag::O_TMPFILE, mode) {
-        Err(Errno::EOPNOTSUPP | Errno::EISDIR) => {
-            let path = directory.join(format!(".hostloop-probe-{}", std::process::id()));
-            let flags = flags | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW;
-            let file = open(&path, flags, mode).map_err(at("create", &path))?;
-            unlinkat(AT_FDCWD, &path, UnlinkatFlags::NoRemoveDir).map_err(at("unlink", &path))?;
-            Ok(file)
-        }
-        result => result.map_err(at("open", directory)),
-    }
-}
-
-/// Asks statx(2).
-fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
-    let file = nameless_file(directory)?;
-    match ioctl::direct_io_alignment(&file).map_err(at("statx", directory))? {
-        Some(0) => return Ok(None),
-        Some(alignment) => return Ok(Some(alignment)),
-        None => {}
-    }
-    // Kernels before 6.1, and filesystems that do not tell: try to open it so (EINVAL where it cannot be), and
-    // take the filesystem's block, which is aligned enough everywhere.
-    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-    match openat(AT_FDCWD, own.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_DIRECT, Mode::empty()) {
-        Err(Errno::EINVAL) => return Ok(None),
-        result => drop(result.map_err(at("open", directory))?),
-    }
-    let block = statvfs::fstatvfs(&file).map_err(at("statvfs", directory))?.block_size();
-    Ok(u32::try_from(block).ok().filter(|block| block.is_power_of_two()))
-}
-
-/// Whether two files of this directory's filesystem can share blocks (ioctl_ficlone(2)). Leaves nothing there.
-///
-/// # Errors
-/// Where no file can be made, or the kernel fails in another way than "not supported".
-pub fn reflink_works(directory: &Path) -> io::Result<bool> {
-    let (from, to) = (File::from(nameless_file(directory)?), nameless_file(directory)?);
-    from.write_all_at(&[1; 4096], 0).map_err(at("write in", directory))?;
-    match ioctl::clone_file(to, from) {
-        Ok(()) => Ok(true),
-        Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL | Errno::EXDEV) => Ok(false),
-        Err(errno) => Err(at("clone a file in", directory)(errno)),
     }
 }

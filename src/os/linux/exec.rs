@@ -1,4 +1,5 @@
-//! The only child processes: programs by absolute path, with an environment of ours, and a deadline.
+//! The only child processes: programs by absolute path, with an environment of ours, and a deadline. The one without
+//! is the guard of a freeze, which lives as long as the freeze.
 //!
 //! Nothing here runs between fork and exec in the child, so that std starts it with posix_spawn(3), which does
 //! not copy our page tables. The end of a program is seen at once, without polling, by the end of its output.
@@ -7,6 +8,7 @@
 use std::ffi::OsStr;
 use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -30,6 +32,29 @@ pub(super) struct Finished {
     pub(super) output: String,
 }
 
+/// A command with an environment of ours.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", DIRECTORIES.join(":"))
+        .env("LC_ALL", "C")
+        // A place where no file can be made, whatever a stray argument names.
+        .current_dir("/sys");
+    command
+}
+
+/// Starts a program that works beside this process, with these descriptors as its standard input and output; its
+/// errors go where ours go. It gets a process group of its own, so that a signal to ours does not reach it. The
+/// caller waits for its end.
+///
+/// # Errors
+/// Those of posix_spawn(3).
+pub(super) fn start(program: &Path, args: &[&str], stdin: OwnedFd, stdout: OwnedFd) -> io::Result<Child> {
+    // The name under which ps(1) shows it: that of /proc/self/exe would tell nothing.
+    command(program).arg0("hostloop").args(args).stdin(stdin).stdout(stdout).process_group(0).spawn()
+}
+
 /// Runs a program to its end. `holding` becomes its standard input, which it does not read: a file that must
 /// stay open as long as the program runs, also when this process is killed meanwhile.
 ///
@@ -43,14 +68,9 @@ pub(super) fn run<A: AsRef<OsStr>>(
 ) -> io::Result<Finished> {
     let until = Instant::now() + deadline;
     let (reader, writer) = io::pipe()?;
-    let mut command = Command::new(program);
+    let mut command = command(program);
     command
         .args(args)
-        .env_clear()
-        .env("PATH", DIRECTORIES.join(":"))
-        .env("LC_ALL", "C")
-        // A place where no file can be made, whatever a stray argument names.
-        .current_dir("/sys")
         .stdin(holding.map_or_else(Stdio::null, Stdio::from))
         .stdout(writer.try_clone()?)
         .stderr(writer);
@@ -91,7 +111,7 @@ pub(super) fn run_ok<A: AsRef<OsStr>>(
 }
 
 /// The last lines of a program's output, in one.
-fn last_lines(output: &str) -> String {
+pub(super) fn last_lines(output: &str) -> String {
     let mut lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.split_off(lines.len().saturating_sub(5)).join("; ")
 }

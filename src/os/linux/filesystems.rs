@@ -1,7 +1,8 @@
-//! Making, growing and repairing filesystems with the tools that belong to them.
+//! Making, growing, repairing and checking filesystems with the tools that belong to them.
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,11 +15,14 @@ use nix::sys::statvfs::statvfs;
 use super::super::{Filesystems, MakeOptions, errno_error, errno_of, with_context};
 use super::exec::{run, run_ok};
 use super::tools::{Program, Tools};
-use super::{at, ioctl};
+use super::{at, btrfs, check, ioctl};
 use crate::model::FsType;
 
 /// When a tool is killed. It is generous: a repair or a growing of a huge filesystem on a slow disk takes its time.
 const DEADLINE: Duration = Duration::from_secs(600);
+
+/// The same for a check, which reads all of a filesystem's metadata.
+const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// capabilities(7), by its number in linux/capability.h.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -45,8 +49,7 @@ impl LinuxFilesystems {
         codes: &[i32],
     ) -> io::Result<()> {
         let path = self.tools.path(program)?;
-        let held =
-            open(device, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(at("open", device))?;
+        let held = hold(device, OFlag::empty())?;
         run_ok(path, args, Some(held), DEADLINE, codes)
             .map(drop)
             .map_err(|e| with_context(e, format_args!("run {}", path.display())))
@@ -60,6 +63,11 @@ impl LinuxFilesystems {
             output.ok().and_then(|done| parse_version(&done.output)).unwrap_or_default()
         })
     }
+}
+
+/// Opens a device for a tool to hold.
+fn hold(device: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    open(device, OFlag::O_RDONLY | OFlag::O_CLOEXEC | flags, Mode::empty()).map_err(at("open", device))
 }
 
 /// The version in `mke2fs 1.47.0 (5-Feb-2023)`.
@@ -199,6 +207,30 @@ impl Filesystems for LinuxFilesystems {
             // They replay their log when they are mounted, and have no repair without a question.
             FsType::Xfs | FsType::Btrfs => Ok(()),
         }
+    }
+
+    fn renew_identity(&self, fs_type: FsType, device: &Path) -> io::Result<()> {
+        match fs_type {
+            FsType::Ext4 | FsType::Xfs => Ok(()),
+            FsType::Btrfs if btrfs::renew_identity(device)? => Ok(()),
+            // What a user may have chosen with mkfsOptions.
+            FsType::Btrfs => {
+                let args = [OsStr::new("-f"), OsStr::new("-m"), device.as_os_str()];
+                self.run(Program::Btrfstune, device, &args, &[0])
+            }
+        }
+    }
+
+    fn check(&self, fs_type: FsType, device: &Path) -> io::Result<()> {
+        let (program, words) = check::checker(fs_type);
+        let path = self.tools.path(program)?;
+        // The tools end on a mounted device as they do on a damaged one: EBUSY (open(2), O_EXCL) tells them apart.
+        drop(hold(device, OFlag::O_EXCL)?);
+        let mut args: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+        args.push(device.as_os_str());
+        let finished = run(path, &args, Some(hold(device, OFlag::empty())?), CHECK_DEADLINE)
+            .map_err(|e| with_context(e, format_args!("run {}", path.display())))?;
+        check::judge(fs_type, path, &finished)
     }
 
     fn check_tools(&self, fs_type: FsType) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, and statx(2)
-//! for the alignment of direct I/O. The only file with `unsafe`.
+//! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, FIEMAP,
+//! FIFREEZE and FITHAW, sync_file_range(2), and statx(2) for what no other call tells. The only file with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,6 +7,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::errno::Errno;
 
 use super::super::FileId;
+
+/// `struct fiemap` without the extents that follow it.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    room: u32,
+    reserved: u32,
+}
 
 /// `struct loop_info64`
 #[repr(C)]
@@ -68,18 +79,24 @@ pub(super) struct LoopStatus {
 }
 
 mod raw {
-    use super::{LoopConfig, LoopInfo64};
+    use super::{Fiemap, LoopConfig, LoopInfo64};
 
     // linux/loop.h numbers these by hand, without direction and size.
     nix::ioctl_none_bad!(clr_fd, 0x4C01);
     nix::ioctl_read_bad!(get_status64, 0x4C05, LoopInfo64);
     nix::ioctl_none_bad!(set_capacity, 0x4C07);
+    nix::ioctl_write_int_bad!(set_direct_io, 0x4C08);
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, LoopConfig);
     nix::ioctl_write_int_bad!(ctl_add, 0x4C80);
     nix::ioctl_write_int_bad!(ctl_remove, 0x4C81);
     nix::ioctl_none_bad!(ctl_get_free, 0x4C82);
     // linux/fs.h: _IOW(0x94, 9, int), which takes the descriptor itself.
     nix::ioctl_write_int_bad!(ficlone, nix::request_code_write!(0x94, 9, size_of::<libc::c_int>()));
+    // linux/fs.h: _IOWR('f', 11, struct fiemap), counted without its extents.
+    nix::ioctl_readwrite!(fiemap, b'f', 11, Fiemap);
+    // linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int), although the kernel looks at no argument.
+    nix::ioctl_write_int_bad!(fifreeze, nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>()));
+    nix::ioctl_write_int_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
     // linux/fs.h: _IOR(0x12, 114, size_t), although the kernel writes 64 bits everywhere.
     nix::ioctl_read!(blkgetsize64, 0x12, 114, libc::size_t);
 }
@@ -151,6 +168,12 @@ pub(super) fn set_capacity(device: impl AsFd) -> nix::Result<()> {
     unsafe { raw::set_capacity(device.as_fd().as_raw_fd()) }.map(drop)
 }
 
+/// Turns direct I/O on the image on or off (LOOP_SET_DIRECT_IO); EINVAL where the image cannot.
+pub(super) fn set_direct_io(device: impl AsFd, on: bool) -> nix::Result<()> {
+    // SAFETY: the argument is a number.
+    unsafe { raw::set_direct_io(device.as_fd().as_raw_fd(), i32::from(on)) }.map(drop)
+}
+
 /// The device's size in bytes (BLKGETSIZE64).
 pub(super) fn device_size(device: impl AsFd) -> nix::Result<u64> {
     let mut size = 0u64;
@@ -165,33 +188,130 @@ pub(super) fn clone_file(to: impl AsFd, from: impl AsFd) -> nix::Result<()> {
     unsafe { raw::ficlone(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd()) }.map(drop)
 }
 
-/// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_dio_offset_align` lies at
-/// 0x9c (linux/stat.h). libc's own struct lacks the field for some targets.
+/// One extent as FIEMAP tells it, with its `FIEMAP_EXTENT_*` flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawExtent {
+    pub(super) logical: u64,
+    pub(super) physical: u64,
+    pub(super) length: u64,
+    pub(super) flags: u32,
+}
+
+/// Words of 64 bits in `struct fiemap` and in `struct fiemap_extent`.
+const HEADER_WORDS: usize = 4;
+const EXTENT_WORDS: usize = 7;
+
+/// Up to `max` extents that lie at or after `start`, or around it (FS_IOC_FIEMAP). With `sync` the file's dirty pages
+/// are written first.
+pub(super) fn extents(file: impl AsFd, start: u64, max: usize, sync: bool) -> nix::Result<Vec<RawExtent>> {
+    /// FIEMAP_FLAG_SYNC
+    const SYNC: u32 = 1;
+    /// Of a call; 3.5 MiB of them.
+    const MOST: usize = 1 << 16;
+    let max = max.min(MOST);
+    if max == 0 {
+        return Ok(Vec::new()); // the kernel would only count them
+    }
+    let room = u32::try_from(max).map_err(|_| Errno::EINVAL)?;
+    let mut words = vec![0u64; HEADER_WORDS + max * EXTENT_WORDS];
+    let header = words.as_mut_ptr().cast::<Fiemap>();
+    let flags = if sync { SYNC } else { 0 };
+    // SAFETY: `words` is aligned for and larger than struct fiemap, with room for as many extents after it as the
+    // header says, and lives through the call.
+    let mapped = unsafe {
+        header.write(Fiemap { start, length: u64::MAX, flags, mapped: 0, room, reserved: 0 });
+        raw::fiemap(file.as_fd().as_raw_fd(), header)?;
+        header.read().mapped
+    };
+    let found =
+        words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(EXTENT_WORDS).take(mapped as usize);
+    Ok(found
+        .filter_map(|extent| match *extent {
+            // The sixth word has the flags in its first four bytes, whatever the byte order.
+            [logical, physical, length, _, _, word, _] => {
+                let [a, b, c, d, ..] = word.to_ne_bytes();
+                Some(RawExtent { logical, physical, length, flags: u32::from_ne_bytes([a, b, c, d]) })
+            }
+            _ => None,
+        })
+        .collect())
+}
+
+/// Starts to write a range's dirty pages and does not wait for them (sync_file_range(2), SYNC_FILE_RANGE_WRITE). That
+/// makes nothing durable.
+pub(super) fn start_writing(file: impl AsFd, offset: i64, len: i64) -> nix::Result<()> {
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: the arguments are numbers.
+    let result = unsafe { libc::sync_file_range(fd, offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    Errno::result(result).map(drop)
+}
+
+/// Freezes the filesystem that holds this file (FIFREEZE). Returns when everything is on its device; EBUSY where it is
+/// frozen already, EOPNOTSUPP where it cannot be.
+pub(super) fn freeze(file: impl AsFd) -> nix::Result<()> {
+    // SAFETY: the argument is a number, and the descriptor is open for the length of the call.
+    unsafe { raw::fifreeze(file.as_fd().as_raw_fd(), 0) }.map(drop)
+}
+
+/// Thaws the filesystem that holds this file (FITHAW); EINVAL where it is not frozen.
+pub(super) fn thaw(file: impl AsFd) -> nix::Result<()> {
+    // SAFETY: the argument is a number, and the descriptor is open for the length of the call.
+    unsafe { raw::fithaw(file.as_fd().as_raw_fd(), 0) }.map(drop)
+}
+
+/// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_attributes` lies at 0x08 and
+/// `stx_attributes_mask` at 0x38, both with 64 bits, `stx_dio_offset_align` at 0x9c (linux/stat.h). libc's own struct lacks the field for some targets.
 #[repr(C, align(8))]
 struct Statx([u32; 64]);
 
 const STATX_DIOALIGN: u32 = 0x2000;
+const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
+
+impl Statx {
+    /// statx(2) of an open file.
+    fn of(file: impl AsFd, wanted: u32) -> nix::Result<Statx> {
+        let mut statx = Statx([0; 64]);
+        // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `statx` has the size
+        // and alignment of struct statx and lives through the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_statx,
+                file.as_fd().as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                wanted,
+                &raw mut statx,
+            )
+        };
+        Errno::result(result)?;
+        Ok(statx)
+    }
+
+    fn word(&self, offset: usize) -> u32 {
+        self.0.get(offset / 4).copied().unwrap_or_default()
+    }
+
+    fn long(&self, offset: usize) -> u64 {
+        let (first, second) = (u64::from(self.word(offset)), u64::from(self.word(offset + 4)));
+        if cfg!(target_endian = "little") { second << 32 | first } else { first << 32 | second }
+    }
+}
 
 /// The alignment of direct I/O on a file, 0 where it is not possible, `None` where kernel or filesystem do not
 /// tell (statx(2), STATX_DIOALIGN, Linux 6.1).
 pub(super) fn direct_io_alignment(file: impl AsFd) -> nix::Result<Option<u32>> {
-    let mut statx = Statx([0; 64]);
-    // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `statx` has the size
-    // and alignment of struct statx and lives through the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_statx,
-            file.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN,
-            &raw mut statx,
-        )
-    };
-    Errno::result(result)?;
-    let Statx([mask, ..]) = statx;
-    let told = mask & STATX_DIOALIGN != 0;
-    Ok(statx.0.get(0x9c / 4).copied().filter(|_| told))
+    let statx = Statx::of(file, STATX_DIOALIGN)?;
+    Ok((statx.word(0) & STATX_DIOALIGN != 0).then(|| statx.word(0x9c)))
+}
+
+/// Whether an open directory is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT); EOPNOTSUPP where the kernel
+/// does not tell (before Linux 5.8).
+pub(super) fn is_mount_root(directory: impl AsFd) -> nix::Result<bool> {
+    let statx = Statx::of(directory, 0)?;
+    if statx.long(0x38) & STATX_ATTR_MOUNT_ROOT == 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(statx.long(0x08) & STATX_ATTR_MOUNT_ROOT != 0)
 }
 
 #[cfg(test)]
@@ -204,5 +324,13 @@ mod tests {
         assert_eq!(size_of::<LoopConfig>(), 304);
         assert_eq!(std::mem::offset_of!(LoopInfo64, flags), 52);
         assert_eq!(size_of::<Statx>(), 256);
+        assert_eq!(size_of::<Fiemap>(), HEADER_WORDS * 8);
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_types, reason = "a test, which opens what it looks at")]
+    fn a_mount_root_is_told_from_a_directory() {
+        let root = |path: &str| is_mount_root(std::fs::File::open(path).expect("open")).expect("statx");
+        assert!(root("/proc") && !root("/proc/self"));
     }
 }

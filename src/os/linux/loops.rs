@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
+use nix::unistd::fsync;
 
 use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, errno_error, is_errno};
 use super::ioctl::LoopStatus;
@@ -184,18 +185,22 @@ impl LoopDevices for LinuxLoops {
         }
     }
 
-    fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>> {
+    fn list(&self) -> io::Result<Vec<LoopDevice>> {
         let mut found = Vec::new();
         for number in attached()? {
             match look_at(number) {
-                Ok(device) if device.backing == backing => found.push(device),
-                Ok(_) => {}
+                Ok(device) => found.push(device),
                 // Detached or removed since it was listed.
                 Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(found)
+    }
+
+    fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>> {
+        let all = self.list()?;
+        Ok(all.into_iter().filter(|device| device.backing == backing).collect())
     }
 
     fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop> {
@@ -220,5 +225,21 @@ impl LoopDevices for LinuxLoops {
     fn size(&self, device: &LoopDevice) -> io::Result<u64> {
         let (node, _) = open_same(device)?;
         ioctl::device_size(&node.fd).map_err(at("get the size of", &device.path()))
+    }
+
+    fn set_direct_io(&self, device: &LoopDevice, on: bool) -> io::Result<()> {
+        let (node, _) = open_same(device)?;
+        ioctl::set_direct_io(&node.fd, on).map_err(at("set direct I/O of", &device.path()))
+    }
+
+    fn stop_discard(&self, device: &LoopDevice) -> io::Result<()> {
+        // Open meanwhile, so that the number stays this device's.
+        let _open = open_same(device)?;
+        discard::disable(device.number)
+    }
+
+    fn flush(&self, device: &LoopDevice) -> io::Result<()> {
+        let (node, _) = open_same(device)?;
+        fsync(&node.fd).map_err(at("fsync", &device.path()))
     }
 }

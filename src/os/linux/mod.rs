@@ -1,10 +1,16 @@
 //! The real kernel: the only place with system calls. `ioctl` holds the only `unsafe`, `exec` starts the only
 //! child processes.
 
+mod block;
+mod btrfs;
+mod check;
+mod copy;
+mod copy_tree;
 mod discard;
 mod disks;
 mod exec;
 mod filesystems;
+mod freeze;
 mod ioctl;
 mod lock;
 mod log;
@@ -12,6 +18,7 @@ mod loops;
 mod mountinfo;
 mod mounts;
 mod node;
+mod probe;
 mod tools;
 mod tree;
 mod walk;
@@ -22,13 +29,14 @@ use std::sync::Arc;
 
 use super::{FileId, Os, with_context};
 
-pub use disks::reflink_works;
+pub use freeze::guard as freeze_guard;
+pub use probe::reflink_works;
 pub use tools::Tools;
 
 /// The machine that this process runs on.
 pub fn os(tools: Tools) -> Os {
     Os {
-        mounts: Arc::new(mounts::LinuxMounts),
+        mounts: Arc::new(mounts::LinuxMounts::new(&tools)),
         loops: Arc::new(loops::LinuxLoops::default()),
         filesystems: Arc::new(filesystems::LinuxFilesystems::new(tools)),
         disks: Arc::new(disks::LinuxDisks),

@@ -14,12 +14,21 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use super::super::{MountEntry, Mounts};
-use super::{at, id_of, kind_bits, mountinfo};
+use super::super::{Frozen, MountEntry, Mounts};
+use super::{Tools, at, freeze, id_of, kind_bits, mountinfo};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
 /// The mounts of this process's mount namespace.
-pub(super) struct LinuxMounts;
+pub(super) struct LinuxMounts {
+    /// The program that guards a freeze.
+    helper: PathBuf,
+}
+
+impl LinuxMounts {
+    pub(super) fn new(tools: &Tools) -> Self {
+        LinuxMounts { helper: tools.helper().to_owned() }
+    }
+}
 
 /// How long a use may keep a mount busy that ends by itself: a process that another thread has just started holds a
 /// copy of every descriptor until its exec(2), and a loop device that goes away holds its file a moment longer than
@@ -137,6 +146,14 @@ impl Mounts for LinuxMounts {
                 done => return done.map_err(at("unmount", target)),
             }
         }
+    }
+
+    fn freeze(&self, mount_point: &Path, limit: Duration) -> io::Result<Box<dyn Frozen>> {
+        freeze::freeze(&self.helper, mount_point, limit)
+    }
+
+    fn thaw(&self, mount_point: &Path) -> io::Result<bool> {
+        freeze::thaw(mount_point)
     }
 }
 

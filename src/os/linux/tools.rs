@@ -1,4 +1,4 @@
-//! The programs that make and grow filesystems.
+//! The programs that make, grow and check filesystems, and the one that guards a freeze.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use nix::errno::Errno;
 use super::super::errno_error;
 use super::exec::run;
 use crate::model::FsType;
+
+/// The program of this process, also when its file was replaced or removed meanwhile (proc_pid_exe(5)).
+const MYSELF: &str = "/proc/self/exe";
 
 /// Where programs are looked for; never in a PATH that somebody set.
 pub(super) const DIRECTORIES: [&str; 6] =
@@ -22,27 +25,31 @@ pub(super) enum Program {
     E2fsck,
     MkfsXfs,
     XfsGrowfs,
+    XfsRepair,
     MkfsBtrfs,
     Btrfs,
+    Btrfstune,
 }
 
 impl Program {
-    const ALL: [Program; 7] = [
+    const ALL: [Program; 9] = [
         Program::MkfsExt4,
         Program::Resize2fs,
         Program::E2fsck,
         Program::MkfsXfs,
         Program::XfsGrowfs,
+        Program::XfsRepair,
         Program::MkfsBtrfs,
         Program::Btrfs,
+        Program::Btrfstune,
     ];
 
     /// Every program for a filesystem, the one that makes it first.
     pub(super) const fn of(fs_type: FsType) -> &'static [Program] {
         match fs_type {
             FsType::Ext4 => &[Program::MkfsExt4, Program::Resize2fs, Program::E2fsck],
-            FsType::Xfs => &[Program::MkfsXfs, Program::XfsGrowfs],
-            FsType::Btrfs => &[Program::MkfsBtrfs, Program::Btrfs],
+            FsType::Xfs => &[Program::MkfsXfs, Program::XfsGrowfs, Program::XfsRepair],
+            FsType::Btrfs => &[Program::MkfsBtrfs, Program::Btrfs, Program::Btrfstune],
         }
     }
 
@@ -54,8 +61,10 @@ impl Program {
             Program::E2fsck => "e2fsck",
             Program::MkfsXfs => "mkfs.xfs",
             Program::XfsGrowfs => "xfs_growfs",
+            Program::XfsRepair => "xfs_repair",
             Program::MkfsBtrfs => "mkfs.btrfs",
             Program::Btrfs => "btrfs",
+            Program::Btrfstune => "btrfstune",
         }
     }
 
@@ -63,8 +72,8 @@ impl Program {
     const fn package(self) -> &'static str {
         match self {
             Program::MkfsExt4 | Program::Resize2fs | Program::E2fsck => "e2fsprogs",
-            Program::MkfsXfs | Program::XfsGrowfs => "xfsprogs",
-            Program::MkfsBtrfs | Program::Btrfs => "btrfs-progs",
+            Program::MkfsXfs | Program::XfsGrowfs | Program::XfsRepair => "xfsprogs",
+            Program::MkfsBtrfs | Program::Btrfs | Program::Btrfstune => "btrfs-progs",
         }
     }
 }
@@ -73,6 +82,7 @@ impl Program {
 #[derive(Debug, Clone)]
 pub struct Tools {
     programs: Vec<(Program, Option<PathBuf>)>,
+    helper: PathBuf,
 }
 
 impl Tools {
@@ -87,7 +97,20 @@ impl Tools {
             // mkfs.ext4 is a link to mke2fs, which looks at the name it was called by: links stay as they are.
             candidates.into_iter().find(|path| path.is_file())
         };
-        Tools { programs: Program::ALL.into_iter().map(|program| (program, path_of(program))).collect() }
+        let programs = Program::ALL.into_iter().map(|program| (program, path_of(program))).collect();
+        Tools { programs, helper: MYSELF.into() }
+    }
+
+    /// The same with another hostloop as the helper that guards a freeze (`hostloop freeze-guard`): for a process
+    /// that is not hostloop itself, such as a test. The path is absolute.
+    #[must_use]
+    pub fn with_helper(self, helper: impl Into<PathBuf>) -> Self {
+        Tools { helper: helper.into(), ..self }
+    }
+
+    /// The program that guards a freeze.
+    pub(super) fn helper(&self) -> &Path {
+        &self.helper
     }
 
     /// Each program that was found, with its path; for logs.

@@ -20,7 +20,7 @@ use super::{id_of, kind_bits};
 const RETRIES: u32 = 16;
 
 /// The parent directory, whose path is trusted, and the last name, which is not.
-fn split(path: &Path) -> nix::Result<(Dir, CString)> {
+pub(super) fn split(path: &Path) -> nix::Result<(Dir, CString)> {
     let name = path.file_name().ok_or(Errno::EINVAL)?;
     let name = CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

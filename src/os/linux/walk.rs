@@ -6,6 +6,7 @@
 //! and opened again through `..` on the way up, which is checked by device and inode number.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -47,11 +48,16 @@ struct Above {
     pending: Vec<CString>,
 }
 
-/// Opens a directory below (or with `..` above) an open one, on the same mount.
-pub(super) fn open_directory(parent: impl std::os::fd::AsFd, name: &CStr) -> nix::Result<Dir> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+/// Opens what is below (or with `..` above) an open directory, on the same mount and through no link.
+pub(super) fn open_below(parent: impl AsFd, name: &CStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let resolve = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS;
-    Dir::from_fd(openat2(parent, name, OpenHow::new().flags(flags).resolve(resolve))?)
+    openat2(parent, name, OpenHow::new().flags(flags).resolve(resolve))
+}
+
+/// Opens a directory below (or with `..` above) an open one, on the same mount.
+pub(super) fn open_directory(parent: impl AsFd, name: &CStr) -> nix::Result<Dir> {
+    Dir::from_fd(open_below(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
 }
 
 impl Level {

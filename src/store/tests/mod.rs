@@ -50,6 +50,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
+        source: None,
         attachments: Vec::new(),
     }
 }

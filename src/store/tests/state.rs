@@ -93,11 +93,11 @@ fn totals_follow_every_change() {
     store.put(with(volume(0, 10), BackendKind::Loop, Provisioning::Thin)).unwrap();
     store.put(with(volume(1, 100), BackendKind::Loop, Provisioning::Thick)).unwrap();
     store.put(with(volume(2, 1000), BackendKind::Directory, Provisioning::Thin)).unwrap();
-    assert_eq!(store.totals(&pool), Totals { thin_bytes: 10, thick_bytes: 100 });
+    assert_eq!(store.totals(&pool), Totals { thin_bytes: 10, thick_bytes: 100, snapshot_bytes: 0 });
     store.put(Volume { phase: Phase::Deleting, ..volume(0, 30) }).unwrap();
     assert_eq!(store.totals(&pool).thin_bytes, 30);
     store.delete(&id(1), Durability::Synced).unwrap();
-    let expected = Totals { thin_bytes: 30, thick_bytes: 0 };
+    let expected = Totals { thin_bytes: 30, ..Totals::default() };
     assert_eq!(store.totals(&pool), expected);
     assert_eq!(store.totals(&"other".parse().unwrap()), Totals::default());
     assert_eq!(open(&disks).unwrap().totals(&pool), expected);

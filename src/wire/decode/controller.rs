@@ -1,13 +1,13 @@
 //! Requests of the Controller service.
 
 use super::fields::{self, check_map, check_secrets, invalid};
-use super::{capability, parameters, topology};
+use super::{capability, mutable, parameters, snapshot, topology};
 use crate::error::{Error, Result};
 use crate::model::request::{
-    ControllerExpandVolume, ControllerPublishVolume, ControllerUnpublishVolume, CreateVolume, GetCapacity,
-    ListVolumes, ValidateVolumeCapabilities,
+    ControllerExpandVolume, ControllerModifyVolume, ControllerPublishVolume, ControllerUnpublishVolume,
+    CreateVolume, GetCapacity, ListVolumes, ValidateVolumeCapabilities,
 };
-use crate::model::{Capability, SizeRange, VolumeParameters};
+use crate::model::{Capability, Modification, SizeRange, VolumeParameters};
 use crate::wire::csi;
 
 /// CSI CreateVolume.
@@ -18,34 +18,21 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
     let name = fields::name(request.name)?;
     let capabilities = capability::all(request.volume_capabilities)?;
     check_map("parameters", &request.parameters)?;
+    check_map("mutable_parameters", &request.mutable_parameters)?;
     check_secrets(&request.secrets)?;
-    refuse_source(request.volume_content_source.as_ref())?;
-    refuse_mutable_parameters(&request.mutable_parameters)?;
-    let parameters = parameters::storage_class(&request.parameters).map_err(Error::Invalid)?;
-    capabilities.iter().try_for_each(|c| parameters::fit(&parameters, c)).map_err(Error::Invalid)?;
+    let source = snapshot::source(request.volume_content_source)?;
+    let mutable = mutable::decode(&request.mutable_parameters).map_err(Error::Invalid)?;
+    let class = parameters::storage_class(&request.parameters, mutable).map_err(Error::Invalid)?;
+    capabilities.iter().try_for_each(|c| parameters::fit(&class.parameters, c)).map_err(Error::Invalid)?;
     Ok(CreateVolume {
         name,
         size: fields::size(request.capacity_range)?,
         capabilities,
-        parameters,
+        parameters: class.parameters,
+        source,
+        consistency: class.consistency,
         topology: topology::requirement(request.accessibility_requirements)?,
     })
-}
-
-/// Neither CREATE_DELETE_SNAPSHOT nor CLONE_VOLUME is announced.
-fn refuse_source(source: Option<&csi::VolumeContentSource>) -> Result<()> {
-    match source {
-        Some(_) => invalid("volume_content_source is not supported; ask for an empty volume"),
-        None => Ok(()),
-    }
-}
-
-/// MODIFY_VOLUME is not announced.
-fn refuse_mutable_parameters(mutable: &std::collections::HashMap<String, String>) -> Result<()> {
-    match mutable.is_empty() {
-        true => Ok(()),
-        false => invalid("mutable_parameters is not supported; use no VolumeAttributesClass"),
-    }
 }
 
 /// CSI DeleteVolume: the volume's id.
@@ -102,10 +89,12 @@ pub fn validate_volume_capabilities(
     check_map("mutable_parameters", &request.mutable_parameters)?;
     check_secrets(&request.secrets)?;
     let context = fields::context(request.volume_context)?;
-    let parameters = match refuse_mutable_parameters(&request.mutable_parameters) {
-        Err(error) => Some(Err(error.to_string())),
-        Ok(()) if request.parameters.is_empty() => None,
-        Ok(()) => Some(parameters::storage_class(&request.parameters)),
+    let parameters = match mutable::decode(&request.mutable_parameters) {
+        Err(reason) => Some(Err(reason)),
+        Ok(mutable) if request.parameters.is_empty() && mutable == Modification::default() => None,
+        Ok(mutable) => {
+            Some(parameters::storage_class(&request.parameters, mutable).map(|class| class.parameters))
+        }
     };
     let capabilities = match &parameters {
         Some(Ok(parameters)) => fitting(capabilities, parameters),
@@ -128,15 +117,8 @@ fn fitting(
 /// # Errors
 /// `Invalid`.
 pub fn list_volumes(request: csi::ListVolumesRequest) -> Result<ListVolumes> {
-    let max_entries = match usize::try_from(request.max_entries) {
-        Ok(0) => None,
-        Ok(count) => Some(count),
-        Err(_) => {
-            return invalid(format!("max_entries is {}; it must not be negative", request.max_entries));
-        }
-    };
     Ok(ListVolumes {
-        max_entries,
+        max_entries: fields::limit("max_entries", request.max_entries)?,
         starting_token: fields::optional("starting_token", request.starting_token)?,
     })
 }
@@ -156,7 +138,8 @@ pub fn controller_get_volume(request: csi::ControllerGetVolumeRequest) -> Result
 pub fn get_capacity(request: csi::GetCapacityRequest) -> Result<GetCapacity> {
     let capabilities = capability::each(request.volume_capabilities)?;
     check_map("parameters", &request.parameters)?;
-    let parameters = parameters::storage_class(&request.parameters).map_err(Error::Invalid)?;
+    let class = parameters::storage_class(&request.parameters, Modification::default());
+    let parameters = class.map_err(Error::Invalid)?.parameters;
     Ok(GetCapacity {
         capabilities: fitting(capabilities, &parameters),
         parameters,
@@ -185,6 +168,20 @@ pub fn controller_expand_volume(
         size,
         capability: capability::optional(request.volume_capability)?,
     })
+}
+
+/// CSI ControllerModifyVolume. Parameters that no volume has are part of the result: of an unknown volume the
+/// answer is NOT_FOUND whatever is to change.
+///
+/// # Errors
+/// `Invalid`.
+pub fn controller_modify_volume(
+    request: csi::ControllerModifyVolumeRequest,
+) -> Result<ControllerModifyVolume> {
+    let volume_id = fields::volume_id(request.volume_id)?;
+    check_map("mutable_parameters", &request.mutable_parameters)?;
+    check_secrets(&request.secrets)?;
+    Ok(ControllerModifyVolume { volume_id, modification: mutable::required(&request.mutable_parameters) })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::super::samples::{block, map, mount};
 use super::*;
+use crate::model::request::Source;
 use crate::model::{AccessMode, Settings};
 
 fn create(change: impl FnOnce(&mut csi::CreateVolumeRequest)) -> Result<CreateVolume> {
@@ -38,6 +39,21 @@ fn create_volume_takes_every_field() {
 }
 
 #[test]
+fn create_volume_from_something_else() {
+    let made = create(|r| {
+        let volume = csi::volume_content_source::VolumeSource { volume_id: "v".to_owned() };
+        r.volume_content_source =
+            Some(csi::VolumeContentSource { r#type: Some(csi::volume_content_source::Type::Volume(volume)) });
+        r.parameters = map(&[("freeze", "false"), ("freezeTimeout", "2m"), ("discard", "true")]);
+        r.mutable_parameters = map(&[("discard", "false")]);
+    })
+    .expect("request");
+    assert_eq!(made.source, Some(Source::Volume("v".to_owned())));
+    assert_eq!((made.consistency.freeze, made.consistency.freeze_timeout_ms), (false, 120_000));
+    assert!(!made.parameters.discard);
+}
+
+#[test]
 fn create_volume_leaves_multi_node_modes_to_the_driver() {
     let made = create(|r| {
         let mode = csi::volume_capability::access_mode::Mode::MultiNodeMultiWriter.into();
@@ -49,6 +65,7 @@ fn create_volume_leaves_multi_node_modes_to_the_driver() {
 #[test]
 fn create_volume_refusals() {
     let source = csi::VolumeContentSource::default();
+    let large = "x".repeat(4096);
     refused(create(|r| r.name.clear()), "name");
     refused(create(|r| r.name = "x".repeat(129)), "name");
     refused(create(|r| r.name.push('\x07')), "name");
@@ -58,7 +75,9 @@ fn create_volume_refusals() {
     refused(create(|r| r.parameters = map(&[("mkfsOptions", &"x".repeat(5000))])), "parameters");
     refused(create(|r| r.secrets = map(&[("a b", "x")])), "secrets");
     refused(create(|r| r.volume_content_source = Some(source)), "volume_content_source");
-    refused(create(|r| r.mutable_parameters = map(&[("a", "b")])), "mutable_parameters");
+    refused(create(|r| r.mutable_parameters = map(&[("a", "b")])), "mutable parameter \"a\" is not known");
+    refused(create(|r| r.mutable_parameters = map(&[("pool", "b")])), "\"pool\" cannot change");
+    refused(create(|r| r.mutable_parameters = map(&[("discard", &large)])), "mutable_parameters");
     refused(
         create(|r| r.accessibility_requirements = Some(Default::default())),
         "accessibility_requirements",
@@ -135,6 +154,15 @@ fn validation_answers_rather_than_refuses() {
     assert!(parameters(|r| r.parameters = map(&[("pool", "fast")])).is_ok());
     assert!(parameters(|r| r.parameters = map(&[("kind", "fast")])).is_err());
     assert!(parameters(|r| r.mutable_parameters = map(&[("a", "b")])).is_err());
+    let both = parameters(|r| {
+        r.parameters = map(&[("pool", "fast"), ("discard", "true")]);
+        r.mutable_parameters = map(&[("discard", "false")]);
+    })
+    .expect("typed");
+    assert_eq!((both.pool.as_str(), both.discard), ("fast", false));
+    assert!(!parameters(|r| r.mutable_parameters = map(&[("directIO", "false")])).expect("typed").direct_io);
+    let sidecars = ask(|r| r.mutable_parameters = map(&[("csi.storage.k8s.io/x", "y")]));
+    assert!(sidecars.expect("request").parameters.is_none());
     let block_directory = ask(|r| {
         r.volume_capabilities = vec![block()];
         r.parameters = map(&[("backend", "directory")]);
@@ -191,4 +219,31 @@ fn expanding() {
     refused(expand("v", Some((0, 0)), None), "capacity_range");
     refused(expand("v", Some((0, -5)), None), "limit_bytes");
     refused(expand("v", Some((1, 0)), Some(Default::default())), "access_mode");
+}
+
+#[test]
+fn modifying() {
+    let modify = |volume_id: &str, entries: &[(&str, &str)], secrets| {
+        controller_modify_volume(csi::ControllerModifyVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            secrets,
+            mutable_parameters: map(entries),
+        })
+    };
+    let request = modify("v", &[("discard", "false")], map(&[("key", "x")])).expect("request");
+    let want = Modification { discard: Some(false), ..Default::default() };
+    assert_eq!((request.volume_id.as_str(), request.modification), ("v", Ok(want)));
+    // Of a volume that is not there the answer is NOT_FOUND, so these are the driver's to report.
+    for (entries, part) in [
+        (&[][..], "mutable_parameters is missing"),
+        (&[("a", "b")], "not known"),
+        (&[("backend", "directory")], "cannot change"),
+        (&[("discard", "maybe")], "write true or false"),
+    ] {
+        let reason = modify("v", entries, map(&[])).expect("request").modification.expect_err("refused");
+        assert!(reason.contains(part), "{reason}");
+    }
+    refused(modify("", &[("discard", "false")], map(&[])), "volume_id");
+    refused(modify("v", &[("discard", &"x".repeat(4096))], map(&[])), "mutable_parameters has");
+    refused(modify("v", &[("discard", "false")], map(&[("a b", "x")])), "secrets");
 }

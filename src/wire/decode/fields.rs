@@ -42,6 +42,19 @@ pub(super) fn volume_id(value: String) -> Result<String> {
     required("volume_id", value)
 }
 
+/// `snapshot_id` where it is required: any text, like [`volume_id`].
+pub(super) fn snapshot_id(value: String) -> Result<String> {
+    required("snapshot_id", value)
+}
+
+/// A count that bounds an answer, where 0 sets no bound.
+pub(super) fn limit(field: &str, count: i32) -> Result<Option<usize>> {
+    match usize::try_from(count) {
+        Ok(count) => Ok((count > 0).then_some(count)),
+        Err(_) => invalid(format!("{field} is {count}; it must not be negative")),
+    }
+}
+
 /// `node_id` where it is required.
 pub(super) fn node_id(value: String) -> Result<String> {
     present("node_id", &value)?;
@@ -55,8 +68,8 @@ pub(super) fn optional_node_id(value: String) -> Result<Option<String>> {
     Ok((!value.is_empty()).then_some(value))
 }
 
-/// The CSI name of a new volume: any text but control characters other than tab, line feed and carriage
-/// return (csi.proto, CreateVolumeRequest.name).
+/// The CSI name of a new volume, snapshot or group: any text but control characters other than tab, line feed
+/// and carriage return (csi.proto, CreateVolumeRequest.name).
 pub(super) fn name(value: String) -> Result<String> {
     let value = required("name", value)?;
     let banned =

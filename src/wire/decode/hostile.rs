@@ -18,6 +18,9 @@ fn text() -> impl Strategy<Value = String> {
         Just("csi.storage.k8s.io/ephemeral".to_owned()),
         Just("true".to_owned()),
         Just("mkfsOptions".to_owned()),
+        Just("freezeTimeout".to_owned()),
+        "[0-9]{0,21}(ms|s|m|h)?",
+        Just("discard".to_owned()),
         Just("size".to_owned()),
     ]
 }
@@ -47,6 +50,16 @@ fn range() -> impl Strategy<Value = Option<csi::CapacityRange>> {
     })
 }
 
+fn source() -> impl Strategy<Value = Option<csi::VolumeContentSource>> {
+    use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+    let kind = prop_oneof![
+        text().prop_map(|snapshot_id| Type::Snapshot(SnapshotSource { snapshot_id })),
+        text().prop_map(|volume_id| Type::Volume(VolumeSource { volume_id })),
+    ];
+    let kind = proptest::option::of(kind);
+    proptest::option::of(kind.prop_map(|r#type| csi::VolumeContentSource { r#type }))
+}
+
 fn terms() -> impl Strategy<Value = Vec<csi::Topology>> {
     vec(map().prop_map(|segments| csi::Topology { segments }), 0..3)
 }
@@ -55,12 +68,13 @@ proptest! {
     #[test]
     fn create_volume_survives(
         name in text(), capacity_range in range(), volume_capabilities in vec(capability(), 0..3),
-        parameters in map(), secrets in secrets(), requisite in terms(), preferred in terms(),
+        parameters in map(), mutable_parameters in map(), secrets in secrets(), requisite in terms(),
+        preferred in terms(), volume_content_source in source(),
     ) {
         let accessibility_requirements = Some(csi::TopologyRequirement { requisite, preferred });
         let result = create_volume(csi::CreateVolumeRequest {
-            name, capacity_range, volume_capabilities, parameters, secrets, accessibility_requirements,
-            ..Default::default()
+            name, capacity_range, volume_capabilities, parameters, secrets, volume_content_source,
+            accessibility_requirements, mutable_parameters,
         });
         let shown = format!("{result:?}");
         prop_assert!(!shown.contains("SECRET"), "{}", shown);
@@ -80,6 +94,41 @@ proptest! {
             ..Default::default()
         });
         let shown = format!("{result:?}");
+        prop_assert!(!shown.contains("SECRET"), "{}", shown);
+    }
+
+    #[test]
+    fn snapshots_survive(
+        name in text(), id in text(), ids in vec(text(), 0..4), parameters in map(), secrets in secrets(),
+        requisite in terms(), count in any::<i32>(), starting_offset in any::<i64>(),
+    ) {
+        let accessibility_requirements = Some(csi::TopologyRequirement { requisite, preferred: Vec::new() });
+        let snapshot = create_snapshot(csi::CreateSnapshotRequest {
+            source_volume_id: id.clone(), name: name.clone(), secrets: secrets.clone(),
+            parameters: parameters.clone(), accessibility_requirements,
+        });
+        let list = list_snapshots(csi::ListSnapshotsRequest {
+            max_entries: count, starting_token: name.clone(), source_volume_id: id.clone(),
+            snapshot_id: id.clone(), secrets: secrets.clone(),
+        });
+        let group = create_volume_group_snapshot(csi::CreateVolumeGroupSnapshotRequest {
+            name: name.clone(), source_volume_ids: ids.clone(), secrets: secrets.clone(),
+            parameters: parameters.clone(),
+        });
+        let delete = delete_volume_group_snapshot(csi::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: id.clone(), snapshot_ids: ids, secrets: secrets.clone(),
+        });
+        let allocated = get_metadata_allocated(csi::GetMetadataAllocatedRequest {
+            snapshot_id: id.clone(), starting_offset, max_results: count, secrets: secrets.clone(),
+        });
+        let delta = get_metadata_delta(csi::GetMetadataDeltaRequest {
+            base_snapshot_id: id.clone(), target_snapshot_id: name, starting_offset, max_results: count,
+            secrets: secrets.clone(),
+        });
+        let modify = controller_modify_volume(csi::ControllerModifyVolumeRequest {
+            volume_id: id, secrets, mutable_parameters: parameters,
+        });
+        let shown = format!("{snapshot:?}{list:?}{group:?}{delete:?}{allocated:?}{delta:?}{modify:?}");
         prop_assert!(!shown.contains("SECRET"), "{}", shown);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::fields::KUBERNETES_PREFIX;
+use super::keys::Given;
 use super::parameters;
 use crate::error::{Error, Result};
 use crate::model::request::InlineVolume;
@@ -17,9 +18,9 @@ pub(super) fn decode(context: &HashMap<String, String>) -> Result<Option<InlineV
     if ephemeral.is_none_or(|value| value != "true") {
         return Ok(None);
     }
-    let mut attributes = parameters::own_keys(context);
-    let required = attributes.remove(SIZE).map_or(Ok(0), size).map_err(Error::Invalid)?;
-    let parameters = parameters::inline(attributes).map_err(Error::Invalid)?;
+    let mut attributes = Given::new("volume attribute", context);
+    let required = attributes.take(SIZE).map_or(Ok(0), size).map_err(Error::Invalid)?;
+    let parameters = parameters::inline(&attributes).map_err(Error::Invalid)?;
     Ok(Some(InlineVolume { size: SizeRange { required, limit: 0 }, parameters }))
 }
 
@@ -76,8 +77,11 @@ mod tests {
             ("mkfsOptions", "-q"),
             ("sharedOnNode", "true"),
             ("sharedOnNode", "false"),
+            ("freeze", "true"),
+            ("freezeTimeout", "30s"),
             ("unknown", "x"),
             ("directIO", "yes"),
+            ("discard", "yes"),
         ] {
             let error = with(&[entry]).expect_err("refused");
             assert!(matches!(&error, Error::Invalid(m) if m.contains(entry.0)), "{error}");

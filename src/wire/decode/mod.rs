@@ -6,11 +6,15 @@
 //! Secrets are checked for their form and dropped.
 
 mod capability;
+mod consistency;
 mod controller;
 mod fields;
 mod inline;
+mod keys;
+mod mutable;
 mod node;
 mod parameters;
+mod snapshot;
 mod topology;
 
 #[cfg(test)]
@@ -19,10 +23,15 @@ mod hostile;
 mod samples;
 
 pub use controller::{
-    controller_expand_volume, controller_get_volume, controller_publish_volume, controller_unpublish_volume,
-    create_volume, delete_volume, get_capacity, list_volumes, validate_volume_capabilities,
+    controller_expand_volume, controller_get_volume, controller_modify_volume, controller_publish_volume,
+    controller_unpublish_volume, create_volume, delete_volume, get_capacity, list_volumes,
+    validate_volume_capabilities,
 };
 pub use node::{
     node_expand_volume, node_get_volume_stats, node_publish_volume, node_stage_volume, node_unpublish_volume,
     node_unstage_volume,
+};
+pub use snapshot::{
+    create_snapshot, create_volume_group_snapshot, delete_snapshot, delete_volume_group_snapshot,
+    get_metadata_allocated, get_metadata_delta, get_snapshot, get_volume_group_snapshot, list_snapshots,
 };

@@ -1,51 +1,75 @@
 //! The parameters of a StorageClass, and those of them that the attributes of an inline volume may hold.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use super::fields::KUBERNETES_PREFIX;
-use crate::model::{BackendKind, Capability, PoolName, Provisioning, VolumeParameters};
+use super::consistency;
+use super::keys::{Given, YES_NO};
+use super::mutable::{self, DIRECT_IO, DISCARD, PROVISIONING};
+use crate::model::{
+    BackendKind, Capability, Consistency, Modification, PoolName, Provisioning, VolumeParameters,
+};
 
 const BACKEND: &str = "backend";
-const PROVISIONING: &str = "provisioning";
 const POOL: &str = "pool";
 const MKFS_OPTIONS: &str = "mkfsOptions";
-const DIRECT_IO: &str = "directIO";
 const SHARED_ON_NODE: &str = "sharedOnNode";
 
 /// What an administrator may set.
-const STORAGE_CLASS_KEYS: [&str; 6] = [BACKEND, PROVISIONING, POOL, MKFS_OPTIONS, DIRECT_IO, SHARED_ON_NODE];
+const STORAGE_CLASS_KEYS: [&str; 9] = [
+    BACKEND,
+    PROVISIONING,
+    POOL,
+    MKFS_OPTIONS,
+    DIRECT_IO,
+    DISCARD,
+    SHARED_ON_NODE,
+    consistency::FREEZE,
+    consistency::FREEZE_TIMEOUT,
+];
 /// What the author of a pod may set: nothing that reaches a tool's command line or lifts a check.
-const INLINE_KEYS: [&str; 4] = [BACKEND, PROVISIONING, POOL, DIRECT_IO];
+const INLINE_KEYS: [&str; 5] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD];
+/// What the author of a pod may not set although a StorageClass has it.
+const NOT_INLINE_KEYS: [&str; 4] =
+    [MKFS_OPTIONS, SHARED_ON_NODE, consistency::FREEZE, consistency::FREEZE_TIMEOUT];
 
 /// Longest `mkfsOptions` in bytes.
 const MKFS_OPTIONS_LIMIT: usize = 1024;
 
-/// `parameters` as CreateVolume, GetCapacity and ValidateVolumeCapabilities get them. The error says what to
-/// change.
-pub(super) fn storage_class(parameters: &HashMap<String, String>) -> Result<VolumeParameters, String> {
-    decode(own_keys(parameters), "parameter", &STORAGE_CLASS_KEYS)
+/// A StorageClass.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StorageClass {
+    /// What the volume is made with.
+    pub parameters: VolumeParameters,
+    /// How a source in use is copied.
+    pub consistency: Consistency,
+}
+
+/// `parameters` as CreateVolume, GetCapacity and ValidateVolumeCapabilities get them, with `mutable_parameters`
+/// over them, which win (csi.proto, CreateVolumeRequest.mutable_parameters). The error says what to change.
+pub(super) fn storage_class(
+    parameters: &HashMap<String, String>,
+    mutable: Modification,
+) -> Result<StorageClass, String> {
+    let given = Given::new("parameter", parameters);
+    given.only(&STORAGE_CLASS_KEYS)?;
+    Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
 }
 
 /// The attributes of an inline volume but `size`.
-pub(super) fn inline(attributes: BTreeMap<&str, &str>) -> Result<VolumeParameters, String> {
-    for key in [MKFS_OPTIONS, SHARED_ON_NODE] {
-        if attributes.contains_key(key) {
-            return Err(format!(
-                "volume attribute {key} is for the StorageClass only; an inline volume cannot set it"
-            ));
-        }
+pub(super) fn inline(attributes: &Given<'_>) -> Result<VolumeParameters, String> {
+    if let Some(key) = NOT_INLINE_KEYS.into_iter().find(|key| attributes.has(key)) {
+        return Err(format!(
+            "{} {key} is for the StorageClass only; an inline volume cannot set it",
+            attributes.kind
+        ));
     }
-    decode(attributes, "volume attribute", &INLINE_KEYS)
+    attributes.only(&INLINE_KEYS)?;
+    decode(attributes, Modification::default())
 }
 
-/// The keys that are meant for the driver, in order. Kubernetes' own are not: external-provisioner strips
-/// those of the StorageClass for CreateVolume but not for GetCapacity, and adds some with
-/// `--extra-create-metadata`.
-pub(super) fn own_keys(map: &HashMap<String, String>) -> BTreeMap<&str, &str> {
-    map.iter()
-        .filter(|(key, _)| !key.starts_with(KUBERNETES_PREFIX))
-        .map(|(k, v)| (k.as_str(), v.as_str()))
-        .collect()
+/// Whether a StorageClass can have this key.
+pub(super) fn is_known(key: &str) -> bool {
+    STORAGE_CLASS_KEYS.contains(&key)
 }
 
 /// Whether a volume with these parameters can be used like this.
@@ -66,73 +90,46 @@ pub(super) fn fit(parameters: &VolumeParameters, capability: &Capability) -> Res
     })
 }
 
-fn decode(given: BTreeMap<&str, &str>, kind: &str, keys: &[&str]) -> Result<VolumeParameters, String> {
-    if let Some(unknown) = given.keys().find(|key| !keys.contains(key)) {
-        return Err(format!("{kind} {unknown:?} is not known; there are {}", keys.join(", ")));
-    }
-    let backend =
-        choose(&given, kind, BACKEND, &[("loop", BackendKind::Loop), ("directory", BackendKind::Directory)])?;
-    let provisioning =
-        choose(&given, kind, PROVISIONING, &[("thin", Provisioning::Thin), ("thick", Provisioning::Thick)])?;
-    let yes_no = [("true", true), ("false", false)];
-    let direct_io = choose(&given, kind, DIRECT_IO, &yes_no)?;
-    let shared_on_node = choose(&given, kind, SHARED_ON_NODE, &yes_no)?.unwrap_or(false);
+fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, String> {
+    let backends = [("loop", BackendKind::Loop), ("directory", BackendKind::Directory)];
+    let backend = given.choose(BACKEND, &backends)?.unwrap_or_default();
+    let asked = mutable::over(mutable, mutable::changeable(given)?);
+    let shared_on_node = given.choose(SHARED_ON_NODE, &YES_NO)?.unwrap_or(false);
     let pool = match given.get(POOL) {
-        Some(name) => name.parse().map_err(|e| format!("{kind} {POOL}: {e}"))?,
+        Some(name) => name.parse().map_err(|e| format!("{} {POOL}: {e}", given.kind))?,
         None => PoolName::default(),
     };
-    let backend = backend.unwrap_or_default();
     if backend == BackendKind::Directory {
-        refuse_for_directory(&given, kind, provisioning)?;
+        refuse_for_directory(given, asked)?;
     }
-    Ok(VolumeParameters {
+    mutable::check(asked)?;
+    let defaults = VolumeParameters {
         backend,
-        provisioning: provisioning.unwrap_or_default(),
+        provisioning: Provisioning::default(),
         pool,
-        mkfs_options: given.get(MKFS_OPTIONS).map_or(Ok(Vec::new()), |options| mkfs_options(options))?,
+        mkfs_options: given.get(MKFS_OPTIONS).map_or(Ok(Vec::new()), mkfs_options)?,
         // There is no loop device under a directory whose page cache could be bypassed.
-        direct_io: direct_io.unwrap_or(backend == BackendKind::Loop),
+        direct_io: backend == BackendKind::Loop,
+        discard: true,
         shared_on_node,
-    })
+    };
+    Ok(asked.apply(&defaults))
 }
 
 /// What only an image behind a loop device has.
-fn refuse_for_directory(
-    given: &BTreeMap<&str, &str>,
-    kind: &str,
-    provisioning: Option<Provisioning>,
-) -> Result<(), String> {
-    let (key, reason) = if provisioning == Some(Provisioning::Thick) {
+fn refuse_for_directory(given: &Given<'_>, asked: Modification) -> Result<(), String> {
+    let (key, reason) = if asked.provisioning == Some(Provisioning::Thick) {
         ("provisioning=thick", "nothing reserves space for a directory")
-    } else if given.contains_key(MKFS_OPTIONS) {
+    } else if given.has(MKFS_OPTIONS) {
         (MKFS_OPTIONS, "a directory gets no filesystem of its own")
-    } else if given.contains_key(DIRECT_IO) {
+    } else if asked.direct_io.is_some() {
         (DIRECT_IO, "a directory has no loop device")
+    } else if asked.discard.is_some() {
+        (DISCARD, "a directory has no device to discard from")
     } else {
         return Ok(());
     };
-    Err(format!(
-        "{kind} {key} does not go with backend=directory: {reason}; leave it out or use backend=loop"
-    ))
-}
-
-/// The value of a key that has a few; `None` if it was not given.
-fn choose<T: Copy>(
-    given: &BTreeMap<&str, &str>,
-    kind: &str,
-    key: &str,
-    choices: &[(&str, T)],
-) -> Result<Option<T>, String> {
-    let Some(value) = given.get(key) else {
-        return Ok(None);
-    };
-    match choices.iter().find(|(name, _)| name == value) {
-        Some((_, choice)) => Ok(Some(*choice)),
-        None => {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            Err(format!("{kind} {key} is {value:?}; write {}", names.join(" or ")))
-        }
-    }
+    Err(format!("{key} does not go with backend=directory: {reason}; leave it out or use backend=loop"))
 }
 
 /// Words for mkfs. They stand before the device on its command line, so none of them may be taken for the

@@ -3,7 +3,12 @@ use super::*;
 use crate::model::{AccessMode, AccessType, MountFlags};
 
 fn class(entries: &[(&str, &str)]) -> Result<VolumeParameters, String> {
-    storage_class(&map(entries))
+    modified(entries, &[])
+}
+
+fn modified(entries: &[(&str, &str)], mutable: &[(&str, &str)]) -> Result<VolumeParameters, String> {
+    let mutable = mutable::decode(&map(mutable))?;
+    storage_class(&map(entries), mutable).map(|class| class.parameters)
 }
 
 fn reason(entries: &[(&str, &str)]) -> String {
@@ -25,7 +30,10 @@ fn every_key() {
         ("pool", "fast-1"),
         ("mkfsOptions", " -E  lazy_itable_init=0,nodiscard\t-O ^has_journal -q"),
         ("directIO", "false"),
+        ("discard", "false"),
         ("sharedOnNode", "true"),
+        ("freeze", "false"),
+        ("freezeTimeout", "1m"),
         ("csi.storage.k8s.io/fstype", "xfs"),
         ("csi.storage.k8s.io/pvc/name", "claim"),
     ])
@@ -33,7 +41,49 @@ fn every_key() {
     assert_eq!(parameters.provisioning, Provisioning::Thick);
     assert_eq!(parameters.pool.as_str(), "fast-1");
     assert_eq!(parameters.mkfs_options, ["-E", "lazy_itable_init=0,nodiscard", "-O", "^has_journal", "-q"]);
-    assert!(!parameters.direct_io && parameters.shared_on_node);
+    assert!(!parameters.direct_io && parameters.shared_on_node && !parameters.discard);
+}
+
+#[test]
+fn consistency_is_for_the_copy_and_not_part_of_the_volume() {
+    let given = |entries| storage_class(&map(entries), Modification::default());
+    let class = given(&[("freeze", "false"), ("freezeTimeout", "1m")]).expect("class");
+    assert_eq!(class.parameters, given(&[]).expect("class").parameters);
+    assert_eq!(class.consistency, Consistency { freeze: false, freeze_timeout_ms: 60_000 });
+    assert_eq!(given(&[]).expect("class").consistency, Consistency::default());
+    assert!(given(&[("freezeTimeout", "forever")]).expect_err("refused").contains("freezeTimeout"));
+}
+
+#[test]
+fn a_thick_volume_never_discards() {
+    let thick = ("provisioning", "thick");
+    let plain = class(&[thick]).expect("parameters");
+    assert!(!plain.discards());
+    assert!(class(&[thick, ("discard", "false")]).is_ok());
+    assert!(class(&[("provisioning", "thin"), ("discard", "true")]).expect("parameters").discards());
+    assert!(!class(&[("discard", "false")]).expect("parameters").discards());
+    let want = "discard=true does not go with provisioning=thick";
+    let discard = ("discard", "true");
+    for refused in [
+        class(&[thick, discard]),
+        modified(&[thick], &[discard]),
+        modified(&[discard], &[thick]),
+        modified(&[], &[thick, discard]),
+    ] {
+        assert!(refused.expect_err("refused").contains(want));
+    }
+}
+
+#[test]
+fn mutable_parameters_win() {
+    let all = [("provisioning", "thick"), ("directIO", "false"), ("discard", "false")];
+    let plain = modified(&all, &[]).expect("parameters");
+    assert_eq!(modified(&[("pool", "a")], &all).expect("parameters").pool.as_str(), "a");
+    assert_eq!(modified(&[], &all).expect("parameters"), plain);
+    let thin = modified(&all, &[("provisioning", "thin"), ("discard", "true")]).expect("parameters");
+    assert!(thin.discards() && !thin.direct_io);
+    // What is overridden was given all the same.
+    assert!(modified(&[("directIO", "yes")], &[("directIO", "true")]).is_err());
 }
 
 #[test]
@@ -52,6 +102,9 @@ fn values_are_exact() {
     for (key, value) in [
         ("directIO", "True"),
         ("directIO", "1"),
+        ("discard", "off"),
+        ("freeze", "yes"),
+        ("freezeTimeout", "30"),
         ("sharedOnNode", ""),
         ("backend", "Loop"),
         ("backend", " loop"),
@@ -72,8 +125,14 @@ fn a_directory_takes_nothing_of_a_loop_device() {
         ("mkfsOptions", ""),
         ("directIO", "true"),
         ("directIO", "false"),
+        ("discard", "true"),
+        ("discard", "false"),
     ] {
         assert!(reason(&[("backend", "directory"), other]).contains("does not go with backend=directory"));
+        if other.0 != "mkfsOptions" {
+            let refused = modified(&[("backend", "directory")], &[other]).expect_err("refused");
+            assert!(refused.contains("does not go with backend=directory"), "{refused}");
+        }
     }
     assert!(class(&[("backend", "directory"), ("provisioning", "thin"), ("sharedOnNode", "true")]).is_ok());
 }
@@ -118,10 +177,16 @@ fn mkfs_options_name_no_file_and_no_device() {
 
 #[test]
 fn a_pod_cannot_set_what_is_for_administrators() {
-    for (key, hint) in
-        [("mkfsOptions", "StorageClass"), ("sharedOnNode", "StorageClass"), ("foo", "not known")]
-    {
-        assert!(inline(BTreeMap::from([(key, "true")])).expect_err("refused").contains(hint));
+    let inline = |entries: &[(&str, &str)]| super::inline(&Given::new("volume attribute", &map(entries)));
+    for (key, hint) in [
+        ("mkfsOptions", "StorageClass"),
+        ("sharedOnNode", "StorageClass"),
+        ("freeze", "StorageClass"),
+        ("freezeTimeout", "StorageClass"),
+        ("foo", "not known"),
+    ] {
+        assert!(inline(&[(key, "true")]).expect_err("refused").contains(hint));
     }
-    assert!(inline(BTreeMap::from([("backend", "directory"), ("pool", "fast")])).is_ok());
+    assert!(inline(&[("backend", "directory"), ("pool", "fast")]).is_ok());
+    assert!(!inline(&[("discard", "false")]).expect("parameters").discards());
 }

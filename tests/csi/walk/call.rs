@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use hostloop::model::{NodeKey, VolumeId};
+use csi::volume_content_source::Type as Source;
+use hostloop::model::{GroupSnapshotId, NodeKey, SnapshotId, VolumeId};
 use hostloop::wire::csi;
 use tonic::Status;
 
 use crate::harness::{NODE, Server};
-use crate::requests::{Spec, attach, delete, detach, expand, publish, stage, unpublish, unstage};
+use crate::requests::{
+    MadeFrom, Spec, attach, delete, delete_group, delete_snapshot, detach, expand, group, modify, publish,
+    snapshot, stage, unpublish, unstage,
+};
 
 /// A mutating RPC.
 #[derive(Debug, Clone)]
@@ -23,11 +27,41 @@ pub enum Call {
     PublishInline(Spec, csi::NodePublishVolumeRequest),
     Unpublish(csi::NodeUnpublishVolumeRequest),
     NodeExpand(csi::NodeExpandVolumeRequest),
+    Modify(csi::ControllerModifyVolumeRequest),
+    Snapshot(csi::CreateSnapshotRequest),
+    DeleteSnapshot(csi::DeleteSnapshotRequest),
+    Group(csi::CreateVolumeGroupSnapshotRequest),
+    DeleteGroup(csi::DeleteVolumeGroupSnapshotRequest),
 }
 
 impl Call {
     pub fn create(spec: Spec, name: &str) -> Call {
         Call::Create(spec, spec.create(name))
+    }
+
+    /// A restored or cloned volume.
+    pub fn create_from(spec: Spec, name: &str, from: &MadeFrom) -> Call {
+        Call::Create(spec, from.source_of(spec.create(name)))
+    }
+
+    pub fn modify(id: &str, parameters: &[(&str, &str)]) -> Call {
+        Call::Modify(modify(id, parameters))
+    }
+
+    pub fn snapshot(name: &str, id: &str) -> Call {
+        Call::Snapshot(snapshot(name, id))
+    }
+
+    pub fn delete_snapshot(id: &str) -> Call {
+        Call::DeleteSnapshot(delete_snapshot(id))
+    }
+
+    pub fn group(name: &str, ids: &[&str]) -> Call {
+        Call::Group(group(name, ids))
+    }
+
+    pub fn delete_group(id: &str) -> Call {
+        Call::DeleteGroup(delete_group(id))
     }
 
     pub fn delete(id: &str) -> Call {
@@ -77,18 +111,46 @@ impl Call {
             }
             Call::Unpublish(request) => server.node_unpublish_volume(request).map(drop),
             Call::NodeExpand(request) => server.node_expand_volume(request).map(drop),
+            Call::Modify(request) => server.controller_modify_volume(request).map(drop),
+            Call::Snapshot(request) => server.create_snapshot(request).map(drop),
+            Call::DeleteSnapshot(request) => server.delete_snapshot(request).map(drop),
+            Call::Group(request) => server.create_volume_group_snapshot(request).map(drop),
+            Call::DeleteGroup(request) => server.delete_volume_group_snapshot(request).map(drop),
         }
     }
 
     /// Whether a failure may leave part of it done: what is taken away is never brought back, a retry goes on.
     pub fn is_forward_only(&self) -> bool {
-        matches!(self, Call::Delete(_) | Call::Unstage(_) | Call::Unpublish(_))
+        matches!(
+            self,
+            Call::Delete(_)
+                | Call::Unstage(_)
+                | Call::Unpublish(_)
+                | Call::DeleteSnapshot(_)
+                | Call::DeleteGroup(_)
+        )
     }
 }
 
 /// The id that CreateVolume gives a volume.
 pub fn id_of(name: &str) -> String {
     VolumeId::of_name(&NodeKey::of(NODE), name).to_string()
+}
+
+/// The id that CreateSnapshot gives a snapshot.
+pub fn snapshot_id_of(name: &str) -> String {
+    SnapshotId::of_name(&NodeKey::of(NODE), name).to_string()
+}
+
+/// The id that CreateVolumeGroupSnapshot gives a group.
+pub fn group_id_of(name: &str) -> String {
+    GroupSnapshotId::of_name(&NodeKey::of(NODE), name).to_string()
+}
+
+/// The id of the member of a group that is of this volume.
+pub fn member_id_of(group: &str, volume_id: &str) -> String {
+    let (group, source) = (group.parse().expect("a group"), volume_id.parse().expect("a volume"));
+    SnapshotId::of_member(&group, &NodeKey::of(NODE), &source).to_string()
 }
 
 /// The directory of an inline volume.
@@ -106,7 +168,28 @@ pub struct Known {
     /// By target path.
     pub published: BTreeMap<String, csi::NodePublishVolumeRequest>,
     pub inline: bool,
-    /// What a pod wrote and synced.
+    /// What a pod wrote and synced, or a volume got from its source.
+    pub marker: Option<Vec<u8>>,
+    /// Made by this call; changed as ControllerModifyVolume changes what a repeat of it must say.
+    pub created: Option<csi::CreateVolumeRequest>,
+}
+
+impl Known {
+    /// The value of a parameter.
+    pub fn parameter(&self, key: &str) -> Option<&str> {
+        let created = self.created.as_ref()?;
+        created.mutable_parameters.get(key).or_else(|| created.parameters.get(key)).map(String::as_str)
+    }
+}
+
+/// A snapshot as its callers know it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cut {
+    pub spec: Spec,
+    pub bytes: u64,
+    pub source: String,
+    pub group: Option<String>,
+    /// What was in the volume.
     pub marker: Option<Vec<u8>>,
 }
 
@@ -114,6 +197,7 @@ pub struct Known {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Model {
     pub volumes: BTreeMap<String, Known>,
+    pub snapshots: BTreeMap<String, Cut>,
 }
 
 impl Model {
@@ -121,8 +205,41 @@ impl Model {
         self.volumes.get_mut(id).expect("the scenario made this volume")
     }
 
+    /// A snapshot of the volume as it is.
+    fn cut(&mut self, id: String, source: &str, group: Option<String>) {
+        let Known { spec, bytes, marker, .. } = self.known(source).clone();
+        self.snapshots.insert(id, Cut { spec, bytes, source: source.to_owned(), group, marker });
+    }
+
+    /// What a new volume holds.
+    fn marker_of(&self, source: &Option<csi::VolumeContentSource>) -> Option<Vec<u8>> {
+        match source.as_ref()?.r#type.as_ref()? {
+            Source::Snapshot(source) => self.snapshots[&source.snapshot_id].marker.clone(),
+            Source::Volume(source) => self.volumes[&source.volume_id].marker.clone(),
+        }
+    }
+
     /// Takes note of a call that succeeded.
     pub fn apply(&mut self, call: &Call) {
+        match call {
+            Call::Snapshot(request) => {
+                self.cut(snapshot_id_of(&request.name), &request.source_volume_id, None);
+            }
+            Call::DeleteSnapshot(request) => drop(self.snapshots.remove(&request.snapshot_id)),
+            Call::Group(request) => {
+                let group = group_id_of(&request.name);
+                for source in &request.source_volume_ids {
+                    self.cut(member_id_of(&group, source), source, Some(group.clone()));
+                }
+            }
+            Call::DeleteGroup(request) => {
+                self.snapshots.retain(|_, cut| cut.group.as_ref() != Some(&request.group_snapshot_id));
+            }
+            call => self.apply_to_volume(call.clone()),
+        }
+    }
+
+    fn apply_to_volume(&mut self, call: Call) {
         let new = |spec: Spec, inline| Known {
             spec,
             bytes: spec.bytes as u64,
@@ -131,12 +248,20 @@ impl Model {
             published: BTreeMap::new(),
             inline,
             marker: None,
+            created: None,
         };
         let required =
             |range: &Option<csi::CapacityRange>| range.map_or(0, |range| range.required_bytes) as u64;
-        match call.clone() {
+        match call {
+            Call::Snapshot(_) | Call::DeleteSnapshot(_) | Call::Group(_) | Call::DeleteGroup(_) => {}
             Call::Create(spec, request) => {
-                self.volumes.insert(id_of(&request.name), new(spec, false));
+                let marker = self.marker_of(&request.volume_content_source);
+                let id = id_of(&request.name);
+                self.volumes.insert(id, Known { marker, created: Some(request), ..new(spec, false) });
+            }
+            Call::Modify(request) => {
+                let created = self.known(&request.volume_id).created.as_mut().expect("it was made by a call");
+                created.mutable_parameters.extend(request.mutable_parameters);
             }
             Call::Delete(request) => {
                 self.volumes.remove(&request.volume_id);
@@ -181,6 +306,7 @@ impl Model {
                 true
             }
         });
+        common.snapshots.retain(|id, _| other.snapshots.contains_key(id));
         common
     }
 }

@@ -4,7 +4,9 @@ use nix::errno::Errno;
 use tonic::Code;
 
 use super::call::Call;
-use super::observe::{Seen, Verdict, check, ensure, invariants, restore, snapshot, tear_down};
+use super::observe::{
+    Seen, Verdict, check, clean_start, ensure, fits, in_force, invariants, restore, snapshot, tear_down,
+};
 use super::scenario::Scenario;
 
 /// The errors that are tried, and the code that a caller is to see.
@@ -40,6 +42,9 @@ pub fn run(scenario: &Scenario, n: usize, (errno, code): (Errno, Code)) -> Verdi
             } else {
                 let now = snapshot(&kernel, &server);
                 ensure!(now == snapshot_before, "not rolled back:\n{}", difference(&snapshot_before, &now));
+                invariants(&kernel, &server)?;
+                fits(&kernel, &server, &before)?;
+                in_force(&kernel, &before)?;
             }
         }
     }
@@ -50,7 +55,7 @@ pub fn run(scenario: &Scenario, n: usize, (errno, code): (Errno, Code)) -> Verdi
     kernel.kill();
     server.abandon();
     let server = scenario.start(kernel.restart())?;
-    invariants(&kernel, &server)?;
+    clean_start(&kernel, &server)?;
     restore(&server, &after)?;
     check(&kernel, &server, &after)?;
     tear_down(&kernel, &server, &after, scenario.settings.attach)?;

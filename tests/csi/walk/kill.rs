@@ -8,13 +8,23 @@ use nix::errno::Errno;
 
 use super::call::Model;
 use super::observe::{
-    Seen, Verdict, check, ensure, formats, invariants, kubelet_cleans_up, restore, tear_down,
+    Seen, Verdict, check, clean_start, ensure, fits, formats, kubelet_cleans_up, restore, tear_down,
 };
 use super::scenario::Scenario;
 use crate::harness::Server;
 
 /// Steps of which the fake kernel can do half; for all others torn is the same as before.
-const TORN: [&str; 5] = ["append", "open_log", "remove_tree", "allocate", "make"];
+const TORN: [&str; 9] = [
+    "append",
+    "open_log",
+    "remove_tree",
+    "allocate",
+    "make",
+    "reflink",
+    "copy_range",
+    "copy_tree",
+    "unshare",
+];
 
 /// One way to end.
 #[derive(Debug, Clone, Copy)]
@@ -128,8 +138,12 @@ impl Ended<'_> {
         let (old, new) = (Seen::of(before, !mounts_gone), Seen::of(after, !mounts_gone));
         let known = seen == new || (!acknowledged && seen == old);
         ensure!(known, "acknowledged: {acknowledged}; expected {new:?}, found {seen:?}");
-        invariants(kernel, &server)?;
-        restore(&server, &before.common(after))?;
+        clean_start(kernel, &server)?;
+        let (unmodified, modified) = (before.common(after), after.common(before));
+        if unmodified != modified && (*acknowledged || fits(kernel, &server, &unmodified).is_err()) {
+            fits(kernel, &server, &modified)?;
+        }
+        restore(&server, &unmodified)?;
         self.retry(&server)?;
         for (id, count) in formats(kernel, after) {
             let so_far = formatted.get(&id).copied().unwrap_or_default();

@@ -1,6 +1,9 @@
 //! The scenarios: what was done before, and the call under test. Steps are never written down here, they are
 //! found by running.
 
+#[path = "scenario_copies.rs"]
+mod copies;
+
 use csi::volume_capability::access_mode::Mode;
 use std::sync::OnceLock;
 
@@ -9,11 +12,15 @@ use hostloop::os::Os;
 use hostloop::os::fake::{FakeKernel, Kill};
 use hostloop::wire::csi;
 use nix::errno::Errno;
+use tonic::Code;
 
-use super::call::{Call, Model, id_of};
+use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
+use super::fault::FAULTS;
 use super::observe::{other, write_marker};
-use crate::harness::{DATA_DIR, Server, machine, settings};
-use crate::requests::{Kind, MIB, Spec, expand, node_expand, publish, stage, staging_path, target_path};
+use crate::harness::{DATA_DIR, Server, machine, settings, with_sharing};
+use crate::requests::{
+    Kind, MIB, MadeFrom, Spec, expand, node_expand, publish, stage, staging_path, target_path,
+};
 
 /// Something that happens before the call under test.
 #[derive(Debug, Clone)]
@@ -27,6 +34,38 @@ pub enum Act {
     Churn(String),
 }
 
+/// How much of a scenario is walked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Each step with every end and every fault.
+    Full,
+    /// Each step with every end, in turn of the process and of the power, and with the faults in turn: for a long call
+    /// of parts that are walked on their own.
+    Brief,
+    /// Each step with every end of the process alone, which is one of its container: its helpers die with it.
+    Container,
+}
+
+impl Pace {
+    /// Whether an end is walked: every other one on its own, and the others with the power.
+    pub fn walks(self, turn: bool, power: bool) -> bool {
+        match self {
+            Pace::Full => true,
+            Pace::Brief => turn == power,
+            Pace::Container => !power,
+        }
+    }
+
+    /// The faults of the n-th step.
+    pub fn faults(self, n: usize) -> Vec<(Errno, Code)> {
+        match self {
+            Pace::Full => FAULTS.to_vec(),
+            Pace::Brief => vec![FAULTS[n % FAULTS.len()]],
+            Pace::Container => Vec::new(),
+        }
+    }
+}
+
 /// One call on one kind of volume.
 #[derive(Clone)]
 pub struct Scenario {
@@ -36,11 +75,32 @@ pub struct Scenario {
     pub call: Call,
     /// What the machine is made to be for the driver.
     pub wrap: fn(Os) -> Os,
+    pub pace: Pace,
+    /// There is a pool that can share blocks.
+    pub sharing: bool,
 }
 
 impl Scenario {
     fn new(name: impl Into<String>, before: Vec<Act>, call: Call) -> Scenario {
-        Scenario { name: name.into(), settings: settings(), before, call, wrap: |os| os }
+        let (name, settings) = (name.into(), settings());
+        Scenario { name, settings, before, call, wrap: |os| os, pace: Pace::Full, sharing: false }
+    }
+
+    fn in_container(mut self) -> Scenario {
+        self.pace = Pace::Container;
+        self.name += ", in a container";
+        self
+    }
+
+    fn brief(mut self) -> Scenario {
+        self.pace = Pace::Brief;
+        self
+    }
+
+    fn with_sharing(mut self) -> Scenario {
+        self.settings = with_sharing(&machine(), self.settings);
+        self.sharing = true;
+        self
     }
 
     fn attached(mut self) -> Scenario {
@@ -51,7 +111,11 @@ impl Scenario {
     /// A machine on which everything before the call has been done.
     pub fn prepare(&self) -> (FakeKernel, Server, Model) {
         let kernel = machine();
-        for id in [other(), id_of(VOLUME)] {
+        kernel.set_container(self.pace == Pace::Container);
+        if self.sharing {
+            with_sharing(&kernel, settings());
+        }
+        for id in [other(), id_of(VOLUME), id_of(COPY)] {
             kernel.create_directories(staging_path(&id));
         }
         let mut server = self.start(kernel.os()).expect("the first start");
@@ -127,6 +191,10 @@ impl Scenario {
 
 const VOLUME: &str = "volume";
 const POD: &str = "pod";
+/// A volume made from another one, or from a snapshot.
+const COPY: &str = "copy";
+const SNAPSHOT: &str = "snapshot";
+const GROUP: &str = "group";
 
 /// Steps of the life of a volume of one kind, to be put together.
 struct Life {
@@ -269,6 +337,7 @@ pub fn all() -> Vec<Scenario> {
     for kind in [Kind::Ext4, Kind::Directory] {
         all.extend(inline(Spec::new(kind)));
     }
+    all.extend(copies::all());
     all
 }
 

@@ -4,21 +4,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop::os::{Disks, FileStat, LogFile, Os, Space, Usage};
+use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, Usage};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 
-use super::call::{Call, Model, id_of};
+use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
 use super::observe::{check, restore, write_marker};
 use super::scenario::{self, Scenario};
 use crate::harness::{Server, machine, settings};
-use crate::requests::{Kind, Spec, staging_path, target_path};
+use crate::requests::{Kind, Spec, delete_group, delete_snapshot, staging_path, target_path};
 
 /// Disks that forget to sync.
 struct Careless {
     disks: Arc<dyn Disks>,
     logs: bool,
     directories: bool,
+    files: bool,
 }
 
 /// A log that is never synced.
@@ -53,6 +54,12 @@ impl Disks for Careless {
         space(path: &Path) -> Space;
         usage(directory: &Path) -> Usage;
         direct_io_alignment(directory: &Path) -> Option<u32>;
+        extents(file: &Path, offset: u64, max: usize, sync: bool) -> Vec<Extent>;
+        can_reflink(directory: &Path) -> bool;
+        reflink(from: &Path, to: &Path) -> ();
+        copy_range(from: &Path, to: &Path, offset: u64, len: u64) -> ();
+        unshare(file: &Path) -> ();
+        copy_tree(from: &Path, to: &Path, share: bool, progress: &mut dyn FnMut(u64) -> io::Result<()>) -> ();
         create_directory(path: &Path, mode: u32) -> ();
         create_file(path: &Path) -> ();
         set_size(file: &Path, size: u64) -> ();
@@ -62,13 +69,16 @@ impl Disks for Careless {
         remove_file(path: &Path) -> ();
         remove_directory(path: &Path) -> ();
         remove_tree(path: &Path) -> ();
-        sync_file(file: &Path) -> ();
         lock(file: &Path) -> Box<dyn Send + Sync>;
     }
 
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
         let log = self.disks.open_log(file, len)?;
         Ok(if self.logs { Box::new(Loose(log)) } else { log })
+    }
+
+    fn sync_file(&self, file: &Path) -> io::Result<()> {
+        if self.files { Ok(()) } else { self.disks.sync_file(file) }
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
@@ -82,20 +92,26 @@ fn named(name: &str) -> Scenario {
 
 #[test]
 fn a_driver_that_forgets_to_sync_is_found_out() {
-    let without_directories = |os: Os| {
-        let disks = Arc::new(Careless { disks: os.disks.clone(), logs: false, directories: true });
+    fn careless(os: Os, logs: bool, directories: bool, files: bool) -> Os {
+        let disks = Arc::new(Careless { disks: os.disks.clone(), logs, directories, files });
         Os { disks, ..os }
-    };
-    let without_logs = |os: Os| {
-        let disks = Arc::new(Careless { disks: os.disks.clone(), logs: true, directories: false });
-        Os { disks, ..os }
-    };
-    for wrap in [without_directories as fn(Os) -> Os, without_logs] {
-        let mut scenario = named("ext4: create");
-        assert!(super::walk(&scenario).failures.is_empty());
-        scenario.wrap = wrap;
-        let failures = super::walk(&scenario).failures;
-        assert!(failures.iter().any(|failure| failure.contains("power: true")), "{failures:?}");
+    }
+    let without_logs = |os| careless(os, true, false, false);
+    let without_directories = |os| careless(os, false, true, false);
+    let without_files = |os| careless(os, false, false, true);
+    type Wrap = fn(Os) -> Os;
+    let all: [(_, Vec<Wrap>); 3] = [
+        ("ext4: create", vec![without_logs, without_directories]),
+        ("block: snapshot", vec![without_directories, without_files]),
+        ("block: restore larger", vec![without_files]),
+    ];
+    for (name, wraps) in all {
+        assert!(super::walk(&named(name)).failures.is_empty());
+        for wrap in wraps {
+            let failures = super::walk(&Scenario { wrap, ..named(name) }).failures;
+            let found = failures.iter().any(|failure| failure.contains("power: true"));
+            assert!(found, "{name}: {failures:?}");
+        }
     }
 }
 
@@ -148,6 +164,8 @@ fn looking_takes_no_step() {
         }
         kernel.clear_steps();
         look(&server, &id, spec);
+        server.delete_snapshot(delete_snapshot(&snapshot_id_of("none"))).unwrap();
+        server.delete_volume_group_snapshot(delete_group(&group_id_of("none"))).unwrap();
         restore(&server, &model).unwrap();
         Call::create(spec, "v").run(&server).unwrap();
         Call::attach(&id, spec).run(&server).unwrap();
@@ -167,6 +185,7 @@ fn look(server: &Server, id: &str, spec: Spec) {
     server.node_get_info(Default::default()).unwrap();
     server.list_volumes(Default::default()).unwrap();
     server.get_capacity(Default::default()).unwrap();
+    server.list_snapshots(Default::default()).unwrap();
     let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
     server.controller_get_volume(get).unwrap();
     let validate = csi::ValidateVolumeCapabilitiesRequest {

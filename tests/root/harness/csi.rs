@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use hostloop::wire::csi::controller_client::ControllerClient;
+use hostloop::wire::csi::group_controller_client::GroupControllerClient;
 use hostloop::wire::csi::identity_client::IdentityClient;
 use hostloop::wire::csi::node_client::NodeClient;
+use hostloop::wire::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use hostloop::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode};
 use hostloop::wire::csi::{self, VolumeCapability};
 use tokio::runtime::Runtime;
@@ -58,6 +60,17 @@ impl Kind {
 
 pub fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+async fn collect<M>(
+    mut stream: tonic::Streaming<M>,
+    ranges: fn(M) -> Vec<csi::BlockMetadata>,
+) -> Answer<Vec<csi::BlockMetadata>> {
+    let mut all = Vec::new();
+    while let Some(message) = stream.message().await? {
+        all.extend(ranges(message));
+    }
+    Ok(all)
 }
 
 /// A client of the driver behind a socket.
@@ -114,6 +127,93 @@ impl Csi {
         request: csi::ControllerExpandVolumeRequest,
     ) -> Answer<csi::ControllerExpandVolumeResponse> {
         self.call(async |c| ControllerClient::new(c).controller_expand_volume(request).await)
+    }
+
+    pub fn snapshot(
+        &self,
+        name: &str,
+        volume_id: &str,
+        parameters: &[(&str, &str)],
+    ) -> Answer<csi::Snapshot> {
+        let request = csi::CreateSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_id: volume_id.to_owned(),
+            parameters: map(parameters),
+            ..Default::default()
+        };
+        let answer = self.call(async |c| ControllerClient::new(c).create_snapshot(request).await)?;
+        Ok(answer.snapshot.expect("a snapshot"))
+    }
+
+    pub fn delete_snapshot(&self, snapshot_id: &str) -> Answer<()> {
+        let request =
+            csi::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), ..Default::default() };
+        self.call(async |c| ControllerClient::new(c).delete_snapshot(request).await).map(drop)
+    }
+
+    pub fn list_snapshots(&self) -> Answer<Vec<csi::Snapshot>> {
+        let request = csi::ListSnapshotsRequest::default();
+        let answer = self.call(async |c| ControllerClient::new(c).list_snapshots(request).await)?;
+        Ok(answer.entries.into_iter().map(|entry| entry.snapshot.expect("a snapshot")).collect())
+    }
+
+    pub fn modify(&self, volume_id: &str, parameters: &[(&str, &str)]) -> Answer<()> {
+        let request = csi::ControllerModifyVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            mutable_parameters: map(parameters),
+            ..Default::default()
+        };
+        self.call(async |c| ControllerClient::new(c).controller_modify_volume(request).await).map(drop)
+    }
+
+    pub fn group(&self, name: &str, volume_ids: &[&str]) -> Answer<csi::VolumeGroupSnapshot> {
+        let request = csi::CreateVolumeGroupSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_ids: volume_ids.iter().map(|id| (*id).to_owned()).collect(),
+            ..Default::default()
+        };
+        let answer =
+            self.call(async |c| GroupControllerClient::new(c).create_volume_group_snapshot(request).await)?;
+        Ok(answer.group_snapshot.expect("a group"))
+    }
+
+    pub fn delete_group(&self, group_snapshot_id: &str) -> Answer<()> {
+        let group_snapshot_id = group_snapshot_id.to_owned();
+        let request = csi::DeleteVolumeGroupSnapshotRequest { group_snapshot_id, ..Default::default() };
+        self.call(async |c| GroupControllerClient::new(c).delete_volume_group_snapshot(request).await)
+            .map(drop)
+    }
+
+    /// Offset and length of each range of GetMetadataAllocated.
+    pub fn allocated(&self, snapshot_id: &str) -> Answer<Vec<(u64, u64)>> {
+        let request =
+            csi::GetMetadataAllocatedRequest { snapshot_id: snapshot_id.to_owned(), ..Default::default() };
+        self.ranges(async |c| {
+            let stream = SnapshotMetadataClient::new(c).get_metadata_allocated(request).await?.into_inner();
+            collect(stream, |message| message.block_metadata).await
+        })
+    }
+
+    /// Offset and length of each range of GetMetadataDelta, a few in a message.
+    pub fn delta(&self, base: &str, target: &str) -> Answer<Vec<(u64, u64)>> {
+        let request = csi::GetMetadataDeltaRequest {
+            base_snapshot_id: base.to_owned(),
+            target_snapshot_id: target.to_owned(),
+            max_results: 7,
+            ..Default::default()
+        };
+        self.ranges(async |c| {
+            let stream = SnapshotMetadataClient::new(c).get_metadata_delta(request).await?.into_inner();
+            collect(stream, |message| message.block_metadata).await
+        })
+    }
+
+    fn ranges(
+        &self,
+        f: impl AsyncFnOnce(Channel) -> Answer<Vec<csi::BlockMetadata>>,
+    ) -> Answer<Vec<(u64, u64)>> {
+        let all = self.call(async |c| Ok(Response::new(f(c).await?)))?;
+        Ok(all.iter().map(|range| (range.byte_offset as u64, range.size_bytes as u64)).collect())
     }
 
     pub fn stage(&self, request: csi::NodeStageVolumeRequest) -> Answer<()> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use csi::{Csi, Kind};
 pub use process::Driver;
-pub use volume::Vol;
+pub use volume::{Vol, clone_request};
 pub use world::World;
 
 pub const MIB: u64 = 1 << 20;
@@ -46,7 +46,8 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
 pub fn require_machine() {
     assert!(nix::unistd::geteuid().is_root(), "these tests need root");
     assert!(Path::new("/dev/loop-control").exists(), "these tests need /dev/loop-control (modprobe loop)");
-    let tools = "mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs mkfs.btrfs btrfs mount umount fstrim unshare";
+    let tools = "mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs xfs_repair xfs_db mkfs.btrfs btrfs btrfstune mount \
+                 umount fstrim unshare nsenter losetup findmnt blkdiscard wipefs";
     for tool in tools.split(' ') {
         let found =
             ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|d| Path::new(d).join(tool).exists());

@@ -40,6 +40,40 @@ pub fn create_request(
     }
 }
 
+/// A CreateVolume request for a restore.
+pub fn restore_request(
+    kind: Kind,
+    name: &str,
+    bytes: u64,
+    snapshot_id: &str,
+    parameters: &[(&str, &str)],
+) -> csi::CreateVolumeRequest {
+    use csi::volume_content_source::{SnapshotSource, Type};
+    let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
+    let source = csi::VolumeContentSource { r#type: Some(source) };
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(source),
+        ..create_request(kind, name, bytes, parameters)
+    }
+}
+
+/// A CreateVolume request for a clone.
+pub fn clone_request(
+    kind: Kind,
+    name: &str,
+    bytes: u64,
+    volume_id: &str,
+    parameters: &[(&str, &str)],
+) -> csi::CreateVolumeRequest {
+    use csi::volume_content_source::{Type, VolumeSource};
+    let source = Type::Volume(VolumeSource { volume_id: volume_id.to_owned() });
+    let source = csi::VolumeContentSource { r#type: Some(source) };
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(source),
+        ..create_request(kind, name, bytes, parameters)
+    }
+}
+
 pub fn range(bytes: u64) -> CapacityRange {
     CapacityRange { required_bytes: i64::try_from(bytes).expect("a size"), limit_bytes: 0 }
 }
@@ -55,6 +89,25 @@ impl<'a> Vol<'a> {
     ) -> Vol<'a> {
         let volume = world.csi.create(create_request(kind, name, bytes, parameters)).expect("CreateVolume");
         Vol::of(world, kind, volume)
+    }
+
+    /// A volume made from a snapshot.
+    pub fn restore(
+        world: &'a World,
+        kind: Kind,
+        name: &str,
+        bytes: u64,
+        snapshot: &csi::Snapshot,
+        parameters: &[(&str, &str)],
+    ) -> Vol<'a> {
+        let request = restore_request(kind, name, bytes, &snapshot.snapshot_id, parameters);
+        Vol::of(world, kind, world.csi.create(request).expect("CreateVolume from a snapshot"))
+    }
+
+    /// A copy of this volume.
+    pub fn copy(&self, world: &'a World, name: &str, parameters: &[(&str, &str)]) -> Vol<'a> {
+        let request = clone_request(self.kind, name, self.bytes(), self.id(), parameters);
+        Vol::of(world, self.kind, world.csi.create(request).expect("CreateVolume from a volume"))
     }
 
     /// A volume that exists.

@@ -81,6 +81,11 @@ impl World {
         all
     }
 
+    /// Other flags, from the next start on.
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|f| (*f).to_owned()).collect();
+    }
+
     /// Starts the driver and waits until it is ready.
     pub fn start(&mut self) {
         self.start_as(command(BINARY).args(self.arguments()));
@@ -131,6 +136,8 @@ impl World {
         if let Some(driver) = self.driver.take() {
             let left = self.csi.list(0, "").expect("ListVolumes").entries;
             assert!(left.is_empty(), "{left:?}");
+            let left = self.csi.list_snapshots().expect("ListSnapshots");
+            assert!(left.is_empty(), "{left:?}");
             driver.stop();
             assert!(!self.socket.exists(), "the socket is still there");
         }
@@ -143,9 +150,11 @@ impl World {
         assert!(mounted.is_empty(), "{mounted:?}");
         let volumes = self.data.join("volumes");
         eventually("no loop device is left", || kernel::loops(&volumes).is_empty());
-        if volumes.exists() {
-            let left: Vec<_> = std::fs::read_dir(&volumes).expect("list").collect();
-            assert!(left.is_empty(), "{left:?}");
+        for place in ["volumes", "snapshots", "frozen"].map(|place| self.data.join(place)) {
+            if place.exists() {
+                let left: Vec<_> = std::fs::read_dir(&place).expect("list").collect();
+                assert!(left.is_empty(), "{left:?}");
+            }
         }
         if let Some(pool) = &self.pool {
             run("umount", &[text(pool)]);

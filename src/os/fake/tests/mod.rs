@@ -1,7 +1,10 @@
 //! The fake against what it claims: each test is a property that a test of the driver relies on.
 
+mod copy_tree;
 mod durability;
+mod freezing;
 mod mounting;
+mod sharing;
 mod stepping;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,129 @@
+//! Copies of the files of a volume or a snapshot: by sharing blocks where that is possible, otherwise of the data
+//! only, holes kept.
+
+use std::io;
+
+use nix::errno::Errno;
+
+use super::VolumePaths;
+use crate::error::{Error, OsContext, Result};
+use crate::model::BackendKind;
+use crate::os::{Os, errno_error};
+
+/// Bytes between two reports of progress.
+const CHUNK: u64 = 16 << 20;
+
+/// Gets the bytes copied so far; its error ends the copy.
+pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
+/// One copy to be made.
+#[derive(Clone, Copy)]
+pub struct Copy<'a> {
+    /// The machine.
+    pub os: &'a Os,
+    /// Whose files.
+    pub from: &'a VolumePaths,
+    /// The new files; nothing is there yet.
+    pub to: &'a VolumePaths,
+    /// What lies there.
+    pub kind: BackendKind,
+    /// The copy may share blocks with the original.
+    pub share: bool,
+}
+
+impl Copy<'_> {
+    /// Makes what the bytes go into. Whatever fails from here on, [`remove_files`] removes it all.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn prepare(&self) -> Result<()> {
+        let disks = &self.os.disks;
+        disks.create_directory(&self.to.directory, 0o700).doing(|| self.doing("prepare"))?;
+        match self.kind {
+            BackendKind::Loop => disks.create_file(&self.to.image()).doing(|| self.doing("prepare")),
+            BackendKind::Directory => Ok(()), // copy_tree makes the top as well
+        }
+    }
+
+    /// Copies.
+    ///
+    /// # Errors
+    /// The kernel's, and those of `progress`.
+    pub fn run(&self, progress: OnProgress<'_>) -> Result<()> {
+        match (self.kind, self.share) {
+            (BackendKind::Directory, _) => self.tree(progress),
+            (BackendKind::Loop, false) => self.extents(progress),
+            (BackendKind::Loop, true) => {
+                let (from, to) = (self.from.image(), self.to.image());
+                self.os.disks.reflink(&from, &to).doing(|| self.doing("reflink"))
+            }
+        }
+    }
+
+    fn extents(&self, progress: OnProgress<'_>) -> Result<()> {
+        let (disks, from, to) = (&self.os.disks, self.from.image(), self.to.image());
+        let copying = || self.doing("copy");
+        let gone = || Error::Os { context: copying(), source: errno_error(Errno::ENOENT, from.display()) };
+        let size = disks.stat(&from).doing(copying)?.ok_or_else(gone)?.size;
+        disks.set_size(&to, size).doing(copying)?;
+        let (mut at, mut done) = (0, 0);
+        while let Some((start, end)) = disks.next_data(&from, at).doing(copying)? {
+            at = start;
+            while at < end {
+                let len = (end - at).min(CHUNK);
+                disks.copy_range(&from, &to, at, len).doing(copying)?;
+                (at, done) = (at + len, done + len);
+                progress(done)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tree(&self, progress: OnProgress<'_>) -> Result<()> {
+        let mut stopped = None;
+        let mut report = |done: u64| {
+            progress(done).map_err(|error| {
+                stopped = Some(error);
+                io::Error::from_raw_os_error(Errno::ECANCELED as i32)
+            })
+        };
+        let copied = self.os.disks.copy_tree(&self.from.data(), &self.to.data(), self.share, &mut report);
+        match stopped {
+            Some(error) => Err(error),
+            None => copied.doing(|| self.doing("copy")),
+        }
+    }
+
+    /// Makes the copy durable.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn sync(&self) -> Result<()> {
+        let (disks, syncing) = (&self.os.disks, || self.doing("sync"));
+        if self.kind == BackendKind::Loop {
+            disks.sync_file(&self.to.image()).doing(syncing)?;
+        }
+        disks.sync_directory(&self.to.directory).doing(syncing)?;
+        disks.sync_directory(&self.to.parent).doing(syncing)
+    }
+
+    fn doing(&self, verb: &str) -> String {
+        format!("{verb} {} from {}", self.to.directory.display(), self.from.directory.display())
+    }
+}
+
+/// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.
+///
+/// # Errors
+/// The kernel's.
+pub fn remove_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
+    let (disks, removing) = (&os.disks, || format!("remove {}", paths.directory.display()));
+    match kind {
+        BackendKind::Directory => disks.remove_tree(&paths.directory).doing(removing)?,
+        BackendKind::Loop => {
+            disks.remove_file(&paths.image()).doing(removing)?;
+            disks.remove_directory(&paths.directory).doing(removing)?;
+        }
+    }
+    disks.sync_directory(&paths.parent).doing(removing)
+}

@@ -1,0 +1,154 @@
+//! CSI ControllerModifyVolume.
+
+use std::sync::Arc;
+
+use super::capacity::Want;
+use super::{Driver, Pool, after_undo, not_found};
+use crate::backend::{VolumePaths, backend_of};
+use crate::error::{Error, OsContext, Result};
+use crate::model::request::ControllerModifyVolume;
+use crate::model::{BackendKind, Modification, Provisioning, Volume, VolumeParameters};
+use crate::os::{LoopDevice, is_errno};
+use nix::errno::Errno;
+
+/// A directory is thin, and has no image of which anything else could be true.
+fn directory(volume: &Volume, modification: Modification) -> Result<()> {
+    match modification {
+        Modification { provisioning: None | Some(Provisioning::Thin), direct_io: None, discard: None } => {
+            Ok(())
+        }
+        _ => Err(Error::Invalid(format!(
+            "volume {} is a directory: of provisioning, directIO and discard it has only provisioning=thin",
+            volume.id
+        ))),
+    }
+}
+
+impl Driver {
+    /// Changes what a VolumeAttributesClass may change, all of it or nothing; what it does not name stays, and a repeat
+    /// is fine.
+    ///
+    /// - `provisioning` thin to thick: every block is allocated before the answer, and none is given back from then on.
+    ///   Thick to thin: the promise ends, the blocks stay until the volume's user discards them.
+    /// - `directIO`: a device in use is switched at once.
+    /// - `discard`: off takes effect at once; on, with the next attachment, since the kernel has no way back for a
+    ///   device in use.
+    ///
+    /// # Errors
+    /// NOT_FOUND; INVALID_ARGUMENT for what no volume of this kind has; RESOURCE_EXHAUSTED without room for a thick
+    /// volume; FAILED_PRECONDITION where its blocks are shared and cannot be made its own. Nothing has changed then.
+    pub fn controller_modify_volume(&self, request: ControllerModifyVolume) -> Result<()> {
+        let volume_id = &request.volume_id;
+        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
+        let _guard = self.lock(&id)?;
+        let volume = self.ready_volume(&id, volume_id)?;
+        let modification = request.modification.map_err(Error::Invalid)?;
+        let parameters = modification.apply(&volume.parameters);
+        if parameters.backend == BackendKind::Directory {
+            return directory(&volume, modification);
+        }
+        if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
+            return Err(Error::Invalid(format!(
+                "discard=true does not go with provisioning=thick: volume {id} would give its blocks back"
+            )));
+        }
+        let paths = self.paths(&volume)?;
+        let devices = backend_of(&volume.content).uses(self.place(&volume, &paths))?.loops;
+        self.modify(&volume, parameters, &paths, &devices)
+    }
+
+    /// The order: what can be taken back (direct I/O), then the space, which a failure may leave allocated, then the end
+    /// of discards, and with all of it in force the record.
+    fn modify(
+        &self,
+        volume: &Arc<Volume>,
+        parameters: VolumeParameters,
+        paths: &VolumePaths,
+        devices: &[LoopDevice],
+    ) -> Result<()> {
+        let before = &volume.parameters;
+        let pool = self.pool_of(volume)?;
+        let switched: Vec<&LoopDevice> = devices
+            .iter()
+            .filter(|device| {
+                parameters.direct_io != before.direct_io && device.direct_io != parameters.direct_io
+            })
+            .collect();
+        self.switch_direct_io(pool, &switched, parameters.direct_io)?;
+        let modified = self.become_thick(pool, volume, &parameters, paths).and_then(|reservation| {
+            let stops = devices.iter().filter(|device| !device.read_only && !parameters.discards());
+            for device in stops {
+                self.os.loops.stop_discard(device).doing(|| format!("stop discards of {}", volume.id))?;
+            }
+            if reservation.is_some() {
+                self.allocate(volume, paths)?; // what was discarded until now
+            }
+            self.store.put(Volume { parameters: parameters.clone(), ..(**volume).clone() })?;
+            Ok(())
+        });
+        self.measure_again(&pool.name);
+        modified.map_err(|cause| after_undo(cause, self.switch_direct_io(pool, &switched, before.direct_io)))
+    }
+
+    /// Switches devices in use, all or none.
+    fn switch_direct_io(&self, pool: &Pool, devices: &[&LoopDevice], on: bool) -> Result<()> {
+        for (done, device) in devices.iter().enumerate() {
+            let Err(error) = self.os.loops.set_direct_io(device, on) else { continue };
+            let refused = is_errno(&error, Errno::EINVAL);
+            let context = || format!("set direct I/O of {} to {on}", device.path().display());
+            let cause = match refused {
+                true => Error::Invalid(format!(
+                    "directIO={on} is not possible: the disk of pool {} cannot do it for this volume",
+                    pool.name
+                )),
+                false => Error::Os { context: context(), source: error },
+            };
+            let undo = devices
+                .iter()
+                .take(done)
+                .try_for_each(|device| self.os.loops.set_direct_io(device, !on).doing(context));
+            return Err(after_undo(cause, undo));
+        }
+        Ok(())
+    }
+
+    /// Allocates the whole image of a volume that is to be thick. What is allocated when the call fails stays: the
+    /// volume is thin, and nobody sees a difference.
+    fn become_thick(
+        &self,
+        pool: &Pool,
+        volume: &Volume,
+        parameters: &VolumeParameters,
+        paths: &VolumePaths,
+    ) -> Result<Option<super::capacity::Reservation>> {
+        let (before, after) = (volume.parameters.provisioning, parameters.provisioning);
+        if (before, after) != (Provisioning::Thin, Provisioning::Thick) {
+            return Ok(None);
+        }
+        let image = paths.image();
+        let shared = pool.reflink && self.has_shared_extents(&image)?;
+        let unshares = shared && !self.may_share(pool, pool, true);
+        let allocated = self.allocated_bytes(paths, BackendKind::Loop)?;
+        let missing = volume.capacity_bytes.saturating_sub(if unshares { 0 } else { allocated });
+        // Its thin promise counts as well until the record changes: the sum of both is held for a moment only.
+        let want = Want::Volume(BackendKind::Loop, Provisioning::Thick, volume.capacity_bytes);
+        let reservation = self.reserve_instead(pool, want, missing, volume)?;
+        if unshares {
+            self.os.disks.unshare(&image).map_err(|error| match is_errno(&error, Errno::EOPNOTSUPP) {
+                true => Error::InUse(format!(
+                    "volume {} shares blocks with a snapshot or a clone, and the filesystem of pool {} cannot give it blocks of its own: delete the copies, or make a new thick volume",
+                    volume.id, pool.name
+                )),
+                false => Error::Os { context: format!("unshare {}", volume.id), source: error },
+            })?;
+        }
+        self.allocate(volume, paths)?;
+        Ok(Some(reservation))
+    }
+
+    fn allocate(&self, volume: &Volume, paths: &VolumePaths) -> Result<()> {
+        let (image, allocating) = (paths.image(), || format!("allocate {}", volume.id));
+        self.os.disks.allocate(&image, volume.capacity_bytes).doing(allocating)?;
+        self.os.disks.sync_file(&image).doing(allocating)
+    }
+}

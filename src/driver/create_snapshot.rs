@@ -1,0 +1,53 @@
+//! CSI CreateSnapshot.
+
+use std::sync::Arc;
+
+use super::lock::Mode;
+use super::{Driver, after_undo, not_found};
+use crate::error::{Error, Result};
+use crate::model::request::CreateSnapshot;
+use crate::model::{Snapshot, SnapshotId};
+
+impl Driver {
+    /// Makes a snapshot, or finds the one that an earlier call with the same name made. A long copy goes on when its
+    /// caller gives up: a retry is answered ABORTED, with the progress, until the copy has ended, and then gets the
+    /// snapshot. It is ready to use as soon as it is there.
+    ///
+    /// # Errors
+    /// NOT_FOUND for the volume; ALREADY_EXISTS where the name is that of a snapshot of another volume;
+    /// FAILED_PRECONDITION where the volume cannot be cut as asked for; RESOURCE_EXHAUSTED without room, or where the
+    /// requirement names other nodes only. After any error nothing of the snapshot is left.
+    pub fn create_snapshot(&self, request: CreateSnapshot) -> Result<Arc<Snapshot>> {
+        let CreateSnapshot { name, source_volume_id, consistency, topology } = request;
+        let id = SnapshotId::of_name(&self.node_key, &name);
+        let source = self.controller_id(&source_volume_id);
+        let volume_key = source.as_ref().map(|source| (source.as_str(), Mode::Shared));
+        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(volume_key))?;
+        match self.store.snapshot(&id) {
+            Some(there) if there.is_ready() => {
+                if source.as_ref() == Some(&there.source) {
+                    return Ok(there);
+                }
+                return Err(Error::AlreadyExists(format!(
+                    "snapshot {name:?} exists, of volume {}: choose another name",
+                    there.source
+                )));
+            }
+            // What a failed call could not undo, or a failed deletion left.
+            Some(there) => self.remove_snapshot(&there)?,
+            None => {}
+        }
+        let source = source.ok_or_else(|| not_found(&source_volume_id))?;
+        let volume = self.ready_volume(&source, &source_volume_id)?;
+        let node = &self.settings.node_id;
+        if topology.is_some_and(|topology| !topology.allows(node)) {
+            return Err(Error::Exhausted(format!(
+                "accessibility_requirements leave out node {node:?}, where volume {source} is"
+            )));
+        }
+        let draft = self.draft(volume, id, name, None)?;
+        let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
+        let made = made.and_then(|created| self.complete(&draft.snapshot, created));
+        made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))
+    }
+}

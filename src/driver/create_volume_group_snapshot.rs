@@ -1,0 +1,84 @@
+//! CSI CreateVolumeGroupSnapshot.
+
+use std::sync::Arc;
+
+use super::cut::Member;
+use super::lock::Mode;
+use super::snapshots::Draft;
+use super::{Driver, after_undo, not_found};
+use crate::error::{Error, Result};
+use crate::model::answer::Group;
+use crate::model::request::CreateVolumeGroupSnapshot;
+use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, SnapshotId, Timestamp, Volume, VolumeId};
+
+impl Driver {
+    /// Makes snapshots of several volumes at one point in time, all or none, or finds the group that an earlier call
+    /// with the same name made. The record of the group is what makes it and its members be there.
+    ///
+    /// # Errors
+    /// NOT_FOUND for a volume; ALREADY_EXISTS where the name is that of a group of other volumes or made in another
+    /// way; FAILED_PRECONDITION where the volumes cannot be cut at one point in time; RESOURCE_EXHAUSTED without room.
+    /// After any error nothing of the group is left.
+    pub fn create_volume_group_snapshot(&self, request: CreateVolumeGroupSnapshot) -> Result<Group> {
+        let CreateVolumeGroupSnapshot { name, source_volume_ids, consistency } = request;
+        let id = GroupSnapshotId::of_name(&self.node_key, &name);
+        let parsed: Vec<Option<VolumeId>> =
+            source_volume_ids.iter().map(|id| self.controller_id(id)).collect();
+        let mut sources: Vec<VolumeId> = parsed.iter().flatten().cloned().collect();
+        sources.sort();
+        sources.dedup();
+        let keys = sources.iter().map(|source| (source.as_str(), Mode::Shared));
+        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(keys))?;
+        let unknown =
+            source_volume_ids.iter().zip(&parsed).find(|(_, parsed)| parsed.is_none()).map(|(id, _)| id);
+        match self.store.group(&id) {
+            Some(there) if there.phase == Phase::Ready => {
+                let same = unknown.is_none() && there.sources == sources && there.consistency == consistency;
+                return if same { self.group_of(there) } else { Err(exists(&name)) };
+            }
+            Some(there) => self.remove_group(&there)?,
+            None => {}
+        }
+        if let Some(unknown) = unknown {
+            return Err(not_found(unknown));
+        }
+        let ready = |source: &VolumeId| self.ready_volume(source, source.as_str());
+        let volumes = sources.iter().map(ready).collect::<Result<Vec<_>>>()?;
+        let snapshots =
+            sources.iter().map(|source| SnapshotId::of_member(&id, &self.node_key, source)).collect();
+        let (phase, created) = (Phase::Creating, Timestamp::now());
+        let group = GroupSnapshot { id, name, phase, created, sources, snapshots, consistency };
+        let group = self.store.put_group(group)?;
+        let made = self.make_members(&group, volumes).and_then(|created| {
+            let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };
+            self.group_of(self.store.put_group(group)?)
+        });
+        made.map_err(|cause| after_undo(cause, self.remove_group(&group)))
+    }
+
+    /// Makes the members, durable on return, and says when they were cut.
+    fn make_members(&self, group: &GroupSnapshot, volumes: Vec<Arc<Volume>>) -> Result<Timestamp> {
+        let mut drafts: Vec<Draft> = Vec::new();
+        for (volume, id) in volumes.into_iter().zip(&group.snapshots) {
+            drafts.push(self.draft(volume, id.clone(), group.name.clone(), Some(group.id.clone()))?);
+        }
+        let members = drafts.iter().map(|draft| self.member(draft)).collect::<Result<Vec<Member<'_>>>>()?;
+        let created = self.cut(&members, group.consistency)?;
+        drafts.iter().try_for_each(|draft| self.complete(&draft.snapshot, created).map(drop))?;
+        Ok(created)
+    }
+
+    /// A group with its members.
+    pub(super) fn group_of(&self, group: Arc<GroupSnapshot>) -> Result<Group> {
+        let missing = |id: &SnapshotId| Error::InUse(format!("group {} has lost its member {id}", group.id));
+        let member = |id: &SnapshotId| self.store.snapshot(id).ok_or_else(|| missing(id));
+        let members = group.snapshots.iter().map(member).collect::<Result<Vec<_>>>()?;
+        Ok(Group { group, members })
+    }
+}
+
+fn exists(name: &str) -> Error {
+    Error::AlreadyExists(format!(
+        "group snapshot {name:?} exists, of other volumes or with other parameters: choose another name"
+    ))
+}

@@ -1,0 +1,33 @@
+//! CSI DeleteSnapshot.
+
+use super::Driver;
+use super::lock::Mode;
+use crate::error::{Error, Result};
+use crate::model::{Phase, Snapshot};
+
+impl Driver {
+    /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied.
+    pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
+        let Some(id) = self.snapshot_id(snapshot_id) else { return Ok(()) };
+        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
+        let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
+        if let Some(group) = &snapshot.group {
+            if !self.is_visible(&snapshot) {
+                return Ok(()); // what is left of a group is removed with it
+            }
+            return Err(Error::Invalid(format!(
+                "snapshot {id} is a member of group {group}: delete the group (DeleteVolumeGroupSnapshot)"
+            )));
+        }
+        let deleting = match snapshot.phase {
+            Phase::Ready => {
+                self.store.put_snapshot(Snapshot { phase: Phase::Deleting, ..(*snapshot).clone() })?
+            }
+            Phase::Creating | Phase::Deleting => snapshot,
+        };
+        self.remove_snapshot(&deleting)
+    }
+}

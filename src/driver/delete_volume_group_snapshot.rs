@@ -1,0 +1,48 @@
+//! CSI DeleteVolumeGroupSnapshot.
+
+use std::collections::BTreeSet;
+
+use super::Driver;
+use super::lock::Mode;
+use crate::error::{Error, Result};
+use crate::model::request::VolumeGroupSnapshot;
+use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, SnapshotId};
+
+impl Driver {
+    /// Deletes a group with its members; fine if there is none.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT where the members are not those that the caller names; ABORTED while one of them is copied.
+    pub fn delete_volume_group_snapshot(&self, request: VolumeGroupSnapshot) -> Result<()> {
+        let Ok(id) = request.group_snapshot_id.parse::<GroupSnapshotId>() else { return Ok(()) };
+        let Some(group) = self.store.group(&id) else { return Ok(()) };
+        let members = group.snapshots.iter().map(|member| (member.as_str(), Mode::Exclusive));
+        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(members))?;
+        // Read again: until the lock was held another call could change it.
+        let Some(group) = self.store.group(&id) else { return Ok(()) };
+        if group.phase == Phase::Ready {
+            check_members(&group, &request.snapshot_ids)?;
+        }
+        self.remove_group(&group)
+    }
+}
+
+/// Whether the caller means the members that the group has (spec.md, Delete- and GetVolumeGroupSnapshot).
+///
+/// # Errors
+/// INVALID_ARGUMENT.
+pub(super) fn check_members(group: &GroupSnapshot, named: &[String]) -> Result<()> {
+    let (named, there): (BTreeSet<&str>, BTreeSet<&str>) = (
+        named.iter().map(String::as_str).collect(),
+        group.snapshots.iter().map(SnapshotId::as_str).collect(),
+    );
+    if named.is_empty() || named == there {
+        return Ok(());
+    }
+    let there: Vec<&str> = there.into_iter().collect();
+    Err(Error::Invalid(format!(
+        "snapshot_ids are not the members of {}, which are {}",
+        group.id,
+        there.join(", ")
+    )))
+}

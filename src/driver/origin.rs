@@ -1,0 +1,263 @@
+//! What a volume is made from: a snapshot or another volume.
+
+use std::sync::Arc;
+
+use super::capacity::Want;
+use super::cut::Member;
+use super::{Driver, Pool, not_found};
+use crate::backend::{Copy, VolumePaths};
+use crate::error::{Error, OsContext, Result};
+use crate::model::request::Source;
+use crate::model::{
+    BackendKind, Capability, Consistency, Content, Format, PoolName, Provisioning, SizeRange, Snapshot,
+    Volume, VolumeParameters, VolumeSource,
+};
+
+/// The source, found; the caller holds its lock.
+pub(super) enum Origin {
+    Snapshot(Arc<Snapshot>),
+    Volume(Arc<Volume>),
+}
+
+impl Origin {
+    pub(super) fn source(&self) -> VolumeSource {
+        match self {
+            Origin::Snapshot(snapshot) => VolumeSource::Snapshot(snapshot.id.clone()),
+            Origin::Volume(volume) => VolumeSource::Volume(volume.id.clone()),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Origin::Snapshot(snapshot) => format!("snapshot {}", snapshot.id),
+            Origin::Volume(volume) => format!("volume {}", volume.id),
+        }
+    }
+
+    fn content(&self) -> &Content {
+        match self {
+            Origin::Snapshot(snapshot) => &snapshot.content,
+            Origin::Volume(volume) => &volume.content,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.size_bytes,
+            Origin::Volume(volume) => volume.capacity_bytes,
+        }
+    }
+
+    pub(super) fn block_size(&self) -> u32 {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.block_size,
+            Origin::Volume(volume) => volume.block_size,
+        }
+    }
+
+    fn pool(&self) -> &PoolName {
+        match self {
+            Origin::Snapshot(snapshot) => &snapshot.pool,
+            Origin::Volume(volume) => volume.pool(),
+        }
+    }
+
+    fn provisioning(&self) -> Provisioning {
+        match self {
+            // Nothing is written to a snapshot, so that its blocks are never taken anew.
+            Origin::Snapshot(_) => Provisioning::Thin,
+            Origin::Volume(volume) => volume.parameters.provisioning,
+        }
+    }
+
+    /// What a volume made from it holds, if that is what is asked for.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for another backend, access type or filesystem.
+    pub(super) fn content_for(
+        &self,
+        parameters: &VolumeParameters,
+        capabilities: &[Capability],
+    ) -> Result<Content> {
+        let refuse = |has: &str, wanted: &str| {
+            Err(Error::Invalid(format!("{} holds {has}, which cannot become {wanted}", self.describe())))
+        };
+        let (block, fs_type) = (
+            capabilities.iter().any(Capability::is_block),
+            capabilities.iter().find_map(Capability::fs_type),
+        );
+        if self.content().backend() != parameters.backend {
+            return refuse(
+                &format!("a volume of backend {}", self.content().backend().as_str()),
+                &format!("one of backend {}", parameters.backend.as_str()),
+            );
+        }
+        match (self.content(), block, fs_type) {
+            (Content::Block, false, _) => refuse("a raw device", "a filesystem volume"),
+            (Content::Filesystem { .. } | Content::Directory, true, _) => {
+                refuse("a filesystem", "a raw block volume")
+            }
+            (Content::Filesystem { fs_type, .. }, _, Some(wanted)) if *fs_type != wanted => {
+                refuse(fs_type.as_str(), wanted.as_str())
+            }
+            (Content::Filesystem { fs_type, format }, _, _) => {
+                let format = match format {
+                    Format::Blank => Format::Blank,
+                    Format::Formatting => Format::Formatting,
+                    Format::Copied | Format::Formatted => Format::Copied,
+                };
+                Ok(Content::Filesystem { fs_type: *fs_type, format })
+            }
+            (content, _, _) => Ok(content.clone()),
+        }
+    }
+
+    /// The range of sizes for a volume made from it: what is asked for, or its own size.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE for less than it has.
+    pub(super) fn size_for(&self, size: SizeRange) -> Result<SizeRange> {
+        let bytes = self.bytes();
+        let too_small = |what: &str, wanted: u64| {
+            Err(Error::OutOfRange(format!(
+                "{what} {wanted} is less than the {bytes} bytes of {}",
+                self.describe()
+            )))
+        };
+        match size {
+            SizeRange { required, .. } if required != 0 && required < bytes => {
+                too_small("required_bytes", required)
+            }
+            SizeRange { limit, .. } if limit != 0 && limit < bytes => too_small("limit_bytes", limit),
+            SizeRange { required, limit } => Ok(SizeRange { required: required.max(bytes), limit }),
+        }
+    }
+}
+
+/// The source that a request names, if its id is one of ours.
+pub(super) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
+    match source {
+        Source::Snapshot(id) => driver.snapshot_id(id).map(VolumeSource::Snapshot),
+        Source::Volume(id) => driver.controller_id(id).map(VolumeSource::Volume),
+    }
+}
+
+impl Driver {
+    /// Finds what a request names as its source; the caller holds its lock.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
+        match source {
+            Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::Snapshot),
+            Source::Volume(volume_id) => {
+                let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
+                self.ready_volume(&id, volume_id).map(Origin::Volume)
+            }
+        }
+    }
+
+    /// Whether a copy may share blocks with what it is made from. A thick volume has been promised that writing to
+    /// it takes no new block; where blocks are shared it does. Only in a pool whose space is hostloop's alone and
+    /// not promised twice is it sure that there are some.
+    pub(super) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> bool {
+        from.name == to.name && to.reflink && (!thick || (to.managed && to.overcommit <= 1.0))
+    }
+
+    /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
+    pub(super) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
+        let from = self.pool_with(origin.pool(), origin.describe())?;
+        let to = self.pools.require(volume.pool())?;
+        let thick = [origin.provisioning(), volume.parameters.provisioning].contains(&Provisioning::Thick);
+        let share = self.may_share(from, to, thick);
+        match volume.parameters.backend {
+            BackendKind::Loop if share => Ok((share, 0)),
+            backend => Ok((share, self.bytes_to_copy(&self.origin_paths(origin)?, backend)?)),
+        }
+    }
+
+    fn origin_paths(&self, origin: &Origin) -> Result<VolumePaths> {
+        match origin {
+            Origin::Snapshot(snapshot) => self.snapshot_paths(snapshot),
+            Origin::Volume(volume) => self.paths(volume),
+        }
+    }
+
+    /// What the files of a volume or snapshot have allocated.
+    pub(super) fn allocated_bytes(&self, paths: &VolumePaths, kind: BackendKind) -> Result<u64> {
+        let looking = || format!("look at {}", paths.directory.display());
+        match kind {
+            BackendKind::Loop => {
+                Ok(self.os.disks.stat(&paths.image()).doing(looking)?.map_or(0, |s| s.allocated))
+            }
+            BackendKind::Directory => Ok(self.os.disks.usage(&paths.data()).doing(looking)?.bytes),
+        }
+    }
+
+    /// What a copy into blocks of its own takes: the data only, without what a thick image has allocated and nobody
+    /// has written to yet.
+    pub(super) fn bytes_to_copy(&self, paths: &VolumePaths, kind: BackendKind) -> Result<u64> {
+        if kind == BackendKind::Directory {
+            return self.allocated_bytes(paths, kind);
+        }
+        let (image, mut at, mut bytes) = (paths.image(), 0, 0);
+        let reading = || format!("read the extents of {}", image.display());
+        while let Some((from, to)) = self.os.disks.next_data(&image, at).doing(reading)? {
+            (at, bytes) = (to, bytes + (to - from));
+        }
+        Ok(bytes)
+    }
+
+    /// Makes the files of a new volume from its source; durable on return. After an error the caller removes them.
+    pub(super) fn copy_origin(
+        &self,
+        origin: &Origin,
+        volume: &Volume,
+        (share, bytes): (bool, u64),
+        consistency: Consistency,
+    ) -> Result<()> {
+        let to = self.paths(volume)?;
+        match origin {
+            Origin::Volume(source) => {
+                let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
+                self.cut(&[member], consistency)?;
+            }
+            Origin::Snapshot(snapshot) => {
+                let from = self.snapshot_paths(snapshot)?;
+                let copy =
+                    Copy { os: &self.os, from: &from, to: &to, kind: volume.parameters.backend, share };
+                copy.prepare()?;
+                let mut progress = self.copies.begin(volume.id.as_str(), bytes);
+                copy.run(&mut |done| {
+                    progress.report(done);
+                    Ok(())
+                })?;
+                copy.sync()?;
+            }
+        }
+        self.stretch(volume, &to, origin.bytes())
+    }
+
+    /// Gives a copied image the size of its volume, and a thick one its blocks.
+    fn stretch(&self, volume: &Volume, paths: &VolumePaths, bytes: u64) -> Result<()> {
+        let (image, disks) = (paths.image(), &self.os.disks);
+        let stretching = || format!("give {} its size", volume.id);
+        match (volume.parameters.backend, volume.parameters.provisioning) {
+            (BackendKind::Directory, _) => return Ok(()),
+            (BackendKind::Loop, Provisioning::Thin) if volume.capacity_bytes == bytes => return Ok(()),
+            (BackendKind::Loop, Provisioning::Thin) => {
+                disks.set_size(&image, volume.capacity_bytes).doing(stretching)?;
+            }
+            (BackendKind::Loop, Provisioning::Thick) => {
+                disks.allocate(&image, volume.capacity_bytes).doing(stretching)?;
+            }
+        }
+        disks.sync_file(&image).doing(stretching)
+    }
+
+    /// What a new volume needs of its pool.
+    pub(super) fn want(volume: &Volume) -> Want {
+        let parameters = &volume.parameters;
+        Want::Volume(parameters.backend, parameters.provisioning, volume.capacity_bytes)
+    }
+}

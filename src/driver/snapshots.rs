@@ -1,0 +1,121 @@
+//! What the RPCs of snapshots and of groups share: making one, and taking it away.
+
+use std::sync::Arc;
+
+use super::Driver;
+use super::capacity::{Reservation, Want};
+use super::cut::Member;
+use crate::backend::remove_files;
+use crate::error::{Error, Result};
+use crate::model::{
+    BackendKind, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume,
+};
+use crate::store::Durability;
+
+/// A snapshot that is to be made.
+pub(super) struct Draft {
+    pub(super) volume: Arc<Volume>,
+    pub(super) snapshot: Arc<Snapshot>,
+    share: bool,
+    bytes: u64,
+    /// Room for what is copied, until it has been.
+    _reservation: Reservation,
+}
+
+impl Driver {
+    /// Records a snapshot of the volume as `creating`, after making sure that there is room and that nothing is in its
+    /// place. From then on the caller removes it again if anything fails.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED without room; nothing is recorded then.
+    pub(super) fn draft(
+        &self,
+        volume: Arc<Volume>,
+        id: SnapshotId,
+        name: String,
+        group: Option<GroupSnapshotId>,
+    ) -> Result<Draft> {
+        let pool = self.pool_of(&volume)?;
+        let kind = volume.content.backend();
+        let share = self.may_share(pool, pool, volume.parameters.provisioning == Provisioning::Thick);
+        let paths = self.paths(&volume)?;
+        let bytes = match share {
+            true => self.allocated_bytes(&paths, kind)?,
+            false => self.bytes_to_copy(&paths, kind)?,
+        };
+        let snapshot = Snapshot {
+            id,
+            name,
+            phase: Phase::Creating,
+            source: volume.id.clone(),
+            created: Timestamp::now(),
+            size_bytes: volume.capacity_bytes,
+            allocated_bytes: bytes,
+            content: volume.content.clone(),
+            pool: pool.name.clone(),
+            block_size: volume.block_size,
+            group,
+        };
+        self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
+        let copied = if share && kind == BackendKind::Loop { 0 } else { bytes };
+        let mut reservation = match self.reserve(pool, Want::Snapshot(kind, bytes), copied) {
+            // Looking at every extent is worth its time only where it decides.
+            Err(Error::Exhausted(_)) if share && kind == BackendKind::Loop => {
+                let fresh = self.not_kept_yet(pool, &paths.image())?;
+                self.reserve(pool, Want::Snapshot(kind, fresh), copied)?
+            }
+            reserved => reserved?,
+        };
+        let snapshot = self.store.put_snapshot(snapshot)?;
+        reservation.recorded();
+        Ok(Draft { volume, snapshot, share, bytes, _reservation: reservation })
+    }
+
+    /// The member of a cut that makes the snapshot.
+    pub(super) fn member<'a>(&self, draft: &'a Draft) -> Result<Member<'a>> {
+        Ok(Member {
+            volume: &draft.volume,
+            to: self.snapshot_paths(&draft.snapshot)?,
+            id: draft.snapshot.id.as_str(),
+            share: draft.share,
+            bytes: draft.bytes,
+        })
+    }
+
+    /// Records a snapshot whose files are durable as `ready`.
+    pub(super) fn complete(&self, snapshot: &Snapshot, created: Timestamp) -> Result<Arc<Snapshot>> {
+        // What it keeps may differ from what was there before the cut: the source was written to.
+        let bytes = self.allocated_bytes(&self.snapshot_paths(snapshot)?, snapshot.content.backend())?;
+        let ready = Snapshot { phase: Phase::Ready, created, allocated_bytes: bytes, ..snapshot.clone() };
+        let ready = self.store.put_snapshot(ready)?;
+        self.measure_again(&snapshot.pool); // it may share what others keep
+        Ok(ready)
+    }
+
+    /// Removes a snapshot's files and its record, in this order: a crash in between is finished by start-up.
+    pub(super) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        remove_files(&self.os, &self.snapshot_paths(snapshot)?, snapshot.content.backend())?;
+        self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
+        self.measure_again(&snapshot.pool);
+        Ok(())
+    }
+
+    /// The snapshots of a group, of whatever phase.
+    pub(super) fn members_of(&self, group: &GroupSnapshotId) -> Vec<Arc<Snapshot>> {
+        let all = self.store.snapshots();
+        all.into_iter().filter(|snapshot| snapshot.group.as_ref() == Some(group)).collect()
+    }
+
+    /// Removes a group with all members. A group that callers know goes to `deleting` first, from which on it is gone
+    /// for them as a whole.
+    pub(super) fn remove_group(&self, group: &crate::model::GroupSnapshot) -> Result<()> {
+        if group.phase == Phase::Ready {
+            self.store.put_group(crate::model::GroupSnapshot { phase: Phase::Deleting, ..group.clone() })?;
+        }
+        for member in self.members_of(&group.id) {
+            self.remove_snapshot(&member)?;
+        }
+        // The members' records must be gone durably before that of the group is: without it they would be there again.
+        Ok(self.store.delete_group(&group.id, Durability::Lazy)?)
+    }
+}

@@ -1,0 +1,74 @@
+//! Allocated bytes of several images, those that they share counted once.
+
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use crate::error::{OsContext, Result};
+use crate::os::{Extent, Os, is_errno};
+
+/// Extents asked for at a time.
+const BATCH: usize = 1024;
+
+/// A sum over images.
+pub(super) struct Tally<'a> {
+    os: &'a Os,
+    /// The images may share blocks, so that their extents have to be looked at.
+    shares: bool,
+    own: u64,
+    /// Start and end on the disk of what has been seen of shared blocks; sorted and apart after `total`.
+    shared: Vec<(u64, u64)>,
+}
+
+impl<'a> Tally<'a> {
+    /// An empty sum.
+    pub(super) fn new(os: &'a Os, shares: bool) -> Self {
+        Tally { os, shares, own: 0, shared: Vec::new() }
+    }
+
+    /// Adds an image; nothing if it is not there, since it may be going at this moment.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn add(&mut self, image: &Path) -> Result<()> {
+        let looking = || format!("look at {}", image.display());
+        if !self.shares {
+            self.own += self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
+            return Ok(());
+        }
+        let (own, shared) = (&mut self.own, &mut self.shared);
+        each_extent(self.os, image, false, |extent| match extent.shared && extent.located {
+            true => shared.push((extent.physical, extent.physical.saturating_add(extent.length))),
+            false => *own = own.saturating_add(extent.length),
+        })
+        .doing(looking)
+    }
+
+    /// The sum so far.
+    pub(super) fn total(&mut self) -> u64 {
+        self.shared.sort_unstable();
+        self.shared.dedup_by(|next, last| {
+            let joins = next.0 <= last.1;
+            if joins {
+                last.1 = last.1.max(next.1);
+            }
+            joins
+        });
+        self.shared.iter().fold(self.own, |total, (from, to)| total.saturating_add(to - from))
+    }
+}
+
+/// Calls `see` for each extent of an image, if it is there.
+pub(super) fn each_extent(os: &Os, image: &Path, sync: bool, mut see: impl FnMut(&Extent)) -> io::Result<()> {
+    let mut at = 0;
+    loop {
+        let extents = match os.disks.extents(image, at, BATCH, sync) {
+            Err(error) if is_errno(&error, Errno::ENOENT) => return Ok(()),
+            extents => extents?,
+        };
+        let Some(last) = extents.last() else { return Ok(()) };
+        at = last.logical.saturating_add(last.length.max(1));
+        extents.iter().for_each(&mut see);
+    }
+}

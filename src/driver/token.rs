@@ -1,0 +1,40 @@
+//! The tokens of the lists: the last id of a page and a check value, so that what a caller makes up or mixes up is
+//! told from what was given out.
+
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The token for the page after the one that ends with this id.
+pub(super) fn make(id: &str) -> String {
+    format!("{id}.{:08x}", crc32fast::hash(id.as_bytes()))
+}
+
+/// The id in a token.
+///
+/// # Errors
+/// ABORTED.
+pub(super) fn parse<Id: FromStr>(text: &str) -> Result<Id> {
+    let id = text.rsplit_once('.').filter(|(id, _)| make(id) == text).and_then(|(id, _)| id.parse().ok());
+    id.ok_or_else(|| Error::BadToken(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{NodeKey, SnapshotId, VolumeId};
+
+    #[test]
+    fn only_our_tokens_are_taken() {
+        let id = VolumeId::of_name(&NodeKey::of("n"), "v");
+        let token = make(id.as_str());
+        assert_eq!(parse::<VolumeId>(&token).expect("token"), id);
+        assert!(parse::<SnapshotId>(&token).is_err(), "of another list");
+        assert!(token.len() <= 128);
+        for text in
+            ["0", "-1", "9999", "4294967295", id.as_str(), &format!("{id}.00000000"), "invalid-token", "é.ü"]
+        {
+            assert!(matches!(parse::<VolumeId>(text), Err(Error::BadToken(_))), "{text}");
+        }
+    }
+}

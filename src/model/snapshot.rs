@@ -1,0 +1,86 @@
+//! Snapshots and groups of them as the state file keeps them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Consistency, Content, GroupSnapshotId, Phase, PoolName, SnapshotId, VolumeId};
+
+/// A point in time, in nanoseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// Now, by the machine's clock.
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Whole seconds since the epoch.
+    pub fn seconds(self) -> i64 {
+        i64::try_from(self.0 / 1_000_000_000).unwrap_or(i64::MAX)
+    }
+
+    /// The nanoseconds of the second.
+    pub fn nanos(self) -> i32 {
+        i32::try_from(self.0 % 1_000_000_000).unwrap_or(0)
+    }
+}
+
+/// One snapshot. It has files of its own and outlives its source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// Its id, and its directory's name.
+    pub id: SnapshotId,
+    /// The CSI name; for a member of a group that of the group.
+    pub name: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// The volume that it is of, which may be gone.
+    pub source: VolumeId,
+    /// When it was cut.
+    pub created: Timestamp,
+    /// The size of the volume at that time in bytes: the least size of a volume restored from it.
+    pub size_bytes: u64,
+    /// The bytes that it keeps allocated, shared or not: what its pool has promised to it.
+    pub allocated_bytes: u64,
+    /// What it holds.
+    pub content: Content,
+    /// The pool that it lives in.
+    pub pool: PoolName,
+    /// Logical block size of the source's loop device, which the restored volume's must have.
+    pub block_size: u32,
+    /// The group that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupSnapshotId>,
+}
+
+impl Snapshot {
+    /// Whether its own files are whole. A member of a group is there for callers only if the group is.
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+}
+
+/// Snapshots that were cut at one point in time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupSnapshot {
+    /// Its id.
+    pub id: GroupSnapshotId,
+    /// The CSI name.
+    pub name: String,
+    /// Where it is in its life. Its members are there for callers only while it is `ready`.
+    pub phase: Phase,
+    /// When it was cut.
+    pub created: Timestamp,
+    /// The source volumes, sorted.
+    pub sources: Vec<VolumeId>,
+    /// The members, in the order of the sources.
+    pub snapshots: Vec<SnapshotId>,
+    /// How it was asked for.
+    pub consistency: Consistency,
+}

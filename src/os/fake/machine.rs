@@ -1,0 +1,86 @@
+//! What a test sets up of the machine: its disks, and what they can do.
+
+use std::io;
+use std::path::Path;
+
+use super::FakeKernel;
+use super::resolve::Last;
+use super::tree::{Backing, Filesystem, FsId};
+use super::world::{Disk, World};
+use crate::model::FsType;
+
+impl World {
+    /// The filesystem of a disk that holds this path.
+    fn disk_at(&self, path: &Path) -> (FsId, usize) {
+        let fs = self.walk(path, Last::Follow).expect("a path that is there").node.fs;
+        match self.filesystems[fs].backing {
+            Backing::Disk(disk) => (fs, disk),
+            _ => panic!("{} is on no disk", path.display()),
+        }
+    }
+
+    fn set_space(&mut self, disk: usize, total: u64, free: u64) {
+        let used = self.filesystems[self.disks[disk].filesystem].used;
+        self.disks[disk].total = total;
+        self.disks[disk].other = total.saturating_sub(free).saturating_sub(used);
+    }
+}
+
+impl FakeKernel {
+    /// Adds a disk of this size, mounted at the directory `target`, which is made, now and whenever the machine starts.
+    /// Its files can share blocks on xfs and btrfs.
+    ///
+    /// # Panics
+    /// Where something else is in the way: the test is wrong.
+    pub fn add_disk(&self, target: impl AsRef<Path>, fs_type: FsType, bytes: u64) {
+        let target = target.as_ref();
+        self.create_directories(target);
+        let mut world = self.lock();
+        let number = world.disks.len();
+        let mut filesystem = Filesystem::new(fs_type.as_str(), Backing::Disk(number));
+        filesystem.reflink = fs_type != FsType::Ext4;
+        world.filesystems.push(filesystem);
+        let filesystem = world.filesystems.len() - 1;
+        world.disks.push(Disk { total: bytes, other: 0, filesystem, target: target.to_owned() });
+        world.mount_disk(number);
+    }
+
+    /// Whether files on the disk that holds `path` can share blocks; those of `/` cannot from the start.
+    ///
+    /// # Panics
+    /// Where the path is on no disk: the test is wrong.
+    pub fn set_reflink(&self, path: impl AsRef<Path>, possible: bool) {
+        let mut world = self.lock();
+        let (fs, _) = world.disk_at(path.as_ref());
+        world.fs_mut(fs).reflink = possible;
+    }
+
+    /// The size of the disk with `/`, and how much of it is free now.
+    pub fn set_space(&self, total: u64, free: u64) {
+        self.lock().set_space(0, total, free);
+    }
+
+    /// The size of the disk that holds `path`, and how much of it is free now.
+    ///
+    /// # Panics
+    /// Where the path is on no disk: the test is wrong.
+    pub fn set_space_at(&self, path: impl AsRef<Path>, total: u64, free: u64) {
+        let mut world = self.lock();
+        let (_, disk) = world.disk_at(path.as_ref());
+        world.set_space(disk, total, free);
+    }
+
+    /// Damages the filesystem in an image, so that a check finds it.
+    ///
+    /// # Errors
+    /// Where no such file is there; EINVAL where it holds no filesystem.
+    pub fn damage(&self, image: impl AsRef<Path>) -> io::Result<()> {
+        let image = image.as_ref();
+        self.outside("damage", image, |world| {
+            let node = world.walk(image, Last::Follow)?.node;
+            let tree = world.content(node)?.image.ok_or(nix::errno::Errno::EINVAL)?;
+            world.fs_mut(tree).damaged = true;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Block devices of any kind.
+#![allow(clippy::disallowed_methods, reason = "sysfs is read for os::Disks")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat, major, minor};
+
+use super::super::{BlockDevice, errno_error};
+use super::{at, ioctl, kind_bits};
+
+/// Looks at a device. The claim is tried with O_EXCL, which on a block device needs no O_CREAT (open(2)) and fails
+/// with EBUSY where another has it; it is given up at once.
+///
+/// # Errors
+/// ENOTBLK where something else lies at the path.
+pub(super) fn block_device(path: &Path) -> io::Result<BlockDevice> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let device = open(path, flags, Mode::empty()).map_err(at("open", path))?;
+    let stat = fstat(&device).map_err(at("stat", path))?;
+    if kind_bits(&stat) != libc::S_IFBLK {
+        return Err(errno_error(Errno::ENOTBLK, format_args!("look at {}", path.display())));
+    }
+    let bytes = ioctl::device_size(&device).map_err(at("get the size of", path))?;
+    let held = match open(path, flags | OFlag::O_EXCL, Mode::empty()) {
+        Ok(_) => false,
+        Err(Errno::EBUSY) => true,
+        Err(errno) => return Err(at("claim", path)(errno)),
+    };
+    Ok(BlockDevice { rdev: stat.st_rdev, bytes, held, partitioned: is_partitioned(stat.st_rdev)? })
+}
+
+/// Whether sysfs shows partitions of the device: directories in its own that have a file `partition`
+/// (Documentation/ABI/stable/sysfs-block).
+fn is_partitioned(rdev: u64) -> io::Result<bool> {
+    let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)));
+    for entry in std::fs::read_dir(&directory).map_err(at("list", &directory))? {
+        let child = entry.map_err(at("list", &directory))?.path();
+        if child.join("partition").symlink_metadata().is_ok() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,69 @@
+//! How a copy tells how far it is, and why it stopped.
+
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::super::super::errno_error;
+
+/// `progress` is called at least this often.
+const REPORT_BYTES: u64 = 16 << 20;
+const REPORT_ENTRIES: u32 = 1000;
+
+/// Why a copy stopped, before it is known at which path.
+pub(super) enum Fault {
+    /// A system call, and its error.
+    Call(&'static str, Errno),
+    /// What `progress` has answered.
+    Caller(io::Error),
+}
+
+/// For `map_err`: names the call.
+pub(super) fn call(name: &'static str) -> impl Fn(Errno) -> Fault {
+    move |errno| Fault::Call(name, errno)
+}
+
+impl Fault {
+    pub(super) fn at(self, path: &Path) -> io::Error {
+        match self {
+            Fault::Call(call, errno) => errno_error(errno, format_args!("{call} {}", path.display())),
+            Fault::Caller(error) => error,
+        }
+    }
+}
+
+/// An error of rustix as one of nix.
+pub(super) fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+/// What `progress` is told, and when.
+pub(super) struct Report<'a> {
+    progress: &'a mut dyn FnMut(u64) -> io::Result<()>,
+    bytes: u64,
+    /// The bytes that it was told last, and the entries since.
+    reported: u64,
+    entries: u32,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(progress: &'a mut dyn FnMut(u64) -> io::Result<()>) -> Self {
+        Report { progress, bytes: 0, reported: 0, entries: 0 }
+    }
+
+    pub(super) fn now(&mut self) -> Result<(), Fault> {
+        (self.reported, self.entries) = (self.bytes, 0);
+        (self.progress)(self.bytes).map_err(Fault::Caller)
+    }
+
+    pub(super) fn bytes(&mut self, count: u64) -> Result<(), Fault> {
+        self.bytes = self.bytes.saturating_add(count);
+        if self.bytes - self.reported >= REPORT_BYTES { self.now() } else { Ok(()) }
+    }
+
+    pub(super) fn entry(&mut self) -> Result<(), Fault> {
+        self.entries += 1;
+        if self.entries >= REPORT_ENTRIES { self.now() } else { Ok(()) }
+    }
+}

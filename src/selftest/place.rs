@@ -1,0 +1,168 @@
+//! A volume, and the paths at which a pod would have it. After each call comes a look at the machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::client::Volume;
+use super::data::{Data, length};
+use super::life::{Done, Failure, World};
+use crate::config::Check;
+
+/// What is written, where the volume is not too small for it.
+const WRITTEN: u64 = 16 << 20;
+
+/// One volume in its place.
+pub(super) struct Place {
+    world: World,
+    check: Check,
+    /// Its own directory in the workspace; kubelet makes the parents of the paths.
+    directory: PathBuf,
+    staging: PathBuf,
+    /// Where the pod has it.
+    pub(super) target: PathBuf,
+    volume: Option<Volume>,
+    /// Tells what it holds, see [`Data`].
+    pub(super) seed: u64,
+}
+
+impl Place {
+    /// One without a volume.
+    pub(super) fn new(world: &World, check: Check, name: &str, seed: u64) -> Self {
+        let directory = world.workspace.path().join(name);
+        let (staging, target) = (directory.join("staging"), directory.join("pod"));
+        Place { world: world.clone(), check, directory, staging, target, volume: None, seed }
+    }
+
+    /// Makes the directory of the paths.
+    pub(super) fn prepare(&self) -> Done {
+        Ok(self.world.os.disks.create_directory(&self.directory, 0o700)?)
+    }
+
+    /// The volume that was put here.
+    pub(super) fn volume(&self) -> Result<&Volume, Failure> {
+        self.volume.as_ref().ok_or_else(|| Failure::wrong("there is no volume"))
+    }
+
+    /// Puts a new volume here.
+    pub(super) fn take(&mut self, volume: Volume, wanted: u64) -> Done {
+        let (bytes, files) = (volume.bytes, self.files(&volume));
+        self.volume = Some(volume);
+        if self.check != Check::Directory && bytes < wanted {
+            return Err(Failure::wrong(format_args!("the volume has {bytes} bytes only")));
+        }
+        self.world.there(&files)
+    }
+
+    /// It has grown.
+    pub(super) fn grown(&mut self, bytes: u64) {
+        if let Some(volume) = &mut self.volume {
+            volume.bytes = bytes;
+        }
+    }
+
+    /// Where the driver keeps it.
+    fn files(&self, volume: &Volume) -> PathBuf {
+        self.world.workspace.path().join("data/volumes").join(&volume.id)
+    }
+
+    /// NodeStageVolume.
+    pub(super) async fn stage(&self) -> Done {
+        // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
+        self.world.os.disks.create_directory(&self.staging, 0o750)?;
+        self.world.client.stage(self.volume()?, &self.staging).await?;
+        match self.check == Check::Block || self.world.workspace.is_mounted(&self.staging)? {
+            true => Ok(()),
+            false => Err(Failure::wrong("nothing is mounted at the staging path")),
+        }
+    }
+
+    /// NodePublishVolume.
+    pub(super) async fn publish(&self) -> Done {
+        self.world.client.publish(self.volume()?, &self.staging, &self.target).await?;
+        match self.world.workspace.is_mounted(&self.target)? {
+            true => Ok(()),
+            false => Err(Failure::wrong("nothing is mounted at the target path")),
+        }
+    }
+
+    /// Bytes that are written: at most an eighth of the volume.
+    pub(super) fn written(&self) -> u64 {
+        WRITTEN.min(self.world.size / 8 / 4096 * 4096)
+    }
+
+    /// Works on the volume's data as a pod does.
+    pub(super) async fn with_data(&self, work: fn(&Data) -> io::Result<()>) -> Done {
+        let device = self.check == Check::Block;
+        let path = if device { self.target.clone() } else { self.target.join("data") };
+        let data = Data { path, device, seed: self.seed, len: self.written() };
+        match tokio::task::spawn_blocking(move || work(&data)).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(Failure::wrong("the selftest met a bug")),
+        }
+    }
+
+    /// The size that a pod sees.
+    pub(super) fn size(&self) -> io::Result<u64> {
+        match self.check {
+            Check::Block => length(&self.target),
+            _ => self.world.os.disks.space(&self.target).map(|space| space.total),
+        }
+    }
+
+    /// NodeUnpublishVolume.
+    pub(super) async fn unpublish(&self) -> Done {
+        self.world.client.unpublish(self.volume()?, &self.target).await?;
+        self.world.gone(&self.target)
+    }
+
+    /// NodeUnstageVolume.
+    pub(super) async fn unstage(&self) -> Done {
+        self.world.client.unstage(self.volume()?, &self.staging).await?;
+        if self.world.workspace.is_mounted(&self.staging)? {
+            return Err(Failure::wrong("the staging path is still mounted"));
+        }
+        Ok(self.world.os.disks.remove_directory(&self.staging)?)
+    }
+
+    /// DeleteVolume.
+    pub(super) async fn delete(&mut self) -> Done {
+        let volume = self.volume()?;
+        let files = self.files(volume);
+        self.world.client.delete(volume).await?;
+        self.world.gone(&files)?;
+        match self.world.workspace.attached(&files).join(", ") {
+            names if names.is_empty() => {
+                self.volume = None;
+                Ok(())
+            }
+            names => Err(Failure::wrong(format_args!("{names} is still attached"))),
+        }
+    }
+
+    /// After a failure: backwards, as far as the driver goes along. What it leaves is swept up at the end.
+    pub(super) async fn undo(&self) {
+        let Some(volume) = &self.volume else { return };
+        let client = &self.world.client;
+        let _ = client.unpublish(volume, &self.target).await;
+        let _ = client.unstage(volume, &self.staging).await;
+        let _ = client.delete(volume).await;
+    }
+}
+
+impl World {
+    /// Something has to be there.
+    pub(super) fn there(&self, path: &Path) -> Done {
+        match self.os.disks.stat(path)? {
+            Some(_) => Ok(()),
+            None => Err(Failure::wrong(format_args!("{} is missing", path.display()))),
+        }
+    }
+
+    /// Nothing may be there.
+    pub(super) fn gone(&self, path: &Path) -> Done {
+        match self.os.disks.stat(path)? {
+            None => Ok(()),
+            Some(_) => Err(Failure::wrong(format_args!("{} is still there", path.display()))),
+        }
+    }
+}

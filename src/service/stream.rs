@@ -1,0 +1,166 @@
+//! An answer of many messages: the use case makes them one after the other on the blocking pool, and waits where
+//! the caller reads more slowly than it makes them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::{ready_to_serve, spawn_blocking, status_of};
+use crate::driver::Driver;
+use crate::error::Result;
+
+/// How many messages wait for the caller, beside those in the connection's own buffers. Each may hold thousands of
+/// ranges.
+const AHEAD: usize = 2;
+
+/// The stream of an answer, as tonic wants it.
+pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Takes a message; `false` once nobody listens any more.
+pub(crate) type Emit<'a, T> = &'a mut dyn FnMut(T) -> bool;
+
+/// Runs a use case on the blocking pool, in the span of the RPC, and streams what it emits. Its error ends the
+/// stream, whether messages went before it or not. It ends by itself soon after its caller has gone, since it is
+/// told so by the next message.
+pub(super) fn run<T, M, F>(driver: &Arc<Driver>, encode: fn(T) -> M, work: F) -> Result<Messages<M>, Status>
+where
+    F: FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send + 'static,
+    T: Send + 'static,
+    M: 'static,
+{
+    ready_to_serve(driver)?;
+    let driver = Arc::clone(driver);
+    Ok(Box::pin(stream(encode, move |emit| work(&driver, emit))))
+}
+
+/// The same for any work.
+pub(crate) fn stream<T, M, F>(encode: fn(T) -> M, work: F) -> Streamed<T, M>
+where
+    F: FnOnce(Emit<'_, T>) -> Result<()> + Send + 'static,
+    T: Send + 'static,
+{
+    let (sender, messages) = mpsc::channel(AHEAD);
+    let work = spawn_blocking(move || work(&mut |message| sender.blocking_send(message).is_ok()));
+    Streamed { messages, work: Some(work), encode }
+}
+
+/// What a piece of work emits, and then how it ended.
+pub(crate) struct Streamed<T, M> {
+    messages: mpsc::Receiver<T>,
+    /// `None` once its end was told.
+    work: Option<JoinHandle<Result<()>>>,
+    encode: fn(T) -> M,
+}
+
+impl<T, M> Stream for Streamed<T, M> {
+    type Item = Result<M, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(message) = ready!(self.messages.poll_recv(cx)) {
+            return Poll::Ready(Some(Ok((self.encode)(message))));
+        }
+        // The channel is closed by the end of the work, also by its panic: only the work itself knows which, and an
+        // end without an error means that everything was sent (csi.proto, GetMetadataAllocatedResponse).
+        let Some(work) = &mut self.work else {
+            return Poll::Ready(None);
+        };
+        let ended = ready!(Pin::new(work).poll(cx));
+        self.work = None;
+        Poll::Ready(status_of(ended).err().map(Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use tokio_stream::StreamExt;
+    use tonic::Code;
+
+    use super::*;
+    use crate::error::Error;
+
+    /// What a caller that reads to the end gets.
+    fn read<F>(work: F) -> (Vec<String>, Option<Status>)
+    where
+        F: FnOnce(Emit<'_, u32>) -> Result<()> + Send + 'static,
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        runtime.block_on(async {
+            let mut messages = stream(|number: u32| number.to_string(), work);
+            let (mut got, mut end) = (Vec::new(), None);
+            while let Some(message) = messages.next().await {
+                assert!(end.is_none(), "an error is the last that comes");
+                match message {
+                    Ok(message) => got.push(message),
+                    Err(status) => end = Some(status),
+                }
+            }
+            assert!(messages.next().await.is_none(), "the end is the end");
+            (got, end)
+        })
+    }
+
+    #[test]
+    fn every_message_comes_in_order() {
+        let (got, end) = read(|emit| {
+            assert!((0..100).all(&mut *emit));
+            Ok(())
+        });
+        assert!(end.is_none(), "{end:?}");
+        assert_eq!(got, (0..100).map(|number| number.to_string()).collect::<Vec<_>>());
+        assert!(matches!(read(|_| Ok(())), (got, None) if got.is_empty()));
+    }
+
+    #[test]
+    fn an_error_ends_the_stream_wherever_it_comes() {
+        for before in [0, 1, 50] {
+            let (got, end) = read(move |emit| {
+                assert!((0..before).all(&mut *emit));
+                Err(Error::OutOfRange("too far".to_owned()))
+            });
+            let end = end.expect("status");
+            assert_eq!(
+                (got.len(), end.code(), end.message()),
+                (before as usize, Code::OutOfRange, "too far")
+            );
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_middle_is_internal_and_says_nothing() {
+        let (got, end) = read(|emit| {
+            emit(1);
+            panic!("CANARY")
+        });
+        let end = end.expect("a stream that was cut off must not look whole");
+        assert_eq!((got.len(), end.code()), (1, Code::Internal));
+        assert!(!end.message().is_empty() && !end.message().contains("CANARY"));
+    }
+
+    #[test]
+    fn work_ends_when_its_caller_has_gone() {
+        let (ended, has_ended) = channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        runtime.block_on(async {
+            let mut messages = stream(
+                |number: u32| number,
+                move |emit| {
+                    // Without end, were it not for the caller; blocked most of the time, as nobody reads.
+                    let sent = (0..).take_while(|number| emit(*number)).count();
+                    ended.send(sent).ok();
+                    Ok(())
+                },
+            );
+            assert!(matches!(messages.next().await, Some(Ok(0))));
+        });
+        let sent = has_ended.recv_timeout(Duration::from_secs(10)).expect("ended");
+        assert!(sent <= 1 + AHEAD + 1, "{sent} messages were made for a caller that read one");
+    }
+}

@@ -1,0 +1,123 @@
+//! How a copy of a volume in use is taken: `freeze` and `freezeTimeout` of a VolumeSnapshotClass, a
+//! VolumeGroupSnapshotClass, or, for clones, a StorageClass.
+
+use std::collections::HashMap;
+
+use super::keys::{Given, YES_NO};
+use crate::model::Consistency;
+
+pub(super) const FREEZE: &str = "freeze";
+pub(super) const FREEZE_TIMEOUT: &str = "freezeTimeout";
+
+/// What a VolumeSnapshotClass and a VolumeGroupSnapshotClass can set.
+const KEYS: [&str; 2] = [FREEZE, FREEZE_TIMEOUT];
+/// Shortest `freezeTimeout` in milliseconds: less would fail under any load.
+const SHORTEST_MS: u64 = 100;
+/// Longest `freezeTimeout` in milliseconds: whoever writes to a frozen filesystem hangs.
+const LONGEST_MS: u64 = 300_000;
+
+/// `parameters` of CreateSnapshot and CreateVolumeGroupSnapshot. The error says what to change.
+pub(super) fn snapshot_class(parameters: &HashMap<String, String>) -> Result<Consistency, String> {
+    let given = Given::new("parameter", parameters);
+    given.only(&KEYS)?;
+    of(&given)
+}
+
+/// The two keys among others.
+pub(super) fn of(given: &Given<'_>) -> Result<Consistency, String> {
+    let default = Consistency::default();
+    let freeze = given.choose(FREEZE, &YES_NO)?.unwrap_or(default.freeze);
+    let freeze_timeout_ms = match given.get(FREEZE_TIMEOUT) {
+        Some(text) => milliseconds(text).ok_or_else(|| {
+            format!(
+                "{} {FREEZE_TIMEOUT} is {text:?}; write a whole number with ms, s or m from 100ms to 5m, such as 30s",
+                given.kind
+            )
+        })?,
+        None => default.freeze_timeout_ms,
+    };
+    Ok(Consistency { freeze, freeze_timeout_ms })
+}
+
+/// A duration within the limits.
+fn milliseconds(text: &str) -> Option<u64> {
+    let (count, unit) = text.split_at_checked(text.find(|c: char| !c.is_ascii_digit())?)?;
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    let ms = count.parse::<u64>().ok()?.checked_mul(unit_ms)?;
+    (SHORTEST_MS..=LONGEST_MS).contains(&ms).then_some(ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::map;
+    use super::*;
+
+    #[test]
+    fn defaults_and_every_key() {
+        assert_eq!(snapshot_class(&map(&[])), Ok(Consistency { freeze: true, freeze_timeout_ms: 30_000 }));
+        let all = map(&[
+            ("freeze", "false"),
+            ("freezeTimeout", "2m"),
+            ("csi.storage.k8s.io/snapshotter-secret-name", "x"),
+        ]);
+        assert_eq!(snapshot_class(&all), Ok(Consistency { freeze: false, freeze_timeout_ms: 120_000 }));
+    }
+
+    #[test]
+    fn durations() {
+        for (text, want) in [
+            ("100ms", 100),
+            ("500ms", 500),
+            ("1s", 1_000),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("300s", 300_000),
+        ] {
+            assert_eq!(milliseconds(text), Some(want), "{text}");
+        }
+        for text in [
+            "",
+            "30",
+            "s",
+            "99ms",
+            "0s",
+            "6m",
+            "301s",
+            "1h",
+            "1.5s",
+            "-1s",
+            "+1s",
+            " 1s",
+            "1 s",
+            "1S",
+            "1s1s",
+            "1m30s",
+            "18446744073709551615m",
+            "99999999999999999999s",
+            "١s",
+            "é",
+        ] {
+            assert_eq!(milliseconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let reason = |entry| snapshot_class(&map(&[entry])).expect_err("refused");
+        let timeout = reason(("freezeTimeout", "1h"));
+        assert!(timeout.contains("freezeTimeout is \"1h\"") && timeout.contains("100ms to 5m"), "{timeout}");
+        assert!(reason(("freeze", "no")).contains("freeze is \"no\"; write true or false"));
+        for key in ["discard", "pool", "Freeze", "timeout"] {
+            let unknown = reason((key, "true"));
+            assert!(
+                unknown.contains(&format!("{key:?} is not known; there are freeze, freezeTimeout")),
+                "{unknown}"
+            );
+        }
+    }
+}

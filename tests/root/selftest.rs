@@ -1,0 +1,76 @@
+//! `hostloop selftest` as people run it: what it prints, and that it leaves nothing, however it ends.
+
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::harness::process::{BINARY, command};
+use crate::harness::{eventually, kernel, require_machine, text};
+
+fn selftest(dir: &Path, only: &[&str]) -> Child {
+    let mut command = command(BINARY);
+    command.args(["selftest", "--size", "64Mi", "--dir", text(dir)]);
+    only.iter().for_each(|kind| {
+        command.args(["--only", kind]);
+    });
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts")
+}
+
+fn directory() -> tempfile::TempDir {
+    require_machine();
+    tempfile::Builder::new().prefix("hostloop-root-").tempdir_in("/var/tmp").expect("tempdir")
+}
+
+fn nothing_is_left(dir: &Path) {
+    let dir = dir.canonicalize().expect("path");
+    assert_eq!(std::fs::read_dir(&dir).expect("list").count(), 0, "files are left");
+    assert!(kernel::mounts(&dir).is_empty(), "mounts are left");
+    eventually("no loop device is left", || kernel::loops(&dir).is_empty());
+}
+
+#[test]
+fn volumes_and_their_copies_are_read_back_and_nothing_is_left() {
+    let dir = directory();
+    let done = selftest(dir.path(), &["ext4", "block", "directory"]).wait_with_output().expect("wait");
+    let said = String::from_utf8(done.stdout).expect("text");
+    assert!(done.status.success() && said.ends_with("selftest passed\n"), "{said}");
+    let row = |name: &str| {
+        let of = |line: &&str| line.strip_prefix(' ').is_some_and(|line| line.starts_with(name));
+        said.lines().find(of).unwrap_or_else(|| panic!("no row {name}: {said}"))
+    };
+    for step in ["snapshot", "restore", "clone", "read copies"] {
+        let times = row(step)[step.len() + 1..].split_whitespace();
+        let all: Vec<f64> = times.map(|ms| ms.parse().expect("milliseconds")).collect();
+        assert!(all.len() == 3 && all.iter().all(|ms| *ms > 0.0), "{said}");
+    }
+    assert!(said.contains("- a snapshot of the volume in use, restored, holds what was written"), "{said}");
+    nothing_is_left(dir.path());
+}
+
+/// The volume and its two copies are there when it is interrupted, one of them half made.
+#[test]
+fn interrupted_among_its_copies_it_leaves_nothing() {
+    let dir = directory();
+    let mut child = selftest(dir.path(), &["ext4"]);
+    let (mut said, mut out) = (String::new(), BufReader::new(child.stdout.take().expect("stdout")));
+    while !said.ends_with("clone · ") {
+        let mut byte = [0];
+        // Byte by byte and lossy: only the ASCII in front of the dot matters.
+        assert_eq!(out.read(&mut byte).expect("read"), 1, "it ended before its copies: {said}");
+        match byte[0] {
+            0xc2 => {}
+            0xb7 => said.push('·'),
+            other => said.push(char::from(other)),
+        }
+    }
+    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), Signal::SIGINT).expect("kill");
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).expect("read");
+    let rest = String::from_utf8_lossy(&rest);
+    assert_eq!(child.wait().expect("wait").code(), Some(1), "{said}{rest}");
+    assert!(rest.ends_with("selftest interrupted\n") && !rest.contains("left behind:"), "{said}{rest}");
+    nothing_is_left(dir.path());
+}
