@@ -60,6 +60,7 @@ test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
 	tests/vm/root os_contract:: life:: thick::
+	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
 
 bench: ## Measure a volume's life and its copies (root, 20 GiB free)
