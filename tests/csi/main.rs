@@ -30,6 +30,7 @@ mod life;
 mod limits;
 mod list_snapshots;
 mod list_volumes;
+mod long_copies;
 mod managed_pools;
 mod metadata;
 mod modify_volume;

@@ -46,7 +46,7 @@ struct Only {
     found: fn(&str) -> bool,
 }
 
-const ONLY: [Only; 6] = [
+const ONLY: [Only; 7] = [
     Only {
         what: "tonic",
         places: &["server/", "service/", "wire/", "cluster/", "selftest", "app.rs", "app/", "main.rs"],
@@ -64,6 +64,7 @@ const ONLY: [Only; 6] = [
         places: &["os/", "server/socket.rs"],
         found: |line| crate_is_used(line, "libc"),
     },
+    Only { what: "rustix", places: &["os/"], found: |line| crate_is_used(line, "rustix") },
     Only {
         what: "unsafe",
         places: &["os/linux/ioctl.rs"],
@@ -163,6 +164,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("driver/x.rs", "use nix::unistd::getpid;", "nix (but"),
     ("driver/x.rs", "use nix::{errno::Errno, unistd};", "nix (but"),
     ("server/x.rs", "use libc::O_PATH;", "libc"),
+    ("driver/x.rs", "use rustix::fs::openat;", "rustix: only in os/"),
     ("os/linux/mounts.rs", "unsafe { x() }", "unsafe: only in os/linux/ioctl.rs"),
     ("os/linux/mounts.rs", "use std::process::Command;", "child processes"),
     ("driver/x.rs", "use tokio::process::{Child, Command};", "child processes"),

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::MutexGuard;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -55,6 +56,10 @@ pub(super) struct Seam {
     taken: u64,
     /// Plans by the value of `taken` at their step.
     plans: Vec<(u64, Plan)>,
+    /// Steps of this name wait.
+    held: Option<&'static str>,
+    /// So many do.
+    waiting: usize,
 }
 
 impl Seam {
@@ -96,6 +101,22 @@ impl FakeKernel {
         self.lock().seam.plan(n, Plan::Fail(errno));
     }
 
+    /// Steps of this name wait from now on, as if they took long, until [`release`](Self::release) or the end of their
+    /// process.
+    pub fn hold(&self, name: &'static str) {
+        self.lock().seam.held = Some(name);
+    }
+
+    /// How many steps wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().seam.waiting
+    }
+
+    /// Steps go on.
+    pub fn release(&self) {
+        self.lock().seam.held = None;
+    }
+
     /// Drops what [`kill_at`](Self::kill_at) and [`fail_at`](Self::fail_at) have planned.
     pub fn clear_plans(&self) {
         self.lock().seam.clear_plans();
@@ -111,7 +132,7 @@ impl Process {
         effect: impl FnOnce(&mut World, Effect) -> Outcome<T>,
     ) -> std::io::Result<T> {
         let context = || format!("{name} {subject}");
-        let mut world = self.alive().map_err(|errno| errno_error(errno, context()))?;
+        let mut world = self.alive_for(name).map_err(|errno| errno_error(errno, context()))?;
         let outcome = match world.seam.take(name, subject.to_string()) {
             None => effect(&mut world, Effect::Whole),
             Some(Plan::Fail(errno)) => Err(errno),
@@ -151,6 +172,23 @@ impl Process {
     ) -> std::io::Result<T> {
         let outcome = self.alive().and_then(|world| look(&world));
         outcome.map_err(|errno| errno_error(errno, format!("{name} {subject}")))
+    }
+
+    /// [`alive`](Self::alive), once steps of this name are not held.
+    fn alive_for(&self, name: &'static str) -> Outcome<MutexGuard<'_, World>> {
+        let mut world = self.alive()?;
+        if world.seam.held != Some(name) {
+            return Ok(world);
+        }
+        world.seam.waiting += 1;
+        while world.seam.held == Some(name) && world.alive.contains(&self.generation) {
+            drop(world);
+            std::thread::sleep(Duration::from_millis(1));
+            world = self.kernel.lock();
+        }
+        world.seam.waiting -= 1;
+        drop(world);
+        self.alive()
     }
 
     /// The world, if this process still lives in it.
