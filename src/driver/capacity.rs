@@ -1,10 +1,10 @@
 //! How much a pool can still promise.
 //!
-//! A pool can give `P` bytes: what is free now, less the reserve, plus what its volumes
-//! and snapshots have allocated already, blocks that several share counted once. Of these, thick volumes own their
-//! full size `T`, and snapshots what they keep allocated, `S`, blocks that several snapshots share counted once, but
-//! also where a volume has them too: once that is written to, it needs blocks of its own. Thin volumes may be promised `R` times the rest, where `R` is the pool's
-//! over-commit ratio, and have been promised `N`. So there is room for
+//! A pool can give `P` bytes: what is free now, less the reserve, plus what its volumes and snapshots have allocated
+//! already, blocks that several share counted once. Of these, thick volumes own their full size `T`, and snapshots what
+//! they keep allocated, `S`, blocks that several snapshots share counted once, but also where a volume has them too:
+//! once that is written to, it needs blocks of its own. Thin volumes may be promised `R` times the rest, where `R` is
+//! the pool's over-commit ratio, and have been promised `N`. So there is room for
 //!
 //! - a thin volume of `R × (P − T − S) − N` bytes;
 //! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;

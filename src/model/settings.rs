@@ -95,7 +95,8 @@ pub struct Settings {
     pub pools: Vec<PoolSettings>,
     /// Serve ControllerPublishVolume and ControllerUnpublishVolume.
     pub attach: bool,
-    /// At most so many volumes attached to a node, as NodeGetInfo reports and ControllerPublishVolume enforces; 0 for no limit.
+    /// At most so many volumes attached to a node, as NodeGetInfo reports and ControllerPublishVolume enforces; 0 for
+    /// no limit.
     pub max_volumes_per_node: u32,
     /// The largest size of a volume in bytes.
     pub max_volume_bytes: u64,

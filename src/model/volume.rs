@@ -137,7 +137,8 @@ impl Volume {
         self.phase == Phase::Ready
     }
 
-    /// CSI `volume_context`: fixed for life, so without what ControllerModifyVolume changes, the same in every answer, and checked when a caller sends it back.
+    /// CSI `volume_context`: fixed for life, so without what ControllerModifyVolume changes, the same in every answer,
+    /// and checked when a caller sends it back.
     pub fn context(&self) -> BTreeMap<String, String> {
         let parameters = &self.parameters;
         [("backend", parameters.backend.as_str()), ("pool", parameters.pool.as_str())]

@@ -275,10 +275,10 @@ pub trait Mounts: Send + Sync {
     fn unmount(&self, target: &Path) -> io::Result<()>;
     /// Freezes the filesystem that is mounted at `mount_point` (FIFREEZE, after a syncfs(2) without the freeze): it is
     /// on its device in a consistent state, and whoever writes to it waits, through whichever mount. It thaws when the
-    /// value is dropped, when `limit` has passed, and when this process ends, however it ends: a helper process sees
-    /// to that. Only what ends both at once leaves it frozen: the end of a container, and any death of this process
-    /// where it is the first of its PID namespace (pid_namespaces(7)). See [`thaw`](Mounts::thaw). While it is frozen, the mount is busy. The filesystem must not be one that this process
-    /// writes to.
+    /// value is dropped, when `limit` has passed, and when this process ends, however it ends: a helper process sees to
+    /// that. Only what ends both at once leaves it frozen: the end of a container, and any death of this process where
+    /// it is the first of its PID namespace (pid_namespaces(7)). See [`thaw`](Mounts::thaw). While it is frozen, the
+    /// mount is busy. The filesystem must not be one that this process writes to.
     ///
     /// # Errors
     /// EBUSY where it is frozen already: it stays so. EOPNOTSUPP where the filesystem cannot be frozen, EINVAL where

@@ -1,5 +1,6 @@
-//! `hostloop selftest`: looks at the machine, then starts a driver of its own and leads a volume of each kind
-//! through its whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing of its insides.
+//! `hostloop selftest`: looks at the machine, then starts a driver of its own and leads a volume of each kind through
+//! its whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing
+//! of its insides.
 //!
 //! [`run`] is the place to start reading. Everything happens in a directory of its own, the `workspace`, which
 //! is swept whatever the end: success, a failure, a panic, or Ctrl-C. The first Ctrl-C lets the present step

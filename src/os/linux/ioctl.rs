@@ -260,7 +260,8 @@ pub(super) fn thaw(file: impl AsFd) -> nix::Result<()> {
 }
 
 /// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_attributes` lies at 0x08 and
-/// `stx_attributes_mask` at 0x38, both with 64 bits, `stx_dio_offset_align` at 0x9c (linux/stat.h). libc's own struct lacks the field for some targets.
+/// `stx_attributes_mask` at 0x38, both with 64 bits, `stx_dio_offset_align` at 0x9c (linux/stat.h). libc's own struct
+/// lacks the field for some targets.
 #[repr(C, align(8))]
 struct Statx([u32; 64]);
 
