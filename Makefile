@@ -12,10 +12,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy e2e-local bench doc clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the driver, release profile
 	@echo '==> build'
@@ -44,9 +44,9 @@ test-unit: ## Test the parts, the protocol file and the layering
 	@echo '==> test-unit'
 	$(TEST) --lib --bins --test protocol --test layers
 
-test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step
+test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
-	$(TEST) --test contract --test csi
+	$(TEST) --test contract --test csi --test cluster
 
 test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'
@@ -62,6 +62,15 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/root os_contract:: life:: thick::
 	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
+
+# A release binary that is there has its flags compared with the manifests' arguments.
+test-deploy: ## Check the chart and the manifests of deploy/ (Go; builds helm once, no cluster)
+	@echo '==> test-deploy'
+	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
+
+e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
+	@echo '==> e2e-local'
+	KEEP='$(KEEP)' tests/e2e/local $(CASES)
 
 bench: ## Measure a volume's life and its copies (root, 20 GiB free)
 	@echo '==> bench'

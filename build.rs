@@ -1,7 +1,9 @@
-//! Compiles `proto/csi/v1/csi.proto` without protoc.
+//! Compiles `proto/csi/v1/csi.proto`, `proto/hostloop/v1/peer.proto` and
+//! `proto/pluginregistration/v1/registration.proto` without protoc.
 //!
 //! Leaves in `OUT_DIR`:
-//! - `csi.v1.rs`: messages, clients and servers;
+//! - `csi.v1.rs`, `hostloop.v1.rs` and `pluginregistration.rs`: messages, clients and servers;
+//! - `methods.rs`: the names of all methods that can be called from outside;
 //! - `csi_redacted.rs`: `Debug` for the messages that must not be printed;
 //! - `csi_descriptor.bin`: the encoded `FileDescriptorSet`, imports and custom
 //!   options included, for reading options such as `csi_secret` at run time.
@@ -22,6 +24,10 @@ use protox::prost_reflect::{DescriptorPool, MessageDescriptor, Value};
 const PROTO_ROOT: &str = "proto";
 const PROTO_FILE: &str = "csi/v1/csi.proto";
 const PACKAGE: &str = "csi.v1";
+/// The protocol between processes of hostloop; nothing in it is secret.
+const PEER_FILE: &str = "hostloop/v1/peer.proto";
+/// How kubelet gets to know a plugin; nothing in it is secret.
+const REGISTRATION_FILE: &str = "pluginregistration/v1/registration.proto";
 
 /// Messages without a `csi_secret` field that are kept out of logs all the
 /// same: mount flags may hold credentials, but the protocol does not mark them.
@@ -51,7 +57,34 @@ fn main() -> Result<(), Box<dyn Error>> {
         .generate_default_stubs(true)
         .skip_debug(secret.iter().map(|m| format!(".{}", m.full_name())))
         .compile_fds(compiler.file_descriptor_set())?;
+
+    let peer = compile_plain(PEER_FILE)?;
+    compile_plain(REGISTRATION_FILE)?;
+    fs::write(out_dir.join("methods.rs"), method_names(&[compiler.descriptor_pool(), peer])?)?;
     Ok(())
+}
+
+/// Compiles a file in which nothing is secret.
+fn compile_plain(file: &str) -> Result<DescriptorPool, Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={PROTO_ROOT}/{file}");
+    let mut compiler = Compiler::new([PROTO_ROOT])?;
+    compiler.include_imports(true).include_source_info(true).open_file(file)?;
+    tonic_prost_build::configure()
+        .generate_default_stubs(true)
+        .compile_fds(compiler.file_descriptor_set())?;
+    Ok(compiler.descriptor_pool())
+}
+
+/// Rust source of a slice with `SERVICE/METHOD` for every method.
+fn method_names(pools: &[DescriptorPool]) -> Result<String, std::fmt::Error> {
+    let mut source = String::from("&[\n");
+    for service in pools.iter().flat_map(DescriptorPool::services) {
+        for method in service.methods() {
+            writeln!(source, "    \"{}/{}\",", service.full_name(), method.name())?;
+        }
+    }
+    source.push(']');
+    Ok(source)
 }
 
 /// The messages that must not be printed: those with a field marked

@@ -1,28 +1,37 @@
 //! The composition root: everything is constructed here and handed down.
 //!
 //! [`run`] is the life of the driver in order: take the data directory, open the state, listen, serve, recover,
-//! stop.
+//! stop. A controller has nothing to open: it begins to look for its nodes, listens and serves.
 
 mod checks;
+mod controller;
+mod node;
+mod operation;
 #[cfg(test)]
 #[cfg(feature = "fake-os")]
 mod tests;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tonic::service::Routes;
 
-use crate::config::{Config, ServerConfig};
+use crate::cluster::tls::TlsError;
+use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
+use crate::metrics::Health;
 use crate::model::Settings;
 use crate::os::{Os, linux};
-use crate::server::{self, BindError, Endpoint, Listener, Stop, Stopped};
+use crate::register::RegisterError;
+use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
-    ControllerService, GroupControllerService, IdentityService, NodeService, SnapshotMetadataService,
+    ControllerService, GroupControllerService, IdentityService, NodeService, PeerService,
+    SnapshotMetadataService,
 };
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store, StoreError};
@@ -31,8 +40,14 @@ use crate::wire::csi::group_controller_server::GroupControllerServer;
 use crate::wire::csi::identity_server::IdentityServer;
 use crate::wire::csi::node_server::NodeServer;
 use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
+use crate::wire::peer::peer_server::PeerServer;
 
 pub use self::checks::DataDir;
+pub use self::controller::run_controller;
+pub use self::node::run_node;
+
+/// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
+pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
 
 /// Enough for threads without work to end.
 const LEAST_LEFT: Duration = Duration::from_millis(250);
@@ -98,12 +113,45 @@ pub enum StartError {
     /// The driver cannot be reached.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Metrics cannot be served.
+    #[error("listen on {address}: {source} (--metrics-listen)")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// kubelet cannot be told of the driver, or does not want it.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
     /// The state file cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A pool cannot be used.
     #[error("{0}")]
     Pools(crate::error::Error),
+    /// The nodes cannot be looked for.
+    #[error("{0}")]
+    Discovery(String),
+    /// The certificates cannot be used.
+    #[error("--tls-dir {0}")]
+    Tls(#[from] TlsError),
+    /// They are another node's.
+    #[error("--tls-dir {}: {problem}", dir.display())]
+    Certificate {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Controllers cannot reach the node.
+    #[error("listen on {address}: {source} (--peer-listen)")]
+    PeerListen {
+        /// Where.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The process is not as it should be.
     #[error("{0}")]
     Process(String),
@@ -111,8 +159,14 @@ pub enum StartError {
 
 /// What the driver gives the process.
 pub struct Parts {
-    /// Its services.
+    /// Its services on the socket.
     pub routes: Routes,
+    /// Those on the port for controllers, in the role `node`.
+    pub peer_routes: Routes,
+    /// Whether it is healthy: what Probe says.
+    pub health: Health,
+    /// What holds data, for metrics.
+    pub driver: Option<Arc<Driver>>,
     /// Undoes and finishes what an earlier process left. Runs on a thread of its own while Probe already answers
     /// that the driver is not ready.
     pub recover: Box<dyn FnOnce() + Send>,
@@ -127,49 +181,125 @@ pub fn machine() -> Os {
     linux::os(tools)
 }
 
-/// Makes the driver and its services: opens the state in `settings.data_dir`, which is locked already. Runs on a
-/// thread that may block.
-fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
+/// A driver on the state in `settings.data_dir`, which is locked already; [`Driver::recover`] has to run before it
+/// serves. Blocks.
+///
+/// # Errors
+/// Where the state or a pool cannot be used.
+pub fn driver(settings: Settings, os: Os) -> Result<Driver, StartError> {
     let identity = Identity { driver: settings.driver_name.clone(), node_id: settings.node_id.clone() };
     let store = Store::open(Arc::clone(&os.disks), &settings.data_dir, identity)?;
     let pools = Pools::prepare(&settings, &os, &store).map_err(StartError::Pools)?;
-    let driver = Arc::new(Driver::new(settings, os, store, pools));
-    let routes = Routes::new(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
-        .add_service(ControllerServer::new(ControllerService::new(Arc::clone(&driver))))
-        .add_service(GroupControllerServer::new(GroupControllerService::new(Arc::clone(&driver))))
-        .add_service(SnapshotMetadataServer::new(SnapshotMetadataService::new(Arc::clone(&driver))))
+    Ok(Driver::new(settings, os, store, pools))
+}
+
+/// Removes, every minute, the cuts of volumes that other nodes have opened and not read from for
+/// [`IDLE_SOURCES`]. Runs until it is dropped.
+pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
+    let mut minute = tokio::time::interval(Duration::from_secs(60));
+    loop {
+        minute.tick().await;
+        let driver = Arc::clone(&driver);
+        // A bug in it was logged by its panic.
+        let _ = tokio::task::spawn_blocking(move || driver.remove_idle_sources(IDLE_SOURCES)).await;
+    }
+}
+
+/// Everything on the socket.
+fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
+    let driver = Arc::new(driver(settings, os)?);
+    let routes = controller_services(&driver)
+        .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
         .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
+    Ok(parts(&driver, routes, Routes::default()))
+}
+
+fn parts(driver: &Arc<Driver>, routes: Routes, peer_routes: Routes) -> Parts {
+    let probed = Arc::clone(driver);
+    let health: Health = Arc::new(move || match probed.is_ready() {
+        true => Ok(()),
+        false => Err("start-up recovery is running"),
+    });
+    let recovering = Arc::clone(driver);
     let recover = Box::new(move || {
-        let Recovered { volumes, snapshots, removed, damaged } = driver.recover();
+        let Recovered { volumes, snapshots, removed, damaged } = recovering.recover();
         tracing::info!(volumes, snapshots, removed, damaged, "recovered");
     });
-    Ok(Parts { routes, recover })
+    Parts { routes, peer_routes, health, driver: Some(Arc::clone(driver)), recover }
+}
+
+/// What a controller, or the sidecars beside the driver, call.
+fn controller_services(driver: &Arc<Driver>) -> Routes {
+    Routes::new(ControllerServer::new(ControllerService::new(Arc::clone(driver))))
+        .add_service(GroupControllerServer::new(GroupControllerService::new(Arc::clone(driver))))
+        .add_service(SnapshotMetadataServer::new(SnapshotMetadataService::new(Arc::clone(driver))))
+}
+
+/// What a node serves to the other processes of its cluster.
+pub fn peer_routes(driver: &Arc<Driver>) -> Routes {
+    controller_services(driver).add_service(PeerServer::new(PeerService::new(Arc::clone(driver))))
 }
 
 /// How a driver that did serve came to its end.
 pub struct Ended {
     /// Calls that were cut off, and the time left.
     pub stopped: Stopped,
-    /// Why it did not wait to be asked: recovery met a bug.
+    /// Why it did not wait to be asked: recovery met a bug, or kubelet does not want the driver.
     pub failure: Option<StartError>,
     /// Work whose caller gave up may still run: until it is done, nobody else may take the data directory.
-    pub data_dir: DataDir,
+    pub data_dir: Option<DataDir>,
 }
 
-/// Serves until `shutdown`.
+/// Serves until `shutdown`. `os` gives the machine of a role with volumes.
 ///
 /// # Errors
 /// [`StartError`] where the driver cannot serve.
-pub async fn run(config: Config, os: Os, shutdown: Shutdown) -> Result<Ended, StartError> {
-    run_with(config, os, shutdown, assemble).await
+pub async fn run(config: Config, os: impl FnOnce() -> Os, shutdown: Shutdown) -> Result<Ended, StartError> {
+    let Config { role, server, operation, .. } = config;
+    match role {
+        Role::All(settings) => {
+            let outside = Outside { server, operation, shutdown };
+            run_with(settings, outside, os(), assemble, nobody).await
+        }
+        Role::Node(settings, port) => {
+            node::run(settings, port, Outside { server, operation, shutdown }, os()).await
+        }
+        Role::Controller(settings) => {
+            controller::run(settings, Outside { server, operation, shutdown }).await
+        }
+    }
 }
 
-async fn run_with<A>(config: Config, os: Os, shutdown: Shutdown, assemble: A) -> Result<Ended, StartError>
+/// How the world has to do with a process, whatever its role.
+pub struct Outside {
+    /// Who calls.
+    pub server: ServerConfig,
+    /// Who looks after it.
+    pub operation: OperationConfig,
+    /// Who ends it.
+    pub shutdown: Shutdown,
+}
+
+/// For roles without a port for peers.
+async fn nobody(_: Routes, stop: Stop, _: Option<Arc<dyn Observer>>) -> Stopped {
+    Stopped { cut: 0, left: stop.timeout }
+}
+
+/// Opens, listens, serves, recovers. `serve_peers` serves what it is given to controllers and other nodes, and makes
+/// sure that it is them who call.
+async fn run_with<A, F>(
+    settings: Settings,
+    outside: Outside,
+    os: Os,
+    assemble: A,
+    serve_peers: impl FnOnce(Routes, Stop, Option<Arc<dyn Observer>>) -> F,
+) -> Result<Ended, StartError>
 where
     A: FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
+    F: Future<Output = Stopped>,
 {
     let started = Instant::now();
-    let Config { settings, server, .. } = config;
+    let Outside { server, operation, shutdown } = outside;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
@@ -180,16 +310,32 @@ where
         Ok::<_, StartError>((data_dir, assemble(settings, os)?))
     };
     let (data_dir, parts) = blocking("start", open).await??;
+    let metrics = operation::listen(operation.metrics_listen, parts.health, parts.driver).await?;
     let listener = listen(&server).await?;
 
-    let (recovered, serving) =
-        (recover(parts.recover, started), serve(&server, listener, parts.routes, shutdown));
-    let mut serving = std::pin::pin!(serving);
+    let (failed, end) = Shutdown::new();
+    let observer = metrics.observer();
+    let serving = async {
+        let (own, peers) = tokio::join!(
+            server::serve(listener, parts.routes, stop(&server, &shutdown, &end), observer.clone()),
+            serve_peers(parts.peer_routes, stop(&server, &shutdown, &end), observer.clone())
+        );
+        Stopped { cut: own.cut + peers.cut, left: own.left.min(peers.left) }
+    };
+    let ready = async {
+        recover(parts.recover, started).await?;
+        operation::register(operation.registration, shutdown.clone()).await
+    };
+    let (mut serving, mut metrics) = (std::pin::pin!(serving), std::pin::pin!(metrics.serve()));
     let (stopped, failure) = tokio::select! {
         stopped = &mut serving => (stopped, None),
-        error = recovered => (Stopped { cut: 0, left: server.shutdown_timeout }, Some(error)),
+        never = &mut metrics => match never {},
+        Err(error) = ready => {
+            failed.pull();
+            (serving.await, Some(error))
+        }
     };
-    Ok(Ended { stopped, failure, data_dir })
+    Ok(Ended { stopped, failure, data_dir: Some(data_dir) })
 }
 
 async fn listen(server: &ServerConfig) -> Result<Listener, StartError> {
@@ -207,29 +353,24 @@ async fn listen(server: &ServerConfig) -> Result<Listener, StartError> {
     Ok(listener)
 }
 
-/// Recovers beside the server. Completes only if that fails.
-async fn recover(recover: Box<dyn FnOnce() + Send>, started: Instant) -> StartError {
-    match blocking("recovery", recover).await {
-        Ok(()) => {
-            tracing::info!(ms = started.elapsed().as_millis() as u64, "ready");
-            std::future::pending().await
-        }
-        Err(error) => error,
-    }
+/// Recovers beside the server.
+async fn recover(recover: Box<dyn FnOnce() + Send>, started: Instant) -> Result<(), StartError> {
+    blocking("recovery", recover).await?;
+    tracing::info!(ms = started.elapsed().as_millis() as u64, "ready");
+    Ok(())
 }
 
-fn serve(
-    server: &ServerConfig,
-    listener: Listener,
-    routes: Routes,
-    shutdown: Shutdown,
-) -> impl Future<Output = Stopped> + use<> {
-    let stop = Stop {
-        requested: Box::pin(shutdown.clone().requested()),
-        forced: Box::pin(shutdown.forced()),
-        timeout: server.shutdown_timeout,
+/// Stops when the process is asked to, and when it comes to its end by itself.
+fn stop(server: &ServerConfig, shutdown: &Shutdown, end: &Shutdown) -> Stop {
+    let (requested, forced) = (shutdown.clone().requested(), shutdown.clone().forced());
+    let end = end.clone().requested();
+    let requested = async {
+        tokio::select! {
+            () = requested => {}
+            () = end => {}
+        }
     };
-    server::serve(listener, routes, stop)
+    Stop { requested: Box::pin(requested), forced: Box::pin(forced), timeout: server.shutdown_timeout }
 }
 
 /// Runs `work` on a thread that may block.

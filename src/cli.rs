@@ -1,9 +1,13 @@
 //! The command line: every flag as text, with its environment variable and its help. What the text means, and
 //! whether it is right, is [`crate::config`]'s: so that a wrong value gives one line that names the flag.
 
+mod certs;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+pub use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs, RenewArgs, ShowArgs};
 
 const AFTER_HELP: &str = "\
 Sizes are bytes or a number with Ki, Mi, Gi, Ti, Pi (powers of 1024) or k, M, G, T, P (powers of 1000), such as 10Gi.
@@ -13,6 +17,7 @@ Examples:
   hostloop serve --node-id node-1
   hostloop serve --data-dir /srv/hostloop --reserve 10% --pool fast=/mnt/nvme,reserve=20Gi,overcommit=2
   hostloop serve --pool copies=/var/lib/hostloop/copies.img,kind=image,size=200Gi,fs=xfs
+  hostloop serve --role controller --peer node-1=10.0.0.1:9443 --peer node-2=10.0.0.2:9443
   hostloop selftest --only ext4 --only block
 
 Exit codes: 0 stopped cleanly, 1 could not start or had to cut running calls off, 2 wrong flag or value.";
@@ -35,6 +40,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Check on this machine, as root, that volumes of every kind can be made, mounted, filled and removed
     Selftest(SelftestArgs),
+    /// Make a CA and the certificates with which the processes of a cluster know each other, and renew them
+    Certs(CertsArgs),
     /// Hold a filesystem frozen for the driver that starts this process, and thaw it whatever becomes of that one
     #[command(hide = true)]
     FreezeGuard(FreezeGuardArgs),
@@ -57,9 +64,36 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_SOCKET_MODE", value_name = "MODE", default_value = "0600")]
     pub socket_mode: String,
 
-    /// What this process serves: all (Identity, Controller and Node for the volumes of this node)
+    /// What this process serves: all (Identity, Controller and Node for the volumes of this node), node (Identity
+    /// and Node on the socket; Controller for the volumes of this node on --peer-listen, for controllers only) or
+    /// controller (Identity and Controller, which finds the node for each call; no volumes of its own)
     #[arg(long, env = "HOSTLOOP_ROLE", value_name = "ROLE", default_value = "all")]
     pub role: String,
+
+    /// Role node: the address for controllers and other nodes, with mutual TLS [default: 0.0.0.0:9443]
+    #[arg(long, env = "HOSTLOOP_PEER_LISTEN", value_name = "IP:PORT")]
+    pub peer_listen: Option<String>,
+
+    /// Roles node and controller: absolute path of the directory with ca.crt, tls.crt and tls.key, as in a
+    /// Kubernetes TLS Secret [default: /etc/hostloop/tls]
+    #[arg(long, env = "HOSTLOOP_TLS_DIR", value_name = "DIR")]
+    pub tls_dir: Option<String>,
+
+    /// Role controller: a node and its --peer-listen address as others reach it. Repeat the flag for more nodes; in
+    /// the environment variable separate them with ;
+    #[arg(long, env = "HOSTLOOP_PEERS", value_name = "NODE_ID=HOST:PORT")]
+    pub peer: Vec<String>,
+
+    /// Role controller in Kubernetes: the headless Service whose EndpointSlices list the pods of the nodes, with a
+    /// port named `peer`; instead of --peer
+    #[arg(long, env = "HOSTLOOP_PEER_SERVICE", value_name = "NAMESPACE/NAME")]
+    pub peer_service: Option<String>,
+
+    /// Role controller: give up what was on this node. Deleting its volumes and snapshots succeeds once the node is
+    /// no longer part of the cluster. Repeat the flag for more nodes; in the environment variable separate them
+    /// with ;
+    #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID")]
+    pub forget_node: Vec<String>,
 
     /// CSI plugin name, as StorageClasses name it in `provisioner`; two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
@@ -71,9 +105,9 @@ pub struct ServeArgs {
     pub node_id: Option<String>,
 
     /// Absolute path of the directory that holds the state and is the pool `default`; made with mode 0700 if it
-    /// is missing. One process only uses it at a time
-    #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR", default_value = "/var/lib/hostloop")]
-    pub data_dir: String,
+    /// is missing. One process only uses it at a time [default: /var/lib/hostloop]
+    #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<String>,
 
     /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
     /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
@@ -83,26 +117,26 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     pub pool: Vec<String>,
 
-    /// What volumes leave free on a pool's filesystem: a size, or a part of the filesystem such as 10%
-    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "SIZE|PERCENT%", default_value = "0")]
-    pub reserve: String,
+    /// What volumes leave free on a pool's filesystem: a size, or a part of the filesystem such as 10% [default: 0]
+    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "SIZE|PERCENT%")]
+    pub reserve: Option<String>,
 
-    /// Bytes of thin volumes promised for each byte there is, 1.0 to 1000
-    #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO", default_value = "1.0")]
-    pub overcommit: String,
+    /// Bytes of thin volumes promised for each byte there is, 1.0 to 1000 [default: 1.0]
+    #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO")]
+    pub overcommit: Option<String>,
 
     /// Serve ControllerPublishVolume too, for clusters whose CSIDriver object says attachRequired: true
     #[arg(long, env = "HOSTLOOP_ATTACH", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub attach: String,
 
-    /// At most so many volumes attached to this node; 0 for no limit
-    #[arg(long, env = "HOSTLOOP_MAX_VOLUMES_PER_NODE", value_name = "NUMBER", default_value = "0")]
-    pub max_volumes_per_node: String,
+    /// At most so many volumes attached to this node; 0 for no limit [default: 0]
+    #[arg(long, env = "HOSTLOOP_MAX_VOLUMES_PER_NODE", value_name = "NUMBER")]
+    pub max_volumes_per_node: Option<String>,
 
-    /// The largest size of a volume, at least 1Mi
-    #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE", default_value = "1Ti")]
-    pub max_volume_size: String,
+    /// The largest size of a volume, at least 1Mi [default: 1Ti]
+    #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE")]
+    pub max_volume_size: Option<String>,
 
     /// kubelet's directory, such as /var/lib/kubelet: when given, staging and target paths must lie below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR")]
@@ -120,6 +154,38 @@ pub struct ServeArgs {
     /// terminationGracePeriodSeconds
     #[arg(long, env = "HOSTLOOP_SHUTDOWN_TIMEOUT", value_name = "SECONDS", default_value = "25")]
     pub shutdown_timeout: String,
+
+    /// Those who look after it.
+    #[command(flatten)]
+    pub operation: OperationArgs,
+}
+
+/// Flags of `hostloop serve` about those who look after it.
+#[derive(Debug, Args)]
+pub struct OperationArgs {
+    /// Serve /metrics (Prometheus) and /healthz (for probes) over HTTP at this address, such as 0.0.0.0:9808; without
+    /// TLS, and everybody who reaches it can read them [default: off]
+    #[arg(long, env = "HOSTLOOP_METRICS_LISTEN", value_name = "IP:PORT")]
+    pub metrics_listen: Option<String>,
+
+    /// Register with kubelet, which node-driver-registrar does otherwise
+    #[arg(long, env = "HOSTLOOP_REGISTER", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub register: String,
+
+    /// With --register: the directory in which kubelet looks for plugins
+    #[arg(
+        long,
+        env = "HOSTLOOP_REGISTRATION_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/plugins_registry"
+    )]
+    pub registration_dir: String,
+
+    /// With --register: the path of the driver's socket as kubelet sees it, where that is another one than in this
+    /// container [default: the path of --endpoint]
+    #[arg(long, env = "HOSTLOOP_KUBELET_ENDPOINT", value_name = "PATH")]
+    pub kubelet_endpoint: Option<String>,
 }
 
 /// Flags of `hostloop selftest`.

@@ -15,10 +15,13 @@
 //! | [`cli`], [`config`] | Flags as text; the same as values that cannot be wrong |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
+//! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
+//! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
 //! | [`service`] | The RPC traits, three lines each; the only place that makes a gRPC status of an error |
 //! | [`wire`] | Protocol messages to plain types and back, with all validation of requests and no I/O |
-//! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); capacity; managed pools; locks; recovery |
+//! | [`cluster`] | The roles in a cluster: who is who, and how calls get to the node that owns a volume |
+//! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); pulls from other nodes; capacity; managed pools; locks; recovery |
 //! | [`backend`] | Where bytes live, and how they are copied: image files behind loop devices, and directories |
 //! | [`store`] | The state file |
 //! | [`os`] | The kernel boundary: four traits, the real kernel and a fake one |
@@ -35,7 +38,8 @@
 //! # Rules, and what enforces them
 //!
 //! Who may import whom: `main → app → server → service → { wire, driver }`, `driver → { store, backend, os, model }`,
-//! `backend → { os, model }`, `wire → model`, `store → { os, model }`. System calls are in `os/`, `unsafe` is in
+//! `backend → { os, model }`, `wire → model`, `store → { os, model }`. TLS is in `cluster/tls/`, the making of
+//! certificates in `cluster/certs/`. System calls are in `os/`, `unsafe` is in
 //! `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, gRPC is above `driver`.
 //! `tests/layers/` reads the sources and fails where they break this; `clippy.toml` refuses the functions of std
 //! and nix that go around [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing
@@ -44,11 +48,14 @@
 pub mod app;
 pub mod backend;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod driver;
 pub mod error;
+pub mod metrics;
 pub mod model;
 pub mod os;
+pub mod register;
 pub mod selftest;
 pub mod server;
 pub mod service;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{Cli, Command, one_line};
-use hostloop::config::{Config, ConfigError, SelftestConfig};
+use hostloop::cluster::certs::{self, Task};
+use hostloop::config::{Config, ConfigError, SelftestConfig, certs_task};
 use hostloop::os::host::host_name;
 use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
         Command::Selftest(args) => SelftestConfig::new(&args).map(check),
+        Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
     done.unwrap_or_else(|error: ConfigError| {
@@ -80,6 +82,20 @@ fn check(config: SelftestConfig) -> ExitCode {
     }
 }
 
+fn certs(task: &Task) -> ExitCode {
+    match certs::run(task) {
+        Ok(report) => {
+            // A reader that has gone away changes nothing.
+            let _ = std::io::stdout().write_all(report.text.as_bytes());
+            if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("hostloop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn on_signals() -> Result<Shutdown, StartError> {
     Shutdown::on_signals().map_err(|e| StartError::Process(format!("signals: {e}")))
 }
@@ -87,7 +103,7 @@ fn on_signals() -> Result<Shutdown, StartError> {
 fn run(config: Config) -> Result<ExitCode, StartError> {
     let runtime = runtime()?;
     let Ended { stopped, failure, data_dir } =
-        runtime.block_on(async { app::run(config, app::machine(), on_signals()?).await })?;
+        runtime.block_on(async { app::run(config, app::machine, on_signals()?).await })?;
     let done = app::finish(runtime, stopped.left);
     drop(data_dir);
     if let Some(error) = failure {

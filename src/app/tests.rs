@@ -3,11 +3,10 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::config::{Role, ServerConfig};
+use crate::config::ServerConfig;
 use crate::model::{PoolKind, PoolName, PoolSettings, Reserve};
 use crate::os::fake::FakeKernel;
 use crate::server::Endpoint;
-use crate::telemetry::{LogFormat, LogLevel, Logging};
 
 const DATA: &str = "/var/lib/hostloop";
 
@@ -20,7 +19,8 @@ fn pool(name: &str, path: &str) -> PoolSettings {
 struct Place {
     kernel: FakeKernel,
     dir: tempfile::TempDir,
-    config: Config,
+    settings: Settings,
+    server: ServerConfig,
 }
 
 fn place() -> Place {
@@ -40,12 +40,21 @@ fn place() -> Place {
         socket_mode: 0o600,
         shutdown_timeout: Duration::from_secs(5),
     };
-    let logging = Logging { level: LogLevel::Info, format: LogFormat::Text };
-    let config = Config { role: Role::All, settings, server, logging };
-    Place { kernel: FakeKernel::new(), dir, config }
+    Place { kernel: FakeKernel::new(), dir, settings, server }
 }
 
 impl Place {
+    async fn run(
+        &self,
+        os: Os,
+        shutdown: Shutdown,
+        parts: impl FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
+    ) -> Result<Ended, StartError> {
+        let (server, operation) = (self.server.clone(), OperationConfig::default());
+        let outside = Outside { server, operation, shutdown };
+        run_with(self.settings.clone(), outside, os, parts, nobody).await
+    }
+
     fn socket_is_there(&self) -> bool {
         self.dir.path().join("csi.sock").exists()
     }
@@ -53,7 +62,7 @@ impl Place {
     async fn start_error(&self) -> String {
         let (trigger, shutdown) = Shutdown::new();
         trigger.pull();
-        let ended = run_with(self.config.clone(), self.kernel.os(), shutdown, parts(|| ())).await;
+        let ended = self.run(self.kernel.os(), shutdown, parts(|| ())).await;
         assert!(!self.socket_is_there());
         let line = ended.err().expect("it does not start").to_string();
         assert!(!line.contains('\n'), "{line}");
@@ -62,7 +71,10 @@ impl Place {
 }
 
 fn parts(recover: impl FnOnce() + Send + 'static) -> impl FnOnce(Settings, Os) -> Result<Parts, StartError> {
-    move |_, _| Ok(Parts { routes: Routes::default(), recover: Box::new(recover) })
+    move |_, _| {
+        let (routes, peer_routes, health) = (Routes::default(), Routes::default(), Arc::new(|| Ok(())));
+        Ok(Parts { routes, peer_routes, health, driver: None, recover: Box::new(recover) })
+    }
 }
 
 #[tokio::test]
@@ -71,7 +83,10 @@ async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
     let (trigger, shutdown) = Shutdown::new();
     let (go_on, wait) = mpsc::channel::<()>();
     let recover = move || wait.recv().unwrap();
-    let process = tokio::spawn(run_with(place.config.clone(), place.kernel.os(), shutdown, parts(recover)));
+    let place = Arc::new(place);
+    let os = place.kernel.os();
+    let running = Arc::clone(&place);
+    let process = tokio::spawn(async move { running.run(os, shutdown, parts(recover)).await });
     while !place.socket_is_there() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -81,7 +96,7 @@ async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
     let ended = process.await.unwrap().ok().unwrap();
     assert!(ended.stopped.cut == 0 && ended.failure.is_none() && !place.socket_is_there());
 
-    let second = run_with(place.config.clone(), place.kernel.spawn(), Shutdown::new().1, parts(|| ()));
+    let second = place.run(place.kernel.spawn(), Shutdown::new().1, parts(|| ()));
     let line = second.await.err().expect("the lock is held").to_string();
     assert!(line.starts_with("--data-dir /var/lib/hostloop is in use by another process"), "{line}");
     drop(ended);
@@ -91,7 +106,7 @@ async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
 async fn a_failed_recovery_ends_the_process() {
     let place = place();
     let recover = parts(|| panic!("a bug"));
-    let ended = run_with(place.config.clone(), place.kernel.os(), Shutdown::new().1, recover).await;
+    let ended = place.run(place.kernel.os(), Shutdown::new().1, recover).await;
     let line = ended.ok().unwrap().failure.unwrap().to_string();
     assert!(line.contains("recovery met a bug"), "{line}");
     assert!(!place.socket_is_there());
@@ -100,27 +115,27 @@ async fn a_failed_recovery_ends_the_process() {
 #[tokio::test]
 async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
     let mut place = place();
-    place.config.settings.kubelet_dir = Some("/kubelet".into());
+    place.settings.kubelet_dir = Some("/kubelet".into());
     let line = place.start_error().await;
     assert!(line.starts_with("--kubelet-dir: /kubelet is no directory"), "{line}");
 
     place.kernel.create_directories("/kubelet");
     place.kernel.create_directories("/mnt/a");
     place.kernel.symlink("/mnt/a", "/mnt/b");
-    place.config.settings.pools.push(pool("a", "/mnt/none"));
+    place.settings.pools.push(pool("a", "/mnt/none"));
     let line = place.start_error().await;
     assert!(line.starts_with("--pool a: /mnt/none is no directory"), "{line}");
 
     let pools = vec![pool(PoolName::DEFAULT, DATA), pool("a", "/mnt/a"), pool("b", "/mnt/b")];
-    place.config.settings.pools = pools;
+    place.settings.pools = pools;
     let line = place.start_error().await;
     assert!(line.contains("--pool b: /mnt/b is the same directory as that of the pool \"a\""), "{line}");
 
-    place.config.settings.data_dir = "/missing/data".into();
+    place.settings.data_dir = "/missing/data".into();
     let line = place.start_error().await;
     assert!(line.starts_with("--data-dir: /missing is no directory"), "{line}");
 
-    place.config.settings.data_dir = "/dev/loop-control".into();
+    place.settings.data_dir = "/dev/loop-control".into();
     let line = place.start_error().await;
     assert!(line.starts_with("--data-dir: /dev/loop-control is no directory"), "{line}");
 }

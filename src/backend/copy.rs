@@ -37,12 +37,7 @@ impl Copy<'_> {
     /// # Errors
     /// The kernel's.
     pub fn prepare(&self) -> Result<()> {
-        let disks = &self.os.disks;
-        disks.create_directory(&self.to.directory, 0o700).doing(|| self.doing("prepare"))?;
-        match self.kind {
-            BackendKind::Loop => disks.create_file(&self.to.image()).doing(|| self.doing("prepare")),
-            BackendKind::Directory => Ok(()), // copy_tree makes the top as well
-        }
+        prepare_files(self.os, self.to, self.kind)
     }
 
     /// Copies.
@@ -99,17 +94,39 @@ impl Copy<'_> {
     /// # Errors
     /// The kernel's.
     pub fn sync(&self) -> Result<()> {
-        let (disks, syncing) = (&self.os.disks, || self.doing("sync"));
-        if self.kind == BackendKind::Loop {
-            disks.sync_file(&self.to.image()).doing(syncing)?;
-        }
-        disks.sync_directory(&self.to.directory).doing(syncing)?;
-        disks.sync_directory(&self.to.parent).doing(syncing)
+        sync_files(self.os, self.to, self.kind)
     }
 
     fn doing(&self, verb: &str) -> String {
         format!("{verb} {} from {}", self.to.directory.display(), self.from.directory.display())
     }
+}
+
+/// Makes the directory of a volume or a snapshot, and the image that a copy of another one goes into. The tree of a
+/// directory volume is made with its top by whoever fills it.
+///
+/// # Errors
+/// The kernel's.
+pub fn prepare_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
+    let (disks, preparing) = (&os.disks, || format!("prepare {}", paths.directory.display()));
+    disks.create_directory(&paths.directory, 0o700).doing(preparing)?;
+    match kind {
+        BackendKind::Loop => disks.create_file(&paths.image()).doing(preparing),
+        BackendKind::Directory => Ok(()),
+    }
+}
+
+/// Makes what was copied durable. A tree is by now.
+///
+/// # Errors
+/// The kernel's.
+pub fn sync_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
+    let (disks, syncing) = (&os.disks, || format!("sync {}", paths.directory.display()));
+    if kind == BackendKind::Loop {
+        disks.sync_file(&paths.image()).doing(syncing)?;
+    }
+    disks.sync_directory(&paths.directory).doing(syncing)?;
+    disks.sync_directory(&paths.parent).doing(syncing)
 }
 
 /// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.

@@ -10,7 +10,7 @@ mod image;
 mod signature;
 mod target;
 
-pub use copy::{Copy, OnProgress, remove_files};
+pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
 pub use signature::{Found, inspect, inspect_device};
 pub use target::{Target, remove as remove_target, resolve};
 

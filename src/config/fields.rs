@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::{ConfigError, Flag, Role};
+use super::{ConfigError, Flag};
 use crate::model::{check_topology_value, format_bytes, parse_quantity};
 use crate::telemetry::{LogFormat, LogLevel};
 
@@ -15,13 +15,6 @@ const MAX_DRIVER_NAME: usize = 63;
 const MIN_MAX_VOLUME: u64 = 1 << 20;
 /// The longest `--shutdown-timeout` in seconds.
 const MAX_SHUTDOWN: u64 = 3600;
-
-pub(super) fn role(text: &str) -> Result<Role> {
-    match text {
-        "all" => Ok(Role::All),
-        other => Err(Flag("--role", "HOSTLOOP_ROLE").wrong(format_args!("{other:?} is no role, use all"))),
-    }
-}
 
 pub(super) fn socket_mode(text: &str) -> Result<u32> {
     let wrong =
@@ -88,12 +81,15 @@ pub(super) fn absolute(text: &str) -> std::result::Result<PathBuf, String> {
 }
 
 pub(super) fn attach(text: &str) -> Result<bool> {
+    truth(Flag("--attach", "HOSTLOOP_ATTACH"), text)
+}
+
+/// A flag that is on or off.
+pub(super) fn truth(flag: Flag, text: &str) -> Result<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),
-        _ => {
-            Err(Flag("--attach", "HOSTLOOP_ATTACH").wrong(format_args!("{text:?} is neither true nor false")))
-        }
+        _ => Err(flag.wrong(format_args!("{text:?} is neither true nor false"))),
     }
 }
 

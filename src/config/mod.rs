@@ -1,37 +1,39 @@
 //! The configuration, valid by construction: made from the command line, here only.
 
+mod certs;
 mod fields;
+mod operation;
 mod pools;
+mod roles;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role, StaticPeer};
 use crate::cli::{SelftestArgs, ServeArgs};
+
 use crate::model::{Settings, format_bytes, parse_quantity};
+use crate::register::Introduction;
 use crate::server::Endpoint;
 use crate::telemetry::Logging;
+
+pub use self::certs::certs_task;
 
 /// What `hostloop serve` runs with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which part of the driver this process is.
+    /// Which part of the driver this process is, with what that part needs to know.
     pub role: Role,
-    /// What the driver itself needs to know.
-    pub settings: Settings,
     /// How it is reached.
     pub server: ServerConfig,
+    /// Who looks after it.
+    pub operation: OperationConfig,
     /// What it logs.
     pub logging: Logging,
-}
-
-/// Which part of the driver a process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Everything in one process.
-    All,
 }
 
 /// How the driver is reached.
@@ -43,6 +45,15 @@ pub struct ServerConfig {
     pub socket_mode: u32,
     /// How long running calls may take once the process is asked to stop.
     pub shutdown_timeout: Duration,
+}
+
+/// How the process can be looked after.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OperationConfig {
+    /// Where metrics and health are served.
+    pub metrics_listen: Option<SocketAddr>,
+    /// How it introduces itself to kubelet, if it does.
+    pub registration: Option<Introduction>,
 }
 
 /// What `hostloop selftest` runs with.
@@ -121,29 +132,31 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] for the first value that cannot be.
     pub fn new(args: &ServeArgs, host_name: Option<String>) -> Result<Self, ConfigError> {
-        let role = fields::role(&args.role)?;
-        let settings = settings(args, host_name)?;
+        let role = roles::role(args, host_name)?;
         let server = ServerConfig {
             endpoint: args.endpoint.parse().map_err(|e| Flag("--endpoint", "CSI_ENDPOINT").wrong(e))?,
             socket_mode: fields::socket_mode(&args.socket_mode)?,
             shutdown_timeout: fields::shutdown_timeout(&args.shutdown_timeout)?,
         };
+        let operation = operation::operation(&args.operation, &server.endpoint, &role)?;
         let level = fields::log_level(&args.log_level)?;
         let format = fields::log_format(&args.log_format)?;
-        Ok(Config { role, settings, server, logging: Logging { level, format } })
+        Ok(Config { role, server, operation, logging: Logging { level, format } })
     }
 }
 
+/// What a process with volumes needs to know.
 fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, ConfigError> {
-    let data_dir = fields::data_dir(&args.data_dir)?;
+    let text = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_owned());
+    let data_dir = fields::data_dir(&text(&args.data_dir, "/var/lib/hostloop"))?;
     Ok(Settings {
         driver_name: fields::driver_name(&args.driver_name)?,
         node_id: fields::node_id(args.node_id.clone(), host_name)?,
         pools: pools::pools(args, &data_dir)?,
         data_dir,
         attach: fields::attach(&args.attach)?,
-        max_volumes_per_node: fields::max_volumes_per_node(&args.max_volumes_per_node)?,
-        max_volume_bytes: fields::max_volume_size(&args.max_volume_size)?,
+        max_volumes_per_node: fields::max_volumes_per_node(&text(&args.max_volumes_per_node, "0"))?,
+        max_volume_bytes: fields::max_volume_size(&text(&args.max_volume_size, "1Ti"))?,
         kubelet_dir: fields::kubelet_dir(args.kubelet_dir.as_deref())?,
     })
 }

@@ -22,8 +22,9 @@ pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSetting
         name: PoolName::default(),
         path: data_dir.to_owned(),
         kind: PoolKind::Directory,
-        reserve: reserve(&args.reserve).map_err(|e| Flag("--reserve", "HOSTLOOP_RESERVE").wrong(e))?,
-        overcommit: overcommit(&args.overcommit)
+        reserve: reserve(args.reserve.as_deref().unwrap_or("0"))
+            .map_err(|e| Flag("--reserve", "HOSTLOOP_RESERVE").wrong(e))?,
+        overcommit: overcommit(args.overcommit.as_deref().unwrap_or("1.0"))
             .map_err(|e| Flag("--overcommit", "HOSTLOOP_OVERCOMMIT").wrong(e))?,
     };
     let mut pools = vec![default];

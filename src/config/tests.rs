@@ -9,27 +9,32 @@ fn serve(flags: &[&str]) -> Result<Config, ConfigError> {
     let words = ["hostloop", "serve"].iter().chain(flags);
     match Cli::try_parse_from(words).unwrap().command {
         Command::Serve(args) => Config::new(&args, Some("host-1".to_owned())),
-        Command::Selftest(_) | Command::FreezeGuard(_) => unreachable!(),
+        Command::Selftest(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
     }
+}
+
+/// The settings of a process with volumes.
+fn settings(flags: &[&str]) -> Settings {
+    serve(flags).unwrap().role.settings().unwrap().clone()
 }
 
 fn selftest(flags: &[&str]) -> Result<SelftestConfig, ConfigError> {
     let words = ["hostloop", "selftest"].iter().chain(flags);
     match Cli::try_parse_from(words).unwrap().command {
         Command::Selftest(args) => SelftestConfig::new(&args),
-        Command::Serve(_) | Command::FreezeGuard(_) => unreachable!(),
+        Command::Serve(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
     }
 }
 
 #[test]
 fn defaults() {
     let config = serve(&[]).unwrap();
-    assert_eq!(config.role, Role::All);
+    assert_eq!(config.role.as_str(), "all");
     assert_eq!(config.server.endpoint, Endpoint::Unix("/run/hostloop/csi.sock".into()));
     assert_eq!(config.server.socket_mode, 0o600);
     assert_eq!(config.server.shutdown_timeout, Duration::from_secs(25));
     assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Text });
-    let settings = config.settings;
+    let settings = config.role.settings().unwrap();
     assert_eq!((settings.driver_name.as_str(), settings.node_id.as_str()), ("hostloop.csi.dev", "host-1"));
     assert_eq!(settings.data_dir, PathBuf::from("/var/lib/hostloop"));
     assert_eq!(settings.pools.len(), 1);
@@ -45,7 +50,7 @@ fn defaults() {
 fn pools_take_what_they_do_not_say_from_the_default() {
     let flags = ["--reserve", "10%", "--overcommit", "1.5", "--data-dir", "/d//x/./y/"];
     let pools = ["--pool", "fast=/mnt/a,reserve=5Gi", "--pool", "b=/mnt/b,overcommit=2; c=/mnt/c ;"];
-    let settings = serve(&[&flags[..], &pools[..]].concat()).unwrap().settings;
+    let settings = settings(&[&flags[..], &pools[..]].concat());
     let found: Vec<_> = settings
         .pools
         .iter()
@@ -67,7 +72,7 @@ fn a_managed_pool_is_mounted_in_the_data_directory() {
     let flags = ["--data-dir", "/d", "--reserve", "5%", "--pool"];
     let pools = "a=/d/a.img,kind=image,size=1000Mi;b=/srv/b.img,fs=btrfs,overcommit=2,kind=image,size=300000001;\
                  c=/dev/disk/by-id/x,kind=device;d=/srv,kind=directory";
-    let settings = serve(&[&flags[..], &[pools]].concat()).unwrap().settings;
+    let settings = settings(&[&flags[..], &[pools]].concat());
     let found: Vec<_> = settings.pools.iter().map(|p| (p.path.to_str().unwrap(), p.kind.clone())).collect();
     let image = |file: &str, bytes, fs_type| PoolKind::Image { file: file.into(), bytes, fs_type };
     assert_eq!(
@@ -86,15 +91,15 @@ fn a_managed_pool_is_mounted_in_the_data_directory() {
 
 #[test]
 fn good_values() {
-    assert!(serve(&["--attach"]).unwrap().settings.attach);
-    assert!(!serve(&["--attach=false"]).unwrap().settings.attach);
+    assert!(settings(&["--attach"]).attach);
+    assert!(!settings(&["--attach=false"]).attach);
     assert_eq!(serve(&["--socket-mode", "0660"]).unwrap().server.socket_mode, 0o660);
     assert_eq!(serve(&["--socket-mode", "0o600"]).unwrap().server.socket_mode, 0o600);
-    assert_eq!(serve(&["--kubelet-dir", ""]).unwrap().settings.kubelet_dir, None);
-    assert_eq!(serve(&["--kubelet-dir", "/k/"]).unwrap().settings.kubelet_dir, Some("/k".into()));
-    assert_eq!(serve(&["--driver-name", "1a.B-2.3"]).unwrap().settings.driver_name, "1a.B-2.3");
-    assert_eq!(serve(&["--node-id", "n.1_a"]).unwrap().settings.node_id, "n.1_a");
-    assert_eq!(serve(&["--max-volume-size", "1Mi"]).unwrap().settings.max_volume_bytes, 1 << 20);
+    assert_eq!(settings(&["--kubelet-dir", ""]).kubelet_dir, None);
+    assert_eq!(settings(&["--kubelet-dir", "/k/"]).kubelet_dir, Some("/k".into()));
+    assert_eq!(settings(&["--driver-name", "1a.B-2.3"]).driver_name, "1a.B-2.3");
+    assert_eq!(settings(&["--node-id", "n.1_a"]).node_id, "n.1_a");
+    assert_eq!(settings(&["--max-volume-size", "1Mi"]).max_volume_bytes, 1 << 20);
     assert_eq!(serve(&["--shutdown-timeout", "0"]).unwrap().server.shutdown_timeout, Duration::ZERO);
 }
 
@@ -112,7 +117,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--socket-mode", "+600", "octal"),
     ("--socket-mode", "01777", "octal"),
     ("--socket-mode", "0400", "owner"),
-    ("--role", "controller", "use all"),
+    ("--role", "leader", "use all, node or controller"),
     ("--driver-name", "", "domain name"),
     ("--driver-name", "-a", "domain name"),
     ("--driver-name", "a.", "domain name"),
@@ -220,5 +225,147 @@ fn selftest_flags() {
         let line = selftest(&["--dir=/t", &format!("{flag}={value}")][usize::from(flag == "--dir")..]);
         let line = line.unwrap_err().to_string();
         assert!(line.starts_with(flag), "{line}");
+    }
+}
+
+fn controller(flags: &[&str]) -> Result<ControllerSettings, ConfigError> {
+    match serve(&[&["--role", "controller"], flags].concat())?.role {
+        Role::Controller(settings) => Ok(settings),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_node_has_volumes_and_a_port_for_its_controllers() {
+    let port =
+        |flags: &[&str]| match serve(&[&["--role=node", "--data-dir=/d"], flags].concat()).unwrap().role {
+            Role::Node(settings, port) => {
+                assert_eq!((settings.node_id.as_str(), settings.data_dir.to_str()), ("host-1", Some("/d")));
+                port
+            }
+            other => panic!("{other:?}"),
+        };
+    let default = PeerPort { listen: "0.0.0.0:9443".parse().unwrap(), tls_dir: "/etc/hostloop/tls".into() };
+    assert_eq!(port(&[]), default);
+    let other = PeerPort { listen: "[::1]:1".parse().unwrap(), tls_dir: "/t".into() };
+    assert_eq!(port(&["--peer-listen", "[::1]:1", "--tls-dir", "/t/"]), other);
+}
+
+#[test]
+fn a_controller_knows_its_nodes_or_the_service_that_does() {
+    let peers = ["--peer", "a=10.0.0.1:9443; b=node-b.example:1", "--peer=c=[fd00::1]:2;"];
+    let settings = controller(&[&peers[..], &["--forget-node=x;y", "--forget-node=z", "--attach"]].concat());
+    let settings = settings.unwrap();
+    let peer = |node_id: &str, address: &str| StaticPeer {
+        node_id: node_id.to_owned(),
+        address: address.to_owned(),
+    };
+    let expected = [peer("a", "10.0.0.1:9443"), peer("b", "node-b.example:1"), peer("c", "[fd00::1]:2")];
+    assert_eq!(settings.discovery, Discovery::Static(expected.to_vec()));
+    assert_eq!(settings.forget_nodes.iter().map(String::as_str).collect::<Vec<_>>(), ["x", "y", "z"]);
+    assert!(settings.attach && settings.driver_name == "hostloop.csi.dev");
+    let service = Discovery::Service { namespace: "hostloop".to_owned(), name: "hostloop-node".to_owned() };
+    assert_eq!(controller(&["--peer-service", "hostloop/hostloop-node"]).unwrap().discovery, service);
+}
+
+#[test]
+fn a_flag_of_another_role_stops_the_start() {
+    const PEERS: &str = "--peer=a=h:1";
+    let cases: &[(&[&str], &str, &str)] = &[
+        (&["--role=controller", PEERS, "--data-dir=/d"], "--data-dir (HOSTLOOP_DATA_DIR)", "all and node"),
+        (&["--role=controller", PEERS, "--pool=a=/a"], "--pool (HOSTLOOP_POOLS)", "all and node"),
+        (&["--role=controller", PEERS, "--node-id=a"], "--node-id (NODE_ID)", "all and node"),
+        (&["--role=controller", PEERS, "--reserve=1"], "--reserve", "all and node"),
+        (&["--role=controller", PEERS, "--overcommit=1.0"], "--overcommit", "all and node"),
+        (&["--role=controller", PEERS, "--max-volume-size=1Gi"], "--max-volume-size", "all and node"),
+        (&["--role=controller", PEERS, "--max-volumes-per-node=1"], "--max-volumes-per-node", "all and node"),
+        (&["--role=controller", PEERS, "--kubelet-dir=/k"], "--kubelet-dir", "all and node"),
+        (&["--role=controller", PEERS, "--peer-listen=[::]:1"], "--peer-listen", "node only"),
+        (&["--role=node", PEERS], "--peer (HOSTLOOP_PEERS)", "controller only"),
+        (&["--role=node", "--peer-service=a/b"], "--peer-service (HOSTLOOP_PEER_SERVICE)", "controller only"),
+        (&["--forget-node=a"], "--forget-node (HOSTLOOP_FORGET_NODES)", "controller only"),
+        (&["--tls-dir=/t"], "--tls-dir (HOSTLOOP_TLS_DIR)", "node and controller only"),
+        (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
+    ];
+    for (flags, flag, roles) in cases {
+        let line = serve(flags).expect_err(&format!("{flags:?}")).to_string();
+        assert!(line.starts_with(flag) && line.contains(roles) && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn wrong_peers() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "--peer (HOSTLOOP_PEERS): a controller needs nodes"),
+        (&["--peer=a=h:1", "--peer-service=a/b"], "--peer-service"),
+        (&["--peer=a"], "NODE_ID=HOST:PORT"),
+        (&["--peer=a b=h:1"], "topology value"),
+        (&["--peer=a=h"], "HOST:PORT"),
+        (&["--peer=a=h:0"], "HOST:PORT"),
+        (&["--peer=a=h:65536"], "HOST:PORT"),
+        (&["--peer=a=:1"], "HOST:PORT"),
+        (&["--peer=a=http://h:1"], "HOST:PORT"),
+        (&["--peer=a=fd00::1:1"], "HOST:PORT"),
+        (&["--peer=a=h:1;a=i:2"], "named before"),
+        (&["--peer-service=hostloop"], "NAMESPACE/NAME"),
+        (&["--peer-service=a/b/c"], "NAMESPACE/NAME"),
+        (&["--peer-service=a/B"], "NAMESPACE/NAME"),
+        (&["--peer=a=h:1", "--forget-node=a b"], "--forget-node"),
+        (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),
+    ];
+    for (flags, hint) in cases {
+        let line = controller(flags).expect_err(&format!("{flags:?}")).to_string();
+        assert!(line.contains(hint) && !line.contains('\n'), "{line}");
+    }
+    let line = serve(&["--role=node", "--peer-listen=localhost:1"]).unwrap_err().to_string();
+    assert!(line.starts_with("--peer-listen (HOSTLOOP_PEER_LISTEN): "), "{line}");
+}
+
+#[test]
+fn metrics_and_registration_are_off_unless_asked_for() {
+    assert_eq!(serve(&[]).unwrap().operation, OperationConfig::default());
+    let empty = ["--metrics-listen", "", "--register=false", "--registration-dir", "nonsense"];
+    assert_eq!(serve(&empty).unwrap().operation, OperationConfig::default());
+
+    let operation = serve(&["--metrics-listen", "[::1]:9808", "--register"]).unwrap().operation;
+    assert_eq!(operation.metrics_listen, Some("[::1]:9808".parse().unwrap()));
+    let introduction = operation.registration.unwrap();
+    assert_eq!(introduction.endpoint, "/run/hostloop/csi.sock");
+    let socket = "/var/lib/kubelet/plugins_registry/hostloop.csi.dev@reg.sock";
+    assert_eq!(introduction.socket(), PathBuf::from(socket));
+
+    for path in ["/var/lib/kubelet/plugins/h/csi.sock", "unix:///var/lib/kubelet/plugins/h/csi.sock"] {
+        let flags = ["--register", "--kubelet-endpoint", path, "--registration-dir", "/registration/"];
+        let introduction = serve(&flags).unwrap().operation.registration.unwrap();
+        assert_eq!(introduction.endpoint, "/var/lib/kubelet/plugins/h/csi.sock");
+        assert_eq!(introduction.socket(), PathBuf::from("/registration/hostloop.csi.dev@reg.sock"));
+    }
+}
+
+#[test]
+fn what_kubelet_or_prometheus_cannot_reach_is_refused() {
+    let long = format!("/{}", "d".repeat(90));
+    for (flags, hint) in [
+        (
+            &["--metrics-listen", "9808"][..],
+            "--metrics-listen (HOSTLOOP_METRICS_LISTEN): \"9808\" is no address",
+        ),
+        (&["--metrics-listen", "localhost:9808"], "is no address"),
+        (&["--register=perhaps"], "--register (HOSTLOOP_REGISTER): \"perhaps\" is neither true nor false"),
+        (
+            &["--register", "--endpoint", "tcp://127.0.0.1:1"],
+            "--register (HOSTLOOP_REGISTER): kubelet does not",
+        ),
+        (&["--register", "--kubelet-endpoint", "csi.sock"], "--kubelet-endpoint (HOSTLOOP_KUBELET_ENDPOINT)"),
+        (&["--register", "--kubelet-endpoint", "tcp://127.0.0.1:1"], "kubelet does not reach tcp://"),
+        (&["--register", "--registration-dir", "here"], "--registration-dir (HOSTLOOP_REGISTRATION_DIR)"),
+        (&["--register", "--registration-dir", &long], "at most 107 bytes"),
+        (
+            &["--role=controller", "--peer=a=h:1", "--register"],
+            "--register (HOSTLOOP_REGISTER): it goes with",
+        ),
+    ] {
+        let line = serve(flags).unwrap_err().to_string();
+        assert!(line.contains(hint) && !line.contains('\n'), "{flags:?}: {line}");
     }
 }

@@ -16,6 +16,8 @@
 //! it sure that those stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they
 //! and their snapshots get blocks of their own.
 
+mod figures;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +29,8 @@ use crate::backend::VolumePaths;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
 use crate::store::Totals;
+
+pub use figures::PoolFigures;
 
 /// What a pool can give and has promised.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::lock::Mode;
+use super::snapshots::Purpose;
 use super::{Driver, after_undo, not_found};
 use crate::error::{Error, Result};
 use crate::model::request::CreateSnapshot;
@@ -45,7 +46,7 @@ impl Driver {
                 "accessibility_requirements leave out node {node:?}, where volume {source} is"
             )));
         }
-        let draft = self.draft(volume, id, name, None)?;
+        let draft = self.draft(volume, id, name, Purpose::Caller)?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))

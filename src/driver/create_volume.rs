@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) parameters: VolumeParameters,
     pub(super) source: Option<Source>,
     pub(super) consistency: Consistency,
+    /// Where the node listens that has the source.
+    pub(super) source_address: Option<String>,
 }
 
 impl Driver {
@@ -32,11 +34,22 @@ impl Driver {
     /// # Errors
     /// ALREADY_EXISTS where the name is taken by a volume that does not fit; INVALID_ARGUMENT for capabilities
     /// or parameters that no volume can have, or that the source cannot become; NOT_FOUND for the source;
-    /// OUT_OF_RANGE for the size; RESOURCE_EXHAUSTED without room, or where the requirement names other nodes only.
+    /// OUT_OF_RANGE for the size; RESOURCE_EXHAUSTED without room, or where the requirement names other nodes only;
+    /// UNAVAILABLE where the source is on another node that cannot be reached.
     /// After any error nothing of the volume is left.
     pub fn create_volume(&self, request: CreateVolume) -> Result<Arc<Volume>> {
         let id = VolumeId::of_name(&self.node_key, &request.name);
-        let CreateVolume { name, size, capabilities, parameters, source, consistency, topology } = request;
+        let CreateVolume {
+            name,
+            size,
+            capabilities,
+            parameters,
+            source,
+            consistency,
+            topology,
+            source_address,
+            cross_node_copy: _, // the controller's affair
+        } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![(id.as_str(), Mode::Exclusive)];
         match &named {
@@ -45,7 +58,16 @@ impl Driver {
             None => {}
         }
         let _guard = self.lock_all(keys)?;
-        let wanted = Wanted { id: id.clone(), name, size, capabilities, parameters, source, consistency };
+        let wanted = Wanted {
+            id: id.clone(),
+            name,
+            size,
+            capabilities,
+            parameters,
+            source,
+            consistency,
+            source_address,
+        };
         let node = &self.settings.node_id;
         let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
         match self.existing(&wanted)? {
@@ -74,7 +96,7 @@ impl Driver {
     /// durable, so a crash anywhere leaves something that start-up removes, or the whole volume.
     pub(super) fn make_volume(&self, wanted: Wanted) -> Result<Arc<Volume>> {
         let consistency = wanted.consistency;
-        let origin = wanted.source.as_ref().map(|source| self.origin(source)).transpose()?;
+        let origin = wanted.source.as_ref().map(|source| self.origin(source, &wanted)).transpose()?;
         let volume = self.design(wanted, origin.as_ref())?;
         let pool = self.pools.require(volume.pool())?;
         let paths = self.paths(&volume)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::cut::Member;
 use super::lock::Mode;
-use super::snapshots::Draft;
+use super::snapshots::{Draft, Purpose};
 use super::{Driver, after_undo, not_found};
 use crate::error::{Error, Result};
 use crate::model::answer::Group;
@@ -60,7 +60,12 @@ impl Driver {
     fn make_members(&self, group: &GroupSnapshot, volumes: Vec<Arc<Volume>>) -> Result<Timestamp> {
         let mut drafts: Vec<Draft> = Vec::new();
         for (volume, id) in volumes.into_iter().zip(&group.snapshots) {
-            drafts.push(self.draft(volume, id.clone(), group.name.clone(), Some(group.id.clone()))?);
+            drafts.push(self.draft(
+                volume,
+                id.clone(),
+                group.name.clone(),
+                Purpose::Group(group.id.clone()),
+            )?);
         }
         let members = drafts.iter().map(|draft| self.member(draft)).collect::<Result<Vec<Member<'_>>>>()?;
         let created = self.cut(&members, group.consistency)?;

@@ -313,6 +313,7 @@ impl<'a> Freeze<'a> {
             }
         }
         let frozen = since.map(|since| since.elapsed());
+        frozen.into_iter().for_each(|frozen| self.driver.freezes.add(frozen));
         for marker in &self.markers {
             if let Err(error) = self.driver.os.disks.remove_file(marker) {
                 tracing::warn!(%error, "a marker of a freeze stays; the next start removes it");

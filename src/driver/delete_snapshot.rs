@@ -14,6 +14,9 @@ impl Driver {
         let Some(id) = self.snapshot_id(snapshot_id) else { return Ok(()) };
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
         let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
+        if snapshot.pulled_for.is_some() {
+            return Ok(()); // to callers there is none
+        }
         if let Some(group) = &snapshot.group {
             if !self.is_visible(&snapshot) {
                 return Ok(()); // what is left of a group is removed with it

@@ -80,6 +80,11 @@ impl Locks {
         Ok(Guard { locks: self.clone(), keys: wanted.into_keys().collect() })
     }
 
+    /// Whether an operation has this key for itself. Nobody is kept from taking it by the question.
+    pub fn is_taken(&self, key: &str) -> bool {
+        matches!(self.held().get(key), Some(Held::Exclusive))
+    }
+
     /// Whether nothing is held.
     pub fn is_idle(&self) -> bool {
         self.held().is_empty()
@@ -132,12 +137,15 @@ mod tests {
     fn sharing_goes_with_sharing_only() {
         let locks = Locks::default();
         let one = take(&locks, &[("a", Shared)]).unwrap();
+        assert!(!locks.is_taken("a"), "others may share it");
         let two = take(&locks, &[("a", Shared)]).unwrap();
         assert_eq!(take(&locks, &[("a", Exclusive)]).unwrap_err(), "a");
         drop(one);
         assert_eq!(take(&locks, &[("a", Exclusive)]).unwrap_err(), "a");
         drop(two);
+        assert!(!locks.is_taken("a"));
         let alone = take(&locks, &[("a", Exclusive)]).unwrap();
+        assert!(locks.is_taken("a") && !locks.is_taken("b"));
         assert_eq!(take(&locks, &[("a", Shared)]).unwrap_err(), "a");
         drop(alone);
         assert!(locks.is_idle());

@@ -5,6 +5,7 @@ mod attachments;
 mod blocks;
 mod capacity;
 mod check;
+mod close_source;
 mod controller_expand_volume;
 mod controller_get_volume;
 mod controller_modify_volume;
@@ -17,6 +18,8 @@ mod cut;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
+mod durations;
+mod figures;
 mod get_capacity;
 mod get_metadata_allocated;
 mod get_metadata_delta;
@@ -33,23 +36,33 @@ mod node_publish_volume;
 mod node_stage_volume;
 mod node_unpublish_volume;
 mod node_unstage_volume;
+mod open_source;
 mod origin;
 mod pools;
 mod progress;
+mod pull;
+mod pull_blocks;
+mod pull_tree;
 mod recover;
 mod snapshots;
+mod sources;
 mod tally;
-mod token;
+pub(crate) mod token;
 mod usage;
 mod validate_volume_capabilities;
 
+pub use capacity::PoolFigures;
+pub use durations::DurationFigures;
+pub use figures::Figures;
 pub use pools::{Pool, Pools};
+pub use progress::CopyFigures;
+pub use pull::{Broken, RemoteSource, RemoteSources};
 pub use recover::Recovered;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
@@ -74,6 +87,10 @@ pub struct Driver {
     attachments: attachments::Admission,
     copies: progress::Copies,
     inline: inline::Gone,
+    freezes: durations::Durations,
+    recovered: OnceLock<(Recovered, Duration)>,
+    last_reads: sources::LastReads,
+    remote_sources: Option<Arc<dyn RemoteSources>>,
     ready: AtomicBool,
 }
 
@@ -92,8 +109,18 @@ impl Driver {
             attachments: attachments::Admission::default(),
             copies: progress::Copies::default(),
             inline: inline::Gone::default(),
+            freezes: durations::Durations::default(),
+            recovered: OnceLock::new(),
+            last_reads: sources::LastReads::default(),
+            remote_sources: None,
             ready: AtomicBool::new(false),
         }
+    }
+
+    /// Lets the driver make volumes from what other nodes have.
+    #[must_use]
+    pub fn with_remote_sources(self, sources: Arc<dyn RemoteSources>) -> Self {
+        Driver { remote_sources: Some(sources), ..self }
     }
 
     /// What the administrator decided.
@@ -152,7 +179,9 @@ impl Driver {
     fn is_visible(&self, snapshot: &Snapshot) -> bool {
         let ready = |group: Arc<GroupSnapshot>| group.phase == Phase::Ready;
         let group = snapshot.group.as_ref();
-        snapshot.is_ready() && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
+        snapshot.is_ready()
+            && snapshot.pulled_for.is_none()
+            && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
     }
 
     /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.

@@ -1,22 +1,26 @@
-//! What a volume is made from: a snapshot or another volume.
+//! What a volume is made from: a snapshot or another volume, here or on another node.
 
 use std::sync::Arc;
 
 use super::capacity::Want;
+use super::create_volume::Wanted;
 use super::cut::Member;
+use super::pull::Remote;
 use super::{Driver, Pool, not_found};
 use crate::backend::{Copy, VolumePaths};
 use crate::error::{Error, OsContext, Result};
+use crate::model::pull::OpenSource;
 use crate::model::request::Source;
 use crate::model::{
-    BackendKind, Capability, Consistency, Content, Format, PoolName, Provisioning, SizeRange, Snapshot,
-    Volume, VolumeParameters, VolumeSource,
+    BackendKind, Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume,
+    VolumeParameters, VolumeSource,
 };
 
 /// The source, found; the caller holds its lock.
 pub(super) enum Origin {
     Snapshot(Arc<Snapshot>),
     Volume(Arc<Volume>),
+    Remote(Remote),
 }
 
 impl Origin {
@@ -24,6 +28,7 @@ impl Origin {
         match self {
             Origin::Snapshot(snapshot) => VolumeSource::Snapshot(snapshot.id.clone()),
             Origin::Volume(volume) => VolumeSource::Volume(volume.id.clone()),
+            Origin::Remote(remote) => remote.source.clone(),
         }
     }
 
@@ -31,6 +36,7 @@ impl Origin {
         match self {
             Origin::Snapshot(snapshot) => format!("snapshot {}", snapshot.id),
             Origin::Volume(volume) => format!("volume {}", volume.id),
+            Origin::Remote(remote) => remote.describe(),
         }
     }
 
@@ -38,6 +44,7 @@ impl Origin {
         match self {
             Origin::Snapshot(snapshot) => &snapshot.content,
             Origin::Volume(volume) => &volume.content,
+            Origin::Remote(remote) => &remote.description().content,
         }
     }
 
@@ -45,6 +52,7 @@ impl Origin {
         match self {
             Origin::Snapshot(snapshot) => snapshot.size_bytes,
             Origin::Volume(volume) => volume.capacity_bytes,
+            Origin::Remote(remote) => remote.description().size_bytes,
         }
     }
 
@@ -52,21 +60,7 @@ impl Origin {
         match self {
             Origin::Snapshot(snapshot) => snapshot.block_size,
             Origin::Volume(volume) => volume.block_size,
-        }
-    }
-
-    fn pool(&self) -> &PoolName {
-        match self {
-            Origin::Snapshot(snapshot) => &snapshot.pool,
-            Origin::Volume(volume) => volume.pool(),
-        }
-    }
-
-    fn provisioning(&self) -> Provisioning {
-        match self {
-            // Nothing is written to a snapshot, so that its blocks are never taken anew.
-            Origin::Snapshot(_) => Provisioning::Thin,
-            Origin::Volume(volume) => volume.parameters.provisioning,
+            Origin::Remote(remote) => remote.description().block_size,
         }
     }
 
@@ -143,11 +137,17 @@ pub(super) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
 }
 
 impl Driver {
-    /// Finds what a request names as its source; the caller holds its lock.
+    /// Finds what a request names as its source; the caller holds its lock. One of another node is opened there.
     ///
     /// # Errors
-    /// NOT_FOUND.
-    pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
+    /// NOT_FOUND; those of OpenSource at another node.
+    pub(super) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
+        if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str()) {
+            let request = OpenSource { source, target: wanted.id.clone(), consistency: wanted.consistency };
+            if let Some(remote) = self.open_remote(wanted.source_address.as_deref(), &request)? {
+                return Ok(Origin::Remote(remote));
+            }
+        }
         match source {
             Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::Snapshot),
             Source::Volume(volume_id) => {
@@ -166,20 +166,21 @@ impl Driver {
 
     /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
     pub(super) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
-        let from = self.pool_with(origin.pool(), origin.describe())?;
+        let (pool, provisioning, paths) = match origin {
+            // Nothing is written to a snapshot, so that its blocks are never taken anew.
+            Origin::Snapshot(snapshot) => {
+                (&snapshot.pool, Provisioning::Thin, self.snapshot_paths(snapshot)?)
+            }
+            Origin::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
+            Origin::Remote(remote) => return Ok((false, remote.description().data_bytes)),
+        };
+        let from = self.pool_with(pool, origin.describe())?;
         let to = self.pools.require(volume.pool())?;
-        let thick = [origin.provisioning(), volume.parameters.provisioning].contains(&Provisioning::Thick);
+        let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
         let share = self.may_share(from, to, thick);
         match volume.parameters.backend {
             BackendKind::Loop if share => Ok((share, 0)),
-            backend => Ok((share, self.bytes_to_copy(&self.origin_paths(origin)?, backend)?)),
-        }
-    }
-
-    fn origin_paths(&self, origin: &Origin) -> Result<VolumePaths> {
-        match origin {
-            Origin::Snapshot(snapshot) => self.snapshot_paths(snapshot),
-            Origin::Volume(volume) => self.paths(volume),
+            backend => Ok((share, self.bytes_to_copy(&paths, backend)?)),
         }
     }
 
@@ -222,6 +223,7 @@ impl Driver {
                 let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
                 self.cut(&[member], consistency)?;
             }
+            Origin::Remote(remote) => self.pull(remote, volume, &to)?,
             Origin::Snapshot(snapshot) => {
                 let from = self.snapshot_paths(snapshot)?;
                 let copy =

@@ -1,7 +1,8 @@
 //! How far long copies are: in the log, and in the answer to a caller who asks again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::format_bytes;
@@ -11,7 +12,37 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 
 /// The copies that run, by the id of what is made.
 #[derive(Clone, Default)]
-pub(super) struct Copies(Arc<Mutex<HashMap<String, (u64, u64)>>>);
+pub(super) struct Copies(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    running: Mutex<HashMap<String, Running>>,
+    /// Bytes of all copies so far, also of those that have ended.
+    copied: AtomicU64,
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    done: u64,
+    total: u64,
+    /// When it last came further.
+    moved: Instant,
+}
+
+/// The copies at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyFigures {
+    /// How many run.
+    pub running: usize,
+    /// Bytes that these have done.
+    pub done: u64,
+    /// Bytes that these will have done, about.
+    pub total: u64,
+    /// Bytes that were copied since the process began, by these and by those that have ended.
+    pub copied: u64,
+    /// How long the one that stands still the longest has not come further; zero without copies.
+    pub idle: Duration,
+}
 
 /// One copy; it is forgotten with the value.
 pub(super) struct Progress {
@@ -26,26 +57,45 @@ impl Copies {
     /// A copy of about `total` bytes begins.
     pub(super) fn begin(&self, id: &str, total: u64) -> Progress {
         let now = Instant::now();
-        self.set(id, (0, total));
+        self.running().insert(id.to_owned(), Running { done: 0, total, moved: now });
         Progress { copies: self.clone(), id: id.to_owned(), total, started: now, logged: now }
     }
 
     /// How far the copy is that makes this, if one runs.
     pub(super) fn describe(&self, id: &str) -> Option<String> {
-        let copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (done, total) = copies.get(id)?;
-        Some(format!("{} of {} copied", format_bytes(*done), format_bytes(*total)))
+        let Running { done, total, .. } = self.running().get(id).copied()?;
+        Some(format!("{} of {} copied", format_bytes(done), format_bytes(total)))
     }
 
-    fn set(&self, id: &str, progress: (u64, u64)) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), progress);
+    /// The copies in numbers.
+    pub(super) fn figures(&self) -> CopyFigures {
+        let running = self.running();
+        let sum = |of: fn(&Running) -> u64| running.values().map(of).fold(0, u64::saturating_add);
+        CopyFigures {
+            running: running.len(),
+            done: sum(|copy| copy.done),
+            total: sum(|copy| copy.total),
+            copied: self.0.copied.load(Ordering::Relaxed),
+            idle: running.values().map(|copy| copy.moved.elapsed()).max().unwrap_or_default(),
+        }
+    }
+
+    fn move_on(&self, id: &str, done: u64) {
+        let mut running = self.running();
+        let Some(copy) = running.get_mut(id).filter(|copy| done > copy.done) else { return };
+        self.0.copied.fetch_add(done - copy.done, Ordering::Relaxed);
+        (copy.done, copy.moved) = (done, Instant::now());
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Progress {
     /// So many bytes are done.
     pub(super) fn report(&mut self, done: u64) {
-        self.copies.set(&self.id, (done, self.total));
+        self.copies.move_on(&self.id, done);
         if self.logged.elapsed() >= LOG_EVERY {
             self.logged = Instant::now();
             self.log("copying", done);
@@ -60,9 +110,9 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let last = self.copies.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        let last = self.copies.running().remove(&self.id);
         if self.started.elapsed() >= LOG_EVERY {
-            self.log("the copy has ended", last.map_or(0, |(done, _)| done));
+            self.log("the copy has ended", last.map_or(0, |copy| copy.done));
         }
     }
 }
@@ -80,5 +130,21 @@ mod tests {
         assert_eq!(copies.describe("snap-1").as_deref(), Some("3 Gi of 8 Gi copied"));
         drop(progress);
         assert_eq!(copies.describe("snap-1"), None);
+    }
+
+    #[test]
+    fn what_was_copied_is_counted_once_and_stays_counted() {
+        let copies = Copies::default();
+        let (mut one, mut two) = (copies.begin("snap-1", 100), copies.begin("vol-2", 50));
+        one.report(30);
+        one.report(40);
+        two.report(50);
+        let figures = copies.figures();
+        assert_eq!((figures.running, figures.done, figures.total, figures.copied), (2, 90, 150, 90));
+        std::thread::sleep(Duration::from_millis(5));
+        two.report(50);
+        assert!(copies.figures().idle >= Duration::from_millis(5), "the same number again is no progress");
+        drop((one, two));
+        assert_eq!(copies.figures(), CopyFigures { copied: 90, ..CopyFigures::default() });
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::Driver;
 use crate::backend::backend_of;
@@ -28,7 +29,7 @@ impl Driver {
     /// Brings disk and records together, then lets callers in. A volume that cannot be repaired is reported
     /// in the log and left as it is; the others are served.
     pub fn recover(&self) -> Recovered {
-        let mut found = Recovered::default();
+        let (started, mut found) = (Instant::now(), Recovered::default());
         self.thaw_what_was_left();
         self.recover_snapshots(&mut found);
         for volume in self.store.volumes() {
@@ -43,6 +44,8 @@ impl Driver {
             }
         }
         self.report_strangers();
+        // Only the first run is that of the start.
+        let _ = self.recovered.set((found, started.elapsed()));
         self.ready.store(true, Ordering::Release);
         found
     }
@@ -91,6 +94,10 @@ impl Driver {
             found.snapshots += 1;
             let result = match snapshot.phase {
                 Phase::Creating | Phase::Deleting => {
+                    self.remove_snapshot(&snapshot).map(|()| found.removed += 1)
+                }
+                // Whoever pulled from it begins anew.
+                Phase::Ready if snapshot.pulled_for.is_some() => {
                     self.remove_snapshot(&snapshot).map(|()| found.removed += 1)
                 }
                 Phase::Ready => self.look_at_snapshot(&snapshot),

@@ -8,7 +8,7 @@ use super::cut::Member;
 use crate::backend::remove_files;
 use crate::error::{Error, Result};
 use crate::model::{
-    BackendKind, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume,
+    BackendKind, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
 };
 use crate::store::Durability;
 
@@ -22,6 +22,16 @@ pub(super) struct Draft {
     _reservation: Reservation,
 }
 
+/// Whom a snapshot is for.
+pub(super) enum Purpose {
+    /// A caller who asked for it.
+    Caller,
+    /// A group.
+    Group(GroupSnapshotId),
+    /// Another node, which makes this volume from it.
+    Pull(VolumeId),
+}
+
 impl Driver {
     /// Records a snapshot of the volume as `creating`, after making sure that there is room and that nothing is in its
     /// place. From then on the caller removes it again if anything fails.
@@ -33,8 +43,13 @@ impl Driver {
         volume: Arc<Volume>,
         id: SnapshotId,
         name: String,
-        group: Option<GroupSnapshotId>,
+        purpose: Purpose,
     ) -> Result<Draft> {
+        let (group, pulled_for) = match purpose {
+            Purpose::Caller => (None, None),
+            Purpose::Group(group) => (Some(group), None),
+            Purpose::Pull(target) => (None, Some(target)),
+        };
         let pool = self.pool_of(&volume)?;
         let kind = volume.content.backend();
         let share = self.may_share(pool, pool, volume.parameters.provisioning == Provisioning::Thick);
@@ -55,6 +70,7 @@ impl Driver {
             pool: pool.name.clone(),
             block_size: volume.block_size,
             group,
+            pulled_for,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let copied = if share && kind == BackendKind::Loop { 0 } else { bytes };

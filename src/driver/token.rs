@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 
 /// The token for the page after the one that ends with this id.
-pub(super) fn make(id: &str) -> String {
+pub(crate) fn make(id: &str) -> String {
     format!("{id}.{:08x}", crc32fast::hash(id.as_bytes()))
 }
 
@@ -14,7 +14,7 @@ pub(super) fn make(id: &str) -> String {
 ///
 /// # Errors
 /// ABORTED.
-pub(super) fn parse<Id: FromStr>(text: &str) -> Result<Id> {
+pub(crate) fn parse<Id: FromStr>(text: &str) -> Result<Id> {
     let id = text.rsplit_once('.').filter(|(id, _)| make(id) == text).and_then(|(id, _)| id.parse().ok());
     id.ok_or_else(|| Error::BadToken(text.to_owned()))
 }

@@ -24,6 +24,11 @@ impl NodeKey {
         let uuid = Uuid::new_v5(&NAMESPACE, format!("node/{node_id}").as_bytes()).simple().to_string();
         NodeKey(uuid.chars().take(Self::LEN).collect())
     }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl fmt::Display for NodeKey {
@@ -110,6 +115,12 @@ macro_rules! id {
             }
         }
 
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<$name> for String {
             fn from(id: $name) -> String {
                 id.0
@@ -137,6 +148,11 @@ impl SnapshotId {
     /// The id of the snapshot that CreateSnapshot makes on `node` for the CSI name `name`.
     pub fn of_name(node: &NodeKey, name: &str) -> Self {
         SnapshotId(derive("snap", node, &format!("snapshot/{name}")))
+    }
+
+    /// The id of the cut of `source` from which another node makes the volume `target`.
+    pub fn of_pull(node: &NodeKey, source: &VolumeId, target: &VolumeId) -> Self {
+        SnapshotId(derive("snap", node, &format!("pull/{source}/{target}")))
     }
 
     /// The id of the snapshot of `source` in a group.

@@ -6,11 +6,13 @@ mod fs_type;
 mod id;
 mod mount_flags;
 mod parameters;
+pub mod pull;
 pub mod request;
 mod settings;
 mod size;
 mod snapshot;
 mod topology;
+pub mod tree;
 mod volume;
 
 pub use access::{AccessMode, AccessType, Capability, SecondPublish};

@@ -16,6 +16,9 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
+    /// Every backend.
+    pub const ALL: [BackendKind; 2] = [BackendKind::Loop, BackendKind::Directory];
+
     /// The value of the parameter `backend`.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -24,8 +24,12 @@ pub struct CreateVolume {
     pub source: Option<Source>,
     /// How a source in use is copied.
     pub consistency: Consistency,
+    /// Whether the source may be on another node.
+    pub cross_node_copy: bool,
     /// Where the volume must be accessible from.
     pub topology: Option<TopologyRequirement>,
+    /// Where the node listens that has the source, if a controller says so (`HOST:PORT`): no part of the CSI message.
+    pub source_address: Option<String>,
 }
 
 /// CSI `VolumeContentSource`: any text, since what is no id of ours is just not found.

@@ -18,6 +18,16 @@ impl Timestamp {
         Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// The point in time that is so many nanoseconds after the epoch.
+    pub fn from_nanos(nanos: u64) -> Self {
+        Timestamp(nanos)
+    }
+
+    /// Nanoseconds since the epoch.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
     /// Whole seconds since the epoch.
     pub fn seconds(self) -> i64 {
         i64::try_from(self.0 / 1_000_000_000).unwrap_or(i64::MAX)
@@ -56,6 +66,10 @@ pub struct Snapshot {
     /// The group that it is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupSnapshotId>,
+    /// It is the cut of a volume that another node makes this volume from: no caller is told of it, and it is removed
+    /// when that is done (docs/decisions/0009).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulled_for: Option<VolumeId>,
 }
 
 impl Snapshot {

@@ -18,6 +18,20 @@ pub enum Phase {
     Deleting,
 }
 
+impl Phase {
+    /// Every phase, in the order of life.
+    pub const ALL: [Phase; 3] = [Phase::Creating, Phase::Ready, Phase::Deleting];
+
+    /// Its name, as the state file has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Phase::Creating => "creating",
+            Phase::Ready => "ready",
+            Phase::Deleting => "deleting",
+        }
+    }
+}
+
 /// Whether a filesystem has been made in the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -72,6 +86,16 @@ pub enum VolumeSource {
     Snapshot(SnapshotId),
     /// A clone of a volume.
     Volume(VolumeId),
+}
+
+impl VolumeSource {
+    /// The key of the node that has it.
+    pub fn node_key(&self) -> &str {
+        match self {
+            VolumeSource::Snapshot(id) => id.node_key(),
+            VolumeSource::Volume(id) => id.node_key(),
+        }
+    }
 }
 
 /// One volume.

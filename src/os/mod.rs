@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::model::tree::{Entry, Item, Position};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
 /// The machine, as handed to everything above: cheap to clone.
@@ -66,6 +67,21 @@ pub struct FileStat {
     pub allocated: u64,
     /// The device number of a device node (`st_rdev`), 0 otherwise.
     pub rdev: u64,
+}
+
+/// A process, as the kernel accounts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessFigures {
+    /// Processor time, its own and that of the kernel for it.
+    pub cpu: Duration,
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+    /// Its threads.
+    pub threads: u64,
+    /// Its open file descriptors.
+    pub open_files: u64,
+    /// How many it may have open.
+    pub max_files: u64,
 }
 
 /// statvfs(3) of the filesystem that holds a path.
@@ -189,6 +205,22 @@ pub trait Disks: Send + Sync {
         share: bool,
         progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> io::Result<()>;
+    /// Reads the directory `source` with everything below it from `from` on: every entry as
+    /// [`copy_tree`](Disks::copy_tree) would copy it, each file followed by its data. `emit` says whether to go on. The
+    /// order and the pieces depend on the tree alone, which nobody changes. Never follows a link. Returns how many
+    /// entries there are, if `emit` took all.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside.
+    fn read_tree(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool)
+    -> io::Result<u64>;
+    /// Makes the directory `target`, which does not exist, to be filled with the entries that
+    /// [`read_tree`](Disks::read_tree) gave elsewhere. After an error [`remove_tree`](Disks::remove_tree) takes away
+    /// what was made.
+    fn write_tree(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>>;
+    /// Writes all of `bytes` at `offset` of a file that is long enough. Writing back starts at once, as with
+    /// [`copy_range`](Disks::copy_range).
+    fn write_at(&self, file: &Path, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// FALLOC_FL_UNSHARE_RANGE over the whole file: every block that other files share is copied, so that writing
     /// to it needs no new one. EOPNOTSUPP where the filesystem cannot (btrfs).
     fn unshare(&self, file: &Path) -> io::Result<()>;
@@ -228,6 +260,16 @@ pub trait Disks: Send + Sync {
     /// # Errors
     /// EWOULDBLOCK, with the holder in the message, where another process has it.
     fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+/// A tree that is being made, entry by entry.
+pub trait TreeWriter {
+    /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far.
+    fn entry(&mut self, entry: &Entry) -> io::Result<()>;
+    /// Writes to the file that is the last entry, within its size.
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Gives directories their attributes and makes everything durable, but for the entry in the directory of the top.
+    fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 /// An append-only file.

@@ -1,6 +1,7 @@
 //! Transport: the listener, what happens around every call, and the end.
 //!
-//! [`serve`] is the place to start reading; `rpc.rs` is what a call passes through.
+//! [`serve`] is the place to start reading, and [`serve_peers`] for the port that other processes of the cluster reach;
+//! `rpc.rs` is what a call passes through.
 
 mod body;
 mod drain;
@@ -8,6 +9,7 @@ mod endpoint;
 mod incoming;
 mod message;
 mod panic;
+mod peer;
 mod rpc;
 mod socket;
 #[cfg(test)]
@@ -15,6 +17,7 @@ mod tests;
 mod trace;
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener};
 use tonic::service::Routes;
@@ -22,12 +25,14 @@ use tonic::transport::Server;
 
 pub use self::drain::{Stop, Stopped};
 pub use self::endpoint::{Endpoint, InvalidEndpoint};
+pub use self::incoming::Incoming;
 pub use self::panic::install_hook;
-pub use self::socket::SocketError;
+pub use self::peer::serve_peers;
+pub use self::rpc::Observer;
+pub use self::socket::{Place, SocketError, SocketFile, bind as bind_socket};
 
-use self::incoming::{Accept, Incoming};
+use self::incoming::Accept;
 use self::rpc::{RpcLayer, Running};
-use self::socket::SocketFile;
 
 /// A call has at most so many bytes of headers; CSI has none of its own.
 const MAX_HEADERS: u32 = 16 << 10;
@@ -61,7 +66,8 @@ impl Listener {
     pub async fn bind(endpoint: &Endpoint, socket_mode: u32) -> Result<Self, BindError> {
         let inner = match endpoint {
             Endpoint::Unix(path) => {
-                let (listener, file) = socket::bind(path, socket_mode).await?;
+                let place = Place { path, flag: "--endpoint", make_directory: true };
+                let (listener, file) = socket::bind(place, socket_mode).await?;
                 Inner::Unix(listener, file)
             }
             Endpoint::Tcp(address) => {
@@ -82,19 +88,24 @@ impl Listener {
 }
 
 /// Serves until `stop`, and then up to the end of the calls that are running or of the time for it. The socket is
-/// removed at the end.
-pub async fn serve(listener: Listener, routes: Routes, stop: Stop) -> Stopped {
+/// removed at the end. The observer is told of every call.
+pub async fn serve(
+    listener: Listener,
+    routes: Routes,
+    stop: Stop,
+    observer: Option<Arc<dyn Observer>>,
+) -> Stopped {
     match listener.0 {
         Inner::Unix(listener, file) => {
-            let stopped = serve_on(listener, routes, stop).await;
+            let stopped = serve_on(listener, routes, stop, observer).await;
             drop(file);
             stopped
         }
-        Inner::Tcp(listener) => serve_on(listener, routes, stop).await,
+        Inner::Tcp(listener) => serve_on(listener, routes, stop, observer).await,
     }
 }
 
-async fn serve_on<L>(listener: L, routes: Routes, stop: Stop) -> Stopped
+async fn serve_on<L>(listener: L, routes: Routes, stop: Stop, observer: Option<Arc<dyn Observer>>) -> Stopped
 where
     L: Accept,
     L::Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + tonic::transport::server::Connected + Unpin,
@@ -104,7 +115,7 @@ where
     drain::run(stop, running.clone(), |requested| {
         Server::builder()
             .http2_max_header_list_size(MAX_HEADERS)
-            .layer(RpcLayer(running))
+            .layer(RpcLayer::new(running, observer))
             .add_routes(routes)
             .serve_with_incoming_shutdown(Incoming::new(listener), requested)
     })

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
 use tonic::body::Body;
@@ -15,6 +16,7 @@ use tracing::Instrument;
 
 use super::body::Answer;
 use super::{message, panic, trace};
+use crate::cluster::identity::PeerIdentity;
 
 /// How many calls are running.
 #[derive(Debug, Clone, Default)]
@@ -41,23 +43,44 @@ impl Drop for Entered {
     }
 }
 
+/// Is told of every call.
+pub trait Observer: Send + Sync {
+    /// A call has come.
+    fn begun(&self);
+
+    /// It is over. `method` is what the caller wanted, such as `csi.v1.Node/NodeStageVolume`, and may be anything;
+    /// `code` is the name of the gRPC code. A call that its caller gave up is CANCELLED.
+    fn ended(&self, method: &str, code: &'static str, took: Duration);
+}
+
 /// Puts [`Rpc`] around the services.
-#[derive(Debug, Clone)]
-pub struct RpcLayer(pub Running);
+#[derive(Clone)]
+pub struct RpcLayer {
+    running: Running,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl RpcLayer {
+    /// Counts the calls that run, and tells of each.
+    pub fn new(running: Running, observer: Option<Arc<dyn Observer>>) -> Self {
+        RpcLayer { running, observer }
+    }
+}
 
 impl<S> Layer<S> for RpcLayer {
     type Service = Rpc<S>;
 
     fn layer(&self, inner: S) -> Rpc<S> {
-        Rpc { inner, running: self.0.clone() }
+        Rpc { inner, running: self.running.clone(), observer: self.observer.clone() }
     }
 }
 
 /// The services with all that happens around a call. One future on the heap for it all, and one body.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Rpc<S> {
     inner: S,
     running: Running,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl<S> Service<Request<Body>> for Rpc<S>
@@ -75,7 +98,10 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let entered = self.running.enter();
-        let call = trace::Call::begin(request.uri().path());
+        let call = trace::Call::begin(request.uri().path(), self.observer.clone());
+        if let Some(peer) = request.extensions().get::<PeerIdentity>() {
+            call.span().record("peer", peer.to_string().as_str());
+        }
         // The one that is ready is taken, its copy stays for the next call.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);

@@ -22,18 +22,43 @@ const BACKLOG: u32 = 128;
 /// How long another process may take to accept a connection before it counts as serving all the same.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is no socket. Messages name the path.
+/// Where a socket is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Its path.
+    pub path: &'a Path,
+    /// The flag that says so, for messages.
+    pub flag: &'static str,
+    /// Whether its directory is made if it is missing.
+    pub make_directory: bool,
+}
+
+/// Why there is no socket. Messages name the path and the flag.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Someone answers there.
-    #[error("another process serves {0}, stop it or choose another --endpoint")]
-    InUse(PathBuf),
+    #[error("another process serves {path}, stop it or choose another {flag}")]
+    InUse {
+        /// Where.
+        path: PathBuf,
+        /// Whose path it is.
+        flag: &'static str,
+    },
     /// Something that is no socket lies there.
-    #[error("{0} is there already and is {1}, remove it or choose another --endpoint")]
-    Foreign(PathBuf, &'static str),
+    #[error("{path} is there already and is {what}, remove it or choose another {flag}")]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+        /// Whose path it is.
+        flag: &'static str,
+    },
     /// The kernel did not do it.
-    #[error("{doing} {path}: {source} (--endpoint)")]
+    #[error("{doing} {path}: {source} ({flag})")]
     Io {
+        /// Whose path it is.
+        flag: &'static str,
         /// What was tried.
         doing: &'static str,
         /// On what.
@@ -73,14 +98,19 @@ impl SocketFile {
     }
 }
 
-/// Listens at `path` with these permissions. What is left of a process that died is replaced.
-pub async fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
-    if let Some(directory) = path.parent() {
+/// Listens at `place` with these permissions. What is left of a process that died is replaced.
+///
+/// # Errors
+/// [`SocketError`], with the path and the flag, where that is not possible.
+pub async fn bind(place: Place<'_>, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
+    let Place { path, flag, make_directory } = place;
+    let failed = |doing: &'static str, path: &Path| failed(flag, doing, path);
+    if let Some(directory) = path.parent().filter(|_| make_directory) {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(DIRECTORY_MODE).create(directory);
         made.map_err(failed("make the directory", directory))?;
     }
-    remove_stale(path).await?;
+    remove_stale(place).await?;
     let socket = UnixSocket::new_stream().map_err(failed("make a socket for", path))?;
     // Linux takes the mode of the file from the socket that is bound, less the umask (unix_bind). Nobody can
     // connect before listen(2), so that adding what the umask took away is in time.
@@ -99,7 +129,9 @@ pub async fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), 
 }
 
 /// Removes a socket that nobody serves any more.
-async fn remove_stale(path: &Path) -> Result<(), SocketError> {
+async fn remove_stale(place: Place<'_>) -> Result<(), SocketError> {
+    let Place { path, flag, .. } = place;
+    let failed = |doing: &'static str, path: &Path| failed(flag, doing, path);
     let kind = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -112,7 +144,7 @@ async fn remove_stale(path: &Path) -> Result<(), SocketError> {
             kind if kind.is_file() => "a regular file",
             _ => "no socket",
         };
-        return Err(SocketError::Foreign(path.to_owned(), what));
+        return Err(SocketError::Foreign { path: path.to_owned(), what, flag });
     }
     match tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -121,12 +153,17 @@ async fn remove_stale(path: &Path) -> Result<(), SocketError> {
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // Whatever it says, someone holds it: also a queue that is full, or a socket of another type.
-        Ok(_) | Err(_) => Err(SocketError::InUse(path.to_owned())),
+        Ok(_) | Err(_) => Err(SocketError::InUse { path: path.to_owned(), flag }),
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError {
-    move |source| SocketError::Io { doing, path: path.to_owned(), source }
+fn failed(
+    flag: &'static str,
+    doing: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> SocketError + use<> {
+    let path = path.to_owned();
+    move |source| SocketError::Io { flag, doing, path, source }
 }
 
 #[cfg(test)]
@@ -140,6 +177,10 @@ mod tests {
             fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    async fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
+        super::bind(Place { path, flag: "--endpoint", make_directory: true }, mode).await
     }
 
     fn mode(path: &Path) -> u32 {
@@ -226,5 +267,15 @@ mod tests {
         fs::write(dir.path().join("file"), "").unwrap();
         let error = bind(&dir.path().join("file/csi.sock"), 0o600).await.unwrap_err().to_string();
         assert!(error.contains("--endpoint") && error.contains("/file"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_not_to_be_made_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none/a.sock");
+        let place = Place { path: &path, flag: "--registration-dir", make_directory: false };
+        let error = super::bind(place, 0o600).await.unwrap_err().to_string();
+        assert!(error.contains("--registration-dir") && error.contains("/none/a.sock"), "{error}");
+        assert!(names(dir.path()).is_empty());
     }
 }

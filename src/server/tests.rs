@@ -109,7 +109,7 @@ async fn start(timeout: Duration) -> Running {
         })
     };
     let stop = Stop { requested: wait(requested), forced: wait(forced), timeout };
-    let server = tokio::spawn(serve(listener, Routes::new(Echo), stop));
+    let server = tokio::spawn(serve(listener, Routes::new(Echo), stop, None));
     Running { _dir: dir, path, request: Some(request), force: Some(force), server }
 }
 
@@ -217,7 +217,7 @@ async fn tcp_has_a_real_port() {
         forced: Box::pin(std::future::pending()),
         timeout: Duration::ZERO,
     };
-    tokio::spawn(serve(listener, Routes::new(Echo), stop));
+    tokio::spawn(serve(listener, Routes::new(Echo), stop, None));
     let channel =
         tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap();
     assert_eq!(call(&channel, "/csi.v1.Echo/GetCapacity", "x").await.unwrap(), "x");

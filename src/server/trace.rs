@@ -5,11 +5,14 @@
 //! so that the log shows them quoted and no request can forge a line. Everything that is logged within the span
 //! carries them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tonic::{Code, Status};
 use tracing::field::Empty;
 use tracing::{Span, debug, error_span, info, warn};
+
+use super::rpc::Observer;
 
 /// The longest method name that is logged. It comes from the caller, and may be anything.
 const MAX_METHOD: usize = 128;
@@ -18,18 +21,23 @@ const MAX_METHOD: usize = 128;
 pub struct Call {
     method: String,
     span: Span,
+    observer: Option<Arc<dyn Observer>>,
     started: Instant,
     ended: bool,
 }
 
 impl Call {
     /// A call of the method at this path, such as `/csi.v1.Node/NodeStageVolume`.
-    pub fn begin(path: &str) -> Self {
+    pub fn begin(path: &str, observer: Option<Arc<dyn Observer>>) -> Self {
+        if let Some(observer) = &observer {
+            observer.begun();
+        }
         let method: String = path.trim_start_matches('/').chars().take(MAX_METHOD).collect();
         // The most important level, so that the fields are there for a warning whatever --log-level leaves out.
         let span = error_span!(
             "rpc",
             method = short(&method),
+            peer = Empty,
             volume.name = Empty,
             volume.id = Empty,
             source.id = Empty,
@@ -41,7 +49,7 @@ impl Call {
             node.id = Empty,
             path = Empty
         );
-        Call { method, span, started: Instant::now(), ended: false }
+        Call { method, span, observer, started: Instant::now(), ended: false }
     }
 
     /// Service and method, without the leading slash.
@@ -58,6 +66,7 @@ impl Call {
     pub fn end(mut self, status: &Status) {
         self.ended = true;
         let (code, ms) = (code_name(status.code()), self.milliseconds());
+        self.observe(code);
         let _entered = self.span.enter();
         if status.code() != Code::Ok {
             warn!(code, ms, error = status.message(), "failed");
@@ -65,6 +74,12 @@ impl Call {
             debug!(code, ms, "done");
         } else {
             info!(code, ms, "done");
+        }
+    }
+
+    fn observe(&self, code: &'static str) {
+        if let Some(observer) = &self.observer {
+            observer.ended(&self.method, code, self.started.elapsed());
         }
     }
 
@@ -77,12 +92,10 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
+            let code = code_name(Code::Cancelled);
+            self.observe(code);
             let _entered = self.span.enter();
-            warn!(
-                code = "CANCELLED",
-                ms = self.milliseconds(),
-                "the caller gave up; a change that has begun goes on"
-            );
+            warn!(code, ms = self.milliseconds(), "the caller gave up; a change that has begun goes on");
         }
     }
 }

@@ -8,6 +8,7 @@ use super::observe::observe;
 use super::{Reply, run};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::model::request::CreateVolume;
 use crate::wire::{csi, decode, encode};
 use csi::controller_service_capability::rpc::Type as Rpc;
 
@@ -53,7 +54,16 @@ impl ControllerService {
     }
 }
 
-fn capabilities(attach: bool) -> Vec<Rpc> {
+/// Metadata of a CreateVolume that a controller forwards: where the node listens that has the source.
+pub const SOURCE_ADDRESS: &str = "hostloop-source-address";
+
+fn source_address<T>(request: &Request<T>) -> Option<String> {
+    let address = request.metadata().get(SOURCE_ADDRESS)?.to_str().ok()?;
+    (!address.is_empty()).then(|| address.to_owned())
+}
+
+/// The RPCs that are announced.
+pub(crate) fn capabilities(attach: bool) -> Vec<Rpc> {
     let attach_rpcs: &[Rpc] = if attach { &ATTACH_RPCS } else { &[] };
     [&RPCS, attach_rpcs].concat()
 }
@@ -64,7 +74,8 @@ impl csi::controller_server::Controller for ControllerService {
         &self,
         request: Request<csi::CreateVolumeRequest>,
     ) -> Reply<csi::CreateVolumeResponse> {
-        let request = decode::create_volume(observe(request))?;
+        let source_address = source_address(&request);
+        let request = CreateVolume { source_address, ..decode::create_volume(observe(request))? };
         let volume = run(&self.driver, |driver| driver.create_volume(request)).await?;
         Ok(Response::new(encode::create_volume(&volume, self.node_id())))
     }

@@ -10,7 +10,8 @@ use crate::driver::Driver;
 use crate::wire::{csi, decode, encode};
 use csi::group_controller_service_capability::rpc::Type as Rpc;
 
-const RPCS: [Rpc; 1] = [Rpc::CreateDeleteGetVolumeGroupSnapshot];
+/// The RPCs that are announced.
+pub(crate) const RPCS: [Rpc; 1] = [Rpc::CreateDeleteGetVolumeGroupSnapshot];
 
 /// Serves CSI GroupController.
 pub struct GroupControllerService {

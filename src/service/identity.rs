@@ -11,7 +11,7 @@ use csi::plugin_capability::service::Type as Service;
 use csi::plugin_capability::volume_expansion::Type as Expansion;
 
 /// What is served beside Identity, and that volumes and snapshots are bound to their node.
-const SERVICES: [Service; 5] = [
+pub(crate) const SERVICES: [Service; 5] = [
     Service::ControllerService,
     Service::VolumeAccessibilityConstraints,
     Service::GroupControllerService,

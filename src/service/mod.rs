@@ -6,6 +6,7 @@ mod group_controller;
 mod identity;
 mod node;
 mod observe;
+mod peer;
 mod snapshot_metadata;
 mod status;
 pub(crate) mod stream;
@@ -16,10 +17,15 @@ use tokio::task::{JoinError, JoinHandle};
 use tonic::{Response, Status};
 use tracing::Span;
 
-pub use controller::ControllerService;
+pub(crate) use controller::capabilities as controller_capabilities;
+pub use controller::{ControllerService, SOURCE_ADDRESS};
 pub use group_controller::GroupControllerService;
+pub(crate) use group_controller::RPCS as GROUP_RPCS;
 pub use identity::IdentityService;
+pub(crate) use identity::SERVICES;
 pub use node::NodeService;
+pub(crate) use observe::observe;
+pub use peer::PeerService;
 pub use snapshot_metadata::SnapshotMetadataService;
 pub use status::code;
 

@@ -13,7 +13,7 @@ use crate::wire::{csi, redact};
 const VALUE_LIMIT: usize = 512;
 
 /// A request that the driver serves: its name in the protocol, and what identifies its object.
-pub(super) trait Observed: Message {
+pub(crate) trait Observed: Message {
     /// Full name of the message.
     const NAME: &'static str;
 
@@ -50,7 +50,7 @@ impl Identifies for Option<csi::VolumeContentSource> {
 }
 
 /// Takes the request out of its envelope and leaves its traces.
-pub(super) fn observe<R: Observed>(request: Request<R>) -> R {
+pub(crate) fn observe<R: Observed>(request: Request<R>) -> R {
     let request = request.into_inner();
     let span = Span::current();
     for (field, value) in request.ids().into_iter().filter(|(_, value)| !value.is_empty()) {

@@ -217,7 +217,8 @@ impl Store {
     ) -> (Vec<Arc<Snapshot>>, bool) {
         let visible = |memory: &Memory, snapshot: &Snapshot| {
             let group = |id| memory.group(id).is_some_and(|group| group.phase == Phase::Ready);
-            snapshot.is_ready() && snapshot.group.as_ref().is_none_or(group) && filter(snapshot)
+            let shown = snapshot.is_ready() && snapshot.pulled_for.is_none();
+            shown && snapshot.group.as_ref().is_none_or(group) && filter(snapshot)
         };
         self.committer.read(|memory| memory.snapshot_page(after, max, visible))
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::os::{Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, Usage, errno_error};
+use crate::model::tree::{Item, Position};
+use crate::os::{Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Usage, errno_error};
 
 /// What happens at a step, and to all steps after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,6 +246,15 @@ impl Disks for MemDisks {
         Err(missing())
     }
     fn copy_range(&self, _: &Path, _: &Path, _: u64, _: u64) -> io::Result<()> {
+        Err(missing())
+    }
+    fn read_tree(&self, _: &Path, _: Position, _: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
+        Err(missing())
+    }
+    fn write_tree(&self, _: &Path) -> io::Result<Box<dyn TreeWriter>> {
+        Err(missing())
+    }
+    fn write_at(&self, _: &Path, _: u64, _: &[u8]) -> io::Result<()> {
         Err(missing())
     }
     fn unshare(&self, _: &Path) -> io::Result<()> {

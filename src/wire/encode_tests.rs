@@ -116,6 +116,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         pool: PoolName::default(),
         block_size: 512,
         group,
+        pulled_for: None,
     }
 }
 

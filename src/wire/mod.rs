@@ -4,4 +4,10 @@
 pub mod csi;
 pub mod decode;
 pub mod encode;
+pub mod peer;
+pub mod pull;
 pub mod redact;
+pub mod registration;
+
+/// Every method that callers may call, such as `csi.v1.Controller/CreateVolume`.
+pub const METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));

@@ -35,6 +35,12 @@ fn copy_tree() {
 }
 
 #[test]
+fn tree_stream() {
+    let (os, dir) = setup();
+    contract::tree_stream(&os, &dir);
+}
+
+#[test]
 fn loops() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);

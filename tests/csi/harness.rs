@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop::app::{self, Ended, StartError};
-use hostloop::config::{Config, Role, ServerConfig};
+use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
 use hostloop::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
@@ -116,6 +116,18 @@ impl Server {
     /// # Errors
     /// Why it does not serve.
     pub fn try_start(os: Os, settings: &Settings) -> Result<Server, StartError> {
+        Self::try_start_with(os, settings, OperationConfig::default())
+    }
+
+    /// The same for a process that is looked after.
+    ///
+    /// # Errors
+    /// Why it does not serve.
+    pub fn try_start_with(
+        os: Os,
+        settings: &Settings,
+        operation: OperationConfig,
+    ) -> Result<Server, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = new_socket();
         let server = ServerConfig {
@@ -124,9 +136,9 @@ impl Server {
             shutdown_timeout: Duration::from_secs(10),
         };
         let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-        let config = Config { role: Role::All, settings: settings.clone(), server, logging };
+        let config = Config { role: Role::All(settings.clone()), server, operation, logging };
         let (trigger, shutdown) = Shutdown::new();
-        let mut serving = runtime.spawn(app::run(config, os, shutdown));
+        let mut serving = runtime.spawn(app::run(config, move || os, shutdown));
         match runtime.block_on(reach(&socket, &mut serving)) {
             Ok(clients) => {
                 Ok(Server { clients, trigger, serving: Some(serving), runtime: Some(runtime), socket })

@@ -137,7 +137,7 @@ impl Rig {
         let fixed = ["hostloop", "serve", "--data-dir", DATA];
         let cli = Cli::try_parse_from(fixed.iter().chain(node).chain(flags)).unwrap();
         let Command::Serve(args) = cli.command else { unreachable!() };
-        let settings = Config::new(&args, None).unwrap().settings;
+        let settings = Config::new(&args, None).unwrap().role.settings().unwrap().clone();
         let server = Server::try_start(kernel.os(), &settings).map_err(|error| error.to_string())?;
         Ok(Rig { kernel, settings, server: Some(server) })
     }

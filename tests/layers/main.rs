@@ -20,7 +20,7 @@ use imports::{crate_is_used, imports, words};
 const FREE: [&str; 3] = ["main", "lib", "app"];
 
 /// A module, and the modules that it may import beside itself.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("model", &[]),
     ("os", &["model"]),
     ("store", &["model", "os"]),
@@ -29,13 +29,15 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("driver", &["store", "backend", "os", "model", "error"]),
     ("wire", &["model", "error"]),
     ("service", &["wire", "driver", "model", "error"]),
-    ("cluster", &["wire", "driver", "model", "error"]),
-    ("server", &["service", "error", "model"]),
+    ("cluster", &["wire", "service", "driver", "model", "error", "shutdown"]),
+    ("server", &["service", "cluster", "error", "model"]),
+    ("metrics", &["server", "driver", "os", "model", "error"]),
+    ("register", &["server", "wire"]),
     ("selftest", &["wire", "model", "os", "config", "shutdown"]),
     ("telemetry", &[]),
     ("shutdown", &[]),
     ("cli", &["model"]),
-    ("config", &["cli", "model", "server", "telemetry"]),
+    ("config", &["cli", "cluster", "model", "server", "register", "telemetry"]),
 ];
 
 /// Something that is used in some places only.
@@ -46,10 +48,20 @@ struct Only {
     found: fn(&str) -> bool,
 }
 
-const ONLY: [Only; 7] = [
+const ONLY: [Only; 13] = [
     Only {
         what: "tonic",
-        places: &["server/", "service/", "wire/", "cluster/", "selftest", "app.rs", "app/", "main.rs"],
+        places: &[
+            "server/",
+            "service/",
+            "wire/",
+            "cluster/",
+            "register/",
+            "selftest",
+            "app.rs",
+            "app/",
+            "main.rs",
+        ],
         found: |line| ["tonic", "tonic_prost"].iter().any(|name| crate_is_used(line, name)),
     },
     Only {
@@ -63,6 +75,11 @@ const ONLY: [Only; 7] = [
         what: "libc (server/socket.rs has flags of it)",
         places: &["os/", "server/socket.rs"],
         found: |line| crate_is_used(line, "libc"),
+    },
+    Only {
+        what: "the API of Kubernetes",
+        places: &["cluster/peers/kubernetes"],
+        found: |line| ["kube", "k8s_openapi"].iter().any(|name| crate_is_used(line, name)),
     },
     Only { what: "rustix", places: &["os/"], found: |line| crate_is_used(line, "rustix") },
     Only {
@@ -81,9 +98,34 @@ const ONLY: [Only; 7] = [
         },
     },
     Only {
+        what: "prometheus_client",
+        places: &["metrics/"],
+        found: |line| crate_is_used(line, "prometheus_client"),
+    },
+    Only {
+        what: "hyper (server/ has it through tonic)",
+        places: &["metrics/http.rs"],
+        found: |line| crate_is_used(line, "hyper"),
+    },
+    Only {
         what: "serde_json",
         places: &["store/", "wire/redact.rs"],
         found: |line| crate_is_used(line, "serde_json"),
+    },
+    Only {
+        what: "TLS and the keys for it",
+        places: &["cluster/tls/", "cluster/certs/"],
+        found: |line| ["rustls", "webpki", "ring"].iter().any(|name| crate_is_used(line, name)),
+    },
+    Only {
+        what: "tokio_rustls and x509_parser",
+        places: &["cluster/tls/"],
+        found: |line| ["tokio_rustls", "x509_parser"].iter().any(|name| crate_is_used(line, name)),
+    },
+    Only {
+        what: "making certificates",
+        places: &["cluster/certs/"],
+        found: |line| crate_is_used(line, "rcgen"),
     },
 ];
 
@@ -169,6 +211,23 @@ const BAD: &[(&str, &str, &str)] = &[
     ("os/linux/mounts.rs", "use std::process::Command;", "child processes"),
     ("driver/x.rs", "use tokio::process::{Child, Command};", "child processes"),
     ("telemetry.rs", "serde_json::to_string(&x)", "serde_json: only in store/, wire/redact.rs"),
+    ("driver/x.rs", "use prometheus_client::registry::Registry;", "prometheus_client: only in metrics/"),
+    ("server/x.rs", "hyper::body::Incoming", "hyper (server/ has it through tonic): only in metrics/http.rs"),
+    ("driver/x.rs", "use crate::metrics::Metrics;", "driver imports metrics"),
+    ("metrics/x.rs", "use crate::service::X;", "metrics imports service"),
+    (
+        "server/peer.rs",
+        "use tokio_rustls::TlsAcceptor;",
+        "tokio_rustls and x509_parser: only in cluster/tls/",
+    ),
+    ("driver/x.rs", "use rustls::ServerConfig;", "TLS and the keys for it"),
+    ("cluster/router.rs", "use webpki::EndEntityCert;", "TLS and the keys for it"),
+    ("cluster/tls/files.rs", "use rcgen::KeyPair;", "making certificates: only in cluster/certs/"),
+    ("driver/x.rs", "use crate::cluster::tls::Tls;", "driver imports cluster"),
+    ("cluster/tls/mod.rs", "use crate::os::Os;", "cluster imports os"),
+    ("cluster/router/x.rs", "use kube::Client;", "Kubernetes: only in cluster/peers/kubernetes"),
+    ("cluster/router/x.rs", "use crate::server::Stop;", "cluster imports server"),
+    ("service/x.rs", "use crate::cluster::router::Router;", "service imports cluster"),
     ("helpers.rs", "", "helpers has no layer yet"),
 ];
 
@@ -188,6 +247,7 @@ const GOOD: &[(&str, &str)] = &[
     ("os/linux/ioctl.rs", "unsafe { x() }"),
     ("main.rs", "use hostloop::driver::Driver;"),
     ("app/checks.rs", "use crate::service::X;"),
+    ("cluster/tls/x.rs", "use rustls::pki_types::pem::PemObject;"),
 ];
 
 /// The check can fail: each bad line gives exactly one finding, with its line.

@@ -19,6 +19,7 @@ mod harness;
 
 mod bare_dev;
 mod blocks;
+mod cluster;
 mod copies;
 mod copy_tree;
 mod flags;
@@ -38,6 +39,7 @@ mod os_contract;
 mod os_copies;
 mod pools;
 mod process;
+mod pull;
 mod readonly;
 mod restart;
 mod selftest;

@@ -1,11 +1,16 @@
 //! What an administrator and a supervisor see of the process.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use nix::sys::signal::Signal;
+
+use hostloop::wire::registration::RegistrationStatus;
+use hostloop::wire::registration::registration_client::RegistrationClient;
 
 use crate::harness::process::{BINARY, command, node_of, serve_flags};
 use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, kernel};
@@ -178,5 +183,49 @@ fn the_environment_of_csi_is_enough() {
     );
     driver.stop();
     assert!(!socket.exists());
+    world.assert_nothing_left();
+}
+
+/// What kubelet would say to the plugin at this socket.
+fn notify(socket: &Path, plugin_registered: bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let address = format!("unix://{}", socket.display());
+        let endpoint = tonic::transport::Endpoint::try_from(address).expect("an address");
+        let mut client = RegistrationClient::new(endpoint.connect().await.expect("the plugin is there"));
+        let status = RegistrationStatus { plugin_registered, error: "not wanted".to_owned() };
+        client.notify_registration_status(status).await.expect("an answer");
+    });
+}
+
+#[test]
+fn it_is_looked_after_and_a_refusal_of_kubelet_is_exit_code_1() {
+    let mut world = World::empty(&[]);
+    let (plugins, [_, _, high, low]) = (world.dir.join("plugins"), std::process::id().to_be_bytes());
+    let address = format!("127.{}.{low}.1:9808", 1 + high % 254);
+    std::fs::create_dir(&plugins).expect("mkdir");
+    let directory = plugins.to_str().expect("text").to_owned();
+    world.set_flags(&["--register", "--registration-dir", &directory, "--metrics-listen", &address]);
+    world.start();
+    let plugin = plugins.join("hostloop.csi.dev-reg.sock");
+    crate::harness::eventually("the plugin is there", || plugin.exists());
+    assert_eq!(mode(&plugin), 0o600);
+    notify(&plugin, true);
+
+    let mut stream = TcpStream::connect(&address).expect("connect");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: driver\r\n\r\n").expect("ask");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    for part in ["HTTP/1.1 200 OK", "hostloop_ready 1.0", "kind=\"size\"", "process_open_fds"] {
+        assert!(answer.contains(part), "{part}: {answer}");
+    }
+
+    notify(&plugin, false);
+    let mut driver = world.take_driver();
+    assert_eq!(driver.wait().code(), Some(1), "{}", driver.log_text());
+    let log = driver.log_text();
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert!(errors.len() == 1 && errors[0].contains("not wanted"), "{log}");
+    assert!(!plugin.exists() && !world.socket.exists());
     world.assert_nothing_left();
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::Outcome;
 use super::blocks::{Ranges, Run};
 use super::content::BLOCK;
 use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Backing, Filesystem, FsId, Node, NodeRef};
 use super::world::World;
+use super::{FakeKernel, Outcome};
 use crate::os::Extent;
 
 /// Bytes copied at once.
@@ -159,6 +159,38 @@ impl World {
         }
         let size = self.content(node)?.size();
         self.separate(node, if how == Effect::Torn { size / 2 } else { size })
+    }
+}
+
+impl FakeKernel {
+    /// Gives an image the files of an image of another machine. They are no bytes here, so that nothing carries them
+    /// over a network; but the copy must have all of the bytes.
+    ///
+    /// # Errors
+    /// EINVAL where the other image holds no filesystem, EIO where the copy has not all of its bytes.
+    pub fn adopt_files(
+        &self,
+        image: impl AsRef<Path>,
+        from: &FakeKernel,
+        source: impl AsRef<Path>,
+    ) -> std::io::Result<()> {
+        let (image, source) = (image.as_ref(), source.as_ref());
+        let (tree, content) = from.outside("read", source, |world| {
+            let node = world.walk(source, Last::Keep)?.node;
+            let content = world.content(node)?.clone();
+            Ok((world.tree_of(content.image.ok_or(Errno::EINVAL)?), content))
+        })?;
+        self.outside("adopt", image, |world| {
+            let node = world.walk(image, Last::Keep)?.node;
+            if !world.content(node)?.covers(&content) {
+                return Err(Errno::EIO);
+            }
+            let tree = world.add_tree(tree, node);
+            let adopted = world.content_mut(node)?;
+            adopted.image = Some(tree);
+            world.sync(node);
+            Ok(())
+        })
     }
 }
 

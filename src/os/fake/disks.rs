@@ -9,9 +9,11 @@ use super::content::BLOCK;
 use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Backing, Node, NodeRef};
+use super::tree_stream::{Walk, Writer};
 use super::world::{Place, World};
 use super::{Outcome, Process};
-use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, Usage};
+use crate::model::tree::{Item, Position};
+use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, TreeWriter, Usage};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -290,6 +292,28 @@ impl Disks for Process {
         let subject = format!("{} to {} at {offset}", source.display(), target.display());
         self.step_torn("copy_range", subject, |world, how| {
             world.copy_range((source, target), offset, len, how)
+        })
+    }
+
+    fn read_tree(
+        &self,
+        source: &Path,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64> {
+        Walk::run(self, source, from, emit)
+    }
+
+    fn write_tree(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(Writer::new(self, target)?))
+    }
+
+    fn write_at(&self, file: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let subject = format!("{} at {offset}", file.display());
+        self.step_torn("write_at", subject, |world, how| {
+            let node = world.writable_file(file)?.node;
+            let count = if how == Effect::Torn { bytes.len() / 2 } else { bytes.len() };
+            world.write_at(node, offset, bytes.get(..count).unwrap_or_default())
         })
     }
 

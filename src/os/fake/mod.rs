@@ -34,6 +34,7 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod tree_stream;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -92,15 +92,29 @@ fn read_whole(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     })
 }
 
-/// After a piece is in the page cache: its way to the disk begins now, so that the sync at the end has little to do.
-/// A copy is read once, so that its source need not stay in memory.
-fn written(from: &File, to: &File, position: u64, len: usize) -> nix::Result<()> {
-    let (position, len) = (signed(position)?, signed(len as u64)?);
+/// Writes into an existing file; see [`Disks::write_at`](super::super::Disks::write_at).
+pub(super) fn write_at(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let file = open_to_change(path)?;
+    file.write_all_at(bytes, offset).map_err(at("write", path))?;
+    let (position, len) = signed(offset)
+        .and_then(|offset| Ok((offset, signed(bytes.len() as u64)?)))
+        .map_err(at("write back", path))?;
+    write_back(&file, position, len).map_err(at("write back", path))
+}
+
+/// Bytes that are in the page cache begin their way to the disk now, so that the sync at the end has little to do.
+fn write_back(to: &File, position: i64, len: i64) -> nix::Result<()> {
     match ioctl::start_writing(to, position, len) {
         // Not every filesystem can, and the sync at the end does it all the same.
-        Err(Errno::ESPIPE | Errno::EINVAL | Errno::ENOSYS) => {}
-        result => result?,
+        Err(Errno::ESPIPE | Errno::EINVAL | Errno::ENOSYS) => Ok(()),
+        result => result,
     }
+}
+
+/// After a piece is in the page cache. A copy is read once, so that its source need not stay in memory.
+fn written(from: &File, to: &File, position: u64, len: usize) -> nix::Result<()> {
+    let (position, len) = (signed(position)?, signed(len as u64)?);
+    write_back(to, position, len)?;
     // As above.
     let _ = posix_fadvise(from, position, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     Ok(())

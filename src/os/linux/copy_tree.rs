@@ -17,7 +17,9 @@ mod attributes;
 mod content;
 mod levels;
 mod links;
+mod read;
 mod report;
+mod write;
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -37,18 +39,11 @@ use self::links::Links;
 use self::report::{Fault, Report, call};
 use super::super::FileId;
 use super::tree::split;
-use super::walk::open_below;
+use super::walk::{open_below, open_to_read};
 use super::{at, id_of, kind_bits};
 
-/// Opens a directory or file to read it, without leaving a trace in its access time where that is allowed (open(2):
-/// EPERM for O_NOATIME).
-fn open_to_read(open: impl Fn(OFlag) -> nix::Result<OwnedFd>) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    match open(flags | OFlag::O_NOATIME) {
-        Err(Errno::EPERM) => open(flags),
-        result => result,
-    }
-}
+pub(super) use read::read_tree;
+pub(super) use write::Writer;
 
 /// Opens a directory below an open one, on the same mount.
 fn open_source(parent: impl AsFd, name: &CStr) -> nix::Result<OwnedFd> {
@@ -113,7 +108,7 @@ struct Copy<'a> {
     source: &'a Path,
     /// The target, which must not be met in the source.
     root_id: FileId,
-    links: Links,
+    links: Links<FileId>,
     content: Content,
     report: Report<'a>,
 }
@@ -225,7 +220,7 @@ impl Copy<'_> {
         if kind_bits(&stat) == libc::S_IFDIR {
             return Ok(Met::Directory);
         }
-        if stat.st_nlink > 1 && self.links.link(levels, id_of(&stat), name)? {
+        if stat.st_nlink > 1 && self.links.link(here.target, &id_of(&stat), name)? {
             return Ok(Met::Done);
         }
         let made = match levels.here() {
@@ -233,7 +228,7 @@ impl Copy<'_> {
             None => false,
         };
         if made && stat.st_nlink > 1 {
-            self.links.remember(levels, id_of(&stat), name);
+            self.links.remember(levels.way(), id_of(&stat), name);
         }
         Ok(Met::Done)
     }
@@ -252,7 +247,7 @@ impl Copy<'_> {
             Err(Errno::EEXIST) => return Ok(false),
             made => made.map_err(call("make the copy of"))?,
         }
-        let attributes = Attributes::read(file, *stat)?;
+        let attributes = Attributes::read(file, stat)?;
         let target = open_below(to, name, OFlag::O_PATH).map_err(call("open the copy of"))?;
         attributes.apply(&target)?;
         Ok(true)
@@ -263,14 +258,15 @@ impl Copy<'_> {
         // Not by its name, which may mean something else by now.
         let source = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
         let source = source.map_err(call("open"))?;
-        let attributes = Attributes::read(&source, fstat(&source).map_err(call("stat"))?)?;
+        let stat = fstat(&source).map_err(call("stat"))?;
+        let attributes = Attributes::read(&source, &stat)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let target = match openat(to, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
             Err(Errno::EEXIST) => return Ok(false),
             result => result.map_err(call("make the copy of"))?,
         };
         attributes.prepare(&target);
-        self.content.copy(&source, &target, &attributes.stat, &mut self.report)?;
+        self.content.copy(&source, &target, &stat, &mut self.report)?;
         attributes.apply(&target)?;
         Ok(true)
     }

@@ -12,8 +12,11 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::sys::statvfs;
 use nix::unistd::{UnlinkatFlags, Whence, lseek, mkdir, unlinkat};
 
-use super::super::{BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, Usage};
+use super::super::{
+    BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Usage,
+};
 use super::{at, block, copy, lock, log, probe, tree};
+use crate::model::tree::{Item, Position};
 
 /// The files of this machine.
 pub(super) struct LinuxDisks;
@@ -191,6 +194,23 @@ impl Disks for LinuxDisks {
     fn create_file(&self, path: &Path) -> io::Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         open(path, flags, Mode::from_bits_truncate(0o600)).map(drop).map_err(at("create", path))
+    }
+
+    fn read_tree(
+        &self,
+        source: &Path,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64> {
+        super::copy_tree::read_tree(source, from, emit)
+    }
+
+    fn write_tree(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(super::copy_tree::Writer::new(target)?))
+    }
+
+    fn write_at(&self, file: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        copy::write_at(file, offset, bytes)
     }
 
     fn set_size(&self, file: &Path, size: u64) -> io::Result<()> {

@@ -19,6 +19,7 @@ mod mountinfo;
 mod mounts;
 mod node;
 mod probe;
+mod process;
 mod tools;
 mod tree;
 mod walk;
@@ -31,6 +32,7 @@ use super::{FileId, Os, with_context};
 
 pub use freeze::guard as freeze_guard;
 pub use probe::reflink_works;
+pub use process::own_process;
 pub use tools::Tools;
 
 /// The machine that this process runs on.

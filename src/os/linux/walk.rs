@@ -55,9 +55,20 @@ pub(super) fn open_below(parent: impl AsFd, name: &CStr, flags: OFlag) -> nix::R
     openat2(parent, name, OpenHow::new().flags(flags).resolve(resolve))
 }
 
-/// Opens a directory below (or with `..` above) an open one, on the same mount.
+/// Opens a directory or file to read it, without leaving a trace in its access time where that is allowed (open(2):
+/// EPERM for O_NOATIME).
+pub(super) fn open_to_read(open: impl Fn(OFlag) -> nix::Result<OwnedFd>) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    match open(flags | OFlag::O_NOATIME) {
+        Err(Errno::EPERM) => open(flags),
+        result => result,
+    }
+}
+
+/// Opens a directory below (or with `..` above) an open one, on the same mount. Reading it leaves no trace, so that
+/// what is measured can be copied as it was.
 pub(super) fn open_directory(parent: impl AsFd, name: &CStr) -> nix::Result<Dir> {
-    Dir::from_fd(open_below(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
+    Dir::from_fd(open_to_read(|flags| open_below(&parent, name, flags | OFlag::O_DIRECTORY))?)
 }
 
 impl Level {

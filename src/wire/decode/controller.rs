@@ -31,7 +31,9 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         parameters: class.parameters,
         source,
         consistency: class.consistency,
+        cross_node_copy: class.cross_node_copy,
         topology: topology::requirement(request.accessibility_requirements)?,
+        source_address: None,
     })
 }
 

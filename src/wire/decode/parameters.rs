@@ -13,9 +13,11 @@ const BACKEND: &str = "backend";
 const POOL: &str = "pool";
 const MKFS_OPTIONS: &str = "mkfsOptions";
 const SHARED_ON_NODE: &str = "sharedOnNode";
+/// Whether a copy may be made from a source on another node; no property of the volume.
+const CROSS_NODE_COPY: &str = "crossNodeCopy";
 
 /// What an administrator may set.
-const STORAGE_CLASS_KEYS: [&str; 9] = [
+const STORAGE_CLASS_KEYS: [&str; 10] = [
     BACKEND,
     PROVISIONING,
     POOL,
@@ -23,14 +25,15 @@ const STORAGE_CLASS_KEYS: [&str; 9] = [
     DIRECT_IO,
     DISCARD,
     SHARED_ON_NODE,
+    CROSS_NODE_COPY,
     consistency::FREEZE,
     consistency::FREEZE_TIMEOUT,
 ];
 /// What the author of a pod may set: nothing that reaches a tool's command line or lifts a check.
 const INLINE_KEYS: [&str; 5] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD];
 /// What the author of a pod may not set although a StorageClass has it.
-const NOT_INLINE_KEYS: [&str; 4] =
-    [MKFS_OPTIONS, SHARED_ON_NODE, consistency::FREEZE, consistency::FREEZE_TIMEOUT];
+const NOT_INLINE_KEYS: [&str; 5] =
+    [MKFS_OPTIONS, SHARED_ON_NODE, CROSS_NODE_COPY, consistency::FREEZE, consistency::FREEZE_TIMEOUT];
 
 /// Longest `mkfsOptions` in bytes.
 const MKFS_OPTIONS_LIMIT: usize = 1024;
@@ -42,6 +45,8 @@ pub(super) struct StorageClass {
     pub parameters: VolumeParameters,
     /// How a source in use is copied.
     pub consistency: Consistency,
+    /// Whether the source may be on another node.
+    pub cross_node_copy: bool,
 }
 
 /// `parameters` as CreateVolume, GetCapacity and ValidateVolumeCapabilities get them, with `mutable_parameters`
@@ -52,7 +57,11 @@ pub(super) fn storage_class(
 ) -> Result<StorageClass, String> {
     let given = Given::new("parameter", parameters);
     given.only(&STORAGE_CLASS_KEYS)?;
-    Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
+    Ok(StorageClass {
+        parameters: decode(&given, mutable)?,
+        consistency: consistency::of(&given)?,
+        cross_node_copy: given.choose(CROSS_NODE_COPY, &YES_NO)?.unwrap_or(true),
+    })
 }
 
 /// The attributes of an inline volume but `size`.

@@ -32,6 +32,7 @@ fn every_key() {
         ("directIO", "false"),
         ("discard", "false"),
         ("sharedOnNode", "true"),
+        ("crossNodeCopy", "false"),
         ("freeze", "false"),
         ("freezeTimeout", "1m"),
         ("csi.storage.k8s.io/fstype", "xfs"),
@@ -50,6 +51,9 @@ fn consistency_is_for_the_copy_and_not_part_of_the_volume() {
     let class = given(&[("freeze", "false"), ("freezeTimeout", "1m")]).expect("class");
     assert_eq!(class.parameters, given(&[]).expect("class").parameters);
     assert_eq!(class.consistency, Consistency { freeze: false, freeze_timeout_ms: 60_000 });
+    let here = given(&[("crossNodeCopy", "false")]).expect("class");
+    assert!(class.cross_node_copy && !here.cross_node_copy);
+    assert_eq!(here.parameters, class.parameters);
     assert_eq!(given(&[]).expect("class").consistency, Consistency::default());
     assert!(given(&[("freezeTimeout", "forever")]).expect_err("refused").contains("freezeTimeout"));
 }
@@ -106,6 +110,7 @@ fn values_are_exact() {
         ("freeze", "yes"),
         ("freezeTimeout", "30"),
         ("sharedOnNode", ""),
+        ("crossNodeCopy", "no"),
         ("backend", "Loop"),
         ("backend", " loop"),
         ("provisioning", "sparse"),
@@ -181,6 +186,7 @@ fn a_pod_cannot_set_what_is_for_administrators() {
     for (key, hint) in [
         ("mkfsOptions", "StorageClass"),
         ("sharedOnNode", "StorageClass"),
+        ("crossNodeCopy", "StorageClass"),
         ("freeze", "StorageClass"),
         ("freezeTimeout", "StorageClass"),
         ("foo", "not known"),

@@ -57,7 +57,7 @@ fn start_beside(kernel: &FakeKernel, flags: &[&str]) -> Result<Server, String> {
     let Command::Serve(args) = Cli::try_parse_from(words.iter().chain(flags)).unwrap().command else {
         unreachable!()
     };
-    let settings = hostloop::config::Config::new(&args, None).unwrap().settings;
+    let settings = hostloop::config::Config::new(&args, None).unwrap().role.settings().unwrap().clone();
     Server::try_start(kernel.spawn(), &settings).map_err(|error| error.to_string())
 }
 

@@ -14,7 +14,7 @@ use super::scenario::Scenario;
 use crate::harness::Server;
 
 /// Steps of which the fake kernel can do half; for all others torn is the same as before.
-const TORN: [&str; 9] = [
+const TORN: [&str; 11] = [
     "append",
     "open_log",
     "remove_tree",
@@ -24,6 +24,8 @@ const TORN: [&str; 9] = [
     "copy_range",
     "copy_tree",
     "unshare",
+    "write_at",
+    "write_tree",
 ];
 
 /// One way to end.

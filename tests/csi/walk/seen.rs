@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, Usage};
+use hostloop::model::tree::{Item, Position};
+use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, TreeWriter, Usage};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 
@@ -58,6 +59,9 @@ impl Disks for Careless {
         can_reflink(directory: &Path) -> bool;
         reflink(from: &Path, to: &Path) -> ();
         copy_range(from: &Path, to: &Path, offset: u64, len: u64) -> ();
+        read_tree(source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> u64;
+        write_tree(target: &Path) -> Box<dyn TreeWriter>;
+        write_at(file: &Path, offset: u64, bytes: &[u8]) -> ();
         unshare(file: &Path) -> ();
         copy_tree(from: &Path, to: &Path, share: bool, progress: &mut dyn FnMut(u64) -> io::Result<()>) -> ();
         create_directory(path: &Path, mode: u32) -> ();

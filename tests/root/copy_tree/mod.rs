@@ -5,6 +5,7 @@ mod busy;
 mod entries;
 mod large;
 mod property;
+mod stream;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,8 +13,11 @@ use std::process::Command;
 use nix::errno::Errno;
 use rustix::fs::IFlags;
 
-use build::{acl, add_flag, everything, remove_flag, set_extended, set_mode, sparse};
-use entries::{assert_equal, contents, metas};
+pub use build::everything;
+pub use entries::{assert_equal, metas};
+
+use build::{acl, add_flag, remove_flag, set_extended, set_mode, sparse};
+use entries::contents;
 
 use crate::contract::{Cleanup, MIB, directory, errno, flags, formatted};
 use hostloop::model::FsType;

@@ -15,6 +15,7 @@ use rustix::fs::{
 use super::super::kind_bits;
 use super::path_of;
 use super::report::{Fault, call, errno};
+use crate::model::tree;
 
 /// The flags of ioctl_iflags(2) that are copied. Not those that would keep a copy from being removed (immutable,
 /// append-only), nor those that are the filesystem's own business. Compression is an extended attribute on btrfs.
@@ -35,7 +36,12 @@ const LARGE: usize = 65536;
 
 /// What is read of a file and set on its copy.
 pub(super) struct Attributes {
-    pub(super) stat: FileStat,
+    /// `st_mode`, with the type.
+    mode: libc::mode_t,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+    atime: TimeSpec,
+    mtime: TimeSpec,
     extended: Vec<(CString, Vec<u8>)>,
     /// Of a regular file or a directory, where the filesystem has them.
     flags: Option<IFlags>,
@@ -99,11 +105,62 @@ pub(super) fn remove_acls(directory: &OwnedFd) -> nix::Result<()> {
 impl Attributes {
     /// Reads what `stat`, the one of `file`, does not tell. `file` may be a bare reference (O_PATH) but for a
     /// directory or a regular file.
-    pub(super) fn read(file: &OwnedFd, stat: FileStat) -> Result<Self, Fault> {
+    pub(super) fn read(file: &OwnedFd, stat: &FileStat) -> Result<Self, Fault> {
         let extended = extended(&path_of(file)).map_err(call("read the extended attributes of"))?;
-        let has_flags = matches!(kind_bits(&stat), libc::S_IFREG | libc::S_IFDIR);
+        let has_flags = matches!(kind_bits(stat), libc::S_IFREG | libc::S_IFDIR);
         let flags = if has_flags { ioctl_getflags(file).ok() } else { None };
-        Ok(Attributes { stat, extended, flags })
+        Ok(Attributes {
+            mode: stat.st_mode,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            atime: TimeSpec::new(stat.st_atime, stat.st_atime_nsec),
+            mtime: TimeSpec::new(stat.st_mtime, stat.st_mtime_nsec),
+            extended,
+            flags,
+        })
+    }
+
+    /// Those that another machine has read of an entry with these bits for its type (`S_IFMT`). Names that are never
+    /// copied are left out.
+    ///
+    /// # Errors
+    /// EINVAL for what no machine reads.
+    pub(super) fn of(kind: libc::mode_t, sent: &tree::Attributes) -> nix::Result<Self> {
+        let mut extended = Vec::new();
+        for (name, value) in &sent.extended {
+            let name = CString::new(name.as_slice()).map_err(|_| Errno::EINVAL)?;
+            if is_copied(&name) {
+                extended.push((name, value.clone()));
+            }
+        }
+        let time = |time: tree::FileTime| TimeSpec::new(time.seconds, time.nanos.into());
+        Ok(Attributes {
+            mode: kind | sent.mode & 0o7777,
+            uid: sent.uid,
+            gid: sent.gid,
+            atime: time(sent.atime),
+            mtime: time(sent.mtime),
+            extended,
+            flags: sent.flags.map(IFlags::from_bits_retain),
+        })
+    }
+
+    /// For another machine.
+    pub(super) fn to_send(&self) -> tree::Attributes {
+        let time = |time: &TimeSpec| tree::FileTime {
+            seconds: time.tv_sec(),
+            nanos: u32::try_from(time.tv_nsec()).unwrap_or_default(),
+        };
+        let pair = |(name, value): &(CString, Vec<u8>)| (name.to_bytes().to_vec(), value.clone());
+        tree::Attributes {
+            mode: self.mode & 0o7777,
+            uid: self.uid,
+            gid: self.gid,
+            atime: time(&self.atime),
+            mtime: time(&self.mtime),
+            extended: self.extended.iter().map(pair).collect(),
+            flags: self.flags.map(|flags| flags.bits()),
+        }
     }
 
     /// Gives a new regular file the flag that can be set only as long as it is empty: a file of btrfs whose blocks
@@ -127,23 +184,21 @@ impl Attributes {
     /// Sets everything. The order matters: a change of the owner takes the setuid bits and capabilities away, an
     /// access ACL changes the mode, and times are changed by all of it.
     pub(super) fn apply(&self, target: &OwnedFd) -> Result<(), Fault> {
-        let (stat, path) = (&self.stat, path_of(target));
-        let (owner, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        let path = path_of(target);
+        let (owner, group) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         fchownat(target, c"", Some(owner), Some(group), AtFlags::AT_EMPTY_PATH)
             .map_err(call("set the owner of the copy of"))?;
         for (name, value) in &self.extended {
             set_extended(&path, name, value).map_err(call("set the extended attributes of the copy of"))?;
         }
-        if kind_bits(stat) != libc::S_IFLNK {
+        if self.mode & libc::S_IFMT != libc::S_IFLNK {
             // A link has no mode of its own.
-            let mode = Mode::from_bits_truncate(stat.st_mode);
+            let mode = Mode::from_bits_truncate(self.mode);
             fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
                 .map_err(call("set the mode of the copy of"))?;
         }
         self.set_flags(target, FLAGS);
-        let atime = TimeSpec::new(stat.st_atime, stat.st_atime_nsec);
-        let mtime = TimeSpec::new(stat.st_mtime, stat.st_mtime_nsec);
-        utimensat(AT_FDCWD, path.as_str(), &atime, &mtime, UtimensatFlags::FollowSymlink)
+        utimensat(AT_FDCWD, path.as_str(), &self.atime, &self.mtime, UtimensatFlags::FollowSymlink)
             .map_err(call("set the times of the copy of"))
     }
 }

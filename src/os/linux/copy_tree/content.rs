@@ -27,7 +27,7 @@ pub(super) struct Content {
 }
 
 /// A length or an offset of the kernel's.
-fn unsigned(value: i64) -> u64 {
+pub(super) fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }
 
@@ -134,7 +134,7 @@ impl Content {
 }
 
 /// Calls again what a signal interrupted.
-fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> nix::Result<usize> {
+pub(super) fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> nix::Result<usize> {
     loop {
         match call() {
             Err(rustix::io::Errno::INTR) => {}
@@ -144,7 +144,7 @@ fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> nix::Result<usi
 }
 
 /// The first data at or after `at` and before `size`.
-fn next_data(file: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Fault> {
+pub(super) fn next_data(file: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Fault> {
     let seek = |at: u64, whence| signed(at).and_then(|at| lseek(file, at, whence)).map(unsigned);
     // ENXIO: only a hole follows, or the file was cut off between the two calls.
     let start = match seek(at, Whence::SeekData) {
@@ -158,13 +158,13 @@ fn next_data(file: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, F
     Ok((start < end).then_some((start, end)))
 }
 
-fn set_size(to: &OwnedFd, size: u64) -> Result<(), Fault> {
+pub(super) fn set_size(to: &OwnedFd, size: u64) -> Result<(), Fault> {
     signed(size).and_then(|size| ftruncate(to, size)).map_err(call("set the size of the copy of"))
 }
 
 /// Starts to write a part of a file to the disk, so that little is left to do at the end and a large copy does not
 /// push everything else out of memory (posix_fadvise(2), POSIX_FADV_DONTNEED). It is advice: an error means nothing.
-fn write_back(file: impl AsFd, start: u64, len: u64) {
+pub(super) fn write_back(file: impl AsFd, start: u64, len: u64) {
     if let (Ok(start), Ok(len)) = (signed(start), signed(len)) {
         let _ = posix_fadvise(file, start, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }

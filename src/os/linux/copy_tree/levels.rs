@@ -35,7 +35,7 @@ pub(super) struct Level {
     /// Directories in it that are still to do.
     pending: Vec<CString>,
     /// Its number among the directories that [`Links`](super::links::Links) knows.
-    pub(super) place: Option<usize>,
+    place: Option<usize>,
 }
 
 impl Level {
@@ -48,18 +48,12 @@ impl Level {
             name,
             source_id: id_of(&stat),
             target_id,
-            attributes: Attributes::read(&source, stat)?,
+            attributes: Attributes::read(&source, &stat)?,
             source: Some(source),
             target: Some(target),
             pending: Vec::new(),
             place: None,
         })
-    }
-}
-
-impl Level {
-    pub(super) fn name(&self) -> &CStr {
-        &self.name
     }
 }
 
@@ -87,9 +81,10 @@ impl Levels {
         self.0.iter().map(|level| level.name.as_c_str())
     }
 
-    /// Every level, the root first.
-    pub(super) fn all(&mut self) -> &mut [Level] {
-        &mut self.0
+    /// The names from the root to the current directory, and the number that each has among the directories that
+    /// [`Links`](super::links::Links) knows.
+    pub(super) fn way(&mut self) -> impl Iterator<Item = (&CStr, &mut Option<usize>)> {
+        self.0.iter_mut().skip(1).map(|level| (level.name.as_c_str(), &mut level.place))
     }
 
     pub(super) fn later(&mut self, name: CString) {

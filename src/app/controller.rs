@@ -1,0 +1,87 @@
+//! The role `controller`.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+
+use super::node::{Watching, certificates};
+use super::{Ended, Outside, StartError, listen, operation, stop};
+use crate::cluster::identity::PeerRole;
+use crate::cluster::peers::{Fixed, Peers, Service};
+use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
+use crate::cluster::tls::Tls;
+use crate::config::{ControllerSettings, Discovery, StaticPeer};
+use crate::metrics::Health;
+use crate::server;
+use crate::shutdown::Shutdown;
+
+/// Serves the whole cluster until the end, over mutual TLS.
+///
+/// # Errors
+/// [`StartError`] where the controller cannot serve.
+pub(super) async fn run(settings: ControllerSettings, outside: Outside) -> Result<Ended, StartError> {
+    let tls = certificates(&settings.driver_name, &settings.tls_dir, PeerRole::Controller).await?;
+    let _watching = Watching::new(&tls, &outside.shutdown);
+    let peers = discover(&settings).await?;
+    run_controller(settings, outside, peers.as_ref(), Box::new(Secure(tls))).await
+}
+
+/// Begins to look for the nodes.
+async fn discover(settings: &ControllerSettings) -> Result<Box<dyn Peers>, StartError> {
+    match &settings.discovery {
+        Discovery::Static(peers) => {
+            let pair = |peer: &StaticPeer| (peer.node_id.clone(), peer.address.clone());
+            Ok(Box::new(Fixed::new(peers.iter().map(pair))))
+        }
+        Discovery::Service { namespace, name } => {
+            let watched = Service::watch(namespace, name, &settings.driver_name).await;
+            let wrong = |e| StartError::Discovery(format!("--peer-service: no way to the API server: {e}"));
+            Ok(Box::new(watched.map_err(wrong)?))
+        }
+    }
+}
+
+/// Serves with the nodes of `peers`, which are reached by `connect`.
+///
+/// # Errors
+/// [`StartError`] where the controller cannot serve.
+pub async fn run_controller(
+    settings: ControllerSettings,
+    outside: Outside,
+    peers: &dyn Peers,
+    connect: Box<dyn Connect>,
+) -> Result<Ended, StartError> {
+    let Outside { server, operation, shutdown } = outside;
+    let ControllerSettings { driver_name, attach, forget_nodes, .. } = settings;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, "starting a controller");
+    let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect);
+    let probed = router.clone();
+    let health: Health = Arc::new(move || match probed.is_ready() {
+        true => Ok(()),
+        false => Err("the nodes are not known yet"),
+    });
+    let metrics = operation::listen(operation.metrics_listen, health, None).await?;
+    let listener = listen(&server).await?;
+    let (_running, end) = Shutdown::new();
+    let serving =
+        server::serve(listener, router.routes(), stop(&server, &shutdown, &end), metrics.observer());
+    let stopped = tokio::select! {
+        stopped = serving => stopped,
+        never = metrics.serve() => match never {},
+    };
+    Ok(Ended { stopped, failure: None, data_dir: None })
+}
+
+/// The way to a node: TLS with certificates on both sides.
+struct Secure(Tls);
+
+#[tonic::async_trait]
+impl Connect for Secure {
+    async fn connect(&self, address: &str, node_id: &str) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let stream = self.0.connect(stream, PeerRole::Node, node_id).await;
+        Ok(Box::new(stream.map_err(io::Error::other)?))
+    }
+}

@@ -1,0 +1,146 @@
+//! The role `node`.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tonic::service::Routes;
+use tonic::transport::Uri;
+
+use super::{
+    Ended, Outside, Parts, StartError, blocking, driver, parts, peer_routes, run_with, watch_sources,
+};
+use crate::cluster::identity::PeerRole;
+use crate::cluster::pull::{Connector, Pull, endpoint};
+use crate::cluster::tls::Tls;
+use crate::config::PeerPort;
+use crate::model::Settings;
+use crate::os::Os;
+use crate::server::{Observer, Stop, Stopped, serve_peers};
+use crate::service::{IdentityService, NodeService};
+use crate::shutdown::Shutdown;
+use crate::wire::csi::identity_server::IdentityServer;
+use crate::wire::csi::node_server::NodeServer;
+
+/// Serves Identity and Node on the socket, and what controllers and other nodes call on the port for them.
+///
+/// # Errors
+/// [`StartError`] where the driver cannot serve.
+pub(super) async fn run(
+    settings: Settings,
+    port: PeerPort,
+    outside: Outside,
+    os: Os,
+) -> Result<Ended, StartError> {
+    let tls = certificates(&settings.driver_name, &port.tls_dir, PeerRole::Node).await?;
+    if let Some(found) = tls.identity().node_id.filter(|id| *id != settings.node_id) {
+        let problem =
+            format!("the certificate is of the node {found:?}, and --node-id is {:?}", settings.node_id);
+        return Err(StartError::Certificate { dir: port.tls_dir, problem });
+    }
+    let wrong = |source| StartError::PeerListen { address: port.listen, source };
+    let listener = TcpListener::bind(port.listen).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    tracing::info!(%address, identity = %tls.identity(), "listening for peers");
+    let _watching = Watching::new(&tls, &outside.shutdown);
+    let connector = connector(tls.clone());
+    let peers = |routes, stop, observer| serve_peers(listener, tls, routes, stop, observer);
+    run_node(settings, outside, os, Some(connector), peers).await
+}
+
+/// A node whose peers are served by `serve_peers`, which makes sure that it is them who call; `connector` is the way
+/// to other nodes.
+///
+/// # Errors
+/// [`StartError`] where the driver cannot serve.
+pub async fn run_node<F>(
+    settings: Settings,
+    outside: Outside,
+    os: Os,
+    connector: Option<Connector>,
+    serve_peers: impl FnOnce(Routes, Stop, Option<Arc<dyn Observer>>) -> F,
+) -> Result<Ended, StartError>
+where
+    F: Future<Output = Stopped>,
+{
+    let sources = connector.map(|connector| Arc::new(Pull::new(connector, Handle::current())));
+    let runtime = Handle::current();
+    let assemble = move |settings, os| {
+        let driver = driver(settings, os)?;
+        let driver = Arc::new(match sources {
+            Some(sources) => driver.with_remote_sources(sources),
+            None => driver,
+        });
+        runtime.spawn(watch_sources(Arc::clone(&driver)));
+        let routes = Routes::new(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
+            .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
+        let peer_routes = peer_routes(&driver);
+        Ok::<Parts, StartError>(parts(&driver, routes, peer_routes))
+    };
+    run_with(settings, outside, os, assemble, serve_peers).await
+}
+
+/// The certificates of this process.
+///
+/// # Errors
+/// [`StartError::Tls`].
+pub(super) async fn certificates(
+    driver_name: &str,
+    tls_dir: &Path,
+    role: PeerRole,
+) -> Result<Tls, StartError> {
+    let (dir, name) = (tls_dir.to_owned(), driver_name.to_owned());
+    Ok(blocking("reading the certificates", move || Tls::open(&dir, &name, role)).await??)
+}
+
+/// Takes renewed certificates over until it is dropped.
+pub(super) struct Watching(AbortHandle);
+
+impl Watching {
+    pub(super) fn new(tls: &Tls, shutdown: &Shutdown) -> Self {
+        Watching(tokio::spawn(tls.clone().watch(shutdown.clone())).abort_handle())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The way to other nodes. Who answers there is asked by the one who pulls (Peer.Hello).
+fn connector(tls: Tls) -> Connector {
+    Arc::new(move |address: &str| {
+        let (tls, address) = (tls.clone(), address.to_owned());
+        Box::pin(async move {
+            let dial = tower::service_fn(move |_: Uri| {
+                let (tls, address) = (tls.clone(), address.clone());
+                async move {
+                    let stream = TcpStream::connect(&address).await?;
+                    stream.set_nodelay(true)?;
+                    let stream = tls.connect(stream, PeerRole::Node, None).await;
+                    stream.map(TokioIo::new).map_err(std::io::Error::other)
+                }
+            });
+            endpoint().connect_with_connector(dial).await.map_err(|error| reasons(&error))
+        })
+    })
+}
+
+/// An error with what it comes from, in one line.
+fn reasons(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

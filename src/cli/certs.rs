@@ -1,0 +1,112 @@
+//! The command line of `hostloop certs`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const AFTER_HELP: &str = "\
+Durations are such as 90d, 12h or 10y.
+
+Examples:
+  hostloop certs init --dir ca
+  hostloop certs issue --ca ca --role controller --out controller
+  hostloop certs issue --ca ca --role node --node-id node-1 --out node-1
+  hostloop certs renew --ca ca --dir controller --dir node-1
+  hostloop certs show --dir node-1
+
+Exit codes: 0 done, 1 not done or (show, renew) something is wrong, 2 wrong flag or value.";
+
+/// Flags of `hostloop certs`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct CertsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CertsCommand,
+}
+
+/// What to do with certificates.
+#[derive(Debug, Subcommand)]
+pub enum CertsCommand {
+    /// Make a CA: ca.crt, and ca.key with mode 0600. One that is there is never replaced
+    Init(InitArgs),
+    /// Make an identity: ca.crt, tls.crt and tls.key, all exchanged in one step
+    Issue(IssueArgs),
+    /// Renew identities that come to their end, or whose CA is another one now; for a timer. Each gets a new key.
+    /// Processes that use them notice by themselves
+    Renew(RenewArgs),
+    /// Show identities, validity and fingerprints, and whether the files fit together
+    Show(ShowArgs),
+}
+
+/// Flags of `hostloop certs init`.
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Where to make it; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// CSI plugin name, as --driver-name of hostloop serve: the CA is for the processes of this driver
+    #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
+    pub driver_name: String,
+
+    /// How long it is good. Nothing that it signs is good for longer
+    #[arg(long, value_name = "DURATION", default_value = "10y")]
+    pub valid: String,
+}
+
+/// Flags of `hostloop certs issue`.
+#[derive(Debug, Args)]
+pub struct IssueArgs {
+    /// Directory of the CA
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+
+    /// What the bearer may do: controller (route calls to nodes) or node (serve controllers, copy data from nodes)
+    #[arg(long, value_name = "ROLE")]
+    pub role: String,
+
+    /// CSI node id: the identity is that of this node only. Without it all nodes can share the identity
+    #[arg(long, value_name = "ID")]
+    pub node_id: Option<String>,
+
+    /// Where to put the files; made if it is missing. An identity that is there is replaced by the same one only
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// How long it is good
+    #[arg(long, value_name = "DURATION", default_value = "90d")]
+    pub valid: String,
+
+    /// CSI plugin name [default: the one that the CA is for]
+    #[arg(long, value_name = "NAME")]
+    pub driver_name: Option<String>,
+}
+
+/// Flags of `hostloop certs renew`.
+#[derive(Debug, Args)]
+pub struct RenewArgs {
+    /// Directory of the CA
+    #[arg(long, value_name = "DIR")]
+    pub ca: PathBuf,
+
+    /// Directory of an identity. Repeat the flag for more
+    #[arg(long, value_name = "DIR", required = true)]
+    pub dir: Vec<PathBuf>,
+
+    /// Renew what ends within this time [default: a third of its validity, which is 30d of 90d]
+    #[arg(long, value_name = "DURATION")]
+    pub before: Option<String>,
+
+    /// How long the new one is good [default: as long as the one before]
+    #[arg(long, value_name = "DURATION")]
+    pub valid: Option<String>,
+}
+
+/// Flags of `hostloop certs show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Directory of an identity, or of a CA
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+}

@@ -1,0 +1,285 @@
+//! The client of a node that pulls from another one: the driver's [`RemoteSources`] over gRPC.
+//!
+//! The driver calls from the blocking pool, where waiting for the network is allowed. Each stream has a connection of
+//! its own, so that what broke one does not break the next.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+use crate::driver::{Broken, RemoteSource, RemoteSources};
+use crate::error::{Error, Result};
+use crate::model::NodeKey;
+use crate::model::pull::{Blocks, OpenSource, SourceDescription};
+use crate::model::tree::{Item, Position};
+use crate::wire::peer::peer_client::PeerClient;
+use crate::wire::pull::Malformed;
+use crate::wire::{peer, pull};
+
+/// Connecting, and saying who it is.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Between two messages of a stream; reading one of them takes the other node a moment.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+/// How long a broken connection is tried again.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Closing waits for a stream that the other node has not seen the end of; it removes the cut later otherwise.
+const CLOSE_TRIES: u32 = 5;
+const CLOSE_EVERY: Duration = Duration::from_millis(200);
+/// An entry of a tree carries all of its extended attributes.
+const LARGEST_MESSAGE: usize = 16 << 20;
+
+/// What may be under way: on a network with 10 ms there and back, 200 MB/s.
+const WINDOW: u32 = 2 << 20;
+/// A node that is gone without a word is noticed after this, twice.
+const ALIVE_EVERY: Duration = Duration::from_secs(20);
+
+/// How a [`Connector`] is to set up its connections. The name in it is of no meaning: who answers is found out by TLS
+/// and by asking.
+pub fn endpoint() -> Endpoint {
+    Endpoint::from_static("http://node")
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(2 * WINDOW)
+        .http2_keep_alive_interval(ALIVE_EVERY)
+        .keep_alive_timeout(ALIVE_EVERY)
+}
+
+/// A connection on its way, or why there is none.
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Channel, String>> + Send>>;
+
+/// Connects to the node at an address (`HOST:PORT`), mutually authenticated.
+pub type Connector = Arc<dyn Fn(&str) -> Connecting + Send + Sync>;
+
+/// Pulls over connections that a [`Connector`] makes.
+#[derive(Clone)]
+pub struct Pull {
+    connector: Connector,
+    runtime: Handle,
+    patience: Duration,
+}
+
+impl Pull {
+    /// A client that waits on this runtime.
+    pub fn new(connector: Connector, runtime: Handle) -> Self {
+        Pull { connector, runtime, patience: PATIENCE }
+    }
+
+    /// Changes how long a broken connection is tried again while nothing arrives: two minutes.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Pull { patience, ..self }
+    }
+
+    async fn connect(&self, address: &str) -> Result<PeerClient<Channel>, String> {
+        let channel = timeout(CONNECT_WITHIN, (self.connector)(address)).await;
+        let channel = channel.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
+        Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE))
+    }
+
+    /// Connects, and makes sure that the node is the one that has what is wanted: an address may have been another
+    /// node's a moment ago.
+    async fn reach(&self, address: &str, node_key: &str) -> Result<PeerClient<Channel>, String> {
+        let mut client = self.connect(address).await?;
+        let hello = timeout(CONNECT_WITHIN, client.hello(peer::HelloRequest {})).await;
+        let hello = hello.map_err(|_| "no answer in time".to_owned())?;
+        let hello = hello.map_err(|status| describe(&status))?.into_inner();
+        match NodeKey::of(&hello.node_id).as_str() == node_key {
+            true => Ok(client),
+            false => Err(format!("node {:?} answers there", hello.node_id)),
+        }
+    }
+}
+
+impl RemoteSources for Pull {
+    fn open(&self, address: &str, request: &OpenSource) -> Result<Box<dyn RemoteSource>> {
+        let unreachable = |why: String| {
+            Error::Unavailable(format!(
+                "the node that has the source, at {address}, cannot be reached: {why}"
+            ))
+        };
+        let description = self.runtime.block_on(async {
+            let node_key = request.source.node_key();
+            let mut client = self.reach(address, node_key).await.map_err(unreachable)?;
+            let answer = client.open_source(pull::encode_open(request)).await;
+            let answer = answer.map_err(|status| match answered(&status) {
+                Some(error) => error,
+                None => unreachable(describe(&status)),
+            })?;
+            let described = pull::decode_description(answer.into_inner());
+            described.map_err(|Malformed(why)| {
+                Error::Unavailable(format!(
+                    "the node at {address} tells of a source that is not understood: {why}"
+                ))
+            })
+        })?;
+        Ok(Box::new(Opened { pull: self.clone(), address: address.to_owned(), description }))
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+}
+
+struct Opened {
+    pull: Pull,
+    address: String,
+    description: SourceDescription,
+}
+
+impl Opened {
+    async fn connect(&self) -> Result<PeerClient<Channel>, Broken> {
+        // At the end of the process the runtime goes first, and takes no task any more.
+        if tokio::spawn(async {}).await.is_err() {
+            let ending = "the driver is shutting down; a retry begins anew".to_owned();
+            return Err(Broken::Ended(Error::Unavailable(ending)));
+        }
+        let node_key = self.description.handle.id.node_key();
+        self.pull.reach(&self.address, node_key).await.map_err(Broken::Connection)
+    }
+}
+
+impl RemoteSource for Opened {
+    fn description(&self) -> &SourceDescription {
+        &self.description
+    }
+
+    fn blocks(&self, offset: u64, take: &mut dyn FnMut(Blocks) -> Result<(), Broken>) -> Result<(), Broken> {
+        let runtime = &self.pull.runtime;
+        let mut stream = runtime.block_on(async {
+            let request = pull::encode_blocks_request(&self.description.handle, offset);
+            Ok::<_, Broken>(self.connect().await?.pull_blocks(request).await.map_err(broken)?.into_inner())
+        })?;
+        // Between messages, so that nobody writes to a disk within the runtime.
+        while let Some(message) = runtime.block_on(next(&mut stream))? {
+            take(pull::decode_blocks(message).map_err(malformed)?)?;
+        }
+        Ok(())
+    }
+
+    fn tree(&self, from: Position, take: &mut dyn FnMut(Item) -> Result<(), Broken>) -> Result<(), Broken> {
+        let runtime = &self.pull.runtime;
+        let mut stream = runtime.block_on(async {
+            let request = pull::encode_tree_request(&self.description.handle, from);
+            Ok::<_, Broken>(self.connect().await?.pull_tree(request).await.map_err(broken)?.into_inner())
+        })?;
+        while let Some(message) = runtime.block_on(next(&mut stream))? {
+            take(pull::decode_tree(message).map_err(malformed)?)?;
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        let closing = async {
+            for _ in 0..CLOSE_TRIES {
+                let mut client = match self.connect().await {
+                    Ok(client) => client,
+                    Err(Broken::Connection(why) | Broken::Damaged(why)) => return Err(why),
+                    Err(Broken::Ended(error)) => return Err(error.to_string()),
+                };
+                match client.close_source(pull::encode_close(&self.description.handle)).await {
+                    Err(status) if status.code() == Code::Aborted => sleep(CLOSE_EVERY).await,
+                    answer => return answer.map(drop).map_err(|status| describe(&status)),
+                }
+            }
+            Err("it is still read".to_owned())
+        };
+        let closed = self.pull.runtime.block_on(async { timeout(CONNECT_WITHIN, closing).await });
+        if let Err(why) = closed.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            let source = &self.description.handle.id;
+            tracing::warn!(%source, why, "the source was not closed; its node removes what it made later");
+        }
+    }
+}
+
+/// The next message of a stream; `None` at its end.
+async fn next<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Broken> {
+    match timeout(SILENT_FOR, stream.message()).await {
+        Ok(message) => message.map_err(broken),
+        Err(_) => Err(Broken::Connection("nothing has arrived for a minute".to_owned())),
+    }
+}
+
+fn malformed(Malformed(why): Malformed) -> Broken {
+    Broken::Damaged(why)
+}
+
+fn broken(status: Status) -> Broken {
+    match answered(&status) {
+        // A stream of the same source that has not noticed its end, or a node that starts.
+        Some(Error::Busy(_)) | None => Broken::Connection(describe(&status)),
+        Some(error) => Broken::Ended(error),
+    }
+}
+
+/// What the other node has answered; `None` for everything that may be the connection's doing or pass by itself, an
+/// error of its disk among it.
+fn answered(status: &Status) -> Option<Error> {
+    if status.source().is_some() {
+        return None; // it was made here
+    }
+    let message = format!("on the node of the source: {}", status.message());
+    match status.code() {
+        Code::NotFound => Some(Error::NotFound(message)),
+        Code::InvalidArgument => Some(Error::Invalid(message)),
+        Code::FailedPrecondition => Some(Error::InUse(message)),
+        Code::ResourceExhausted => Some(Error::Exhausted(message)),
+        Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => Some(Error::InUse(message)),
+        Code::Aborted => Some(Error::Busy(format!("the source ({})", status.message()))),
+        _ => None,
+    }
+}
+
+/// A status in one line, with what is behind a transport's.
+fn describe(status: &Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut source = status.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_answers_is_told_from_what_the_connection_does() {
+        let final_codes = [
+            Code::NotFound,
+            Code::InvalidArgument,
+            Code::FailedPrecondition,
+            Code::ResourceExhausted,
+            Code::PermissionDenied,
+            Code::Unauthenticated,
+            Code::Unimplemented,
+        ];
+        for code in final_codes {
+            assert!(matches!(broken(Status::new(code, "why")), Broken::Ended(_)), "{code:?}");
+        }
+        let passing = [
+            Code::Unavailable,
+            Code::Unknown,
+            Code::Internal,
+            Code::Cancelled,
+            Code::Aborted,
+            Code::DataLoss,
+        ];
+        for code in passing {
+            let Broken::Connection(why) = broken(Status::new(code, "why")) else {
+                unreachable!("{code:?}");
+            };
+            assert!(why.contains("why"), "{why}");
+        }
+        let local = Status::from_error(Box::new(std::io::Error::other("reset")));
+        let Broken::Connection(why) = broken(local) else { unreachable!("a local error") };
+        assert!(why.contains("reset"), "{why}");
+    }
+}

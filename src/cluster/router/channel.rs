@@ -1,0 +1,79 @@
+//! One gRPC channel on one connection, to a node that has said its name.
+
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+use tower::service_fn;
+
+use super::connect::Stream;
+use crate::wire::peer::peer_client::PeerClient;
+use crate::wire::peer::{HelloRequest, HelloResponse};
+
+/// A connection without an answer is asked for a sign of life this often,
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// and given up without one after so long: a call to a machine that lost its power ends after the sum of the two.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The connection of a channel is gone, and what was to be sent was not.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is closed")]
+pub(super) struct Closed;
+
+/// A channel on this connection. It makes no second one by itself: at the same address there may be another node by
+/// then, and only a channel that has said Hello is used.
+pub(super) async fn open(stream: Box<dyn Stream>) -> Result<Channel, tonic::transport::Error> {
+    let stream = Mutex::new(Some(TokioIo::new(stream)));
+    let connect = service_fn(move |_: Uri| {
+        let stream = stream.lock().ok().and_then(|mut stream| stream.take());
+        async { stream.ok_or(Closed) }
+    });
+    let endpoint = Endpoint::from_static("http://node")
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
+    endpoint.connect_with_connector(connect).await
+}
+
+/// Asks who is at the other end.
+pub(super) async fn hello(channel: Channel) -> io::Result<HelloResponse> {
+    let answer = PeerClient::new(channel).hello(HelloRequest {}).await;
+    answer.map(Response::into_inner).map_err(|status| io::Error::other(describe(&status)))
+}
+
+/// What a status says, in one line, with what is behind it.
+pub(super) fn describe(status: &Status) -> String {
+    use std::error::Error as _;
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text.replace(['\n', '\r'], " ")
+}
+
+/// Whether the call was never sent, since the connection was closed before.
+pub(super) fn was_not_sent(status: &Status) -> bool {
+    use std::error::Error as _;
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.downcast_ref::<Closed>().is_some() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Whether the status is not the node's answer but says that there was none.
+pub(super) fn is_local(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}

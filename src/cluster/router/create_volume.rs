@@ -1,0 +1,233 @@
+//! CSI CreateVolume: which node makes a volume, and that no second node makes it again.
+//!
+//! An answer can be lost after the volume was made. Ids are derived from node and name, so every node that may have
+//! made it is asked whether it has it before another one makes it (docs/decisions/0008).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
+use tonic::{Code, Status};
+
+use super::Router;
+use super::forward::{Envelope, ask_each, unreachable};
+use super::owner::{Named, member};
+use super::placement::Candidates;
+use crate::cluster::peers::{Member, Members};
+use crate::error::Error;
+use crate::model::request::{CreateVolume, Source};
+use crate::model::{NodeKey, VolumeId};
+use crate::wire::csi;
+
+/// How long a node may take to say whether it has a volume, or how much room. Both come from memory.
+const QUESTION: Duration = Duration::from_secs(2);
+/// A message names so many full nodes, and then says how many more there are.
+const NAMED: usize = 4;
+
+/// What a node says when it is asked for a volume.
+enum Holds {
+    /// It has it, or is at work on it.
+    Yes,
+    /// It has not.
+    No,
+    /// It did not say.
+    Unknown(Status),
+}
+
+/// Where a copy comes from.
+enum Origin {
+    /// There is nothing to copy, or nobody knows the source: the node that is chosen says so.
+    None,
+    /// From this node, and perhaps to no other one.
+    Node(Arc<Member>, Travel),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Travel {
+    Allowed,
+    /// The StorageClass says `crossNodeCopy: "false"`.
+    Forbidden,
+}
+
+impl Origin {
+    fn of(wanted: &CreateVolume, members: &Members) -> Self {
+        let named = wanted.source.as_ref().map(|source| match source {
+            Source::Snapshot(id) => Named::snapshot(id),
+            Source::Volume(id) => Named::volume(id),
+        });
+        let travel = if wanted.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
+        match named.and_then(|named| member(members, named)) {
+            Some(member) => Origin::Node(member, travel),
+            None => Origin::None,
+        }
+    }
+
+    fn node(&self) -> Option<&Arc<Member>> {
+        match self {
+            Origin::None => None,
+            Origin::Node(member, _) => Some(member),
+        }
+    }
+
+    /// Whether a copy to this node may be made.
+    fn allows(&self, target: &Member) -> bool {
+        match self {
+            Origin::Node(node, Travel::Forbidden) => node.node_id == target.node_id,
+            Origin::Node(..) | Origin::None => true,
+        }
+    }
+}
+
+impl Router {
+    /// Has the volume made by the best node that can, or finds it where it is.
+    ///
+    /// # Errors
+    /// The chosen node's; RESOURCE_EXHAUSTED where no allowed node has room; UNAVAILABLE, with its name, for a node
+    /// that has to be asked and cannot be.
+    pub(super) async fn place(
+        &self,
+        envelope: &Envelope,
+        wanted: &CreateVolume,
+        request: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse, Status> {
+        let members = self.members()?;
+        let origin = Origin::of(wanted, &members);
+        let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
+        let [_, _, ..] = candidates.nodes.as_slice() else {
+            return self.try_in_order(envelope, &candidates, &origin, None, request).await;
+        };
+        let holders = self.holders(envelope, &candidates, &wanted.name);
+        let holds = if candidates.fixed < candidates.nodes.len() {
+            let (holds, room) = join(holders, self.room(envelope, &candidates, &request)).await;
+            candidates.order_by_room(|member| {
+                room.iter().find(|(node_id, _)| *node_id == member.node_id).map(|(_, bytes)| *bytes)
+            });
+            holds
+        } else {
+            holders.await
+        };
+        let mut unsure = None;
+        for (member, holds) in holds {
+            match holds {
+                Holds::Yes => return self.create_on(envelope, &member, &origin, request).await,
+                Holds::Unknown(status) => unsure = unsure.or(Some(status)),
+                Holds::No => {}
+            }
+        }
+        self.try_in_order(envelope, &candidates, &origin, unsure, request).await
+    }
+
+    /// Asks every candidate at once whether it has the volume with this name.
+    async fn holders(
+        &self,
+        envelope: &Envelope,
+        candidates: &Candidates,
+        name: &str,
+    ) -> Vec<(Arc<Member>, Holds)> {
+        let ask = |member: Arc<Member>| {
+            let id = VolumeId::of_name(&NodeKey::of(&member.node_id), name);
+            async move {
+                let question = csi::ControllerGetVolumeRequest { volume_id: id.to_string() };
+                let holds = match self.ask(&member, envelope, question, QUESTION).await {
+                    Ok(_) => Holds::Yes,
+                    Err(status) => match status.code() {
+                        Code::NotFound => Holds::No,
+                        // Somebody works on it there.
+                        Code::Aborted => Holds::Yes,
+                        _ => Holds::Unknown(status),
+                    },
+                };
+                (member, holds)
+            }
+        };
+        ask_each(candidates.nodes.clone(), ask).await
+    }
+
+    /// Asks every candidate at once how much room it has for such a volume.
+    async fn room(
+        &self,
+        envelope: &Envelope,
+        candidates: &Candidates,
+        request: &csi::CreateVolumeRequest,
+    ) -> Vec<(String, i64)> {
+        let ask = |member: Arc<Member>| {
+            let question = csi::GetCapacityRequest {
+                volume_capabilities: request.volume_capabilities.clone(),
+                parameters: request.parameters.clone(),
+                accessible_topology: None,
+            };
+            async move {
+                let answer = self.ask(&member, envelope, question, QUESTION).await.ok()?;
+                Some((member.node_id.clone(), answer.available_capacity))
+            }
+        };
+        ask_each(candidates.nodes.clone(), ask).await.into_iter().flatten().collect()
+    }
+
+    /// Has the volume made by the first candidate, and by the next one where there is no room. `unsure` is why some
+    /// candidate could not say whether it has the volume already: only the first one is tried then, since it is the
+    /// one that an earlier call with the same name has asked as well.
+    async fn try_in_order(
+        &self,
+        envelope: &Envelope,
+        candidates: &Candidates,
+        origin: &Origin,
+        unsure: Option<Status>,
+        request: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse, Status> {
+        let mut full = Vec::new();
+        for member in candidates.nodes.iter().filter(|member| origin.allows(member)) {
+            if let Some(status) = unsure.as_ref().filter(|_| !full.is_empty()) {
+                return Err(Status::new(status.code(), status.message()));
+            }
+            match self.create_on(envelope, member, origin, request.clone()).await {
+                Err(status) if status.code() == Code::ResourceExhausted => {
+                    full.push(format!("node {:?}: {}", member.node_id, status.message()));
+                }
+                answer => return answer,
+            }
+        }
+        Err(no_room(&full, origin).into())
+    }
+
+    /// Has the volume made by this node, from a source that may be on another one.
+    async fn create_on(
+        &self,
+        envelope: &Envelope,
+        member: &Arc<Member>,
+        origin: &Origin,
+        request: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse, Status> {
+        let elsewhere = origin.node().filter(|source| source.node_id != member.node_id);
+        let Some(source) = elsewhere else { return self.call(member, envelope, request).await };
+        let Some(address) = &source.address else {
+            return Err(unreachable(source, "no process of the driver runs there, and it has the source"));
+        };
+        tracing::info!(node = member.node_id, from = source.node_id, "the source is on another node");
+        self.call(member, &envelope.with_source(address), request).await
+    }
+}
+
+/// Why no node has made the volume.
+fn no_room(full: &[String], origin: &Origin) -> Error {
+    let mut message = match full {
+        [] => "no node of this driver is among those that accessibility_requirements allow".to_owned(),
+        [one] => one.clone(),
+        some => {
+            let named: Vec<&str> = some.iter().take(NAMED).map(String::as_str).collect();
+            let more = some.len().saturating_sub(NAMED);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            format!("no allowed node has room: {}{more}", named.join("; "))
+        }
+    };
+    if let Origin::Node(node, Travel::Forbidden) = origin {
+        let reason =
+            format!("parameter crossNodeCopy is false, and the source is on node {:?}", node.node_id);
+        message = if full.is_empty() {
+            format!("{reason}, which accessibility_requirements leave out")
+        } else {
+            format!("{message}; {reason}")
+        };
+    }
+    Error::Exhausted(message)
+}

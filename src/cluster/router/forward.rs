@@ -1,0 +1,300 @@
+//! A call that goes on to a node: the same message, what is left of the caller's time, and the node's answer.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+use super::Router;
+use super::channel::{describe, is_local, was_not_sent};
+use super::links::{Link, Patience};
+use crate::cluster::peers::Member;
+use crate::error::Error;
+use crate::service::SOURCE_ADDRESS;
+use crate::wire::csi;
+
+/// So many nodes are asked the same at once.
+const AT_ONCE: usize = 128;
+/// Longest answer of a node in bytes: a page of a list or a message of a stream is far below it.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A message that nodes take, and what they answer.
+pub(super) trait Forward: Clone + Send + Sync + 'static {
+    /// The answer.
+    type Reply: Send + 'static;
+
+    /// Calls the node at the other end of the channel.
+    fn send(
+        channel: Channel,
+        request: Request<Self>,
+    ) -> impl Future<Output = Result<Response<Self::Reply>, Status>> + Send;
+}
+
+macro_rules! forward {
+    ($($client:ident { $($message:ident => $method:ident -> $reply:ty,)* })*) => {
+        $($(impl Forward for csi::$message {
+            type Reply = $reply;
+
+            async fn send(
+                channel: Channel,
+                request: Request<Self>,
+            ) -> Result<Response<Self::Reply>, Status> {
+                let mut client = $client::new(channel).max_decoding_message_size(MAX_ANSWER);
+                client.$method(request).await
+            }
+        })*)*
+    };
+}
+
+use csi::controller_client::ControllerClient;
+use csi::group_controller_client::GroupControllerClient;
+use csi::snapshot_metadata_client::SnapshotMetadataClient;
+
+forward! {
+    ControllerClient {
+        CreateVolumeRequest => create_volume -> csi::CreateVolumeResponse,
+        DeleteVolumeRequest => delete_volume -> csi::DeleteVolumeResponse,
+        ControllerPublishVolumeRequest => controller_publish_volume -> csi::ControllerPublishVolumeResponse,
+        ControllerUnpublishVolumeRequest => controller_unpublish_volume -> csi::ControllerUnpublishVolumeResponse,
+        ValidateVolumeCapabilitiesRequest =>
+            validate_volume_capabilities -> csi::ValidateVolumeCapabilitiesResponse,
+        ListVolumesRequest => list_volumes -> csi::ListVolumesResponse,
+        ControllerGetVolumeRequest => controller_get_volume -> csi::ControllerGetVolumeResponse,
+        GetCapacityRequest => get_capacity -> csi::GetCapacityResponse,
+        ControllerExpandVolumeRequest => controller_expand_volume -> csi::ControllerExpandVolumeResponse,
+        ControllerModifyVolumeRequest => controller_modify_volume -> csi::ControllerModifyVolumeResponse,
+        CreateSnapshotRequest => create_snapshot -> csi::CreateSnapshotResponse,
+        DeleteSnapshotRequest => delete_snapshot -> csi::DeleteSnapshotResponse,
+        ListSnapshotsRequest => list_snapshots -> csi::ListSnapshotsResponse,
+        GetSnapshotRequest => get_snapshot -> csi::GetSnapshotResponse,
+    }
+    GroupControllerClient {
+        CreateVolumeGroupSnapshotRequest =>
+            create_volume_group_snapshot -> csi::CreateVolumeGroupSnapshotResponse,
+        DeleteVolumeGroupSnapshotRequest =>
+            delete_volume_group_snapshot -> csi::DeleteVolumeGroupSnapshotResponse,
+        GetVolumeGroupSnapshotRequest => get_volume_group_snapshot -> csi::GetVolumeGroupSnapshotResponse,
+    }
+    SnapshotMetadataClient {
+        GetMetadataAllocatedRequest =>
+            get_metadata_allocated -> tonic::Streaming<csi::GetMetadataAllocatedResponse>,
+        GetMetadataDeltaRequest => get_metadata_delta -> tonic::Streaming<csi::GetMetadataDeltaResponse>,
+    }
+}
+
+/// What goes with a message.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Envelope {
+    /// When the caller gives up.
+    deadline: Option<Instant>,
+    /// Where a node finds the source of a new volume.
+    source_address: Option<String>,
+}
+
+impl Envelope {
+    /// That of a call which goes on.
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        let left = timeout(request.metadata());
+        Envelope { deadline: left.map(|left| Instant::now() + left), source_address: None }
+    }
+
+    /// The same, for a node that has to fetch the source of a volume from there.
+    pub(super) fn with_source(&self, address: &str) -> Self {
+        Envelope { source_address: Some(address.to_owned()), ..self.clone() }
+    }
+
+    /// The same, with no more time than this.
+    pub(super) fn within(&self, limit: Duration) -> Self {
+        let limit = Instant::now() + limit;
+        let deadline = self.deadline.map_or(limit, |deadline| deadline.min(limit));
+        Envelope { deadline: Some(deadline), ..self.clone() }
+    }
+
+    fn seal<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(deadline) = self.deadline {
+            request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        let address = self.source_address.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok());
+        if let Some(address) = address {
+            request.metadata_mut().insert(SOURCE_ADDRESS, address);
+        }
+        request
+    }
+}
+
+/// The time that a caller gives (gRPC over HTTP/2: at most eight digits and a unit).
+fn timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+impl Router {
+    /// Calls a node and waits for its answer.
+    ///
+    /// # Errors
+    /// The node's own status, or UNAVAILABLE with the node's name where it could not be asked.
+    pub(super) async fn call<Q: Forward>(
+        &self,
+        member: &Member,
+        envelope: &Envelope,
+        message: Q,
+    ) -> Result<Q::Reply, Status> {
+        self.call_with(Patience::Wait, member, envelope, message).await.map(|(_, answer)| answer)
+    }
+
+    /// The same, with the link that the answer comes over: where it is a stream, it may still fail.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub(super) async fn open<Q: Forward>(
+        &self,
+        member: &Member,
+        envelope: &Envelope,
+        message: Q,
+    ) -> Result<(Link, Q::Reply), Status> {
+        self.call_with(Patience::Wait, member, envelope, message).await
+    }
+
+    /// Asks a node for something that the caller can do without: a node that is known to be down or slow is not
+    /// waited for, and no node for longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub(super) async fn ask<Q: Forward>(
+        &self,
+        member: &Member,
+        envelope: &Envelope,
+        message: Q,
+        limit: Duration,
+    ) -> Result<Q::Reply, Status> {
+        let node_id = &member.node_id;
+        let slow = || {
+            let seconds = limit.as_secs_f32();
+            Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s, try again"))
+        };
+        if self.links.is_slow(node_id) {
+            return Err(slow().into());
+        }
+        let envelope = envelope.within(limit);
+        let answer = self.call_with(Patience::None, member, &envelope, message);
+        // Connecting has its own limit, which says more of what is wrong; a channel's answer has this one.
+        match answer.await {
+            Err(status) if status.code() == Code::DeadlineExceeded => {
+                self.links.was_slow(node_id);
+                Err(slow().into())
+            }
+            answer => answer.map(|(_, answer)| answer),
+        }
+    }
+
+    async fn call_with<Q: Forward>(
+        &self,
+        patience: Patience,
+        member: &Member,
+        envelope: &Envelope,
+        message: Q,
+    ) -> Result<(Link, Q::Reply), Status> {
+        let mut again = true;
+        loop {
+            let link = self.links.get(member, patience).await.map_err(|why| unreachable(member, &why))?;
+            tracing::debug!(node = member.node_id, "sent on");
+            match Q::send(link.channel.clone(), envelope.seal(message.clone())).await {
+                Ok(answer) => return Ok((link, answer.into_inner())),
+                // The node has restarted since the last call, say. Nothing was sent, so the call is not lost.
+                Err(status) if again && was_not_sent(&status) => self.links.failed(&member.node_id, &link),
+                Err(status) => return Err(self.no_answer(member, &link, status)),
+            }
+            again = false;
+        }
+    }
+
+    /// What the caller is told of a call that failed.
+    pub(super) fn no_answer(&self, member: &Member, link: &Link, status: Status) -> Status {
+        // What tonic says at the end of the caller's time, on this side or on the node's, whichever is first.
+        if status.code() == Code::Cancelled && status.message() == tonic::TimeoutExpired(()).to_string() {
+            let message = format!("node {:?} did not answer within the caller's time", member.node_id);
+            return Status::deadline_exceeded(message);
+        }
+        if !is_local(&status) {
+            return answered(&status);
+        }
+        self.links.failed(&member.node_id, link);
+        unreachable(member, &describe(&status))
+    }
+}
+
+/// Asks many nodes, [`AT_ONCE`] at a time: the time of each runs from when it is asked, and not from when a thousand
+/// others were. The answers come in any order.
+pub(super) async fn ask_each<T, F>(members: Vec<Arc<Member>>, ask: impl Fn(Arc<Member>) -> F) -> Vec<T>
+where
+    F: Future<Output = T>,
+{
+    stream::iter(members.into_iter().map(ask)).buffer_unordered(AT_ONCE).collect().await
+}
+
+/// UNAVAILABLE, with the name of the node.
+pub(super) fn unreachable(member: &Member, why: &str) -> Status {
+    let node_id = &member.node_id;
+    Error::Unavailable(format!("node {node_id:?} cannot be reached, try again: {why}")).into()
+}
+
+/// A node's status without what belongs to its connection.
+fn answered(status: &Status) -> Status {
+    Status::new(status.code(), status.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Duration> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", text.parse().expect("a header"));
+        timeout(&metadata)
+    }
+
+    #[test]
+    fn the_callers_time_is_read() {
+        assert_eq!(parse("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(parse("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(parse("10S"), Some(Duration::from_secs(10)));
+        assert_eq!(parse("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(parse("5u"), Some(Duration::from_micros(5)));
+        assert_eq!(parse("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for text in ["", "S", "10", "10s", "-1S", "123456789S", "1.5S"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        assert_eq!(timeout(&MetadataMap::new()), None);
+    }
+
+    #[test]
+    fn a_message_goes_on_with_what_is_left() {
+        let mut request = Request::new(());
+        request.set_timeout(Duration::from_secs(10));
+        let envelope = Envelope::of(&request).with_source("10.0.0.1:9443");
+        let sealed = envelope.seal(());
+        let left = timeout(sealed.metadata()).expect("a timeout");
+        assert!(left <= Duration::from_secs(10) && left > Duration::from_secs(1), "{left:?}");
+        assert_eq!(sealed.metadata().get(SOURCE_ADDRESS).expect("an address"), "10.0.0.1:9443");
+        let short = envelope.within(Duration::from_secs(1)).seal(());
+        assert!(timeout(short.metadata()).expect("a timeout") <= Duration::from_secs(1));
+        let without = Envelope::default().seal(());
+        assert!(without.metadata().is_empty());
+    }
+}

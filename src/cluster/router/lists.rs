@@ -1,0 +1,182 @@
+//! CSI ListVolumes and ListSnapshots: one list over all nodes, in the order of the ids, which begin with the nodes'
+//! keys. A token is that of a node: it holds the last id of its page, and so says with which node to go on. Nodes
+//! and volumes may come and go between pages, and none that stays is missed or seen twice.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tonic::Status;
+
+use super::Router;
+use super::forward::{Envelope, Forward};
+use super::owner::Named;
+use crate::cluster::peers::Member;
+use crate::driver::token;
+use crate::model::request::{ListSnapshots, ListVolumes};
+use crate::model::{SnapshotId, VolumeId};
+use crate::wire::csi;
+
+/// So many nodes are asked at once.
+const AT_ONCE: usize = 16;
+/// A node is asked for so many entries at a time.
+const PAGE: usize = 1000;
+/// How long a node may take for them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A list that nodes have.
+trait Listing: Forward + Default {
+    type Entry: Send;
+    type Id: FromStr + AsRef<str> + Send + Sync;
+
+    fn page(limit: i32, token: String) -> Self;
+    /// The entries of a page and the token of the next one, empty after the last.
+    fn open(page: Self::Reply) -> (Vec<Self::Entry>, String);
+    fn id(entry: &Self::Entry) -> &str;
+}
+
+impl Listing for csi::ListVolumesRequest {
+    type Entry = csi::list_volumes_response::Entry;
+    type Id = VolumeId;
+
+    fn page(max_entries: i32, starting_token: String) -> Self {
+        csi::ListVolumesRequest { max_entries, starting_token }
+    }
+
+    fn open(page: csi::ListVolumesResponse) -> (Vec<Self::Entry>, String) {
+        (page.entries, page.next_token)
+    }
+
+    fn id(entry: &Self::Entry) -> &str {
+        entry.volume.as_ref().map_or("", |volume| &volume.volume_id)
+    }
+}
+
+impl Listing for csi::ListSnapshotsRequest {
+    type Entry = csi::list_snapshots_response::Entry;
+    type Id = SnapshotId;
+
+    fn page(max_entries: i32, starting_token: String) -> Self {
+        csi::ListSnapshotsRequest { max_entries, starting_token, ..Default::default() }
+    }
+
+    fn open(page: csi::ListSnapshotsResponse) -> (Vec<Self::Entry>, String) {
+        (page.entries, page.next_token)
+    }
+
+    fn id(entry: &Self::Entry) -> &str {
+        entry.snapshot.as_ref().map_or("", |snapshot| &snapshot.snapshot_id)
+    }
+}
+
+impl Router {
+    /// Lists the volumes of all nodes.
+    ///
+    /// # Errors
+    /// ABORTED for a token that no driver gave out; UNAVAILABLE, with its name, for a node that cannot be asked.
+    pub(super) async fn volumes(
+        &self,
+        envelope: &Envelope,
+        wanted: ListVolumes,
+    ) -> Result<csi::ListVolumesResponse, Status> {
+        let ListVolumes { max_entries, starting_token } = wanted;
+        let (entries, next_token) =
+            self.list::<csi::ListVolumesRequest>(envelope, max_entries, starting_token).await?;
+        Ok(csi::ListVolumesResponse { entries, next_token })
+    }
+
+    /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name.
+    ///
+    /// # Errors
+    /// As [`Router::volumes`].
+    pub(super) async fn snapshots(
+        &self,
+        envelope: &Envelope,
+        wanted: ListSnapshots,
+        request: csi::ListSnapshotsRequest,
+    ) -> Result<csi::ListSnapshotsResponse, Status> {
+        let ListSnapshots { max_entries, starting_token, source_volume_id, snapshot_id } = wanted;
+        let snapshot = snapshot_id.as_deref().map(Named::snapshot);
+        let filter = snapshot.or_else(|| source_volume_id.as_deref().map(Named::volume));
+        let Some(named) = filter else {
+            let (entries, next_token) =
+                self.list::<csi::ListSnapshotsRequest>(envelope, max_entries, starting_token).await?;
+            return Ok(csi::ListSnapshotsResponse { entries, next_token });
+        };
+        if let Some(text) = &starting_token {
+            token::parse::<SnapshotId>(text)?;
+        }
+        match self.find(named)? {
+            Some(member) => self.call(&member, envelope, request).await,
+            None => Ok(csi::ListSnapshotsResponse::default()),
+        }
+    }
+
+    /// One page, and the token of the next one.
+    async fn list<L: Listing>(
+        &self,
+        envelope: &Envelope,
+        limit: Option<usize>,
+        starting_token: Option<String>,
+    ) -> Result<(Vec<L::Entry>, String), Status> {
+        let after: Option<L::Id> = starting_token.as_deref().map(token::parse).transpose()?;
+        let first_key = after.as_ref().and_then(|id| id.as_ref().split('-').nth(1)).unwrap_or_default();
+        let members = self.members()?;
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut asked: Vec<(Arc<Member>, String)> = Vec::new();
+        for (key, member) in members.iter().filter(|(key, _)| *key >= first_key) {
+            let token = starting_token.clone().filter(|_| key == first_key).unwrap_or_default();
+            asked.push((Arc::clone(member), token));
+        }
+        let pages =
+            asked.into_iter().map(|(member, token)| self.entries::<L>(envelope, member, limit, token));
+        let mut pages = stream::iter(pages).buffered(AT_ONCE);
+        let (mut entries, mut more) = (Vec::new(), false);
+        while !more && let Some(page) = pages.next().await {
+            let (found, rest) = match page {
+                Ok(page) => page,
+                // The page is full without this node. The next one tells.
+                Err(_) if entries.len() >= limit => (Vec::new(), true),
+                Err(status) => return Err(status),
+            };
+            let room = limit - entries.len();
+            more = rest || found.len() > room;
+            entries.extend(found.into_iter().take(room));
+        }
+        let last = entries.last().filter(|_| more).map(|entry| token::make(L::id(entry)));
+        Ok((entries, last.unwrap_or_default()))
+    }
+
+    /// The entries of one node after a token, at most `limit`, and whether there are more.
+    async fn entries<L: Listing>(
+        &self,
+        envelope: &Envelope,
+        member: Arc<Member>,
+        limit: usize,
+        mut token: String,
+    ) -> Result<(Vec<L::Entry>, bool), Status> {
+        let mut entries = Vec::new();
+        loop {
+            let wanted = (limit - entries.len()).min(PAGE);
+            let request = L::page(i32::try_from(wanted).unwrap_or(i32::MAX), token);
+            let page = self.call(&member, &envelope.within(PATIENCE), request).await;
+            let (found, next) = L::open(page.map_err(cannot_be_asked)?);
+            // A node that says "more" and sends nothing would be asked for ever.
+            let done = next.is_empty() || found.is_empty();
+            entries.extend(found);
+            if done || entries.len() >= limit {
+                return Ok((entries, !next.is_empty()));
+            }
+            token = next;
+        }
+    }
+}
+
+/// A list without the volumes of one node would look as if they were gone: no answer of that node is none at all.
+fn cannot_be_asked(status: Status) -> Status {
+    match status.code() {
+        tonic::Code::DeadlineExceeded => Status::unavailable(status.message()),
+        _ => status,
+    }
+}

@@ -1,0 +1,98 @@
+//! The router: serves CSI's controller side for a whole cluster without any volume of its own. Each call is checked
+//! as a node would check it, goes to the node that owns what it is about, and comes back with that node's answer.
+//!
+//! Ids say where a call belongs: those of volumes, snapshots and groups carry the key of their node. Only
+//! CreateVolume has a choice (`placement.rs`), and only the lists and GetCapacity ask many nodes. A router holds
+//! no state but its connections (`links.rs`), so that any number of them can work side by side.
+//!
+//! An owner that cannot be reached is UNAVAILABLE, which callers retry; it is never taken for an owner that does not
+//! have the volume.
+
+mod channel;
+mod connect;
+mod controller;
+mod create_volume;
+mod forward;
+mod get_capacity;
+mod group_controller;
+mod identity;
+mod links;
+mod lists;
+mod owner;
+mod placement;
+mod snapshot_metadata;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tonic::service::Routes;
+use tonic::{Response, Status};
+
+pub use self::connect::{Connect, Stream};
+
+use self::links::Links;
+use super::peers::{Known, Members, Peers};
+use crate::error::Error;
+use crate::model::NodeKey;
+use crate::wire::csi::controller_server::ControllerServer;
+use crate::wire::csi::group_controller_server::GroupControllerServer;
+use crate::wire::csi::identity_server::IdentityServer;
+use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
+
+/// What a handler answers.
+type Reply<T> = Result<Response<T>, Status>;
+
+/// What the administrator decides of a router.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouterSettings {
+    /// CSI plugin name.
+    pub driver_name: String,
+    /// Whether attaching is served.
+    pub attach: bool,
+    /// Node ids whose volumes and snapshots are given up once the node is gone.
+    pub forget_nodes: BTreeSet<String>,
+}
+
+/// Routes the calls of one driver. Clones share everything.
+#[derive(Clone)]
+pub struct Router {
+    settings: Arc<RouterSettings>,
+    /// The ids of nodes that may be forgotten, by their keys.
+    forget: Arc<BTreeMap<String, String>>,
+    known: Known,
+    links: Links,
+}
+
+impl Router {
+    /// A router to these nodes. Begins a task, so it has to be made within a runtime.
+    pub fn new(settings: RouterSettings, peers: &dyn Peers, connect: Box<dyn Connect>) -> Self {
+        let known = peers.known();
+        let links = Links::new(connect, settings.driver_name.clone(), known.clone());
+        tokio::spawn(links.clone().tidy());
+        let key = |node_id: &String| (NodeKey::of(node_id).to_string(), node_id.clone());
+        let forget = settings.forget_nodes.iter().map(key).collect();
+        Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links }
+    }
+
+    /// The services.
+    pub fn routes(&self) -> Routes {
+        Routes::new(IdentityServer::new(self.clone()))
+            .add_service(ControllerServer::new(self.clone()))
+            .add_service(GroupControllerServer::new(self.clone()))
+            .add_service(SnapshotMetadataServer::new(self.clone()))
+    }
+
+    /// Whether the nodes are known.
+    pub fn is_ready(&self) -> bool {
+        self.known.borrow().is_some()
+    }
+
+    /// The nodes.
+    ///
+    /// # Errors
+    /// UNAVAILABLE until all of them are known.
+    fn members(&self) -> Result<Arc<Members>, Error> {
+        let members = self.known.borrow().clone();
+        members.ok_or_else(|| Error::Unavailable("the nodes are not known yet, try again".to_owned()))
+    }
+}

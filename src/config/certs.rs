@@ -1,0 +1,123 @@
+//! What the flags of `hostloop certs` mean.
+
+use time::Duration;
+
+use super::{ConfigError, Flag, fields};
+use crate::cli::{CertsArgs, CertsCommand, IssueArgs};
+use crate::cluster::certs::Task;
+use crate::cluster::identity::PeerRole;
+use crate::model::check_topology_value;
+
+/// The shortest validity: less is over before anybody has used it.
+const MIN_VALID: Duration = Duration::minutes(1);
+/// The longest one.
+const MAX_VALID: Duration = Duration::days(366 * 100);
+
+/// Checks the flags.
+///
+/// # Errors
+/// [`ConfigError`] for the first value that cannot be.
+pub fn certs_task(args: &CertsArgs) -> Result<Task, ConfigError> {
+    Ok(match &args.command {
+        CertsCommand::Init(args) => Task::Init {
+            dir: args.dir.clone(),
+            driver: fields::driver_name(&args.driver_name)?,
+            valid: valid(&args.valid)?,
+        },
+        CertsCommand::Issue(args) => issue(args)?,
+        CertsCommand::Renew(args) => Task::Renew {
+            ca: args.ca.clone(),
+            dirs: args.dir.clone(),
+            before: args.before.as_deref().map(|text| duration("--before", text)).transpose()?,
+            valid: args.valid.as_deref().map(valid).transpose()?,
+        },
+        CertsCommand::Show(args) => Task::Show { dir: args.dir.clone() },
+    })
+}
+
+fn issue(args: &IssueArgs) -> Result<Task, ConfigError> {
+    let roles = [PeerRole::Controller, PeerRole::Node];
+    let role = roles.into_iter().find(|role| role.as_str() == args.role).ok_or_else(|| {
+        Flag("--role", "").wrong(format_args!("{:?} is no role of a peer, use controller or node", args.role))
+    })?;
+    let flag = Flag("--node-id", "");
+    if let Some(id) = &args.node_id {
+        if role == PeerRole::Controller {
+            return Err(flag.wrong("a controller is no node, leave it out"));
+        }
+        check_topology_value(id).map_err(|error| flag.wrong(error))?;
+    }
+    Ok(Task::Issue {
+        ca: args.ca.clone(),
+        driver: args.driver_name.as_deref().map(fields::driver_name).transpose()?,
+        role,
+        node_id: args.node_id.clone(),
+        out: args.out.clone(),
+        valid: valid(&args.valid)?,
+    })
+}
+
+fn valid(text: &str) -> Result<Duration, ConfigError> {
+    let valid = duration("--valid", text)?;
+    if (MIN_VALID..=MAX_VALID).contains(&valid) {
+        return Ok(valid);
+    }
+    Err(Flag("--valid", "").wrong(format_args!("{text:?} is out of range, use 1min to 100y")))
+}
+
+fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    let parsed = humantime::parse_duration(text).ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.ok_or_else(|| {
+        Flag(flag, "").wrong(format_args!("{text:?} is no duration, use such as 90d, 12h or 10y"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn task(words: &str) -> Result<Task, String> {
+        let words = ["hostloop", "certs"].into_iter().chain(words.split(' '));
+        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Certs(args) => certs_task(&args).map_err(|error| error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let Task::Init { driver, valid, .. } = task("init --dir a").unwrap() else { panic!() };
+        assert_eq!((driver.as_str(), valid.whole_days()), ("hostloop.csi.dev", 3652));
+        let Task::Issue { role, node_id, driver, valid, .. } =
+            task("issue --ca a --role node --out b").unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!((role, node_id, driver, valid.whole_days()), (PeerRole::Node, None, None, 90));
+        let Task::Renew { dirs, before, valid, .. } = task("renew --ca a --dir b --dir c").unwrap() else {
+            panic!()
+        };
+        assert_eq!((dirs.len(), before, valid), (2, None, None));
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_flag() {
+        for (words, hint) in [
+            ("init --dir a --valid soon", "--valid: \"soon\" is no duration"),
+            ("init --dir a --valid 1s", "--valid: \"1s\" is out of range"),
+            ("init --dir a --valid 101y", "--valid: \"101y\" is out of range"),
+            ("init --dir a --driver-name a/b", "--driver-name"),
+            ("issue --ca a --role admin --out b", "--role: \"admin\" is no role"),
+            ("issue --ca a --role controller --node-id x --out b", "--node-id: a controller is no node"),
+            ("issue --ca a --role node --node-id a/b --out b", "--node-id: "),
+            ("issue --ca a --role node --driver-name .. --out b", "--driver-name"),
+            ("renew --ca a --dir b --before never", "--before: \"never\""),
+        ] {
+            let error = task(words).unwrap_err();
+            assert!(error.contains(hint) && !error.contains('\n'), "{words}: {error}");
+        }
+    }
+}

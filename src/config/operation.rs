@@ -1,0 +1,65 @@
+//! The flags for those who look after the process: metrics, probes, and kubelet.
+
+use std::net::SocketAddr;
+
+use super::fields::{absolute, truth};
+use super::{ConfigError, Flag, OperationConfig, Role};
+use crate::cli::OperationArgs;
+use crate::register::Introduction;
+use crate::server::Endpoint;
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+const METRICS_LISTEN: Flag = Flag("--metrics-listen", "HOSTLOOP_METRICS_LISTEN");
+const REGISTER: Flag = Flag("--register", "HOSTLOOP_REGISTER");
+const REGISTRATION_DIR: Flag = Flag("--registration-dir", "HOSTLOOP_REGISTRATION_DIR");
+const KUBELET_ENDPOINT: Flag = Flag("--kubelet-endpoint", "HOSTLOOP_KUBELET_ENDPOINT");
+
+pub(super) fn operation(args: &OperationArgs, endpoint: &Endpoint, role: &Role) -> Result<OperationConfig> {
+    let registration = match (truth(REGISTER, &args.register)?, role.settings()) {
+        (true, Some(settings)) => Some(introduction(args, endpoint, &settings.driver_name)?),
+        (true, None) => {
+            let role = role.as_str();
+            return Err(REGISTER.wrong(format_args!(
+                "it goes with --role all and node only and not with {role}, leave it out"
+            )));
+        }
+        (false, _) => None,
+    };
+    Ok(OperationConfig { metrics_listen: metrics_listen(args.metrics_listen.as_deref())?, registration })
+}
+
+fn metrics_listen(text: Option<&str>) -> Result<Option<SocketAddr>> {
+    // An empty variable is how a manifest leaves it out.
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let address = text.parse().map_err(|_| {
+        METRICS_LISTEN
+            .wrong(format_args!("{text:?} is no address, use IP:PORT such as 0.0.0.0:9808 or [::]:9808"))
+    });
+    address.map(Some)
+}
+
+fn introduction(args: &OperationArgs, endpoint: &Endpoint, driver_name: &str) -> Result<Introduction> {
+    let Endpoint::Unix(served) = endpoint else {
+        return Err(REGISTER.wrong(format_args!("kubelet does not reach {endpoint}, serve on a Unix socket")));
+    };
+    let given = args.kubelet_endpoint.as_deref().filter(|text| !text.is_empty());
+    let endpoint = match given.map(str::parse::<Endpoint>).transpose() {
+        Ok(None) => served.display().to_string(),
+        Ok(Some(Endpoint::Unix(path))) => path.display().to_string(),
+        Ok(Some(other @ Endpoint::Tcp(_))) => {
+            return Err(KUBELET_ENDPOINT.wrong(format_args!("kubelet does not reach {other}, give a path")));
+        }
+        Err(error) => return Err(KUBELET_ENDPOINT.wrong(error)),
+    };
+    let directory = absolute(&args.registration_dir).map_err(|why| REGISTRATION_DIR.wrong(why))?;
+    let introduction = Introduction { directory, driver_name: driver_name.to_owned(), endpoint };
+    let socket = introduction.socket();
+    socket.to_str().is_some_and(|path| path.parse::<Endpoint>().is_ok()).then_some(introduction).ok_or_else(
+        || {
+            let socket = socket.display();
+            REGISTRATION_DIR
+                .wrong(format_args!("{socket} is too long: the path of a Unix socket has at most 107 bytes"))
+        },
+    )
+}

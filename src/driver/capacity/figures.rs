@@ -1,0 +1,68 @@
+//! The pools in numbers.
+
+use std::sync::PoisonError;
+
+use super::{Budget, Driver, Pool};
+use crate::error::{OsContext, Result};
+use crate::model::{BackendKind, PoolName, Provisioning};
+use crate::store::Totals;
+
+/// A pool at one moment, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolFigures {
+    /// The size of its filesystem.
+    pub size: u64,
+    /// What is in use on that, whoever uses it.
+    pub used: u64,
+    /// What can still be written to it, the reserve included.
+    pub free: u64,
+    /// What volumes leave free.
+    pub reserve: u64,
+    /// What it can give to volumes and snapshots, with what they have taken already.
+    pub usable: u64,
+    /// What has been promised to thin volumes, thick volumes and snapshots.
+    pub promised: Totals,
+    /// The largest thin volume for which there is room.
+    pub room: u64,
+    /// What it would need more to keep its promises; 0 as long as nobody else takes its filesystem's space.
+    pub lacking: u64,
+    /// Bytes of thin volumes that may be promised for each byte there is.
+    pub overcommit: f64,
+}
+
+impl Budget {
+    /// `T + S + N / R − P`
+    fn lacking(self) -> u64 {
+        let Totals { thin_bytes, thick_bytes, snapshot_bytes } = self.promised;
+        let needed = (thick_bytes as f64) + (snapshot_bytes as f64) + thin_bytes as f64 / self.overcommit;
+        (needed - self.usable as f64).max(0.0) as u64
+    }
+}
+
+impl Driver {
+    /// Measures every pool, in the order of the configuration. It looks at the disks, and where they do not answer it
+    /// does not come back; what is dear of it is kept as it is for GetCapacity.
+    pub fn measure_pools(&self) -> Vec<(PoolName, Result<PoolFigures>)> {
+        self.pools.iter().map(|pool| (pool.name.clone(), self.measure_pool(pool))).collect()
+    }
+
+    fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
+        let measured = self.measured(pool)?;
+        let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+        let budget: Budget = {
+            let state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
+            self.budget(pool, &state, measured)?
+        };
+        Ok(PoolFigures {
+            size: space.total,
+            used: space.used,
+            free: space.available,
+            reserve: pool.reserve.bytes(space.total),
+            usable: budget.usable,
+            promised: budget.promised,
+            room: budget.room(BackendKind::Loop, Provisioning::Thin),
+            lacking: budget.lacking(),
+            overcommit: pool.overcommit,
+        })
+    }
+}

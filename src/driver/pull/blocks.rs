@@ -1,0 +1,74 @@
+//! Pulling an image.
+
+use std::path::Path;
+
+use super::resume::resumed;
+use super::{Broken, Remote};
+use crate::driver::Driver;
+use crate::driver::progress::Progress;
+use crate::error::{OsContext, Result};
+use crate::model::pull::{Blocks, Piece};
+
+/// An image on its way.
+struct Image<'a> {
+    driver: &'a Driver,
+    path: &'a Path,
+    size: u64,
+    progress: &'a mut Progress,
+    /// Everything before this is there.
+    at: u64,
+    /// Bytes of data so far.
+    done: u64,
+}
+
+impl Driver {
+    /// Fills a new image. It has the size of the source then.
+    pub(super) fn pull_image(&self, remote: &Remote, path: &Path, progress: &mut Progress) -> Result<()> {
+        let size = remote.description().size_bytes;
+        self.os.disks.set_size(path, size).doing(|| format!("give {} its size", path.display()))?;
+        let mut image = Image { driver: self, path, size, progress, at: 0, done: 0 };
+        resumed(remote, &mut image, |image| image.at, |image| image.stream(remote))
+    }
+}
+
+impl Image<'_> {
+    /// Reads one stream to its end.
+    fn stream(&mut self, remote: &Remote) -> Result<(), Broken> {
+        let (mut received, mut ended) = (0, false);
+        remote.opened.blocks(self.at, &mut |message| match message {
+            Blocks::Data(piece) => {
+                self.take(&piece)?;
+                received += piece.data.len() as u64;
+                Ok(())
+            }
+            Blocks::End { sent_bytes } if sent_bytes == received => {
+                ended = true;
+                Ok(())
+            }
+            Blocks::End { sent_bytes } => {
+                Err(Broken::Damaged(format!("{received} bytes arrived of {sent_bytes} that were sent")))
+            }
+        })?;
+        match ended {
+            true => Ok(()),
+            false => Err(Broken::Connection("the stream ended early".to_owned())),
+        }
+    }
+
+    fn take(&mut self, piece: &Piece) -> Result<(), Broken> {
+        let len = piece.data.len() as u64;
+        let end = piece.offset.saturating_add(len);
+        let range = || format!("bytes {} to {end}", piece.offset);
+        if !piece.is_intact() {
+            return Err(Broken::Damaged(format!("{} arrived with a wrong checksum", range())));
+        }
+        if len == 0 || piece.offset < self.at || end > self.size {
+            return Err(Broken::Damaged(format!("{} arrived out of their place", range())));
+        }
+        let writing = || format!("write {}", self.path.display());
+        self.driver.os.disks.write_at(self.path, piece.offset, &piece.data).doing(writing)?;
+        (self.at, self.done) = (end, self.done + len);
+        self.progress.report(self.done);
+        Ok(())
+    }
+}

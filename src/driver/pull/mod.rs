@@ -1,0 +1,135 @@
+//! A volume made from what another node has: its data are pulled from there.
+//!
+//! Room is reserved before the first byte is asked for, every piece is checked before it is written, and a connection
+//! that breaks is taken up again where it broke. What is asked for again is the same: the handle names a snapshot that
+//! does not change, and the time of its cut. After an error nothing of the volume is left, and a retry begins anew.
+
+mod blocks;
+mod resume;
+mod tree;
+
+use std::time::Duration;
+
+use super::Driver;
+use crate::backend::{VolumePaths, prepare_files, sync_files};
+use crate::error::{Error, Result};
+use crate::model::pull::{Blocks, OpenSource, SourceDescription};
+use crate::model::tree::{Item, Position};
+use crate::model::{BackendKind, Volume, VolumeSource};
+
+/// The way to the snapshots and volumes of other nodes.
+pub trait RemoteSources: Send + Sync {
+    /// Opens a source at the node that has it, which listens at `address` (`HOST:PORT`).
+    ///
+    /// # Errors
+    /// Those of OpenSource at that node; UNAVAILABLE where it does not answer, or where another node does.
+    fn open(&self, address: &str, request: &OpenSource) -> Result<Box<dyn RemoteSource>>;
+
+    /// How long a broken connection is tried again while nothing arrives.
+    fn patience(&self) -> Duration;
+}
+
+/// An opened source of another node.
+pub trait RemoteSource: Send + Sync {
+    /// What it is.
+    fn description(&self) -> &SourceDescription;
+
+    /// Reads its blocks from `offset` on over a connection of its own; ends with the first error of `take`.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    fn blocks(&self, offset: u64, take: &mut dyn FnMut(Blocks) -> Result<(), Broken>) -> Result<(), Broken>;
+
+    /// Reads its tree, likewise.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    fn tree(&self, from: Position, take: &mut dyn FnMut(Item) -> Result<(), Broken>) -> Result<(), Broken>;
+
+    /// Tells the node that it is not needed any more. Never fails: what the node is not told it finds out by itself.
+    fn close(&self);
+}
+
+/// Why a stream ended before its end.
+#[derive(Debug)]
+pub enum Broken {
+    /// The connection did, or the node was restarted: it is worth another try.
+    Connection(String),
+    /// What arrived is not what was sent: worth one more try.
+    Damaged(String),
+    /// For good.
+    Ended(Error),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Broken::Ended(error)
+    }
+}
+
+/// A source on another node; closed when dropped.
+pub(super) struct Remote {
+    pub(super) source: VolumeSource,
+    opened: Box<dyn RemoteSource>,
+    patience: Duration,
+}
+
+impl Remote {
+    pub(super) fn description(&self) -> &SourceDescription {
+        self.opened.description()
+    }
+
+    /// Where it is for people.
+    pub(super) fn describe(&self) -> String {
+        match &self.source {
+            VolumeSource::Snapshot(id) => format!("snapshot {id}"),
+            VolumeSource::Volume(id) => format!("volume {id}"),
+        }
+    }
+
+    /// What it means to the caller that the node does not have the source any more. A cut of a volume went with a
+    /// restart of its node; the volume may still be there.
+    fn gone(&self, error: Error) -> Error {
+        match (&self.source, error) {
+            (VolumeSource::Volume(id), Error::NotFound(_)) => Error::Unavailable(format!(
+                "the cut of volume {id} is gone from its node; a retry begins anew"
+            )),
+            (_, error) => error,
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // A second panic would end the process.
+        if !std::thread::panicking() {
+            self.opened.close();
+        }
+    }
+}
+
+impl Driver {
+    /// Opens a source on another node, if this one may.
+    pub(super) fn open_remote(&self, address: Option<&str>, request: &OpenSource) -> Result<Option<Remote>> {
+        let Some((sources, address)) = self.remote_sources.as_ref().zip(address) else {
+            return Ok(None);
+        };
+        let opened = sources.open(address, request)?;
+        let patience = sources.patience();
+        Ok(Some(Remote { source: request.source.clone(), opened, patience }))
+    }
+
+    /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
+    /// removes them.
+    pub(super) fn pull(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
+        let (kind, description) = (volume.parameters.backend, remote.description());
+        prepare_files(&self.os, to, kind)?;
+        tracing::info!(volume.id = %volume.id, source = remote.describe(), bytes = description.data_bytes, "pulling");
+        let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
+        match kind {
+            BackendKind::Loop => self.pull_image(remote, &to.image(), &mut progress)?,
+            BackendKind::Directory => self.pull_tree_to(remote, &to.data(), &mut progress)?,
+        }
+        sync_files(&self.os, to, kind)
+    }
+}

@@ -1,0 +1,43 @@
+//! PullTree of the protocol between nodes.
+
+use super::Driver;
+use crate::error::{Error, OsContext, Result};
+use crate::model::Content;
+use crate::model::pull::SourceHandle;
+use crate::model::tree::{Item, Position};
+
+impl Driver {
+    /// Reads the tree of an opened source from a position on, entry by entry, and tells the end. `emit` gets each
+    /// message and says whether the caller still listens.
+    ///
+    /// # Errors
+    /// NOT_FOUND where the source is gone; INVALID_ARGUMENT for one that is no directory.
+    pub fn pull_tree(
+        &self,
+        handle: &SourceHandle,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> Result<()> {
+        let (guard, snapshot) = self.opened(handle)?;
+        if snapshot.content != Content::Directory {
+            return Err(Error::Invalid(format!("source {} is no directory", handle.id)));
+        }
+        let tree = self.snapshot_paths(&snapshot)?.data();
+        let (mut sent_bytes, mut listening) = (0, true);
+        let entries = self.os.disks.read_tree(&tree, from, &mut |item| {
+            if let Item::Data(piece) = &item {
+                sent_bytes += piece.data.len() as u64;
+            }
+            self.last_reads.touch(&handle.id);
+            listening = emit(item);
+            listening
+        });
+        let entries = entries.doing(|| format!("read {}", tree.display()))?;
+        // Whoever has read the end may close the source.
+        drop(guard);
+        if listening {
+            emit(Item::End { entries, sent_bytes });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! The driver: what it holds, and what it does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::page::Page;
+use crate::driver::{CopyFigures, Driver, Figures, Recovered};
+
+/// Asks the driver at each scrape.
+pub(super) struct DriverCollector(pub(super) Arc<Driver>);
+
+impl fmt::Debug for DriverCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriverCollector").finish_non_exhaustive()
+    }
+}
+
+impl Collector for DriverCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (figures, mut page) = (self.0.figures(), Page(encoder));
+        objects(&mut page, &figures)?;
+        copies(&mut page, figures.copies)?;
+        page.histogram(
+            "hostloop_freeze_duration_seconds",
+            "How long filesystems were frozen for a copy, one value for each cut.",
+            figures.freezes.sum.as_secs_f64(),
+            &figures.freezes.classes,
+        )?;
+        recovery(&mut page, &figures)
+    }
+}
+
+fn objects(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let volumes = figures.volumes.iter();
+    page.gauges(
+        "hostloop_volumes",
+        "Volumes, by phase and backend.",
+        volumes.map(|(phase, backend, count)| {
+            ([("phase", phase.as_str()), ("backend", backend.as_str())], *count as f64)
+        }),
+    )?;
+    page.gauges(
+        "hostloop_snapshots",
+        "Snapshots by phase, members of groups included.",
+        figures.snapshots.iter().map(|(phase, count)| ([("phase", phase.as_str())], *count as f64)),
+    )?;
+    page.gauges(
+        "hostloop_group_snapshots",
+        "Group snapshots by phase.",
+        figures.groups.iter().map(|(phase, count)| ([("phase", phase.as_str())], *count as f64)),
+    )
+}
+
+fn copies(page: &mut Page<'_>, copies: CopyFigures) -> fmt::Result {
+    let CopyFigures { running, done, total, copied, idle } = copies;
+    page.gauge("hostloop_copies_running", "Copies that are running.", running as f64)?;
+    page.gauges(
+        "hostloop_copy_bytes",
+        "Bytes of the copies that are running: done so far, and about how many it will be.",
+        [([("kind", "done")], done as f64), ([("kind", "total")], total as f64)],
+    )?;
+    page.gauge(
+        "hostloop_copy_idle_seconds",
+        "How long the running copy that stands still the longest has not come further.",
+        idle.as_secs_f64(),
+    )?;
+    page.counter(
+        "hostloop_copied_bytes",
+        "Bytes that were copied; blocks that are shared are none.",
+        copied as f64,
+    )
+}
+
+fn recovery(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let Some((found, took)) = figures.recovery else { return Ok(()) };
+    let Recovered { volumes, snapshots, removed, damaged } = found;
+    let kinds = [("volumes", volumes), ("snapshots", snapshots), ("removed", removed), ("damaged", damaged)];
+    page.gauges(
+        "hostloop_recovery_objects",
+        "What start-up found: volumes and snapshots in all, half-made ones that it removed, damaged ones that need an administrator.",
+        kinds.map(|(kind, count)| ([("kind", kind)], count as f64)),
+    )?;
+    page.gauge("hostloop_recovery_duration_seconds", "How long start-up recovery took.", took.as_secs_f64())
+}

@@ -1,0 +1,80 @@
+//! What can be measured of the process, for Prometheus, and whether it is healthy, for kubelet: over HTTP, where
+//! `--metrics-listen` says.
+//!
+//! [`Metrics`] holds what is counted and knows where to ask for the rest; [`serve`] is the HTTP server. Names and
+//! meanings are in `docs/monitoring.md`.
+
+mod driver;
+mod http;
+mod page;
+mod pools;
+mod process;
+mod rpc;
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+use crate::driver::Driver;
+use crate::server::Observer;
+
+pub use http::serve;
+
+use driver::DriverCollector;
+use pools::{PoolCollector, Pools};
+use process::ProcessCollector;
+use rpc::Rpcs;
+
+/// Says whether callers are served, and if not why; what Probe would say. Never waits, and touches no disk.
+pub type Health = Arc<dyn Fn() -> Result<(), &'static str> + Send + Sync>;
+
+/// Everything that can be measured of this process.
+pub struct Metrics {
+    registry: Registry,
+    rpcs: Rpcs,
+    pools: Option<Arc<Pools>>,
+    health: Health,
+}
+
+impl Metrics {
+    /// Metrics of a process that is as healthy as `health` says, and has a driver unless it holds no data. `methods`
+    /// are the RPCs that are told apart.
+    pub fn new(health: Health, driver: Option<Arc<Driver>>, methods: &'static [&'static str]) -> Self {
+        let mut registry = Registry::default();
+        let rpcs = Rpcs::register(&mut registry, methods);
+        registry.register_collector(Box::new(ProcessCollector::new(Arc::clone(&health))));
+        let pools = driver.map(|driver| {
+            let pools = Arc::new(Pools::new(Arc::clone(&driver)));
+            registry.register_collector(Box::new(DriverCollector(driver)));
+            registry.register_collector(Box::new(PoolCollector(Arc::clone(&pools))));
+            pools
+        });
+        Metrics { registry, rpcs, pools, health }
+    }
+
+    /// What the server tells of every call.
+    pub fn observer(&self) -> Arc<dyn Observer> {
+        Arc::new(self.rpcs.clone())
+    }
+
+    /// All metrics as text, in a format that both OpenMetrics 1.0 and Prometheus' own 0.0.4 can be read as. The pools
+    /// are measured on the blocking pool, unless they were a moment ago; everything else is in memory, so that a disk
+    /// that hangs takes no metric away.
+    ///
+    /// # Errors
+    /// Where a value cannot be written, which would be a bug.
+    pub async fn text(&self) -> Result<String, fmt::Error> {
+        if let Some(pools) = &self.pools {
+            pools.refresh().await;
+        }
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn health(&self) -> Result<(), &'static str> {
+        (self.health)()
+    }
+}

@@ -1,0 +1,141 @@
+//! The pools. Measuring them looks at the disks, so it happens on the blocking pool, once at a time and at most every
+//! few seconds: however often somebody scrapes, and also where a disk does not answer any more.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use tokio::sync::watch;
+
+use super::page::{Labels, Page};
+use super::process::seconds;
+use crate::driver::{Driver, PoolFigures};
+use crate::error::Result;
+use crate::model::PoolName;
+
+/// For so long a measurement serves every scrape.
+const FRESH: Duration = Duration::from_secs(5);
+/// For so long a scrape waits for a new one; then it shows the one before.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pools as they were measured last.
+pub(super) struct Pools {
+    driver: Arc<Driver>,
+    latest: watch::Sender<Option<Measurement>>,
+    running: Arc<AtomicBool>,
+}
+
+struct Measurement {
+    at: Instant,
+    time: SystemTime,
+    pools: Vec<(PoolName, Result<PoolFigures>)>,
+}
+
+fn is_fresh(latest: &Option<Measurement>) -> bool {
+    latest.as_ref().is_some_and(|measurement| measurement.at.elapsed() < FRESH)
+}
+
+/// One measurement at a time; also a panic ends it.
+struct Running(Arc<AtomicBool>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Pools {
+    /// The pools of this driver; nothing is measured yet.
+    pub(super) fn new(driver: Arc<Driver>) -> Self {
+        Pools { driver, latest: watch::Sender::new(None), running: Arc::default() }
+    }
+
+    /// Measures them, unless that was done a moment ago. Gives up waiting for it after a while; the next one that is
+    /// called goes on waiting.
+    pub(super) async fn refresh(self: &Arc<Self>) {
+        let mut latest = self.latest.subscribe();
+        if is_fresh(&latest.borrow()) {
+            return;
+        }
+        if !self.running.swap(true, Ordering::AcqRel) {
+            let (pools, running) = (Arc::clone(self), Running(Arc::clone(&self.running)));
+            tokio::task::spawn_blocking(move || {
+                let measured = pools.driver.measure_pools();
+                drop(running);
+                let (at, time) = (Instant::now(), SystemTime::now());
+                pools.latest.send_replace(Some(Measurement { at, time, pools: measured }));
+            });
+        }
+        // Neither a time-out nor a bug in the measurement keeps the other metrics back.
+        let _ = tokio::time::timeout(PATIENCE, latest.wait_for(is_fresh)).await;
+    }
+}
+
+/// Shows what was measured last.
+pub(super) struct PoolCollector(pub(super) Arc<Pools>);
+
+impl fmt::Debug for PoolCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolCollector").finish_non_exhaustive()
+    }
+}
+
+impl Collector for PoolCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let latest = self.0.latest.borrow();
+        let Some(Measurement { time, pools, .. }) = &*latest else { return Ok(()) };
+        let mut page = Page(encoder);
+        page.gauge(
+            "hostloop_pools_measured_timestamp_seconds",
+            "When the pools were measured, in seconds since the epoch; an old time means that a disk does not answer.",
+            seconds(*time),
+        )?;
+        page.gauges(
+            "hostloop_pool_measured",
+            "1 where the pool could be measured, 0 where the kernel refused.",
+            pools
+                .iter()
+                .map(|(name, pool)| ([("pool", name.as_str())], if pool.is_ok() { 1.0 } else { 0.0 })),
+        )?;
+        let measured = || pools.iter().filter_map(|(name, pool)| Some((name.as_str(), pool.as_ref().ok()?)));
+        page.gauges(
+            "hostloop_pool_bytes",
+            "Bytes of a pool: what its filesystem has and what of it is used and free, and what it can give and has promised.",
+            measured().flat_map(|(name, pool)| bytes(name, pool)),
+        )?;
+        page.gauges(
+            "hostloop_pool_promised_bytes",
+            "What a pool has promised, by what it was promised to.",
+            measured().flat_map(|(name, pool)| promised(name, pool)),
+        )?;
+        page.gauges(
+            "hostloop_pool_overcommit_ratio",
+            "Bytes of thin volumes that may be promised for each byte of the pool.",
+            measured().map(|(name, pool)| ([("pool", name)], pool.overcommit)),
+        )
+    }
+}
+
+fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 8] {
+    let promised = pool.promised;
+    [
+        ("size", pool.size),
+        ("used", pool.used),
+        ("free", pool.free),
+        ("reserve", pool.reserve),
+        ("usable", pool.usable),
+        ("promised", promised.thin_bytes + promised.thick_bytes + promised.snapshot_bytes),
+        ("room", pool.room),
+        ("lacking", pool.lacking),
+    ]
+    .map(|(kind, bytes)| ([("pool", name), ("kind", kind)], bytes as f64))
+}
+
+fn promised<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 3] {
+    let promised = pool.promised;
+    [("thin", promised.thin_bytes), ("thick", promised.thick_bytes), ("snapshots", promised.snapshot_bytes)]
+        .map(|(to, bytes)| ([("pool", name), ("to", to)], bytes as f64))
+}

@@ -1,0 +1,107 @@
+//! What goes from node to node when a volume is made from another node's snapshot or volume.
+
+use super::{BackendKind, Consistency, Content, SnapshotId, Timestamp, VolumeId, VolumeSource};
+
+/// A pull's order to the node that has the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSource {
+    /// What is to be read.
+    pub source: VolumeSource,
+    /// The volume that is made from it: a cut of a volume is made for it, and found again by a retry.
+    pub target: VolumeId,
+    /// How a volume in use is cut.
+    pub consistency: Consistency,
+}
+
+/// A source as it is read: a snapshot, or the cut that was made of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceHandle {
+    /// The snapshot's id.
+    pub id: SnapshotId,
+    /// When it was cut: a later one of the same id has other data.
+    pub created: Timestamp,
+}
+
+/// What an opened source is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceDescription {
+    /// By which it is read.
+    pub handle: SourceHandle,
+    /// What it holds.
+    pub content: Content,
+    /// Its size in bytes: the least that a volume made from it has.
+    pub size_bytes: u64,
+    /// Logical block size in bytes, which the new volume's loop device must have.
+    pub block_size: u32,
+    /// About so many bytes are sent.
+    pub data_bytes: u64,
+}
+
+impl SourceDescription {
+    /// The backend of a volume that can be made from it.
+    pub fn backend(&self) -> BackendKind {
+        self.content.backend()
+    }
+}
+
+/// A run of bytes, with its checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Where in the image or the file, in bytes.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// [`Piece::checksum`] as it was where they were read.
+    pub crc32: u32,
+}
+
+impl Piece {
+    /// At most so many bytes are in one.
+    pub const MOST: usize = 1 << 20;
+
+    /// A piece with its checksum.
+    pub fn new(offset: u64, data: Vec<u8>) -> Self {
+        let crc32 = Self::checksum(offset, &data);
+        Piece { offset, data, crc32 }
+    }
+
+    /// CRC-32 (IEEE 802.3) of the offset as 8 bytes, little-endian, and the data: also right bytes in a wrong place are
+    /// noticed.
+    pub fn checksum(offset: u64, data: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(data);
+        hasher.finalize()
+    }
+
+    /// Whether it is as it was where it was read.
+    pub fn is_intact(&self) -> bool {
+        self.crc32 == Self::checksum(self.offset, &self.data)
+    }
+}
+
+/// A part of an answer that is a stream: an image's data, in ascending order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Blocks {
+    /// Data; what lies between two pieces is a hole.
+    Data(Piece),
+    /// Nothing but a hole follows. Without it the stream was cut off.
+    End {
+        /// Bytes of data in this stream.
+        sent_bytes: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_and_a_changed_place_are_noticed() {
+        let piece = Piece::new(4096, b"data".to_vec());
+        assert!(piece.is_intact());
+        assert!(!Piece { offset: 8192, ..piece.clone() }.is_intact());
+        assert!(!Piece { data: b"dato".to_vec(), ..piece.clone() }.is_intact());
+        assert!(!Piece { data: b"data\0".to_vec(), ..piece }.is_intact());
+    }
+}

@@ -1,0 +1,102 @@
+//! A directory tree as a stream of entries, with everything that a copy of it keeps.
+
+use super::pull::Piece;
+
+/// A point in time as a filesystem keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileTime {
+    /// Seconds since the epoch.
+    pub seconds: i64,
+    /// Nanoseconds of the second.
+    pub nanos: u32,
+}
+
+/// What an entry has beside its content.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attributes {
+    /// Permission bits with setuid, setgid and sticky (`st_mode & 07777`).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: FileTime,
+    /// Last change of the content.
+    pub mtime: FileTime,
+    /// Extended attributes, ACLs among them (xattr(7)): name without the final NUL, and value.
+    pub extended: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a regular file or a directory, where its filesystem has them: the flags of ioctl_iflags(2).
+    pub flags: Option<u32>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory; what is in it follows before anything else.
+    Directory,
+    /// A regular file of so many bytes. Its data follow before the next entry; what is left out is a hole.
+    File {
+        /// Apparent size in bytes.
+        size: u64,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where it points to, as it is written in it.
+        target: Vec<u8>,
+    },
+    /// A FIFO, a socket or a device node.
+    Special {
+        /// Its type, as in `st_mode & S_IFMT`.
+        file_type: u32,
+        /// The number of a device (`st_rdev`).
+        rdev: u64,
+    },
+    /// Another name of an entry before, which has the attributes.
+    Link {
+        /// That entry's number.
+        entry: u64,
+    },
+}
+
+/// One name in the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Entries are numbered in the order of the walk: a directory comes before what is in it. The top is 0.
+    pub number: u64,
+    /// The number of the directory that it is in; 0 for the top.
+    pub parent: u64,
+    /// Its name in that directory; empty for the top.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// It has further names, some of which may follow as links.
+    pub linked: bool,
+    /// The rest; empty for a link.
+    pub attributes: Attributes,
+}
+
+/// Where in the stream of a tree to go on. A tree that does not change always gives the same stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The first entry that is wanted.
+    pub entry: u64,
+    /// From here on the data of the entry before that one are wanted, if it is a file.
+    pub offset: u64,
+}
+
+/// A part of the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// An entry begins.
+    Entry(Entry),
+    /// Data of the file that began last, in ascending order.
+    Data(Piece),
+    /// The tree is whole. Without it the stream was cut off.
+    End {
+        /// Entries in the whole tree.
+        entries: u64,
+        /// Bytes of data in this stream.
+        sent_bytes: u64,
+    },
+}

@@ -1,0 +1,240 @@
+//! A tree as a stream of entries: see [`Disks::read_tree`](super::super::super::Disks::read_tree).
+//!
+//! The tree is a copy that nobody else can reach, so that what is found twice is the same twice. All the same every
+//! name is opened relative to its directory, never through a link and never across a mount.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, fstat};
+use rustix::io::pread;
+
+use super::super::super::FileId;
+use super::super::walk::{open_below, open_to_read};
+use super::super::{at, id_of, kind_bits};
+use super::attributes::Attributes;
+use super::content::{again, next_data, unsigned};
+use super::report::{Fault, call};
+use super::{open_source, path_of};
+use crate::model::pull::Piece;
+use crate::model::tree::{Entry, Item, Kind, Position};
+
+/// Levels that stay open; the others are opened again through `..` on the way up.
+const MAX_OPEN: usize = 64;
+
+/// A directory that is being read.
+struct Level {
+    name: CString,
+    directory: Option<OwnedFd>,
+    id: FileId,
+    number: u64,
+    /// What is still to do, the next one last.
+    names: Vec<CString>,
+}
+
+/// A walk on its way.
+struct Walk<'a> {
+    source: &'a Path,
+    from: Position,
+    emit: &'a mut dyn FnMut(Item) -> bool,
+    levels: Vec<Level>,
+    /// The number of the next entry.
+    next: u64,
+    /// The numbers of files with several names.
+    linked: HashMap<FileId, u64>,
+}
+
+/// Whether to go on.
+type Going = Result<bool, Fault>;
+
+/// Reads the tree below `source`; how many entries it has.
+///
+/// # Errors
+/// EXDEV at a mount, and those of the system calls.
+pub(in super::super) fn read_tree(
+    source: &Path,
+    from: Position,
+    emit: &mut dyn FnMut(Item) -> bool,
+) -> io::Result<u64> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let top = open_to_read(|read| open(source, read | flags, Mode::empty())).map_err(at("open", source))?;
+    let mut walk = Walk { source, from, emit, levels: Vec::new(), next: 0, linked: HashMap::new() };
+    let mut going = walk.directory(CString::default(), top, 0).map_err(|fault| fault.at(source))?;
+    while going {
+        let Some(name) = walk.levels.last_mut().and_then(|level| level.names.pop()) else {
+            match walk.up().map_err(|fault| fault.at(&walk.path(c"")))? {
+                true => continue,
+                false => break,
+            }
+        };
+        going = walk.entry(&name).map_err(|fault| fault.at(&walk.path(&name)))?;
+    }
+    Ok(walk.next)
+}
+
+impl Walk<'_> {
+    /// The path of an entry of the current directory, for messages.
+    fn path(&self, name: &CStr) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        let names = self.levels.iter().map(|level| level.name.as_c_str()).chain([name]);
+        let names = names.filter(|name| !name.is_empty());
+        let mut path = self.source.to_owned();
+        path.extend(names.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes())));
+        path
+    }
+
+    /// Emits a directory and reads its names.
+    fn directory(&mut self, name: CString, opened: OwnedFd, parent: u64) -> Going {
+        let stat = fstat(&opened).map_err(call("stat"))?;
+        let number = self.next;
+        self.next += 1;
+        if number >= self.from.entry {
+            let attributes = Attributes::read(&opened, &stat)?.to_send();
+            let (name, kind, linked) = (name.to_bytes().to_vec(), Kind::Directory, false);
+            if !(self.emit)(Item::Entry(Entry { number, parent, name, kind, linked, attributes })) {
+                return Ok(false);
+            }
+        }
+        let names = names(&opened).map_err(call("read"))?;
+        if self.levels.len() >= MAX_OPEN
+            && let Some(above) = self.levels.last_mut()
+        {
+            above.directory = None;
+        }
+        self.levels.push(Level { name, directory: Some(opened), id: id_of(&stat), number, names });
+        Ok(true)
+    }
+
+    /// Leaves the current directory. Whether there is anything above.
+    fn up(&mut self) -> Going {
+        let Some(done) = self.levels.pop() else { return Ok(false) };
+        let Some(above) = self.levels.last_mut() else { return Ok(false) };
+        if above.directory.is_none() {
+            let here = done.directory.ok_or(Fault::Call("find", Errno::ESTALE))?;
+            let opened = open_source(&here, c"..").map_err(call("open above"))?;
+            if id_of(&fstat(&opened).map_err(call("stat above"))?) != above.id {
+                return Err(Fault::Call("find above", Errno::ESTALE));
+            }
+            above.directory = Some(opened);
+        }
+        Ok(true)
+    }
+
+    /// An entry of the current directory, with what is in it unless it is a directory.
+    fn entry(&mut self, name: &CStr) -> Going {
+        let Some((parent, directory)) =
+            self.levels.last().and_then(|level| Some((level.number, level.directory.as_ref()?)))
+        else {
+            return Err(Fault::Call("find", Errno::ESTALE));
+        };
+        let file = open_below(directory, name, OFlag::O_PATH).map_err(call("open"))?;
+        let stat = fstat(&file).map_err(call("stat"))?;
+        if kind_bits(&stat) == libc::S_IFDIR {
+            let opened = open_source(directory, name).map_err(call("open"))?;
+            return self.directory(name.to_owned(), opened, parent);
+        }
+        let number = self.next;
+        self.next += 1;
+        let first = (stat.st_nlink > 1).then(|| *self.linked.entry(id_of(&stat)).or_insert(number));
+        if number + 1 < self.from.entry {
+            return Ok(true);
+        }
+        let entry = Entry {
+            number,
+            parent,
+            name: name.to_bytes().to_vec(),
+            kind: Kind::Link { entry: first.unwrap_or(number) },
+            linked: first == Some(number),
+            attributes: Default::default(),
+        };
+        match kind_bits(&stat) {
+            _ if first.is_some_and(|first| first < number) => {
+                Ok(self.has(number) || (self.emit)(Item::Entry(entry)))
+            }
+            libc::S_IFREG => self.regular(&file, entry),
+            kind => {
+                if self.has(number) {
+                    return Ok(true);
+                }
+                let kind = match kind {
+                    libc::S_IFLNK => {
+                        use std::os::unix::ffi::OsStringExt;
+                        let target = readlinkat(&file, c"").map_err(call("read the link"))?.into_vec();
+                        Kind::Symlink { target }
+                    }
+                    file_type => Kind::Special { file_type, rdev: stat.st_rdev },
+                };
+                let attributes = Attributes::read(&file, &stat)?.to_send();
+                Ok((self.emit)(Item::Entry(Entry { kind, attributes, ..entry })))
+            }
+        }
+    }
+
+    /// Whether the reader has this entry already; its data may still be wanted.
+    fn has(&self, number: u64) -> bool {
+        number < self.from.entry
+    }
+
+    fn regular(&mut self, file: &OwnedFd, entry: Entry) -> Going {
+        let path = path_of(file);
+        let opened = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
+        let opened = opened.map_err(call("open"))?;
+        let stat = fstat(&opened).map_err(call("stat"))?;
+        let size = unsigned(stat.st_size);
+        let begin = if self.has(entry.number) { self.from.offset } else { 0 };
+        if !self.has(entry.number) {
+            let attributes = Attributes::read(&opened, &stat)?.to_send();
+            if !(self.emit)(Item::Entry(Entry { kind: Kind::File { size }, attributes, ..entry })) {
+                return Ok(false);
+            }
+        }
+        self.data(&opened, &stat, begin)
+    }
+
+    fn data(&mut self, file: &OwnedFd, stat: &FileStat, begin: u64) -> Going {
+        let size = unsigned(stat.st_size);
+        let mut at = begin;
+        while at < size
+            && let Some((start, end)) = next_data(file, at, size)?
+        {
+            at = start;
+            while at < end {
+                let want = usize::try_from(end - at).unwrap_or(Piece::MOST).min(Piece::MOST);
+                let mut data = vec![0; want];
+                let count = again(|| pread(file, data.as_mut_slice(), at)).map_err(call("read"))?;
+                if count == 0 {
+                    return Err(Fault::Call("read to the end of", Errno::EIO));
+                }
+                data.truncate(count);
+                let piece = Piece::new(at, data);
+                at += count as u64;
+                if !(self.emit)(Item::Data(piece)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The names in a directory, the first of them last.
+fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
+    // Through a second description: the iterator borrows its own.
+    let mut reader = open_source(directory, c".").and_then(Dir::from_fd)?;
+    let mut names = Vec::new();
+    for entry in reader.iter() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    Ok(names)
+}

@@ -1,0 +1,230 @@
+//! A tree made from a stream of entries: see [`Disks::write_tree`](super::super::super::Disks::write_tree).
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
+use nix::unistd::{symlinkat, syncfs};
+use rustix::io::pwrite;
+
+use super::super::super::{FileId, TreeWriter};
+use super::super::tree::split;
+use super::super::walk::open_below;
+use super::super::{at, id_of};
+use super::attributes::{self, Attributes};
+use super::content::{again, set_size, write_back};
+use super::links::Links;
+use super::make_directory;
+use super::report::{Fault, call};
+use crate::model::pull::Piece;
+use crate::model::tree::{Entry, Kind};
+
+/// Levels that stay open; the others are opened again through `..` on the way up.
+const MAX_OPEN: usize = 64;
+
+/// A directory that is not finished.
+struct Level {
+    name: CString,
+    number: u64,
+    directory: Option<OwnedFd>,
+    id: FileId,
+    /// Given to it when nothing is made in it any more. The top has none before its entry came.
+    attributes: Option<Attributes>,
+    place: Option<usize>,
+}
+
+/// A tree that is being made.
+pub(in super::super) struct Writer {
+    target: PathBuf,
+    /// From the top to the current directory.
+    levels: Vec<Level>,
+    /// By the number of an entry.
+    links: Links<u64>,
+    /// The file that is the last entry.
+    file: Option<(OwnedFd, Attributes)>,
+}
+
+impl Level {
+    fn new(
+        name: CString,
+        number: u64,
+        directory: OwnedFd,
+        attributes: Option<Attributes>,
+    ) -> nix::Result<Self> {
+        let id = id_of(&fstat(&directory)?);
+        Ok(Level { name, number, directory: Some(directory), id, attributes, place: None })
+    }
+}
+
+impl Writer {
+    /// Makes the top.
+    ///
+    /// # Errors
+    /// EEXIST where something is there.
+    pub(in super::super) fn new(target: &Path) -> io::Result<Self> {
+        let (parent, name) = split(target).map_err(at("open the parent of", target))?;
+        let top = make_directory(&parent, &name).map_err(at("mkdir", target))?;
+        // A default ACL of the parent is not one of the copy; what is made below would inherit it.
+        attributes::remove_acls(&top).map_err(at("remove the inherited ACL of", target))?;
+        // It reports errors of writing back from here on, so it has to be open before anything is written.
+        let root = top.try_clone().map_err(at("open", target))?;
+        let level = Level::new(CString::default(), 0, top, None).map_err(at("stat", target))?;
+        Ok(Writer { target: target.to_owned(), levels: vec![level], links: Links::new(root), file: None })
+    }
+
+    fn fault(&self, name: &[u8]) -> impl Fn(Fault) -> io::Error + use<> {
+        use std::os::unix::ffi::OsStrExt;
+        let mut path = self.target.clone();
+        let names = self.levels.iter().map(|level| level.name.to_bytes()).chain([name]);
+        path.extend(names.filter(|name| !name.is_empty()).map(std::ffi::OsStr::from_bytes));
+        move |fault| fault.at(&path)
+    }
+
+    /// Goes up to the directory with this number.
+    fn go_to(&mut self, parent: u64) -> Result<(), Fault> {
+        while self.levels.last().is_some_and(|level| level.number != parent) {
+            self.leave()?;
+        }
+        if self.levels.is_empty() { Err(Fault::Call("find the directory of", Errno::EINVAL)) } else { Ok(()) }
+    }
+
+    /// Gives the current directory its attributes and goes up.
+    fn leave(&mut self) -> Result<(), Fault> {
+        let stale = || Fault::Call("find", Errno::ESTALE);
+        let Some(done) = self.levels.pop() else { return Ok(()) };
+        let here = done.directory.ok_or_else(stale)?;
+        if let Some(attributes) = &done.attributes {
+            attributes.apply(&here)?;
+        }
+        let Some(above) = self.levels.last_mut() else { return Ok(()) };
+        if above.directory.is_none() {
+            let opened = open_below(&here, c"..", OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+            let opened = opened.map_err(call("open above"))?;
+            if id_of(&fstat(&opened).map_err(call("stat above"))?) != above.id {
+                return Err(stale());
+            }
+            above.directory = Some(opened);
+        }
+        Ok(())
+    }
+
+    /// Gives the file that was written last its attributes.
+    fn close_file(&mut self) -> Result<(), Fault> {
+        self.file.take().map_or(Ok(()), |(file, attributes)| attributes.apply(&file))
+    }
+
+    fn make(&mut self, entry: &Entry, name: &CStr) -> Result<(), Fault> {
+        let invalid = |errno| Fault::Call("take over the attributes of", errno);
+        let kind = match &entry.kind {
+            Kind::Directory => libc::S_IFDIR,
+            Kind::File { .. } => libc::S_IFREG,
+            Kind::Symlink { .. } => libc::S_IFLNK,
+            Kind::Special { file_type, .. } => *file_type,
+            Kind::Link { .. } => 0,
+        };
+        let attributes = Attributes::of(kind, &entry.attributes).map_err(invalid)?;
+        let to = self.levels.last().and_then(|level| level.directory.as_ref());
+        let to = to.ok_or(Fault::Call("find the directory of", Errno::ESTALE))?;
+        match &entry.kind {
+            Kind::Directory => return self.enter(entry.number, name, attributes),
+            Kind::Link { entry } => {
+                return match self.links.link(to, entry, name)? {
+                    true => Ok(()),
+                    false => Err(Fault::Call("find what is linked as", Errno::EINVAL)),
+                };
+            }
+            Kind::File { size } => {
+                let flags =
+                    OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let file = openat(to, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(call("make"))?;
+                attributes.prepare(&file);
+                set_size(&file, *size)?;
+                self.file = Some((file, attributes));
+            }
+            Kind::Symlink { target } => {
+                symlinkat(target.as_slice(), to, name).map_err(call("make"))?;
+                attributes.apply(&open_below(to, name, OFlag::O_PATH).map_err(call("open"))?)?;
+            }
+            Kind::Special { file_type, rdev } => {
+                if ![libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFBLK].contains(file_type) {
+                    return Err(Fault::Call("make", Errno::EINVAL));
+                }
+                let kind = SFlag::from_bits_truncate(*file_type);
+                mknodat(to, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, *rdev).map_err(call("make"))?;
+                attributes.apply(&open_below(to, name, OFlag::O_PATH).map_err(call("open"))?)?;
+            }
+        }
+        if entry.linked {
+            let way = self.levels.iter_mut().skip(1);
+            let way = way.map(|level| (level.name.as_c_str(), &mut level.place));
+            self.links.remember(way, entry.number, name);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, number: u64, name: &CStr, attributes: Attributes) -> Result<(), Fault> {
+        if number == 0 {
+            if let Some(top) = self.levels.first_mut() {
+                top.attributes = Some(attributes);
+            }
+            return Ok(());
+        }
+        let deep = self.levels.len() >= MAX_OPEN;
+        let Some(above) = self.levels.last_mut() else { return Ok(()) };
+        let Some(to) = &above.directory else { return Err(Fault::Call("find", Errno::ESTALE)) };
+        let made = make_directory(to, name).map_err(call("make"))?;
+        if deep {
+            above.directory = None;
+        }
+        self.levels.push(Level::new(name.to_owned(), number, made, Some(attributes)).map_err(call("stat"))?);
+        Ok(())
+    }
+}
+
+impl TreeWriter for Writer {
+    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        let fault = self.fault(&entry.name);
+        let made = self.close_file().and_then(|()| self.go_to(entry.parent)).and_then(|()| {
+            let name = CString::new(entry.name.as_slice());
+            let name = name.map_err(|_| Fault::Call("make", Errno::EINVAL))?;
+            self.make(entry, &name)
+        });
+        made.map_err(fault)
+    }
+
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let fault = self.fault(b"");
+        let written =
+            self.file.as_ref().ok_or(Fault::Call("write a file in", Errno::EINVAL)).and_then(|(file, _)| {
+                let (mut position, mut left) = (offset, bytes);
+                while !left.is_empty() {
+                    match again(|| pwrite(file, left, position)).map_err(call("write a file in"))? {
+                        0 => return Err(Fault::Call("write a file in", Errno::EIO)),
+                        count => {
+                            left = left.get(count..).unwrap_or_default();
+                            position += count as u64;
+                        }
+                    }
+                }
+                if bytes.len() >= Piece::MOST {
+                    write_back(file, offset, bytes.len() as u64);
+                }
+                Ok(())
+            });
+        written.map_err(fault)
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        let fault = self.fault(b"");
+        let mut finished = self.close_file();
+        while finished.is_ok() && !self.levels.is_empty() {
+            finished = self.leave();
+        }
+        finished.map_err(fault)?;
+        syncfs(self.links.root()).map_err(at("syncfs", &self.target))
+    }
+}

@@ -1,0 +1,146 @@
+//! Who may call what. What is not in the table nobody may.
+
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use crate::cluster::identity::PeerIdentity;
+use crate::cluster::identity::PeerRole::{self, Controller, Node};
+
+/// A service, one of its methods or `*` for those that have no line of their own, and the roles that may call it.
+const ALLOWED: [(&str, &str, &[PeerRole]); 5] = [
+    // A controller routes what its sidecars ask.
+    ("csi.v1.Controller", "*", &[Controller]),
+    ("csi.v1.GroupController", "*", &[Controller]),
+    ("csi.v1.SnapshotMetadata", "*", &[Controller]),
+    // Whoever calls an address may ask who is there.
+    ("hostloop.v1.Peer", "Hello", &[Controller, Node]),
+    // A node copies the data of another one.
+    ("hostloop.v1.Peer", "*", &[Node]),
+];
+
+/// Whether a role may call the method at this path, such as `/csi.v1.Controller/CreateVolume`.
+fn is_allowed(role: PeerRole, path: &str) -> bool {
+    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+        return false;
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if method.is_empty() || !method.chars().all(is_name) {
+        return false;
+    }
+    let line = |wanted: &str| ALLOWED.iter().find(|(name, known, _)| *name == service && *known == wanted);
+    line(method).or_else(|| line("*")).is_some_and(|(_, _, roles)| roles.contains(&role))
+}
+
+/// The answer to a call that is not allowed.
+fn refusal(peer: Option<&PeerIdentity>, path: &str) -> Option<Status> {
+    match peer {
+        Some(peer) if is_allowed(peer.role, path) => None,
+        Some(peer) => {
+            let text = format!("{peer} may not call {}", path.trim_start_matches('/'));
+            Some(Status::permission_denied(text))
+        }
+        None => Some(Status::unauthenticated("there is no identity")),
+    }
+}
+
+/// Puts [`Allow`] around the services.
+#[derive(Debug, Clone, Copy)]
+pub struct AllowLayer;
+
+impl<S> Layer<S> for AllowLayer {
+    type Service = Allow<S>;
+
+    fn layer(&self, inner: S) -> Allow<S> {
+        Allow(inner)
+    }
+}
+
+/// The services, for those who may call them.
+#[derive(Debug, Clone)]
+pub struct Allow<S>(S);
+
+impl<S> Service<Request<Body>> for Allow<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match refusal(request.extensions().get(), request.uri().path()) {
+            Some(status) => Box::pin(ready(Ok(status.into_http()))),
+            None => Box::pin(self.0.call(request)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{csi, peer};
+
+    #[test]
+    fn the_names_are_those_of_the_protocol() {
+        let known = [
+            csi::controller_server::SERVICE_NAME,
+            csi::group_controller_server::SERVICE_NAME,
+            csi::snapshot_metadata_server::SERVICE_NAME,
+            peer::peer_server::SERVICE_NAME,
+        ];
+        assert!(ALLOWED.iter().all(|(service, _, _)| known.contains(service)));
+    }
+
+    #[test]
+    fn paths_that_are_not_plain_are_nobodys() {
+        assert!(is_allowed(Controller, "/csi.v1.Controller/CreateVolume"));
+        for path in [
+            "",
+            "/",
+            "*",
+            "csi.v1.Controller/CreateVolume",
+            "//csi.v1.Controller/CreateVolume",
+            "/csi.v1.Controller",
+            "/csi.v1.Controller/",
+            "/csi.v1.Controller/*",
+            "/csi.v1.Controller/a/b",
+            "/csi.v1.Controller/../csi.v1.Node/NodeStageVolume",
+            "/csi.v1.Controller/Create%56olume",
+            "/csi.v1.controller/CreateVolume",
+            "/csi.v1.Controllers/CreateVolume",
+            "/csi.v1.Node/NodeStageVolume",
+            "/csi.v1.Identity/Probe",
+            "/grpc.health.v1.Health/Check",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ] {
+            assert!(!is_allowed(Controller, path) && !is_allowed(Node, path), "{path}");
+        }
+    }
+
+    #[test]
+    fn hello_is_for_both_and_the_rest_of_its_service_for_nodes() {
+        assert!(is_allowed(Controller, "/hostloop.v1.Peer/Hello"));
+        assert!(is_allowed(Node, "/hostloop.v1.Peer/Hello"));
+        assert!(is_allowed(Node, "/hostloop.v1.Peer/Other"));
+        assert!(!is_allowed(Controller, "/hostloop.v1.Peer/Other"));
+        assert!(!is_allowed(Node, "/csi.v1.Controller/CreateVolume"));
+    }
+
+    #[test]
+    fn nobody_may_call_nothing() {
+        let status = refusal(None, "/hostloop.v1.Peer/Hello").unwrap();
+        assert_eq!(status.code(), tonic::Code::Unauthenticated);
+    }
+}

@@ -1,0 +1,123 @@
+//! The limits, with smaller numbers than the real ones.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use http::{Request, Response};
+use hyper_util::rt::TokioIo;
+use time::OffsetDateTime;
+use tokio::net::TcpStream;
+use tokio_stream::StreamExt;
+use tonic::body::Body;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::server::NamedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+use super::*;
+use crate::cluster::certs::Authority;
+use crate::cluster::identity::{PeerIdentity, PeerRole};
+use crate::cluster::tls::certificate::Validity;
+
+/// An identity that all of the test share.
+fn node() -> Tls {
+    let dir = tempfile::tempdir().unwrap();
+    let now = OffsetDateTime::now_utc();
+    let validity = Validity { from: now - time::Duration::HOUR, until: now + time::Duration::HOUR };
+    let ca = Authority::create(dir.path(), "d", validity).unwrap();
+    let identity = PeerIdentity { driver: "d".to_owned(), role: PeerRole::Node, node_id: None };
+    let out = dir.path().join("out");
+    ca.issue(&identity, validity).unwrap().write(&out).unwrap();
+    Tls::open(&out, "d", PeerRole::Node).unwrap()
+}
+
+/// Further connections wait while there are too many handshakes, and come in once one has ended.
+#[tokio::test]
+async fn handshakes_are_bounded() {
+    let tls = node();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut handshakes = Handshakes::limited(Incoming::new(listener), tls.clone(), 2);
+    let silent = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+    let stream = TcpStream::connect(address).await.unwrap();
+    let client = tokio::spawn(async move { tls.connect(stream, PeerRole::Node, "x").await });
+    let soon = tokio::time::timeout(Duration::from_millis(300), handshakes.next()).await;
+    assert!(soon.is_err(), "it waits: two are at it");
+    assert!(!client.is_finished());
+    drop(silent);
+    let stream = tokio::time::timeout(Duration::from_secs(60), handshakes.next()).await.unwrap();
+    assert_eq!(stream.unwrap().unwrap().identity().role, PeerRole::Node);
+    assert!(client.await.unwrap().is_ok());
+}
+
+#[derive(Clone)]
+struct Peer;
+
+impl NamedService for Peer {
+    const NAME: &'static str = "hostloop.v1.Peer";
+}
+
+impl Service<Request<Body>> for Peer {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        ready(Ok(Status::aborted("here").into_http()))
+    }
+}
+
+/// A channel, and how often it has connected.
+fn channel(tls: Tls, address: SocketAddr) -> (Channel, Arc<AtomicUsize>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    let connect = service_fn(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let tls = tls.clone();
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            let stream = tls.connect(stream, PeerRole::Node, "x").await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    (Endpoint::from_static("http://peer").connect_with_connector_lazy(connect), connections)
+}
+
+/// A connection that grows old is exchanged for a new one, with a new handshake, and its caller sees nothing of it.
+#[tokio::test]
+async fn connections_are_renewed() {
+    let tls = node();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = Stop {
+        requested: Box::pin(std::future::pending()),
+        forced: Box::pin(std::future::pending()),
+        timeout: Duration::ZERO,
+    };
+    let age = Duration::from_millis(200);
+    tokio::spawn(serve(listener, tls.clone(), Routes::new(Peer), stop, (age, None)));
+    let (channel, connections) = channel(tls, address);
+    let started = Instant::now();
+    while connections.load(Ordering::Relaxed) < 4 {
+        assert!(started.elapsed() < Duration::from_secs(60), "the connections stay");
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/hostloop.v1.Peer/Hello");
+        let codec = ProstCodec::<String, String>::default();
+        let answer = grpc.unary(tonic::Request::new(String::new()), path, codec).await;
+        assert_eq!(answer.unwrap_err().code(), Code::Aborted);
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+}

@@ -1,0 +1,94 @@
+//! The protocol between the processes of a cluster, as a node serves it.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response};
+use tracing::Span;
+
+use super::stream::{self, Messages};
+use super::{Reply, run};
+use crate::driver::Driver;
+use crate::wire::{peer, pull};
+
+/// Serves `hostloop.v1.Peer`.
+pub struct PeerService {
+    driver: Arc<Driver>,
+}
+
+impl PeerService {
+    /// The service of this driver.
+    pub fn new(driver: Arc<Driver>) -> Self {
+        PeerService { driver }
+    }
+}
+
+/// Puts ids of a request on the span, as text that forges no line.
+fn observe(fields: &[(&'static str, &str)]) {
+    // No id is longer; nothing has checked it yet.
+    const LIMIT: usize = 128;
+    for (field, value) in fields {
+        let cut = value.char_indices().nth(LIMIT).map_or(value.len(), |(at, _)| at);
+        Span::current().record(*field, value.get(..cut).unwrap_or_default());
+    }
+}
+
+#[tonic::async_trait]
+impl peer::peer_server::Peer for PeerService {
+    async fn hello(&self, _request: Request<peer::HelloRequest>) -> Reply<peer::HelloResponse> {
+        let settings = self.driver.settings();
+        Ok(Response::new(peer::HelloResponse {
+            driver_name: settings.driver_name.clone(),
+            node_id: settings.node_id.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: self.driver.is_ready(),
+        }))
+    }
+
+    async fn open_source(
+        &self,
+        request: Request<peer::OpenSourceRequest>,
+    ) -> Reply<peer::OpenSourceResponse> {
+        use peer::open_source_request::Source;
+        let request = request.into_inner();
+        let source = match &request.source {
+            Some(Source::SnapshotId(id) | Source::VolumeId(id)) => id.as_str(),
+            None => "",
+        };
+        observe(&[("source.id", source), ("volume.id", &request.target_volume_id)]);
+        let request = pull::open_source(request)?;
+        let source = run(&self.driver, move |driver| driver.open_source(&request)).await?;
+        Ok(Response::new(pull::encode_description(&source)))
+    }
+
+    async fn pull_blocks(
+        &self,
+        request: Request<peer::PullBlocksRequest>,
+    ) -> Reply<Messages<peer::PullBlocksResponse>> {
+        observe(&[("source.id", &request.get_ref().handle)]);
+        let (handle, offset) = pull::blocks_request(request.get_ref())?;
+        let work =
+            move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_blocks(&handle, offset, emit);
+        Ok(Response::new(stream::run(&self.driver, pull::encode_blocks, work)?))
+    }
+
+    async fn pull_tree(
+        &self,
+        request: Request<peer::PullTreeRequest>,
+    ) -> Reply<Messages<peer::PullTreeResponse>> {
+        observe(&[("source.id", &request.get_ref().handle)]);
+        let (handle, from) = pull::tree_request(request.get_ref())?;
+        let work = move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_tree(&handle, from, emit);
+        Ok(Response::new(stream::run(&self.driver, pull::encode_tree, work)?))
+    }
+
+    async fn close_source(
+        &self,
+        request: Request<peer::CloseSourceRequest>,
+    ) -> Reply<peer::CloseSourceResponse> {
+        observe(&[("source.id", &request.get_ref().handle)]);
+        if let Some(id) = pull::close_source(request.get_ref()) {
+            run(&self.driver, move |driver| driver.close_source(&id)).await?;
+        }
+        Ok(Response::new(peer::CloseSourceResponse {}))
+    }
+}

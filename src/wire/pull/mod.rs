@@ -1,0 +1,189 @@
+//! The messages with which one node pulls data from another, to plain types and back, on both sides.
+
+mod tree;
+
+pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
+
+use crate::error::{Error, Result};
+use crate::model::pull::{Blocks, OpenSource, Piece, SourceDescription, SourceHandle};
+use crate::model::{Consistency, Content, Format, SnapshotId, Timestamp, VolumeSource};
+use crate::wire::peer;
+use peer::open_source_request::Source;
+use peer::pull_blocks_response::Message;
+
+/// A message that no node of any version sends: what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub String);
+
+/// OpenSource as it is sent.
+pub fn encode_open(request: &OpenSource) -> peer::OpenSourceRequest {
+    let OpenSource { source, target, consistency } = request;
+    peer::OpenSourceRequest {
+        source: Some(match source {
+            VolumeSource::Snapshot(id) => Source::SnapshotId(id.to_string()),
+            VolumeSource::Volume(id) => Source::VolumeId(id.to_string()),
+        }),
+        target_volume_id: target.to_string(),
+        no_freeze: !consistency.freeze,
+        freeze_timeout_ms: consistency.freeze_timeout_ms,
+    }
+}
+
+/// OpenSource as it arrives.
+///
+/// # Errors
+/// `Invalid` for a target that is no volume of hostloop; NOT_FOUND for a source that cannot be one.
+pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
+    let missing = |id: &str| Error::NotFound(format!("source {id:?} does not exist"));
+    let source = match request.source {
+        Some(Source::SnapshotId(id)) => VolumeSource::Snapshot(id.parse().map_err(|_| missing(&id))?),
+        Some(Source::VolumeId(id)) => VolumeSource::Volume(id.parse().map_err(|_| missing(&id))?),
+        None => return Err(Error::Invalid("source is missing".to_owned())),
+    };
+    let target = request.target_volume_id.parse();
+    let target = target.map_err(|error| Error::Invalid(format!("target_volume_id: {error}")))?;
+    let freeze_timeout_ms = match request.freeze_timeout_ms {
+        0 => Consistency::default().freeze_timeout_ms,
+        limit => limit,
+    };
+    let consistency = Consistency { freeze: !request.no_freeze, freeze_timeout_ms };
+    Ok(OpenSource { source, target, consistency })
+}
+
+/// OpenSource's answer as it is sent.
+pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceResponse {
+    use peer::{SourceContent, SourceFormat};
+    let (content, fs_type, format) = match &source.content {
+        Content::Block => (SourceContent::Block, None, SourceFormat::Unspecified),
+        Content::Directory => (SourceContent::Directory, None, SourceFormat::Unspecified),
+        Content::Filesystem { fs_type, format } => {
+            let format = match format {
+                Format::Blank => SourceFormat::Blank,
+                Format::Formatting => SourceFormat::Formatting,
+                Format::Copied | Format::Formatted => SourceFormat::Formatted,
+            };
+            (SourceContent::Filesystem, Some(*fs_type), format)
+        }
+    };
+    peer::OpenSourceResponse {
+        handle: source.handle.id.to_string(),
+        created_ns: source.handle.created.as_nanos(),
+        content: content.into(),
+        fs_type: fs_type.map(|fs_type| fs_type.to_string()).unwrap_or_default(),
+        format: format.into(),
+        size_bytes: source.size_bytes,
+        block_size: source.block_size,
+        data_bytes: source.data_bytes,
+    }
+}
+
+/// OpenSource's answer as it arrives.
+///
+/// # Errors
+/// [`Malformed`], also for what only a newer node knows.
+pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDescription, Malformed> {
+    use peer::{SourceContent, SourceFormat};
+    let content = match answer.content() {
+        SourceContent::Block => Content::Block,
+        SourceContent::Directory => Content::Directory,
+        SourceContent::Filesystem => {
+            let format = match answer.format() {
+                SourceFormat::Blank => Format::Blank,
+                SourceFormat::Formatting => Format::Formatting,
+                SourceFormat::Formatted => Format::Formatted,
+                SourceFormat::Unspecified => return Err(Malformed("it has no format".to_owned())),
+            };
+            let fs_type = answer.fs_type.parse();
+            Content::Filesystem {
+                fs_type: fs_type
+                    .map_err(|error: crate::model::UnknownFsType| Malformed(error.to_string()))?,
+                format,
+            }
+        }
+        SourceContent::Unspecified => {
+            return Err(Malformed(format!("its content is of kind {}", answer.content)));
+        }
+    };
+    if !(512..=4096).contains(&answer.block_size) || !answer.block_size.is_power_of_two() {
+        return Err(Malformed(format!("its blocks have {} bytes", answer.block_size)));
+    }
+    // The size of a directory is a wish that nothing enforces.
+    let most = if content == Content::Directory { u64::MAX } else { answer.size_bytes };
+    Ok(SourceDescription {
+        handle: decode_handle(&answer.handle, answer.created_ns)?,
+        content,
+        size_bytes: answer.size_bytes,
+        block_size: answer.block_size,
+        data_bytes: answer.data_bytes.min(most),
+    })
+}
+
+fn decode_handle(handle: &str, created_ns: u64) -> Result<SourceHandle, Malformed> {
+    let id = handle.parse().map_err(|error: crate::model::InvalidId| Malformed(error.to_string()))?;
+    Ok(SourceHandle { id, created: Timestamp::from_nanos(created_ns) })
+}
+
+/// The handle of a request as it arrives.
+///
+/// # Errors
+/// NOT_FOUND for one that no source has.
+fn handle(handle: &str, created_ns: u64) -> Result<SourceHandle> {
+    decode_handle(handle, created_ns)
+        .map_err(|_| Error::NotFound(format!("source {handle:?} does not exist")))
+}
+
+/// PullBlocks as it is sent.
+pub fn encode_blocks_request(handle: &SourceHandle, offset: u64) -> peer::PullBlocksRequest {
+    peer::PullBlocksRequest { handle: handle.id.to_string(), created_ns: handle.created.as_nanos(), offset }
+}
+
+/// PullBlocks as it arrives: what to read, and from where on.
+///
+/// # Errors
+/// NOT_FOUND for a handle that no source has.
+pub fn blocks_request(request: &peer::PullBlocksRequest) -> Result<(SourceHandle, u64)> {
+    Ok((handle(&request.handle, request.created_ns)?, request.offset))
+}
+
+/// A message of PullBlocks' answer as it is sent.
+pub fn encode_blocks(blocks: Blocks) -> peer::PullBlocksResponse {
+    let message = match blocks {
+        Blocks::Data(piece) => Message::Data(encode_piece(piece)),
+        Blocks::End { sent_bytes } => Message::End(peer::BlocksEnd { sent_bytes }),
+    };
+    peer::PullBlocksResponse { message: Some(message) }
+}
+
+/// The same as it arrives.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Blocks, Malformed> {
+    match answer.message {
+        Some(Message::Data(data)) => Ok(Blocks::Data(decode_piece(data))),
+        Some(Message::End(end)) => Ok(Blocks::End { sent_bytes: end.sent_bytes }),
+        None => Err(Malformed("a message without content".to_owned())),
+    }
+}
+
+fn encode_piece(piece: Piece) -> peer::Data {
+    peer::Data { offset: piece.offset, data: piece.data, crc32: piece.crc32 }
+}
+
+fn decode_piece(data: peer::Data) -> Piece {
+    Piece { offset: data.offset, data: data.data, crc32: data.crc32 }
+}
+
+/// CloseSource as it is sent.
+pub fn encode_close(handle: &SourceHandle) -> peer::CloseSourceRequest {
+    peer::CloseSourceRequest { handle: handle.id.to_string() }
+}
+
+/// CloseSource as it arrives; `None` for a handle that no source has.
+pub fn close_source(request: &peer::CloseSourceRequest) -> Option<SnapshotId> {
+    request.handle.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind};
+use crate::model::{FsType, NodeKey, VolumeId};
+
+fn snapshot() -> SnapshotId {
+    SnapshotId::of_name(&NodeKey::of("node-a"), "s")
+}
+
+fn volume(name: &str) -> VolumeId {
+    VolumeId::of_name(&NodeKey::of("node-a"), name)
+}
+
+#[test]
+fn an_order_arrives_as_it_was_sent() {
+    for source in [VolumeSource::Snapshot(snapshot()), VolumeSource::Volume(volume("v"))] {
+        for freeze in [true, false] {
+            let consistency = Consistency { freeze, freeze_timeout_ms: 7 };
+            let order = OpenSource { source: source.clone(), target: volume("new"), consistency };
+            assert_eq!(open_source(encode_open(&order)).expect("an order"), order);
+        }
+    }
+    let order = peer::OpenSourceRequest {
+        source: Some(Source::VolumeId(volume("v").to_string())),
+        target_volume_id: volume("new").to_string(),
+        ..Default::default()
+    };
+    assert_eq!(open_source(order).expect("an order").consistency, Consistency::default());
+}
+
+#[test]
+fn an_order_for_nothing_is_refused() {
+    let order = |id: &str, target: &str| {
+        let source = Some(Source::SnapshotId(id.to_owned()));
+        open_source(peer::OpenSourceRequest {
+            source,
+            target_volume_id: target.to_owned(),
+            ..Default::default()
+        })
+    };
+    let target = volume("new").to_string();
+    assert!(matches!(order("../../etc", &target), Err(Error::NotFound(_))));
+    assert!(matches!(order(snapshot().as_str(), "../x"), Err(Error::Invalid(_))));
+    let empty = peer::OpenSourceRequest { target_volume_id: target, ..Default::default() };
+    assert!(matches!(open_source(empty), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn a_description_arrives_as_it_was_sent() {
+    let handle = SourceHandle { id: snapshot(), created: Timestamp::now() };
+    let filesystem = |format| Content::Filesystem { fs_type: FsType::Xfs, format };
+    let contents =
+        [Content::Block, Content::Directory, filesystem(Format::Blank), filesystem(Format::Formatted)];
+    for content in contents {
+        let (handle, size_bytes, block_size, data_bytes) = (handle.clone(), 1 << 40, 4096, 12345);
+        let source = SourceDescription { handle, content, size_bytes, block_size, data_bytes };
+        assert_eq!(decode_description(encode_description(&source)), Ok(source));
+    }
+    let good = || {
+        let (handle, content) = (handle.clone(), Content::Block);
+        encode_description(&SourceDescription {
+            handle,
+            content,
+            size_bytes: 1,
+            block_size: 512,
+            data_bytes: 0,
+        })
+    };
+    assert!(decode_description(good()).is_ok());
+    for bad in [
+        peer::OpenSourceResponse { handle: "/".to_owned(), ..good() },
+        peer::OpenSourceResponse { content: 0, ..good() },
+        peer::OpenSourceResponse { content: 77, ..good() },
+        peer::OpenSourceResponse { content: 2, format: 3, fs_type: "vfat".to_owned(), ..good() },
+        peer::OpenSourceResponse { content: 2, format: 0, fs_type: "xfs".to_owned(), ..good() },
+        peer::OpenSourceResponse { block_size: 0, ..good() },
+        peer::OpenSourceResponse { block_size: 513, ..good() },
+        peer::OpenSourceResponse { block_size: 1 << 20, ..good() },
+    ] {
+        assert!(decode_description(bad.clone()).is_err(), "{bad:?}");
+    }
+}
+
+fn entry(kind: Kind) -> Entry {
+    let attributes = Attributes {
+        mode: 0o4755,
+        uid: 1000,
+        gid: 0,
+        atime: FileTime { seconds: -1, nanos: 999_999_999 },
+        mtime: FileTime { seconds: 1 << 33, nanos: 0 },
+        extended: vec![(b"user.x".to_vec(), vec![0, 255])],
+        flags: Some(64),
+    };
+    let attributes = if matches!(kind, Kind::Link { .. }) { Attributes::default() } else { attributes };
+    Entry { number: 3, parent: 1, name: vec![0xff, b'a'], kind, linked: true, attributes }
+}
+
+fn kinds() -> [Kind; 5] {
+    [
+        Kind::Directory,
+        Kind::File { size: 1 << 50 },
+        Kind::Symlink { target: b"../x\xff".to_vec() },
+        Kind::Special { file_type: 0o010000, rdev: 0 },
+        Kind::Link { entry: 2 },
+    ]
+}
+
+#[test]
+fn an_entry_arrives_as_it_was_sent() {
+    for item in kinds().map(|kind| Item::Entry(entry(kind))) {
+        assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));
+    }
+}
+
+#[test]
+fn an_entry_that_leads_out_of_the_tree_is_refused() {
+    for name in ["", ".", "..", "a/b", "/", "a\0b"] {
+        let bad = Entry { name: name.as_bytes().to_vec(), ..entry(Kind::Directory) };
+        assert!(decode_tree(encode_tree(Item::Entry(bad))).is_err(), "{name:?}");
+    }
+    let bad = Entry { parent: 3, ..entry(Kind::Directory) };
+    assert!(decode_tree(encode_tree(Item::Entry(bad))).is_err());
+    let top = Entry { number: 0, parent: 0, ..entry(Kind::Directory) };
+    assert!(decode_tree(encode_tree(Item::Entry(top.clone()))).is_err(), "the top has no name");
+    assert!(decode_tree(encode_tree(Item::Entry(Entry { name: Vec::new(), ..top }))).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn a_changed_entry_is_noticed(at in any::<prop::sample::Index>(), bit in 0u8..8, kind in 0usize..5) {
+        use peer::pull_tree_response::Message;
+        let mut answer = encode_tree(Item::Entry(entry(kinds()[kind].clone())));
+        if let Some(Message::Entry(checked)) = &mut answer.message {
+            let at = at.index(checked.tree_entry.len());
+            checked.tree_entry[at] ^= 1 << bit;
+        }
+        prop_assert!(decode_tree(answer).is_err());
+    }
+}

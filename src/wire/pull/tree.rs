@@ -1,0 +1,120 @@
+//! Entries of a directory tree.
+
+use prost::Message as _;
+
+use super::{Malformed, decode_piece, encode_piece, handle};
+use crate::error::Result;
+use crate::model::pull::SourceHandle;
+use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
+use crate::wire::peer;
+use peer::pull_tree_response::Message;
+use peer::tree_entry as wire;
+
+/// PullTree as it is sent.
+pub fn encode_tree_request(handle: &SourceHandle, from: Position) -> peer::PullTreeRequest {
+    peer::PullTreeRequest {
+        handle: handle.id.to_string(),
+        created_ns: handle.created.as_nanos(),
+        entry: from.entry,
+        offset: from.offset,
+    }
+}
+
+/// PullTree as it arrives: what to read, and from where on.
+///
+/// # Errors
+/// NOT_FOUND for a handle that no source has.
+pub fn tree_request(request: &peer::PullTreeRequest) -> Result<(SourceHandle, Position)> {
+    let from = Position { entry: request.entry, offset: request.offset };
+    Ok((handle(&request.handle, request.created_ns)?, from))
+}
+
+/// A message of PullTree's answer as it is sent.
+pub fn encode_tree(item: Item) -> peer::PullTreeResponse {
+    let message = match item {
+        Item::Entry(entry) => {
+            let tree_entry = encode_entry(entry).encode_to_vec();
+            let crc32 = crc32fast::hash(&tree_entry);
+            Message::Entry(peer::CheckedEntry { tree_entry, crc32 })
+        }
+        Item::Data(piece) => Message::Data(encode_piece(piece)),
+        Item::End { entries, sent_bytes } => Message::End(peer::TreeEnd { entries, sent_bytes }),
+    };
+    peer::PullTreeResponse { message: Some(message) }
+}
+
+/// The same as it arrives. The checksum of an entry is checked here, that of data by whoever writes them.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Item, Malformed> {
+    match answer.message {
+        Some(Message::Entry(checked)) => {
+            if crc32fast::hash(&checked.tree_entry) != checked.crc32 {
+                return Err(Malformed("an entry arrived with a wrong checksum".to_owned()));
+            }
+            let entry = peer::TreeEntry::decode(checked.tree_entry.as_slice());
+            decode_entry(entry.map_err(|error| Malformed(format!("an entry cannot be read: {error}")))?)
+                .map(Item::Entry)
+        }
+        Some(Message::Data(data)) => Ok(Item::Data(decode_piece(data))),
+        Some(Message::End(end)) => Ok(Item::End { entries: end.entries, sent_bytes: end.sent_bytes }),
+        None => Err(Malformed("a message without content".to_owned())),
+    }
+}
+
+fn encode_entry(entry: Entry) -> peer::TreeEntry {
+    let Entry { number, parent, name, kind, linked, attributes } = entry;
+    let is_link = matches!(kind, Kind::Link { .. });
+    let kind = match kind {
+        Kind::Directory => wire::Kind::Directory(wire::Directory {}),
+        Kind::File { size } => wire::Kind::File(wire::File { size }),
+        Kind::Symlink { target } => wire::Kind::Symlink(wire::Symlink { target }),
+        Kind::Special { file_type, rdev } => wire::Kind::Special(wire::Special { file_type, rdev }),
+        Kind::Link { entry } => wire::Kind::Link(wire::Link { entry }),
+    };
+    let attributes = (!is_link).then(|| encode_attributes(attributes));
+    peer::TreeEntry { number, parent, name, kind: Some(kind), attributes, linked }
+}
+
+fn encode_attributes(attributes: Attributes) -> peer::Attributes {
+    use peer::attributes::Extended;
+    let Attributes { mode, uid, gid, atime, mtime, extended, flags } = attributes;
+    let time = |time: FileTime| peer::attributes::FileTime { seconds: time.seconds, nanos: time.nanos };
+    let extended = extended.into_iter().map(|(name, value)| Extended { name, value }).collect();
+    let (atime, mtime) = (Some(time(atime)), Some(time(mtime)));
+    peer::Attributes { mode, uid, gid, atime, mtime, extended, flags }
+}
+
+fn decode_entry(entry: peer::TreeEntry) -> Result<Entry, Malformed> {
+    let number = entry.number;
+    let kind = match entry.kind {
+        Some(wire::Kind::Directory(_)) => Kind::Directory,
+        Some(wire::Kind::File(file)) => Kind::File { size: file.size },
+        Some(wire::Kind::Symlink(link)) => Kind::Symlink { target: link.target },
+        Some(wire::Kind::Special(node)) => Kind::Special { file_type: node.file_type, rdev: node.rdev },
+        Some(wire::Kind::Link(link)) => Kind::Link { entry: link.entry },
+        None => {
+            return Err(Malformed(format!("entry {number} is of a kind that this version does not know")));
+        }
+    };
+    let name = entry.name;
+    let is_name = name.is_empty() == (number == 0)
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+        && name != b"."
+        && name != b"..";
+    if !is_name || (number != 0 && entry.parent >= number) {
+        return Err(Malformed(format!("entry {number} has no place in a tree")));
+    }
+    let attributes = entry.attributes.map(decode_attributes).unwrap_or_default();
+    Ok(Entry { number, parent: entry.parent, name, kind, linked: entry.linked, attributes })
+}
+
+fn decode_attributes(attributes: peer::Attributes) -> Attributes {
+    let peer::Attributes { mode, uid, gid, atime, mtime, extended, flags } = attributes;
+    let time = |time: Option<peer::attributes::FileTime>| {
+        time.map(|time| FileTime { seconds: time.seconds, nanos: time.nanos }).unwrap_or_default()
+    };
+    let extended = extended.into_iter().map(|pair| (pair.name, pair.value)).collect();
+    Attributes { mode: mode & 0o7777, uid, gid, atime: time(atime), mtime: time(mtime), extended, flags }
+}

@@ -1,0 +1,34 @@
+//! A cluster in one process: nodes on fake kernels and controllers before them that are called over their sockets, and
+//! what its processes let each other do over real connections.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests fail by panicking, and write files"
+)]
+#![allow(missing_docs)]
+
+mod harness;
+#[path = "../csi/requests.rs"]
+#[allow(dead_code, reason = "tests/csi sends more kinds of requests")]
+mod requests;
+
+mod certs;
+mod codes;
+mod controllers;
+mod discovery;
+mod down;
+mod forget;
+mod groups;
+mod lists;
+mod log;
+mod lost_answers;
+mod peer;
+mod pki;
+mod placement;
+mod sources;
+mod streams;
+mod tls;

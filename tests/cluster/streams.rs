@@ -1,0 +1,109 @@
+//! SnapshotMetadata through a controller: messages, errors and callers that go away.
+
+use std::time::Duration;
+
+use hostloop::wire::csi;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status, Streaming};
+
+use crate::harness::{Cluster, Fault, GIB, Way, address, fails, volume, within};
+
+type Allocated = Streaming<csi::GetMetadataAllocatedResponse>;
+
+/// A snapshot of a volume on a node.
+async fn snapshot(cluster: &Cluster, name: &str, node: &str) -> String {
+    let volume = cluster.controller.create(volume(name, GIB, &[node])).await.unwrap().volume_id;
+    cluster.controller.snapshot(name, &volume).await.unwrap().snapshot_id
+}
+
+async fn allocated(cluster: &Cluster, id: &str, offset: i64) -> Result<Allocated, Status> {
+    let request = csi::GetMetadataAllocatedRequest {
+        snapshot_id: id.to_owned(),
+        starting_offset: offset,
+        ..Default::default()
+    };
+    let call = within(cluster.controller.metadata.clone().get_metadata_allocated(request)).await;
+    call.map(tonic::Response::into_inner)
+}
+
+/// Where a stream fails does not matter to its caller.
+async fn end(stream: Result<Allocated, Status>) -> Result<usize, Status> {
+    let (mut stream, mut count) = (stream?, 0);
+    while let Some(message) = within(async { stream.message().await }).await? {
+        assert_eq!(message.volume_capacity_bytes, GIB);
+        count += 1;
+    }
+    Ok(count)
+}
+
+async fn delta(cluster: &Cluster, base: &str, target: &str) -> Result<(), Status> {
+    let request = csi::GetMetadataDeltaRequest {
+        base_snapshot_id: base.to_owned(),
+        target_snapshot_id: target.to_owned(),
+        ..Default::default()
+    };
+    let mut stream =
+        within(cluster.controller.metadata.clone().get_metadata_delta(request)).await?.into_inner();
+    while let Some(message) = stream.next().await {
+        message?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn messages_and_errors_come_through() {
+    let cluster = Cluster::start(&["a", "b"]).await;
+    let id = snapshot(&cluster, "v", "b").await;
+    let count = end(allocated(&cluster, &id, 0).await).await.unwrap();
+    assert!(count >= 1, "{count}");
+    fails(end(allocated(&cluster, &id, -1).await).await, Code::OutOfRange, "");
+    fails(end(allocated(&cluster, &id, 2 * GIB).await).await, Code::OutOfRange, "");
+    fails(end(allocated(&cluster, "no-id", 0).await).await, Code::NotFound, "no-id");
+    cluster.net.cut(&address("b"));
+    cluster.net.set_way(&address("b"), Way::Refused);
+    fails(end(allocated(&cluster, &id, 0).await).await, Code::Unavailable, "node \"b\"");
+}
+
+#[tokio::test]
+async fn a_broken_stream_does_not_look_whole() {
+    let cluster = Cluster::start(&["a"]).await;
+    let id = snapshot(&cluster, "v", "a").await;
+    cluster.node("a").fault("GetMetadataAllocated", Fault::LoseAnswer);
+    fails(end(allocated(&cluster, &id, 0).await).await, Code::Unavailable, "node \"a\"");
+}
+
+#[tokio::test]
+async fn differences_are_those_of_one_node() {
+    let cluster = Cluster::start(&["a", "b"]).await;
+    let source = cluster.controller.create(volume("v", GIB, &["a"])).await.unwrap().volume_id;
+    let base = cluster.controller.snapshot("1", &source).await.unwrap().snapshot_id;
+    let target = cluster.controller.snapshot("2", &source).await.unwrap().snapshot_id;
+    delta(&cluster, &base, &target).await.unwrap();
+    let other = snapshot(&cluster, "w", "b").await;
+    fails(delta(&cluster, &base, &other).await, Code::InvalidArgument, "different volumes");
+    fails(delta(&cluster, "no-id", &other).await, Code::NotFound, "no-id");
+    assert!(cluster.node("b").calls("GetMetadataDelta").is_empty());
+}
+
+/// A caller that gives up ends the call at the node as well.
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_the_call_with_it() {
+    let cluster = Cluster::start(&["a"]).await;
+    let id = snapshot(&cluster, "v", "a").await;
+    let node = cluster.node("a");
+    node.fault("GetMetadataAllocated", Fault::Swallow);
+    let mut client = cluster.controller.metadata.clone();
+    let request = csi::GetMetadataAllocatedRequest { snapshot_id: id, ..Default::default() };
+    let call = tokio::spawn(async move { client.get_metadata_allocated(request).await.map(drop) });
+    while node.running() == 0 {
+        assert!(!call.is_finished());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    call.abort();
+    let ended = async {
+        while node.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(crate::harness::LONG, ended).await.expect("the node's handler is dropped");
+}
