@@ -1,0 +1,58 @@
+# What every script of tests/e2e needs: where things are, and how to talk. Sourced, from tests/e2e as the directory.
+# shellcheck shell=bash disable=SC2034 # the names are for the scripts that source this
+
+# A failure in the middle of $(…) is a failure.
+shopt -s inherit_errexit
+
+# Programs and images that were built, kept between runs. It is a few hundred megabytes and may be removed at any time.
+cache=${HOSTLOOP_E2E_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hostloop/e2e}
+
+# Every name of the cluster begins with this one: network namespaces, control groups, its directory. With another name
+# a second cluster runs beside the first.
+cluster=${HOSTLOOP_E2E_NAME:-hostloop-e2e}
+
+# What the cluster writes: certificates, logs, etcd, the disks of the nodes. Gone after `cluster down`.
+state=${HOSTLOOP_E2E_STATE:-/var/tmp/$cluster}
+
+jobs=${HOSTLOOP_E2E_JOBS:-$(nproc)}
+
+nodes=(node1 node2 node3)
+
+# The tools of root are not on every user's PATH, but they are there all the same.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+say() { printf 'e2e: %s\n' "$*" >&2; }
+
+die() {
+  printf 'e2e: %s\n' "$*" >&2
+  exit 1
+}
+
+need_root() {
+  ((EUID == 0)) || die "$0 makes namespaces, control groups and mounts: run it as root"
+}
+
+# Waits until the command succeeds: `wait_for SECONDS WHAT COMMAND...`.
+wait_for() {
+  local seconds=$1 what=$2 deadline=$((SECONDS + $1))
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < deadline)) || die "$what: not within $seconds s"
+    sleep 0.2
+  done
+}
+
+# The directory of the cache for a module of go/: its name carries a checksum of what it is made of.
+module_directory() {
+  local sum
+  sum=$(cd "go/$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  printf '%s/modules/%s-%s' "$cache" "$1" "$sum"
+}
+
+# The names of the modules of go/, one a line.
+modules() {
+  local file
+  for file in go/*/go.mod; do
+    basename "${file%/go.mod}"
+  done
+}

@@ -1,0 +1,161 @@
+# Images: made here with buildah, kept in the cache as archives, and imported by each node's containerd.
+# shellcheck shell=bash
+
+pause_image=registry.k8s.io/pause:3.10.1
+driver_image=localhost/hostloop:e2e
+# A shell with the usual tools, for the pods of the tests.
+shell_image=localhost/shell:e2e
+
+# What the driver's image is made on: it stands in for the public base of the Dockerfile.
+base_image=localhost/base:e2e
+base_packages=btrfs-progs,e2fsprogs,mount,util-linux,xfsprogs
+
+buildah_here() { buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"; }
+
+registrar_image=localhost/registrar:e2e
+livenessprobe_image=localhost/livenessprobe:e2e
+
+# The name that a sidecar's image has in the world, with the version of its go.mod.
+sidecar_image() {
+  local version
+  version=$(sed -n 's|.*github.com/kubernetes-csi/external-[a-z]*/v[0-9]* \(v[0-9.]*\).*|\1|p' "go/$1/go.mod")
+  [[ -n $version ]] || die "go/$1/go.mod does not say the version"
+  printf 'registry.k8s.io/sig-storage/%s:%s' "$1" "$version"
+}
+
+# archive_of IMAGE INPUT...: where the archive of an image that is made of these files or words is, or belongs.
+archive_of() {
+  local image=$1 input sum
+  shift
+  sum=$(for input in "$image" "$@"; do
+    if [[ -f $input ]]; then sha256sum <"$input"; else printf '%s\n' "$input"; fi
+  done | sha256sum | cut -c1-16)
+  printf '%s/images/%s-%s.tar' "$cache" "$(basename "${image%:*}")" "$sum"
+}
+
+# Makes an image of a directory with its files, and an archive of that: image_of_root IMAGE DIRECTORY ENTRYPOINT ARCHIVE.
+image_of_root() {
+  local image=$1 root=$2 entrypoint=$3 archive=$4
+  {
+    printf 'FROM scratch\nCOPY . /\n'
+    [[ -z $entrypoint ]] || printf 'ENTRYPOINT ["%s"]\n' "$entrypoint"
+  } >"$root.Dockerfile"
+  buildah_here bud --quiet --isolation chroot --file "$root.Dockerfile" --tag "$image" "$root" >/dev/null
+  save_image "$image" "$archive"
+}
+
+save_image() {
+  rm -f "$2.part"
+  buildah_here push --quiet "$1" "docker-archive:$2.part:$1"
+  buildah_here rmi --force "$1" >/dev/null
+  mv "$2.part" "$2"
+}
+
+# Prints the archive of an image with nothing but one static program.
+program_image() {
+  local image=$1 program=$2 archive root
+  archive=$(archive_of "$image" "$program")
+  if [[ ! -e $archive ]]; then
+    say "making $image"
+    root=$(mktemp -d "$cache/root.XXXXXX")
+    cp "$program" "$root/"
+    chmod 755 "$root"
+    image_of_root "$image" "$root" "/$(basename "$program")" "$archive"
+    rm -rf "$root" "$root.Dockerfile"
+  fi
+  printf '%s\n' "$archive"
+}
+
+# Prints the archive of the shell: a busybox with a link for each of its tools.
+shell_image() {
+  local archive root applet
+  archive=$(archive_of "$shell_image" /usr/bin/busybox)
+  if [[ ! -e $archive ]]; then
+    say "making $shell_image"
+    root=$(mktemp -d "$cache/root.XXXXXX")
+    chmod 755 "$root"
+    mkdir "$root"/{bin,etc,tmp}
+    cp /usr/bin/busybox "$root/bin/"
+    for applet in $(/usr/bin/busybox --list); do
+      [[ $applet == busybox ]] || ln -s busybox "$root/bin/$applet"
+    done
+    printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
+    printf 'root:x:0:\n' >"$root/etc/group"
+    image_of_root "$shell_image" "$root" '' "$archive"
+    rm -rf "$root" "$root.Dockerfile"
+  fi
+  printf '%s\n' "$archive"
+}
+
+# Prints the archive of the base of the driver's image: the root of a Debian with the filesystems' tools.
+base_root() {
+  local archive
+  archive=$(archive_of base "$base_packages")
+  if [[ ! -e $archive ]]; then
+    say 'making the base of the image'
+    mmdebstrap --quiet --variant=essential --include="$base_packages" \
+      --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+      --dpkgopt='path-exclude=/usr/share/doc/*' --aptopt='Apt::Install-Recommends "false"' \
+      --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/log/*' \
+      --format=tar bookworm "$archive.part"
+    mv "$archive.part" "$archive"
+  fi
+  printf '%s\n' "$archive"
+}
+
+# Makes the base an image that a Dockerfile can name, unless it is one already.
+tag_base() {
+  local archive=$1 context
+  ! buildah_here inspect --type image "$base_image" >/dev/null 2>&1 || return 0
+  context=$(mktemp -d "$cache/root.XXXXXX")
+  cp "$archive" "$context/base.tar"
+  printf 'FROM scratch\nADD base.tar /\n' >"$context/Dockerfile"
+  buildah_here bud --quiet --isolation chroot --tag "$base_image" "$context" >/dev/null
+  rm -rf "$context"
+}
+
+# Prints the archive of the driver's image, made of this checkout's Dockerfile and a binary.
+driver_image() {
+  local binary=$1 archive base context
+  base=$(base_root)
+  archive=$(archive_of "$driver_image" "$binary" "$base" ../../Dockerfile)
+  if [[ ! -e $archive ]]; then
+    say "making $driver_image"
+    # The image of yesterday's binary is of no use.
+    rm -f "$cache"/images/hostloop-*.tar
+    tag_base "$base"
+    context=$(mktemp -d "$cache/root.XXXXXX")
+    cp "$binary" "$context/hostloop"
+    # The stage of the Dockerfile that takes a binary as it is, or the same in short where it has none.
+    if grep -q ' AS prebuilt$' ../../Dockerfile; then
+      cp ../../Dockerfile "$context.Dockerfile"
+    else
+      printf 'ARG BASE_IMAGE\nFROM ${BASE_IMAGE} AS prebuilt\nARG BINARY\n' >"$context.Dockerfile"
+      printf 'COPY ${BINARY} /usr/local/bin/hostloop\nENTRYPOINT ["/usr/local/bin/hostloop"]\n' >>"$context.Dockerfile"
+    fi
+    buildah_here bud --quiet --isolation chroot --file "$context.Dockerfile" --target prebuilt \
+      --build-arg BASE_IMAGE="$base_image" --build-arg BINARY=hostloop --tag "$driver_image" "$context" >/dev/null
+    save_image "$driver_image" "$archive"
+    rm -rf "$context" "$context.Dockerfile"
+  fi
+  printf '%s\n' "$archive"
+}
+
+# Prints the archives of what runs beside the driver.
+sidecar_images() {
+  local name
+  for name in csi-provisioner csi-resizer csi-snapshotter; do
+    program_image "$(sidecar_image "$name")" "$(module_directory "$name")/$name"
+  done
+  program_image "$registrar_image" "$(module_directory helpers)/registrar"
+  program_image "$livenessprobe_image" "$(module_directory helpers)/livenessprobe"
+}
+
+# Brings archives to a node: import_images NODE ARCHIVE...
+import_images() {
+  local node=$1 archive
+  shift
+  for archive in "$@"; do
+    in_node "$node" ctr --namespace k8s.io images import "$archive" >/dev/null
+  done
+}

@@ -1,0 +1,130 @@
+# A node: namespaces of its own on this machine, with containerd, kubelet and kube-proxy in them.
+# shellcheck shell=bash
+
+# The size of a node's disk for volumes. It is a sparse file, so it takes what is written.
+node_disk=20G
+
+node_directory() { printf '%s/%s' "$state" "$1"; }
+
+# Runs a command as if on the node.
+in_node() {
+  local pid
+  pid=$(cat "$state/pid/$1")
+  shift
+  nsenter --target "$pid" --mount --uts --net -- "$@"
+}
+
+# The same in the background, as a process of the cluster.
+start_in_node() {
+  local node=$1 name=$2 pid
+  pid=$(cat "$state/pid/$node")
+  shift 2
+  start "$node-$name" nsenter --target "$pid" --mount --uts --net -- "$@"
+}
+
+make_node() {
+  local node=$1 directory
+  directory=$(node_directory "$node")
+  mkdir -p "$directory"/{log/pods,log/containers,lib/kubelet,lib/hostloop,lib/cni,containerd,cni}
+  truncate --size "$node_disk" "$directory/disk.img"
+  mkfs.xfs -q -m reflink=1 "$directory/disk.img"
+  containerd_configuration "$directory" >"$directory/containerd.toml"
+  cni_configuration "$node" >"$directory/cni/10-pods.conflist"
+  kubelet_configuration "$node" >"$directory/kubelet.yaml"
+  start "$node" nsenter --net="/run/netns/$(namespace_of "$node")" unshare --mount --uts lib/node-init "$node" "$directory"
+  wait_for 20 "$node has its mounts" test -e "$directory/ready"
+  start_in_node "$node" containerd containerd --config "$directory/containerd.toml"
+}
+
+start_kubelet() {
+  local node=$1 directory
+  directory=$(node_directory "$node")
+  start_in_node "$node" kubelet env "PATH=$kubernetes:$PATH" "$kubernetes/kubelet" --config "$directory/kubelet.yaml" \
+    --kubeconfig "$pki/$node.kubeconfig" --node-ip "$(node_ip "$node")" --hostname-override "$node"
+}
+
+# The programs that make a node one, but containerd. With nftables, as Debian's iptables is a front end of that.
+start_node() {
+  local node=$1
+  start_kubelet "$node"
+  start_in_node "$node" proxy "$kubernetes/kube-proxy" --kubeconfig "$pki/proxy.kubeconfig" --hostname-override "$node" \
+    --proxy-mode nftables --cluster-cidr "$pod_cidr" --conntrack-max-per-core 0 \
+    --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0
+}
+
+containerd_configuration() {
+  cat <<TOML
+version = 2
+root = "$1/containerd"
+# The directory is the node's own, as /run is.
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+
+[grpc]
+address = "/run/containerd/containerd.sock"
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "$pause_image"
+# Without CAP_SYS_RESOURCE nobody may be made less killable than this process is.
+restrict_oom_score_adj = true
+disable_apparmor = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "$1/cni"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = false
+TOML
+}
+
+# A link for each pod and no bridge: with one, the answer of a service to a pod of the same node would bypass the
+# translation of addresses.
+cni_configuration() {
+  cat <<JSON
+{
+  "cniVersion": "0.4.0",
+  "name": "pods",
+  "plugins": [{
+    "type": "ptp",
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": "$(node_pods "$1")"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+  }]
+}
+JSON
+}
+
+kubelet_configuration() {
+  cat <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: $pki/ca.crt}
+authorization: {mode: Webhook}
+tlsCertFile: $pki/$1.crt
+tlsPrivateKeyFile: $pki/$1.key
+# Nobody answers there. Without an address every pod would have an event about it.
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+resolvConf: ""
+cgroupDriver: cgroupfs
+cgroupRoot: /$cluster/$1
+enforceNodeAllocatable: []
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+volumePluginDir: $(node_directory "$1")/plugins
+# The disk is the machine's, which others fill: images are not to vanish for it.
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
+# What a test waits for.
+nodeStatusUpdateFrequency: 5s
+volumeStatsAggPeriod: 10s
+syncFrequency: 10s
+YAML
+}
