@@ -90,7 +90,8 @@ spec:
 YAML
 }
 
-# pod NAME VOLUME [COMMAND]: VOLUME is `claim/NAME` (at /data), `block/NAME` (at /dev/volume) or the YAML of a volume's source.
+# pod NAME VOLUME [COMMAND [NODE]]: VOLUME is `claim/NAME` (at /data), `block/NAME` (at /dev/volume) or the YAML of a
+# volume's source; NODE is where it has to run.
 pod() {
   local mount='volumeMounts: [{name: data, mountPath: /data}]' source=$2
   case $2 in
@@ -106,6 +107,7 @@ kind: Pod
 metadata: {name: $1}
 spec:
   terminationGracePeriodSeconds: 0
+  ${4:+nodeSelector: {kubernetes.io/hostname: $4\}}
   containers:
     - name: main
       image: $image

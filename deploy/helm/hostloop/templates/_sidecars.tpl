@@ -68,8 +68,13 @@ is in the volume `socket`. The health monitor alone has no flags for the rate of
     (printf "--capacity-ownerref-level=%d" (eq $v.mode "cluster" | ternary 2 1))
     (printf "--capacity-poll-interval=%s" $v.sidecars.provisioner.capacityPollInterval)) -}}
 {{- end -}}
+{{- if ne $v.mode "single" -}}
+{{- /* A volume is made on the node that the scheduler has chosen, a copy too: a pod that cannot run on the node of a
+       snapshot would wait for ever for a volume that was made there. */ -}}
+{{- $args = append $args "--strict-topology=true" -}}
+{{- end -}}
 {{- if $each -}}
-{{- $args = concat $args (list "--node-deployment=true" "--strict-topology=true" "--immediate-topology=false") -}}
+{{- $args = concat $args (list "--node-deployment=true" "--immediate-topology=false") -}}
 {{- end -}}
 {{- if not (include "hostloop.snapshots" .root) -}}
 {{- /* It looks for snapshots' finalizers, and would complain that there is no such API. */ -}}
