@@ -58,8 +58,8 @@ pub(super) struct Seam {
     plans: Vec<(u64, Plan)>,
     /// Steps of this name wait.
     held: Option<&'static str>,
-    /// So many do.
-    waiting: usize,
+    /// The processes of those that do.
+    waiting: Vec<u64>,
 }
 
 impl Seam {
@@ -107,9 +107,10 @@ impl FakeKernel {
         self.lock().seam.held = Some(name);
     }
 
-    /// How many steps wait.
+    /// How many steps wait, of processes that live.
     pub fn waiting(&self) -> usize {
-        self.lock().seam.waiting
+        let world = self.lock();
+        world.seam.waiting.iter().filter(|generation| world.alive.contains(generation)).count()
     }
 
     /// Steps go on.
@@ -180,13 +181,15 @@ impl Process {
         if world.seam.held != Some(name) {
             return Ok(world);
         }
-        world.seam.waiting += 1;
+        world.seam.waiting.push(self.generation);
         while world.seam.held == Some(name) && world.alive.contains(&self.generation) {
             drop(world);
             std::thread::sleep(Duration::from_millis(1));
             world = self.kernel.lock();
         }
-        world.seam.waiting -= 1;
+        if let Some(at) = world.seam.waiting.iter().position(|generation| *generation == self.generation) {
+            world.seam.waiting.swap_remove(at);
+        }
         drop(world);
         self.alive()
     }
