@@ -207,7 +207,7 @@ fn it_is_looked_after_and_a_refusal_of_kubelet_is_exit_code_1() {
     let directory = plugins.to_str().expect("text").to_owned();
     world.set_flags(&["--register", "--registration-dir", &directory, "--metrics-listen", &address]);
     world.start();
-    let plugin = plugins.join("hostloop.csi.dev-reg.sock");
+    let plugin = plugins.join("hostloop.csi.dev@reg.sock");
     crate::harness::eventually("the plugin is there", || plugin.exists());
     assert_eq!(mode(&plugin), 0o600);
     notify(&plugin, true);
