@@ -8,6 +8,7 @@ image=${HOSTLOOP_E2E_IMAGE:-localhost/shell:e2e}
 # shellcheck disable=SC2054 # one selector
 # The driver's pods on the nodes.
 node_pods=(--all-namespaces --selector app.kubernetes.io/name=hostloop,app.kubernetes.io/component=node)
+chart=${HOSTLOOP_E2E_CHART:-../../deploy/helm/hostloop}
 # The names of objects that no namespace keeps apart.
 class=e2e-$case
 # How long anything may take: not what is expected, but when to stop waiting.
@@ -19,6 +20,12 @@ k() { kubectl --namespace "$namespace" "$@"; }
 fail() {
   printf '%s: %s\n' "$case" "$*" >&2
   exit 1
+}
+
+# The case cannot run on this cluster: `skip REASON`. `run` knows the status.
+skip() {
+  printf '%s\n' "$*"
+  exit 77
 }
 
 expect() {
@@ -59,7 +66,29 @@ deletionPolicy: Delete
 YAML
 }
 
+group_snapshot_class() {
+  kubectl apply --filename - >/dev/null <<YAML
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata: {name: $1, labels: {hostloop-e2e: $case}}
+driver: $driver
+deletionPolicy: Delete
+YAML
+}
+
+# attributes_class NAME PARAMETERS
+attributes_class() {
+  kubectl apply --filename - >/dev/null <<YAML
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: $1, labels: {hostloop-e2e: $case}}
+driverName: $driver
+parameters: {$2}
+YAML
+}
+
 # claim NAME SIZE CLASS [MODE [SOURCE]]: MODE is Filesystem or Block; SOURCE is KIND/NAME of what it is a copy of.
+# The variable access is its access mode, labels its labels, attributes its VolumeAttributesClass.
 claim() {
   local source='' of=${5:-}
   case ${of%%/*} in
@@ -69,9 +98,10 @@ claim() {
   k apply --filename - >/dev/null <<YAML
 apiVersion: v1
 kind: PersistentVolumeClaim
-metadata: {name: $1}
+metadata: {name: $1, labels: {${labels:-}}}
 spec:
-  accessModes: [ReadWriteOnce]
+  accessModes: [${access:-ReadWriteOnce}]
+  ${attributes:+volumeAttributesClassName: $attributes}
   volumeMode: ${4:-Filesystem}
   storageClassName: $3
   resources: {requests: {storage: $2}}
@@ -91,7 +121,8 @@ YAML
 }
 
 # pod NAME VOLUME [COMMAND [NODE]]: VOLUME is `claim/NAME` (at /data), `block/NAME` (at /dev/volume) or the YAML of a
-# volume's source; NODE is where it has to run.
+# volume's source; NODE is where it has to run. The variable security is its security context; with apart set, no two such
+# pods of the case are on one node.
 pod() {
   local mount='volumeMounts: [{name: data, mountPath: /data}]' source=$2
   case $2 in
@@ -104,10 +135,12 @@ pod() {
   k apply --filename - >/dev/null <<YAML
 apiVersion: v1
 kind: Pod
-metadata: {name: $1}
+metadata: {name: $1, labels: {apart: "${apart:-}"}}
 spec:
   terminationGracePeriodSeconds: 0
   ${4:+nodeSelector: {kubernetes.io/hostname: $4\}}
+  ${security:+securityContext: $security}
+  ${apart:+affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {apart: \"$apart\"\}\}\}]\}\}}
   containers:
     - name: main
       image: $image
@@ -133,10 +166,82 @@ has_event() {
     jq -e --arg text "$2" '[.items[] | .reason + ": " + .message] | any(contains($text))' >/dev/null
 }
 
-# The name and namespace of the driver's pod on the node of a pod.
-driver_pod_of() {
-  local node
-  node=$(k get pod "$1" --output jsonpath='{.spec.nodeName}')
-  kubectl get pods "${node_pods[@]}" --field-selector "spec.nodeName=$node" \
+# The same of a volume, which is in no namespace; its events are in `default`.
+has_event_of_volume() {
+  kubectl --namespace default get events --field-selector "involvedObject.name=$1" --output json |
+    jq -e --arg text "$2" '[.items[] | .reason + ": " + .message] | any(contains($text))' >/dev/null
+}
+
+node_of() { k get pod "$1" --output jsonpath='{.spec.nodeName}'; }
+
+# The namespace and name of the driver's pod on a node.
+driver_pod_on() {
+  kubectl get pods "${node_pods[@]}" --field-selector "spec.nodeName=$1" \
     --output jsonpath='{.items[0].metadata.namespace} {.items[0].metadata.name}{"\n"}'
+}
+
+driver_pod_of() { driver_pod_on "$(node_of "$1")"; }
+
+# Runs a command in the driver's container of a node: `on_node NODE COMMAND`.
+on_node() {
+  local driver_namespace driver_pod
+  read -r driver_namespace driver_pod < <(driver_pod_on "$1")
+  kubectl --namespace "$driver_namespace" exec "$driver_pod" --container hostloop -- sh -c "$2"
+}
+
+# The nodes that the driver is registered on.
+driver_nodes() {
+  kubectl get csinodes --output json | jq -r --arg driver "$driver" \
+    '.items[] | select(any(.spec.drivers[]?; .name == $driver)) | .metadata.name'
+}
+
+# The id of the volume of a claim.
+volume_of() {
+  kubectl get pv "$(k get pvc "$1" --output jsonpath='{.spec.volumeName}')" --output jsonpath='{.spec.csi.volumeHandle}'
+}
+
+# shellcheck disable=SC2016 # the pod's shell expands it
+# A pod's command that writes a line to /data/log as often as it can and syncs it, and stops for good once one fails.
+writer_command='i=0; while read -r now _ </proc/uptime && echo $i $now >>/data/log && sync /data/log; do i=$((i + 1)); sleep 0.02; done; touch /data/failed; sleep 1000000'
+written() { run_in "$1" 'wc -l </data/log'; }
+
+# goes_on POD: it has written more than a moment ago.
+goes_on() {
+  local before
+  before=$(written "$1")
+  more() { (($(written "$1") > before + 20)); }
+  eventually "$1 goes on writing" more "$1"
+}
+
+# No write of the pod failed, and no line is missing or twice; the last one may be half written at this moment.
+# shellcheck disable=SC2016 # the pod's shell expands it
+wrote_all() {
+  run_in "$1" 'test ! -e /data/failed' || fail "a write of $1 failed"
+  run_in "$1" 'sed \$d /data/log | awk "\$1 != NR - 1 {exit 1}"' || fail "lines of the log of $1 are missing"
+}
+
+# What a pod that writes all the time noticed: the longest time between two of its lines, in seconds.
+longest_pause() {
+  # shellcheck disable=SC2016 # the pod's shell expands it
+  run_in "$1" 'sed \$d /data/log | awk "NR > 1 && \$2 - last > longest {longest = \$2 - last} {last = \$2} END {print longest + 0}"'
+}
+
+# A command that acts on a node's machine: `machine stop NODE`.
+need_machines() {
+  [[ -n ${HOSTLOOP_E2E_NODE:-} ]] || skip 'nothing here can stop a node or restart its parts (HOSTLOOP_E2E_NODE)'
+}
+machine() { "$HOSTLOOP_E2E_NODE" "$@"; }
+
+node_is_ready() { kubectl wait --for condition=Ready --timeout 1s "node/$1"; }
+
+# The release of helm that installed the driver, and its namespace.
+release() {
+  kubectl get daemonsets --all-namespaces --selector app.kubernetes.io/name=hostloop --output jsonpath='{.items[0].metadata.labels.app\.kubernetes\.io/instance} {.items[0].metadata.namespace}{"\n"}'
+}
+
+# Changes values of the installed chart and waits until all pods are new: `upgrade ARGUMENT-OF-HELM...`.
+upgrade() {
+  local name driver_namespace
+  read -r name driver_namespace < <(release)
+  helm upgrade "$name" "$chart" --namespace "$driver_namespace" --reuse-values --wait --timeout 3m "$@" >/dev/null
 }

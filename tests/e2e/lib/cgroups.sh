@@ -37,9 +37,20 @@ cluster_processes() {
   find "/sys/fs/cgroup/pids/$cluster" -name cgroup.procs -exec cat {} + 2>/dev/null || true
 }
 
+# The ids of the processes of a node: of its pods, which have namespaces of their own, and all that are in the node's.
+node_processes() {
+  local node=$1 network pid
+  network=net:[$(stat -Lc %i "/run/netns/$(namespace_of "$node")")]
+  find "/sys/fs/cgroup/pids/$cluster/$node" -name cgroup.procs -exec cat {} + 2>/dev/null || true
+  for pid in $(cluster_processes); do
+    [[ $(readlink "/proc/$pid/ns/net" 2>/dev/null) != "$network" ]] || printf '%s\n' "$pid"
+  done
+}
+
+# Ends what a command lists: `end_processes COMMAND...`.
 end_processes() {
   local pids deadline=$((SECONDS + 30))
-  while pids=$(cluster_processes) && [[ -n $pids ]]; do
+  while pids=$("$@") && [[ -n $pids ]]; do
     ((SECONDS < deadline)) || die "these processes do not end: $(tr '\n' ' ' <<<"$pids")"
     # shellcheck disable=SC2086 # one word for each process
     kill -KILL $pids 2>/dev/null || true
@@ -47,13 +58,17 @@ end_processes() {
   done
 }
 
-# runc also makes groups in the hierarchy of version 2 that some machines have beside the others.
-remove_cgroups() {
-  local hierarchy
+# Removes the groups below a group of the cluster: `remove_cgroups_in GROUP [ARGUMENT-OF-FIND...]`. runc also makes groups in
+# the hierarchy of version 2 that some machines have beside the others.
+remove_cgroups_in() {
+  local group=$1 hierarchy
+  shift
   for hierarchy in $(hierarchies) /sys/fs/cgroup/unified; do
-    [[ ! -d $hierarchy/$cluster ]] || find "$hierarchy/$cluster" -depth -type d -exec rmdir {} +
+    [[ ! -d $hierarchy/$group ]] || find "$hierarchy/$group" "$@" -depth -type d -exec rmdir {} +
   done
 }
+
+remove_cgroups() { remove_cgroups_in "$cluster"; }
 
 # Starts a process of the cluster in the background: `start NAME COMMAND...`, with its log in the state directory.
 # It keeps none of the caller's files open, so that nobody waits for it.

@@ -11,21 +11,21 @@ all_loop_devices() {
   losetup --list --noheadings --raw --output NAME,MAJ:MIN,BACK-INO,BACK-MAJ:MIN | sed 's/\\x20//g'
 }
 
-# "inode major:minor" of the disks of the nodes.
+# "inode major:minor" of the disks of a node, or of all nodes.
 disk_files() {
   local file device
-  for file in "$state"/node*/disk.img; do
+  for file in "$state"/${1:-node*}/disk.img; do
     [[ -e $file ]] || continue
     device=$(stat -c %Hd:%Ld "$file")
     printf '%s %s\n' "$(stat -c %i "$file")" "$device"
   done
 }
 
-# The names of the cluster's loop devices, the topmost first.
+# The names of a node's loop devices, or of all of the cluster's, the topmost first.
 cluster_loop_devices() {
   local devices files found='' name number inode filesystem more=true
   devices=$(all_loop_devices)
-  files=$(disk_files)
+  files=$(disk_files "$@")
   while $more; do
     more=false
     while read -r name number inode filesystem; do
@@ -42,7 +42,7 @@ cluster_loop_devices() {
 
 detach_disks() {
   local left deadline=$((SECONDS + 20)) device
-  while left=$(cluster_loop_devices) && [[ -n $left ]]; do
+  while left=$(cluster_loop_devices "$@") && [[ -n $left ]]; do
     ((SECONDS < deadline)) || die "these loop devices do not go away: $(tr '\n' ' ' <<<"$left")"
     for device in $left; do
       losetup --detach "$device" 2>/dev/null || true

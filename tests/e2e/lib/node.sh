@@ -22,6 +22,7 @@ start_in_node() {
   start "$node-$name" nsenter --target "$pid" --mount --uts --net -- "$@"
 }
 
+# What a node is made of while it is switched off.
 make_node() {
   local node=$1 directory
   directory=$(node_directory "$node")
@@ -31,9 +32,20 @@ make_node() {
   containerd_configuration "$directory" >"$directory/containerd.toml"
   cni_configuration "$node" >"$directory/cni/10-pods.conflist"
   kubelet_configuration "$node" >"$directory/kubelet.yaml"
+}
+
+# Its namespaces, and containerd in them.
+boot_node() {
+  local node=$1 directory
+  directory=$(node_directory "$node")
+  rm -f "$directory/ready"
   start "$node" nsenter --net="/run/netns/$(namespace_of "$node")" unshare --mount --uts lib/node-init "$node" "$directory"
   wait_for 20 "$node has its mounts" test -e "$directory/ready"
-  start_in_node "$node" containerd containerd --config "$directory/containerd.toml"
+  start_containerd "$node"
+}
+
+start_containerd() {
+  start_in_node "$1" containerd containerd --config "$(node_directory "$1")/containerd.toml"
 }
 
 start_kubelet() {
@@ -50,6 +62,37 @@ start_node() {
   start_in_node "$node" proxy "$kubernetes/kube-proxy" --kubeconfig "$pki/proxy.kubeconfig" --hostname-override "$node" \
     --proxy-mode nftables --cluster-cidr "$pod_cidr" --conntrack-max-per-core 0 \
     --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0
+}
+
+# kubelet ends when it comes before containerd is ready, and is started again then, as a machine's init does.
+kubelet_answers() {
+  process_is_gone "$(cat "$state/pid/$1-kubelet")" && start_kubelet "$1"
+  in_network "$1" bash -c '
+    exec 3<>/dev/tcp/127.0.0.1/10248
+    printf "GET /healthz HTTP/1.0\r\n\r\n" >&3
+    grep --quiet "200 OK" <&3'
+}
+
+# Kills kubelet or containerd and starts it again; pods go on meanwhile. `restart_in_node NODE NAME`.
+restart_in_node() {
+  local node=$1 name=$2 pid
+  pid=$(cat "$state/pid/$node-$name")
+  kill -KILL "$pid"
+  wait_for 20 "$name of $node ends" process_is_gone "$pid"
+  "start_$name" "$node"
+  wait_for 60 "kubelet of $node answers" kubelet_answers "$node"
+}
+
+process_is_gone() { ! kill -0 "$1" 2>/dev/null; }
+
+# Switches a node off, in the middle of whatever it does. Its disk stays, and so do its objects in the API.
+stop_node() {
+  local node=$1
+  end_processes node_processes "$node"
+  # These a machine loses with its power. Here the kernel goes on, and would keep the disk in use.
+  detach_disks "$node"
+  in_network "$node" nft flush ruleset
+  remove_cgroups_in "$cluster/$node" -mindepth 1
 }
 
 containerd_configuration() {
