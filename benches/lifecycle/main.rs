@@ -12,6 +12,7 @@
 )]
 
 mod raw;
+mod roles;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ fn main() {
     runtime.block_on(async {
         lives(&dir, runs).await;
         start::measure(&dir).await;
+        roles::measure(&dir).await;
     });
 }
 

@@ -16,7 +16,7 @@ const MANY: usize = 10_000;
 const STARTS: usize = 10;
 
 pub async fn measure(dir: &Path) {
-    for volumes in [0, MANY] {
+    for volumes in [0, 1000, MANY] {
         let dir = tempfile::Builder::new().prefix("hostloop-bench-").tempdir_in(dir).unwrap();
         let path = dir.path().to_owned();
         tokio::task::spawn_blocking(move || prepare(&path, volumes)).await.unwrap();
@@ -35,7 +35,7 @@ pub async fn measure(dir: &Path) {
 }
 
 /// A data directory with raw block volumes and their sparse images.
-fn prepare(dir: &Path, volumes: usize) {
+pub fn prepare(dir: &Path, volumes: usize) {
     let os = linux::os(Tools::find());
     let data = dir.join("data");
     std::fs::create_dir_all(data.join("volumes")).unwrap();
@@ -87,7 +87,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
 }
 
 /// VmRSS of a process in KiB (proc_pid_status(5)).
-fn resident(process: u32) -> u64 {
+pub fn resident(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
