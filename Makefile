@@ -12,7 +12,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy e2e-local bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,9 +64,13 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/power-cut
 
 # A release binary that is there has its flags compared with the manifests' arguments.
-test-deploy: ## Check the chart and the manifests of deploy/ (Go; builds helm once, no cluster)
+test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	@echo '==> test-deploy'
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
+
+test-e2e: deps ## Test the chart in a Kubernetes of one node on this machine: a volume's whole life (root)
+	@echo '==> test-e2e'
+	HOSTLOOP_E2E_NODES=1 tests/e2e/local whole-life
 
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
 	@echo '==> e2e-local'

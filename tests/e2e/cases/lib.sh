@@ -21,6 +21,12 @@ fail() {
   exit 1
 }
 
+# What the case is at, for those who watch: the log of a case is shown only when it fails.
+progress() {
+  printf '%s: %s\n' "$case" "$*" >&3
+  printf '== %s\n' "$*"
+}
+
 expect() {
   local what=$1 wanted=$2 found=$3
   [[ $found == "$wanted" ]] || fail "$what: wanted '$wanted', found '$found'"

@@ -151,6 +151,19 @@ sidecar_images() {
   program_image "$livenessprobe_image" "$(module_directory helpers)/livenessprobe"
 }
 
+# Prints the arguments of helm that name an image, one a line: image_settings VALUE IMAGE.
+image_settings() { printf -- '--set\n%s.repository=%s\n--set\n%s.tag=%s\n' "$1" "${2%:*}" "$1" "${2##*:}"; }
+
+# Prints the arguments of helm for the images that are made here.
+chart_settings() {
+  image_settings image "$driver_image"
+  image_settings sidecars.provisioner.image "$(sidecar_image csi-provisioner)"
+  image_settings sidecars.resizer.image "$(sidecar_image csi-resizer)"
+  image_settings sidecars.snapshotter.image "$(sidecar_image csi-snapshotter)"
+  image_settings sidecars.nodeDriverRegistrar.image "$registrar_image"
+  image_settings sidecars.livenessProbe.image "$livenessprobe_image"
+}
+
 # Brings archives to a node: import_images NODE ARCHIVE...
 import_images() {
   local node=$1 archive
