@@ -10,13 +10,21 @@ show() {
   "$@" 2>&1 || true
 }
 
+driver_pods_not_ready() {
+  kubectl get pods "${driver_objects[@]}" --output json 2>/dev/null | jq -r '.items[] |
+    select(any(.status.conditions[]?; .type == "Ready" and .status == "True") | not) | "\(.metadata.namespace) \(.metadata.name)"'
+}
+
 # The driver and its sidecars: their pods, what happened to them, and the end of what each container has said.
 explain_driver() {
   local pods namespace pod containers container
   show 'nodes' kubectl get nodes,csinodes --output wide
   show 'the driver' kubectl get pods "${driver_objects[@]}" --output wide
-  # The events are at the end of a description.
-  show 'pods of the driver' kubectl describe pods "${driver_objects[@]}"
+  while read -r namespace pod; do
+    [[ -z $pod ]] || show "$pod, which is not ready" kubectl --namespace "$namespace" describe pod "$pod"
+  done < <(driver_pods_not_ready)
+  namespace=$(kubectl get pods "${driver_objects[@]}" --output jsonpath='{.items[0].metadata.namespace}' 2>/dev/null) || true
+  show 'events of the driver' kubectl --namespace "${namespace:-hostloop}" get events --sort-by .lastTimestamp
   pods=$(kubectl get pods "${driver_objects[@]}" --output \
     jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name} {.spec.initContainers[*].name} {.spec.containers[*].name}{"\n"}{end}' 2>/dev/null) || true
   while read -r namespace pod containers; do
