@@ -11,7 +11,7 @@ node_pods=(--all-namespaces --selector app.kubernetes.io/name=hostloop,app.kuber
 # The names of objects that no namespace keeps apart.
 class=e2e-$case
 # How long anything may take: not what is expected, but when to stop waiting.
-limit=120
+limit=${HOSTLOOP_E2E_LIMIT:-120}
 
 k() { kubectl --namespace "$namespace" "$@"; }
 
