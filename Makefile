@@ -12,7 +12,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy e2e-local bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,13 +64,23 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/power-cut
 
 # A release binary that is there has its flags compared with the manifests' arguments.
-test-deploy: ## Check the chart and the manifests of deploy/ (Go; builds helm once, no cluster)
+test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	@echo '==> test-deploy'
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
+	tests/e2e/kind-test
 
+test-e2e: deps ## Test the chart in a Kubernetes of one node on this machine: a volume's whole life (root)
+	@echo '==> test-e2e'
+	HOSTLOOP_E2E_NODES=1 tests/e2e/local whole-life
+
+# SIDECAR_BIN=dir: the default layout, with the csi-node-driver-registrar and the livenessprobe in dir.
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
 	@echo '==> e2e-local'
-	KEEP='$(KEEP)' tests/e2e/local $(CASES)
+	KEEP='$(KEEP)' SIDECAR_BIN='$(abspath $(SIDECAR_BIN))' tests/e2e/local $(CASES)
+
+e2e-kind: ## Test the same on a cluster of kind, with the published sidecars (Docker, kind, kubectl, Go)
+	@echo '==> e2e-kind'
+	KEEP='$(KEEP)' HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
 
 bench: ## Measure a volume's life and its copies (root, 20 GiB free)
 	@echo '==> bench'

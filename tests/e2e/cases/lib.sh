@@ -12,7 +12,7 @@ chart=${HOSTLOOP_E2E_CHART:-../../deploy/helm/hostloop}
 # The names of objects that no namespace keeps apart.
 class=e2e-$case
 # How long anything may take: not what is expected, but when to stop waiting.
-limit=120
+limit=${HOSTLOOP_E2E_LIMIT:-120}
 
 k() { kubectl --namespace "$namespace" "$@"; }
 
@@ -26,6 +26,12 @@ fail() {
 skip() {
   printf '%s\n' "$*"
   exit 77
+}
+
+# What the case is at, for those who watch: the log of a case is shown when it is over.
+progress() {
+  printf '%s: %s\n' "$case" "$*" >&3
+  printf '== %s\n' "$*"
 }
 
 expect() {

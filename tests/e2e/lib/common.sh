@@ -14,9 +14,10 @@ cluster=${HOSTLOOP_E2E_NAME:-hostloop-e2e}
 # What the cluster writes: certificates, logs, etcd, the disks of the nodes. Gone after `cluster down`.
 state=${HOSTLOOP_E2E_STATE:-/var/tmp/$cluster}
 
-jobs=${HOSTLOOP_E2E_JOBS:-$(nproc)}
+# What makes the cluster: `cluster`, of namespaces on this machine, or `kind`. They are programs with the same commands.
+provider=${HOSTLOOP_E2E_PROVIDER:-cluster}
 
-nodes=(node1 node2 node3)
+jobs=${HOSTLOOP_E2E_JOBS:-$(nproc)}
 
 # The tools of root are not on every user's PATH, but they are there all the same.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -27,6 +28,12 @@ die() {
   printf 'e2e: %s\n' "$*" >&2
   exit 1
 }
+
+# The nodes that a new cluster gets: HOSTLOOP_E2E_NODES says how many.
+[[ ${HOSTLOOP_E2E_NODES:=3} == [1-9] ]] || die "HOSTLOOP_E2E_NODES is a number from 1 to 9, not '$HOSTLOOP_E2E_NODES'"
+nodes=()
+for ((number = 1; number <= HOSTLOOP_E2E_NODES; number++)); do nodes+=("node$number"); done
+unset number
 
 need_root() {
   ((EUID == 0)) || die "$0 makes namespaces, control groups and mounts: run it as root"

@@ -141,14 +141,50 @@ driver_image() {
   printf '%s\n' "$archive"
 }
 
+# The program of the registrar or of the livenessprobe: given (SIDECAR_BIN), or what plays it here.
+beside_driver() {
+  local published=$1 played=$2
+  if [[ -n ${SIDECAR_BIN:-} ]]; then
+    printf '%s/%s' "$SIDECAR_BIN" "$published"
+  else
+    printf '%s/%s' "$(module_directory helpers)" "$played"
+  fi
+}
+registrar_program() { beside_driver csi-node-driver-registrar registrar; }
+livenessprobe_program() { beside_driver livenessprobe livenessprobe; }
+
+# Early: an image with a program that cannot start is found out late.
+check_sidecar_bin() {
+  local program
+  [[ -n ${SIDECAR_BIN:-} ]] || return 0
+  [[ $SIDECAR_BIN == /* ]] || die "SIDECAR_BIN is an absolute path, not $SIDECAR_BIN"
+  for program in "$(registrar_program)" "$(livenessprobe_program)"; do
+    [[ -f $program && -x $program ]] || die "SIDECAR_BIN has no program $program"
+    ! ldd "$program" 2>/dev/null | grep -q ' => ' || die "$program needs libraries, and its image has none: build it with CGO_ENABLED=0"
+  done
+}
+
 # Prints the archives of what runs beside the driver.
 sidecar_images() {
   local name
   for name in csi-provisioner csi-resizer csi-snapshotter; do
     program_image "$(sidecar_image "$name")" "$(module_directory "$name")/$name"
   done
-  program_image "$registrar_image" "$(module_directory helpers)/registrar"
-  program_image "$livenessprobe_image" "$(module_directory helpers)/livenessprobe"
+  program_image "$registrar_image" "$(registrar_program)"
+  program_image "$livenessprobe_image" "$(livenessprobe_program)"
+}
+
+# Prints the arguments of helm that name an image, one a line: image_settings VALUE IMAGE.
+image_settings() { printf -- '--set\n%s.repository=%s\n--set\n%s.tag=%s\n' "$1" "${2%:*}" "$1" "${2##*:}"; }
+
+# Prints the arguments of helm for the images that are made here.
+chart_settings() {
+  image_settings image "$driver_image"
+  image_settings sidecars.provisioner.image "$(sidecar_image csi-provisioner)"
+  image_settings sidecars.resizer.image "$(sidecar_image csi-resizer)"
+  image_settings sidecars.snapshotter.image "$(sidecar_image csi-snapshotter)"
+  image_settings sidecars.nodeDriverRegistrar.image "$registrar_image"
+  image_settings sidecars.livenessProbe.image "$livenessprobe_image"
 }
 
 # Brings archives to a node: import_images NODE ARCHIVE...

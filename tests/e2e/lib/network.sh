@@ -57,11 +57,17 @@ route_pods() {
   done
 }
 
+# The namespaces that there are, one a line; also those of a cluster with another number of nodes.
+namespaces() {
+  local file
+  for file in "/run/netns/$cluster-control-plane" "/run/netns/$cluster"-node[0-9]; do
+    [[ ! -e $file ]] || basename "$file"
+  done
+}
+
 remove_network() {
   local name
-  for name in control-plane "${nodes[@]}"; do
-    [[ ! -e /run/netns/$(namespace_of "$name") ]] || ip netns delete "$(namespace_of "$name")"
-  done
+  for name in $(namespaces); do ip netns delete "$name"; done
   # `ip netns` makes this directory a mount, and leaves it.
   if mountpoint --quiet /run/netns && [[ -z $(ls -A /run/netns) ]]; then
     umount /run/netns && rmdir /run/netns || true
