@@ -12,10 +12,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy e2e-local bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy e2e-local e2e-conformance bench doc clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the driver, release profile
 	@echo '==> build'
@@ -71,6 +71,11 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; builds helm on
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
 	@echo '==> e2e-local'
 	KEEP='$(KEEP)' tests/e2e/local $(CASES)
+
+e2e-conformance: deps ## Run Kubernetes' storage suite in a Kubernetes on this machine; KEEP=1, SPECS='a b' as above (root)
+	@echo '==> e2e-conformance'
+	tests/e2e/build conformance
+	HOSTLOOP_E2E_VALUES=testdriver/values.yaml KEEP='$(KEEP)' tests/e2e/local --with ./conformance --images $(SPECS)
 
 bench: ## Measure a volume's life and its copies (root, 20 GiB free)
 	@echo '==> bench'

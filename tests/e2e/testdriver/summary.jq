@@ -1,0 +1,32 @@
+# What a report of ginkgo says, for people: the counts, why specs were skipped, and which failed.
+
+def pad($n): tostring | if length < $n then " " * ($n - length) + . else . end;
+
+# "[Testpattern: Dynamic PV (xfs)] volumes …" is the name of a suite with a pattern.
+def suite: [.ContainerHierarchyTexts[] | capture("\\[Testpattern: (?<pattern>[^]]*)\\] *(\\[[^]]*\\] *)*(?<suite>[^ ]+)")] | first // {pattern: "", suite: "?"};
+
+# A reason without what differs from spec to spec.
+def reason:
+  .Failure.Message
+  | gsub("Driver:? \"?(one-node\\.)?hostloop\\.csi\\.dev\"? "; "the driver ")
+  | gsub(" *(--|-) *skipping|, skipping|skipping "; "") | gsub("\\s+$"; "");
+
+[.[].SpecReports[] | select(.LeafNodeType == "It") | select(any(.ContainerHierarchyTexts[]?; test("\\[Driver: (one-node\\.)?hostloop")))]
+| . as $all
+| map(select(.State == "skipped" and (.Failure.Message // "") == "")) as $not_chosen
+| map(select(.State == "skipped" and (.Failure.Message // "") != "")) as $skipped
+| map(select(.State == "passed")) as $passed
+| map(select(.State != "passed" and .State != "skipped")) as $failed
+| "skipped by the suite, with its reason:",
+  ( $skipped | group_by(reason) | sort_by(-length)[]
+    | "\(length | pad(5))  \(.[0] | reason)\n       in \(map(suite.suite) | unique | join(", "))" ),
+  "",
+  "left out:",
+  ( $left_out[] as $entry
+    | $not_chosen | map(select(.ContainerHierarchyTexts + [.LeafNodeText] | join(" ") | test($entry.spec))) | length
+    | "\(pad(5))  \($entry.spec): \($entry.reason)" ),
+  "",
+  "failed:",
+  ( $failed[] | "  \(.State): \(.ContainerHierarchyTexts + [.LeafNodeText] | join(" "))\n    \(.Failure.Message // "" | split("\n")[0:4] | join("\n    "))" ),
+  "",
+  "\($passed | length) passed, \($failed | length) failed, \($skipped | length) skipped by the suite, \($not_chosen | length) not chosen"
