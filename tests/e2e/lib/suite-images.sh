@@ -3,15 +3,30 @@
 
 agnhost_image=localhost/agnhost:e2e
 
+# The suite looks at a node from a pod that has the node's root at /rootfs: with nsenter, in the mount namespace of process
+# 1 of the machine. That is not the node's where nodes are namespaces, but the root is.
+node_shell() {
+  cat <<'SH'
+#!/bin/sh
+case $1 in
+  --mount=/rootfs/proc/1/ns/mnt) shift 2 && exec chroot /rootfs "$@" ;;
+  *) exec busybox nsenter "$@" ;;
+esac
+SH
+}
+
 # Prints the archive of agnhost: the program of the suite's servers and checks, beside the tools of the shell.
 agnhost_archive() {
   local program archive root
   program=$(module_directory conformance)/agnhost
-  archive=$(archive_of "$agnhost_image" "$program" /usr/bin/busybox)
+  archive=$(archive_of "$agnhost_image" "$program" /usr/bin/busybox lib/suite-images.sh)
   if [[ ! -e $archive ]]; then
     say "making $agnhost_image"
     root=$(mktemp -d "$cache/root.XXXXXX")
     shell_root "$root"
+    rm "$root/bin/nsenter"
+    node_shell >"$root/bin/nsenter"
+    chmod 755 "$root/bin/nsenter"
     cp "$program" "$root/"
     image_of_root "$agnhost_image" "$root" /agnhost "$archive"
     rm -rf "$root" "$root.Dockerfile"

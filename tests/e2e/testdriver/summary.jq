@@ -2,16 +2,18 @@
 
 def pad($n): tostring | if length < $n then " " * ($n - length) + . else . end;
 
+def name: .ContainerHierarchyTexts + [.LeafNodeText] | join(" ");
+
 # "[Testpattern: Dynamic PV (xfs)] volumes …" is the name of a suite with a pattern.
 def suite: [.ContainerHierarchyTexts[] | capture("\\[Testpattern: (?<pattern>[^]]*)\\] *(\\[[^]]*\\] *)*(?<suite>[^ ]+)")] | first // {pattern: "", suite: "?"};
 
 # A reason without what differs from spec to spec.
 def reason:
   .Failure.Message
-  | gsub("Driver:? \"?(one-node\\.)?hostloop\\.csi\\.dev\"? "; "the driver ")
+  | gsub("Driver:? \"?([a-z-]+\\.)?hostloop\\.csi\\.dev\"? "; "the driver ")
   | gsub(" *(--|-) *skipping|, skipping|skipping "; "") | gsub("\\s+$"; "");
 
-[.[].SpecReports[] | select(.LeafNodeType == "It") | select(any(.ContainerHierarchyTexts[]?; test("\\[Driver: (one-node\\.)?hostloop")))]
+[.[].SpecReports[] | select(.LeafNodeType == "It") | select(any(.ContainerHierarchyTexts[]?; test("\\[Driver: ([a-z-]+\\.)?hostloop")))]
 | . as $all
 | map(select(.State == "skipped" and (.Failure.Message // "") == "")) as $not_chosen
 | map(select(.State == "skipped" and (.Failure.Message // "") != "")) as $skipped
@@ -23,10 +25,10 @@ def reason:
   "",
   "left out:",
   ( $left_out[] as $entry
-    | $not_chosen | map(select(.ContainerHierarchyTexts + [.LeafNodeText] | join(" ") | test($entry.spec))) | length
+    | $not_chosen | map(select(name | test("\\[Driver: hostloop") and test($entry.spec))) | length
     | "\(pad(5))  \($entry.spec): \($entry.reason)" ),
   "",
   "failed:",
-  ( $failed[] | "  \(.State): \(.ContainerHierarchyTexts + [.LeafNodeText] | join(" "))\n    \(.Failure.Message // "" | split("\n")[0:4] | join("\n    "))" ),
+  ( $failed[] | "  \(.State): \(name)\n    \(.Failure.Message // "" | split("\n")[0:4] | join("\n    "))" ),
   "",
   "\($passed | length) passed, \($failed | length) failed, \($skipped | length) skipped by the suite, \($not_chosen | length) not chosen"
