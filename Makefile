@@ -12,10 +12,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the driver, release profile
 	@echo '==> build'
@@ -81,6 +81,11 @@ e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 l
 e2e-kind: ## Test the same on a cluster of kind, with the published sidecars (Docker, kind, kubectl, Go)
 	@echo '==> e2e-kind'
 	KEEP='$(KEEP)' HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
+
+e2e-conformance: deps ## Run Kubernetes' storage suite in a Kubernetes on this machine; KEEP=1, SPECS='a b' as above (root)
+	@echo '==> e2e-conformance'
+	tests/e2e/build conformance
+	HOSTLOOP_E2E_VALUES=testdriver/values.yaml KEEP='$(KEEP)' tests/e2e/local --with ./conformance --images $(SPECS)
 
 bench: ## Measure a volume's life and its copies (root, 20 GiB free)
 	@echo '==> bench'

@@ -7,6 +7,7 @@ start_in_control_plane() {
   start "$name" nsenter --net="/run/netns/$(namespace_of control-plane)" "$@"
 }
 
+# The policies are for the storage suite of Kubernetes; see testdriver/policies.yaml.
 start_apiserver() {
   start_in_control_plane etcd etcd --name control-plane --data-dir "$state/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
@@ -20,7 +21,8 @@ start_apiserver() {
     --kubelet-certificate-authority "$pki/ca.crt" --kubelet-preferred-address-types InternalIP \
     --kubelet-client-certificate "$pki/admin.crt" --kubelet-client-key "$pki/admin.key" \
     --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$pki/service-accounts.key" \
-    --service-account-signing-key-file "$pki/service-accounts.key" --profiling=false
+    --service-account-signing-key-file "$pki/service-accounts.key" --profiling=false \
+    --feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true
 }
 
 # Nodes that are silent for 20 s are gone, so that a test of that need not wait long.

@@ -66,21 +66,27 @@ program_image() {
   printf '%s\n' "$archive"
 }
 
-# Prints the archive of the shell: a busybox with a link for each of its tools.
+# A busybox with a link for each of its tools: shell_root DIRECTORY.
+shell_root() {
+  local root=$1 applet
+  chmod 755 "$root"
+  mkdir "$root"/{bin,etc,tmp}
+  cp /usr/bin/busybox "$root/bin/"
+  for applet in $(/usr/bin/busybox --list); do
+    [[ $applet == busybox ]] || ln -s busybox "$root/bin/$applet"
+  done
+  printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
+  printf 'root:x:0:\n' >"$root/etc/group"
+}
+
+# Prints the archive of the shell.
 shell_image() {
-  local archive root applet
+  local archive root
   archive=$(archive_of "$shell_image" /usr/bin/busybox)
   if [[ ! -e $archive ]]; then
     say "making $shell_image"
     root=$(mktemp -d "$cache/root.XXXXXX")
-    chmod 755 "$root"
-    mkdir "$root"/{bin,etc,tmp}
-    cp /usr/bin/busybox "$root/bin/"
-    for applet in $(/usr/bin/busybox --list); do
-      [[ $applet == busybox ]] || ln -s busybox "$root/bin/$applet"
-    done
-    printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
-    printf 'root:x:0:\n' >"$root/etc/group"
+    shell_root "$root"
     image_of_root "$shell_image" "$root" '' "$archive"
     rm -rf "$root" "$root.Dockerfile"
   fi

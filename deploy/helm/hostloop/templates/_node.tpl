@@ -37,7 +37,9 @@ the data directory or in /dev is there already. Argument: $
 {{- end }}
 {{- if .Values.attachRequired }}
 - --attach=true
-- --max-volumes-per-node={{ .Values.node.maxVolumesPerNode }}
+{{- end }}
+{{- with .Values.node.maxVolumesPerNode }}
+- --max-volumes-per-node={{ int . }}
 {{- end }}
 {{- if eq .Values.mode "cluster" }}
 - --tls-dir=/etc/hostloop/tls

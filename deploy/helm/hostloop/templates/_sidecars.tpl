@@ -66,7 +66,9 @@ is in the volume `socket`. The health monitor alone has no flags for the rate of
 {{- /* Capacity objects are owned by what outlives a pod: the Deployment, or the DaemonSet. */ -}}
 {{- $args = concat $args (list "--enable-capacity=true"
     (printf "--capacity-ownerref-level=%d" (eq $v.mode "cluster" | ternary 2 1))
-    (printf "--capacity-poll-interval=%s" $v.sidecars.provisioner.capacityPollInterval)) -}}
+    (printf "--capacity-poll-interval=%s" $v.sidecars.provisioner.capacityPollInterval)
+    (printf "--kube-api-capacity-qps=%v" $v.sidecars.kubeApiQps)
+    (printf "--kube-api-capacity-burst=%v" $v.sidecars.kubeApiBurst)) -}}
 {{- end -}}
 {{- if ne $v.mode "single" -}}
 {{- /* A volume is made on the node that the scheduler has chosen, a copy too: a pod that cannot run on the node of a
