@@ -24,7 +24,7 @@ use tonic::service::Routes;
 use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
-use crate::metrics::Health;
+use crate::metrics::{Expiry, Health};
 use crate::model::Settings;
 use crate::os::{Os, linux};
 use crate::register::RegisterError;
@@ -256,17 +256,11 @@ pub struct Ended {
 /// [`StartError`] where the driver cannot serve.
 pub async fn run(config: Config, os: impl FnOnce() -> Os, shutdown: Shutdown) -> Result<Ended, StartError> {
     let Config { role, server, operation, .. } = config;
+    let outside = Outside { server, operation, shutdown, certificate: None };
     match role {
-        Role::All(settings) => {
-            let outside = Outside { server, operation, shutdown };
-            run_with(settings, outside, os(), assemble, nobody).await
-        }
-        Role::Node(settings, port) => {
-            node::run(settings, port, Outside { server, operation, shutdown }, os()).await
-        }
-        Role::Controller(settings) => {
-            controller::run(settings, Outside { server, operation, shutdown }).await
-        }
+        Role::All(settings) => run_with(settings, outside, os(), assemble, nobody).await,
+        Role::Node(settings, port) => node::run(settings, port, outside, os()).await,
+        Role::Controller(settings) => controller::run(settings, outside).await,
     }
 }
 
@@ -278,6 +272,8 @@ pub struct Outside {
     pub operation: OperationConfig,
     /// Who ends it.
     pub shutdown: Shutdown,
+    /// When the certificate that its peers see ends, where there are peers.
+    pub certificate: Option<Expiry>,
 }
 
 /// For roles without a port for peers.
@@ -299,7 +295,7 @@ where
     F: Future<Output = Stopped>,
 {
     let started = Instant::now();
-    let Outside { server, operation, shutdown } = outside;
+    let Outside { server, operation, shutdown, certificate } = outside;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
@@ -310,7 +306,8 @@ where
         Ok::<_, StartError>((data_dir, assemble(settings, os)?))
     };
     let (data_dir, parts) = blocking("start", open).await??;
-    let metrics = operation::listen(operation.metrics_listen, parts.health, parts.driver).await?;
+    let metrics =
+        operation::listen(operation.metrics_listen, parts.health, parts.driver, certificate).await?;
     let listener = listen(&server).await?;
 
     let (failed, end) = Shutdown::new();

@@ -51,7 +51,7 @@ impl Place {
         parts: impl FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
     ) -> Result<Ended, StartError> {
         let (server, operation) = (self.server.clone(), OperationConfig::default());
-        let outside = Outside { server, operation, shutdown };
+        let outside = Outside { server, operation, shutdown, certificate: None };
         run_with(self.settings.clone(), outside, os, parts, nobody).await
     }
 

@@ -21,6 +21,7 @@ mod cuts;
 mod delete_snapshot;
 mod delete_volume;
 mod expand_volume;
+mod expiry;
 mod get_capacity;
 mod get_snapshot;
 mod group_snapshot;
