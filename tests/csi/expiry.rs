@@ -81,8 +81,12 @@ fn the_end_of_the_certificate_in_use_is_told_also_after_a_renewal() {
             assert_eq!(told(), first, "{role:?}");
             let second = certified.issue(120);
             let deadline = Instant::now() + Duration::from_secs(60);
-            while told() != second {
-                assert!(told() == first && Instant::now() < deadline, "{role:?}: {}", told());
+            loop {
+                let now = told();
+                if now == second {
+                    break;
+                }
+                assert!(now == first && Instant::now() < deadline, "{role:?}: {now}");
                 server.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
             }
         });
