@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::time::MissedTickBehavior;
 use tonic::service::Routes;
 
 use crate::cluster::tls::TlsError;
@@ -205,6 +206,19 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
+/// Examines the volumes now and every minute. Runs until it is dropped.
+async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
+    let Some(driver) = driver else { return std::future::pending().await };
+    let mut minute = tokio::time::interval(Duration::from_secs(60));
+    minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        minute.tick().await;
+        let driver = Arc::clone(&driver);
+        // A bug in it was logged by its panic.
+        let _ = tokio::task::spawn_blocking(move || driver.examine_volumes()).await;
+    }
+}
+
 /// Everything on the socket.
 fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
     let driver = Arc::new(driver(settings, os)?);
@@ -306,6 +320,7 @@ where
         Ok::<_, StartError>((data_dir, assemble(settings, os)?))
     };
     let (data_dir, parts) = blocking("start", open).await??;
+    let watched = parts.driver.clone();
     let metrics =
         operation::listen(operation.metrics_listen, parts.health, parts.driver, certificate).await?;
     let listener = listen(&server).await?;
@@ -321,7 +336,10 @@ where
     };
     let ready = async {
         recover(parts.recover, started).await?;
-        operation::register(operation.registration, shutdown.clone()).await
+        tokio::select! {
+            registered = operation::register(operation.registration, shutdown.clone()) => registered,
+            never = watch_health(watched) => match never {},
+        }
     };
     let (mut serving, mut metrics) = (std::pin::pin!(serving), std::pin::pin!(metrics.serve()));
     let (stopped, failure) = tokio::select! {

@@ -272,6 +272,8 @@ calls! {
         get_capacity: GetCapacityRequest => GetCapacityResponse,
         controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
         controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse,
+        controller_list_volume_health:
+            ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse,
         controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse,
         controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse,
         create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse,

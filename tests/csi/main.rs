@@ -49,5 +49,6 @@ mod scrape;
 mod secrets;
 mod support;
 mod validate_volume_capabilities;
+mod volume_health;
 mod walk;
 mod xfs;

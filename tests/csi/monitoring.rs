@@ -17,7 +17,7 @@ const OURS: [&str; 2] = ["hostloop_", "process_"];
 /// Labels that Prometheus adds to each target.
 const OF_THE_TARGET: [&str; 5] = ["job", "instance", "namespace", "pod", "node"];
 /// Labels whose values are all shown from the start, so that another one is a typing error.
-const CLOSED: [&str; 5] = ["kind", "phase", "backend", "to", "le"];
+const CLOSED: [&str; 6] = ["kind", "phase", "backend", "severity", "to", "le"];
 
 /// Labels by name of the metric, with the values that were seen.
 type Shown = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
