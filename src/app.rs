@@ -19,12 +19,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::time::MissedTickBehavior;
 use tonic::service::Routes;
 
 use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
-use crate::metrics::Health;
+use crate::metrics::{Expiry, Health};
 use crate::model::Settings;
 use crate::os::{Os, linux};
 use crate::register::RegisterError;
@@ -205,6 +206,19 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
+/// Examines the volumes now and every minute. Runs until it is dropped.
+async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
+    let Some(driver) = driver else { return std::future::pending().await };
+    let mut minute = tokio::time::interval(Duration::from_secs(60));
+    minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        minute.tick().await;
+        let driver = Arc::clone(&driver);
+        // A bug in it was logged by its panic.
+        let _ = tokio::task::spawn_blocking(move || driver.examine_volumes()).await;
+    }
+}
+
 /// Everything on the socket.
 fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
     let driver = Arc::new(driver(settings, os)?);
@@ -256,17 +270,11 @@ pub struct Ended {
 /// [`StartError`] where the driver cannot serve.
 pub async fn run(config: Config, os: impl FnOnce() -> Os, shutdown: Shutdown) -> Result<Ended, StartError> {
     let Config { role, server, operation, .. } = config;
+    let outside = Outside { server, operation, shutdown, certificate: None };
     match role {
-        Role::All(settings) => {
-            let outside = Outside { server, operation, shutdown };
-            run_with(settings, outside, os(), assemble, nobody).await
-        }
-        Role::Node(settings, port) => {
-            node::run(settings, port, Outside { server, operation, shutdown }, os()).await
-        }
-        Role::Controller(settings) => {
-            controller::run(settings, Outside { server, operation, shutdown }).await
-        }
+        Role::All(settings) => run_with(settings, outside, os(), assemble, nobody).await,
+        Role::Node(settings, port) => node::run(settings, port, outside, os()).await,
+        Role::Controller(settings) => controller::run(settings, outside).await,
     }
 }
 
@@ -278,6 +286,8 @@ pub struct Outside {
     pub operation: OperationConfig,
     /// Who ends it.
     pub shutdown: Shutdown,
+    /// When the certificate that its peers see ends, where there are peers.
+    pub certificate: Option<Expiry>,
 }
 
 /// For roles without a port for peers.
@@ -299,7 +309,7 @@ where
     F: Future<Output = Stopped>,
 {
     let started = Instant::now();
-    let Outside { server, operation, shutdown } = outside;
+    let Outside { server, operation, shutdown, certificate } = outside;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
@@ -310,7 +320,9 @@ where
         Ok::<_, StartError>((data_dir, assemble(settings, os)?))
     };
     let (data_dir, parts) = blocking("start", open).await??;
-    let metrics = operation::listen(operation.metrics_listen, parts.health, parts.driver).await?;
+    let watched = parts.driver.clone();
+    let metrics =
+        operation::listen(operation.metrics_listen, parts.health, parts.driver, certificate).await?;
     let listener = listen(&server).await?;
 
     let (failed, end) = Shutdown::new();
@@ -324,7 +336,10 @@ where
     };
     let ready = async {
         recover(parts.recover, started).await?;
-        operation::register(operation.registration, shutdown.clone()).await
+        tokio::select! {
+            registered = operation::register(operation.registration, shutdown.clone()) => registered,
+            never = watch_health(watched) => match never {},
+        }
     };
     let (mut serving, mut metrics) = (std::pin::pin!(serving), std::pin::pin!(metrics.serve()));
     let (stopped, failure) = tokio::select! {

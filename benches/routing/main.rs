@@ -151,7 +151,7 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Co
     };
     let peers = Fixed::new(ids.iter().map(|id| (id.clone(), id.clone())));
     let (trigger, shutdown) = Shutdown::new();
-    let outside = Outside { server, operation: OperationConfig::default(), shutdown };
+    let outside = Outside { server, operation: OperationConfig::default(), shutdown, certificate: None };
     tokio::spawn(
         async move { app::run_controller(settings, outside, &peers, Box::new(nodes)).await.map(drop) },
     );

@@ -1,7 +1,8 @@
 //! What must be right on the machine before the driver serves. Each finding is one line that names the flag or
 //! path to mend.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
@@ -13,6 +14,9 @@ use super::StartError;
 /// Mode of the data directory: whatever else runs on the node must not read volumes.
 const DATA_DIR_MODE: u32 = 0o700;
 const LOOP_CONTROL: &str = "/dev/loop-control";
+/// Where kubelet has volumes staged and published, below its directory (kubelet, pkg/volume/csi). A pod of the driver
+/// may mount these only.
+const KUBELET_PLACES: [&str; 2] = ["plugins/kubernetes.io/csi", "pods"];
 
 /// Held as long as the process uses the data directory.
 pub struct DataDir {
@@ -105,7 +109,7 @@ fn check_pools(os: &Os, pools: &[PoolSettings]) -> Result<(), StartError> {
     Ok(())
 }
 
-/// kubelet's directory is there; a mount below it that pods would not see is worth a warning.
+/// kubelet's directory is there; a mount from which pods would not see volumes is worth a warning.
 fn check_kubelet_dir(os: &Os, settings: &Settings) -> Result<(), StartError> {
     let Some(path) = &settings.kubelet_dir else {
         return Ok(());
@@ -115,33 +119,65 @@ fn check_kubelet_dir(os: &Os, settings: &Settings) -> Result<(), StartError> {
     if directory(os, path).map_err(look)?.is_none() {
         return Err(StartError::NoDirectory { what: what(), path: path.clone() });
     }
-    let real = os.disks.canonicalize(path).map_err(look)?;
-    let mounts = os.mounts.list().map_err(look)?;
-    // The longest target wins, and of two mounts at the same target the later one, which lies on top.
-    let holder =
-        mounts.iter().filter(|m| real.starts_with(&m.target)).max_by_key(|m| m.target.components().count());
-    if let Some(mount) = holder.filter(|mount| !mount.shared) {
+    for Private { place, mount } in private_mounts(os, path).map_err(look)? {
         tracing::warn!(
-            path = %path.display(), mount = %mount.target.display(),
-            "--kubelet-dir: its mount is not shared, so that pods will not see the volumes: in a pod mount it with \
-             mountPropagation: Bidirectional, elsewhere run mount --make-rshared"
+            path = %place.display(), mount = %mount.display(),
+            "--kubelet-dir: the mount with this path is not shared, so that pods will not see the volumes: in a pod \
+             mount it with mountPropagation: Bidirectional, elsewhere run mount --make-rshared"
         );
     }
     Ok(())
 }
 
+/// A place for volumes from which nobody outside of this mount namespace sees them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Private {
+    /// Below kubelet's directory.
+    pub place: PathBuf,
+    /// The mount that holds it.
+    pub mount: PathBuf,
+}
+
+/// The mounts that volumes would be mounted in and that are not shared, each once. Only [`KUBELET_PLACES`] count: what
+/// else lies below kubelet's directory may well be the container's own.
+pub(super) fn private_mounts(os: &Os, kubelet_dir: &Path) -> io::Result<Vec<Private>> {
+    let mounts = os.mounts.list()?;
+    let mut found: Vec<Private> = Vec::new();
+    for place in KUBELET_PLACES.map(|place| kubelet_dir.join(place)) {
+        let real = nearest(os, &place, kubelet_dir)?;
+        // The longest target wins, and of two mounts at the same target the later one, which lies on top.
+        let holding = mounts.iter().filter(|mount| real.starts_with(&mount.target));
+        let Some(mount) = holding.max_by_key(|mount| mount.target.components().count()) else { continue };
+        if !mount.shared && found.iter().all(|known| known.mount != mount.target) {
+            found.push(Private { place, mount: mount.target.clone() });
+        }
+    }
+    Ok(found)
+}
+
+/// The path, or what is there of it from `least` on, links resolved: kubelet makes the rest when it is needed.
+fn nearest(os: &Os, path: &Path, least: &Path) -> io::Result<PathBuf> {
+    for path in path.ancestors().take_while(|path| *path != least) {
+        match os.disks.canonicalize(path) {
+            Err(error) if errno_of(&error) == Some(Errno::ENOENT) => {}
+            found => return found,
+        }
+    }
+    os.disks.canonicalize(least)
+}
+
 /// The identity of a directory, links resolved; `None` where something else or nothing is there.
-fn directory(os: &Os, path: &Path) -> std::io::Result<Option<FileId>> {
+fn directory(os: &Os, path: &Path) -> io::Result<Option<FileId>> {
     Ok(resolved(os, path)?.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
 }
 
 /// Whether a block device is there, links resolved.
-fn is_block_device(os: &Os, path: &Path) -> std::io::Result<bool> {
+fn is_block_device(os: &Os, path: &Path) -> io::Result<bool> {
     Ok(resolved(os, path)?.is_some_and(|found| found.kind == FileKind::BlockDevice))
 }
 
 /// What is at a path, links resolved; `None` for nothing.
-fn resolved(os: &Os, path: &Path) -> std::io::Result<Option<FileStat>> {
+fn resolved(os: &Os, path: &Path) -> io::Result<Option<FileStat>> {
     match os.disks.canonicalize(path) {
         Ok(real) => os.disks.stat(&real),
         Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => Ok(None),

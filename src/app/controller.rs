@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 
-use super::node::{Watching, certificates};
+use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
 use crate::cluster::peers::{Fixed, Peers, Service};
@@ -24,6 +24,7 @@ pub(super) async fn run(settings: ControllerSettings, outside: Outside) -> Resul
     let tls = certificates(&settings.driver_name, &settings.tls_dir, PeerRole::Controller).await?;
     let _watching = Watching::new(&tls, &outside.shutdown);
     let peers = discover(&settings).await?;
+    let outside = Outside { certificate: Some(expiry(&tls)), ..outside };
     run_controller(settings, outside, peers.as_ref(), Box::new(Secure(tls))).await
 }
 
@@ -52,7 +53,7 @@ pub async fn run_controller(
     peers: &dyn Peers,
     connect: Box<dyn Connect>,
 ) -> Result<Ended, StartError> {
-    let Outside { server, operation, shutdown } = outside;
+    let Outside { server, operation, shutdown, certificate } = outside;
     let ControllerSettings { driver_name, attach, forget_nodes, .. } = settings;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, "starting a controller");
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect);
@@ -61,7 +62,7 @@ pub async fn run_controller(
         true => Ok(()),
         false => Err("the nodes are not known yet"),
     });
-    let metrics = operation::listen(operation.metrics_listen, health, None).await?;
+    let metrics = operation::listen(operation.metrics_listen, health, None, certificate).await?;
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
     let serving =

@@ -18,6 +18,7 @@ use crate::cluster::identity::PeerRole;
 use crate::cluster::pull::{Connector, Pull, endpoint};
 use crate::cluster::tls::Tls;
 use crate::config::PeerPort;
+use crate::metrics::Expiry;
 use crate::model::Settings;
 use crate::os::Os;
 use crate::server::{Observer, Stop, Stopped, serve_peers};
@@ -47,6 +48,7 @@ pub(super) async fn run(
     let address = listener.local_addr().map_err(wrong)?;
     tracing::info!(%address, identity = %tls.identity(), "listening for peers");
     let _watching = Watching::new(&tls, &outside.shutdown);
+    let outside = Outside { certificate: Some(expiry(&tls)), ..outside };
     let connector = connector(tls.clone());
     let peers = |routes, stop, observer| serve_peers(listener, tls, routes, stop, observer);
     run_node(settings, outside, os, Some(connector), peers).await
@@ -95,6 +97,12 @@ pub(super) async fn certificates(
 ) -> Result<Tls, StartError> {
     let (dir, name) = (tls_dir.to_owned(), driver_name.to_owned());
     Ok(blocking("reading the certificates", move || Tls::open(&dir, &name, role)).await??)
+}
+
+/// When the one of them that is in use ends.
+pub(super) fn expiry(tls: &Tls) -> Expiry {
+    let tls = tls.clone();
+    Arc::new(move || tls.expires())
 }
 
 /// Takes renewed certificates over until it is dropped.

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::StartError;
 use crate::driver::Driver;
-use crate::metrics::{self, Health, Metrics};
+use crate::metrics::{self, Expiry, Health, Metrics};
 use crate::register::{self, Introduction};
 use crate::server::Observer;
 use crate::shutdown::Shutdown;
@@ -23,13 +23,15 @@ pub async fn listen(
     address: Option<SocketAddr>,
     health: Health,
     driver: Option<Arc<Driver>>,
+    certificate: Option<Expiry>,
 ) -> Result<Measured, StartError> {
     let Some(address) = address else { return Ok(Measured(None)) };
     let wrong = |source| StartError::Metrics { address, source };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
     let address = listener.local_addr().map_err(wrong)?;
     tracing::info!(%address, "serving metrics and health");
-    Ok(Measured(Some((listener, Arc::new(Metrics::new(health, driver, wire::METHODS))))))
+    let metrics = Metrics::new(health, driver, certificate, wire::METHODS);
+    Ok(Measured(Some((listener, Arc::new(metrics)))))
 }
 
 impl Measured {

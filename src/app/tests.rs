@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::config::ServerConfig;
-use crate::model::{PoolKind, PoolName, PoolSettings, Reserve};
+use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve};
 use crate::os::fake::FakeKernel;
 use crate::server::Endpoint;
 
@@ -51,7 +51,7 @@ impl Place {
         parts: impl FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
     ) -> Result<Ended, StartError> {
         let (server, operation) = (self.server.clone(), OperationConfig::default());
-        let outside = Outside { server, operation, shutdown };
+        let outside = Outside { server, operation, shutdown, certificate: None };
         run_with(self.settings.clone(), outside, os, parts, nobody).await
     }
 
@@ -138,4 +138,40 @@ async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
     place.settings.data_dir = "/dev/loop-control".into();
     let line = place.start_error().await;
     assert!(line.starts_with("--data-dir: /dev/loop-control is no directory"), "{line}");
+}
+
+/// The chart mounts no more of kubelet's directory than it needs; the rest is the container's own.
+#[test]
+fn only_mounts_that_volumes_would_be_in_have_to_be_shared() {
+    const PLACES: [&str; 2] = ["/kubelet/plugins/kubernetes.io/csi", "/kubelet/pods"];
+    let kernel = FakeKernel::new();
+    let private = || {
+        let found = checks::private_mounts(&kernel.os(), "/kubelet".as_ref()).unwrap();
+        found.into_iter().map(|found| found.mount.display().to_string()).collect::<Vec<_>>()
+    };
+    kernel.create_directories("/kubelet");
+    assert_eq!(private(), [""; 0], "a shared root, and nothing made yet");
+    kernel.set_shared_at("/", false);
+    assert_eq!(private(), ["/"], "said once for both");
+    for (place, left) in PLACES.into_iter().zip([&["/"][..], &[]]) {
+        kernel.add_disk(place, FsType::Ext4, 1 << 30);
+        kernel.set_shared_at(place, true);
+        assert_eq!(private(), left, "{place}");
+    }
+    kernel.set_shared_at(PLACES[1], false);
+    assert_eq!(private(), ["/kubelet/pods"]);
+    kernel.set_shared_at(PLACES[1], true);
+    kernel.set_shared_at("/", true);
+    kernel.set_shared_at(PLACES[0], false);
+    assert_eq!(private(), [PLACES[0]], "the mount that holds all of it does not help");
+
+    // Links are followed to where the volumes would really be.
+    let kernel = FakeKernel::new();
+    kernel.create_directories("/kubelet");
+    kernel.add_disk("/disk", FsType::Ext4, 1 << 30);
+    kernel.set_shared_at("/disk", false);
+    kernel.symlink("/disk", "/kubelet/pods");
+    let found = checks::private_mounts(&kernel.os(), "/kubelet".as_ref()).unwrap();
+    let (place, mount) = ("/kubelet/pods".into(), "/disk".into());
+    assert_eq!(found, [checks::Private { place, mount }]);
 }

@@ -161,7 +161,7 @@ fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
 }
 
 /// Whether a mount is of one of these devices. btrfs shows an anonymous device number, so its source counts.
-fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) -> bool {
+pub(super) fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) -> bool {
     let same_type = place.volume.fs_type().is_some_and(|fs| fs.as_str() == mount.fs_type);
     same_type && loops.iter().any(|d| mount.dev == d.rdev || Path::new(&mount.source) == d.path())
 }

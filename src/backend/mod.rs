@@ -6,12 +6,14 @@ mod block;
 mod copy;
 mod directory;
 mod filesystem;
+mod health;
 mod image;
 mod signature;
 mod target;
 
 pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
-pub use signature::{Found, inspect, inspect_device};
+pub use health::{Seen, troubles};
+pub use signature::{Found, inspect, inspect_device, label};
 pub use target::{Target, remove as remove_target, resolve};
 
 use std::path::{Path, PathBuf};

@@ -71,6 +71,14 @@ pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Found> {
     if is_zero(disks, image)? { Ok(Found::Blank) } else { Ok(Found::Other("data of an unknown kind")) }
 }
 
+/// Only what a label in the head of an image or device tells; `None` where there is none, whatever else is in it.
+///
+/// # Errors
+/// Only those of reading.
+pub fn label(disks: &dyn Disks, image: &Path) -> std::io::Result<Option<Found>> {
+    Ok(labelled(&disks.read_at(image, 0, HEAD)?))
+}
+
 /// What the labels in the head of an image or device tell; `None` where there is none.
 fn labelled(head: &[u8]) -> Option<Found> {
     let is = |(at, label, _): &&(usize, &[u8], &str)| head.get(*at..*at + label.len()) == Some(*label);

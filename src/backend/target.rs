@@ -43,13 +43,23 @@ pub fn resolve(os: &Os, path: &Path) -> Result<Target> {
         Err(e) => return Err(e).doing(|| format!("resolve {}", parent.display())),
     };
     let path = parent.join(name);
-    let found = os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?.map(|stat| stat.kind);
+    let found = match os.disks.stat(&path) {
+        // What is mounted there does not answer any more, and can still be unmounted.
+        Err(error) if has_stopped(&error) => Some(FileKind::Other),
+        found => found.doing(|| format!("look at {}", path.display()))?.map(|stat| stat.kind),
+    };
     match found {
         Some(FileKind::Symlink) => {
             Err(Error::Invalid(format!("{} is a symbolic link, which is never followed", path.display())))
         }
         found => Ok(Target { path, found }),
     }
+}
+
+/// Whether a filesystem says with this that it has shut down after an error: xfs and btrfs refuse even lstat(2) of
+/// their root then.
+pub(super) fn has_stopped(error: &std::io::Error) -> bool {
+    [Errno::EIO, Errno::EUCLEAN, Errno::ESHUTDOWN].iter().any(|errno| is_errno(error, *errno))
 }
 
 /// Makes sure that an empty directory is at the target; says whether it was made.

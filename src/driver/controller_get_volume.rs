@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::Volume;
+use crate::model::answer::VolumeStatus;
 
 impl Driver {
     /// Finds a volume.
@@ -12,13 +13,18 @@ impl Driver {
     /// # Errors
     /// NOT_FOUND; ABORTED while it is being made or deleted: a controller that asks every node whether it has made a
     /// volume must not hear "no" of one that is about to.
-    pub fn controller_get_volume(&self, volume_id: &str) -> Result<Arc<Volume>> {
+    pub fn controller_get_volume(&self, volume_id: &str) -> Result<VolumeStatus> {
         let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
         // First: a volume that is finished in between is there.
         let taken = self.locks.is_taken(id.as_str());
         match self.ready_volume(&id, volume_id) {
             Err(Error::NotFound(_)) if taken => Err(Error::Busy(format!("volume {id}"))),
-            found => found,
+            found => Ok(self.status(found?)),
         }
+    }
+
+    /// A volume with what is known of its health.
+    pub(super) fn status(&self, volume: Arc<Volume>) -> VolumeStatus {
+        VolumeStatus { troubles: self.known_troubles(&volume.id), volume }
     }
 }

@@ -35,6 +35,7 @@ impl Driver {
             return Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe())));
         }
         self.usage.forget(&volume.id);
+        self.health.forget(&volume.id);
         let volume = match volume.phase {
             Phase::Ready => self.store.put(Volume { phase: Phase::Deleting, ..volume.clone() })?,
             Phase::Creating | Phase::Deleting => std::sync::Arc::new(volume.clone()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::durations::DurationFigures;
 use super::progress::CopyFigures;
 use super::{Driver, Recovered};
+use crate::model::health::Severity;
 use crate::model::{BackendKind, Phase};
 
 /// The driver at one moment.
@@ -15,6 +16,8 @@ pub struct Figures {
     pub ready: bool,
     /// How many volumes there are of each phase and backend, those of which there is none too.
     pub volumes: Vec<(Phase, BackendKind, usize)>,
+    /// How many volumes had a trouble of each severity when they were examined last.
+    pub unhealthy: [(Severity, usize); 3],
     /// How many snapshots of each phase.
     pub snapshots: Vec<(Phase, usize)>,
     /// How many group snapshots of each phase.
@@ -45,6 +48,7 @@ impl Driver {
                 .into_iter()
                 .flat_map(|phase| BackendKind::ALL.map(|backend| of(phase, backend)))
                 .collect(),
+            unhealthy: self.health.count(),
             snapshots: by_phase(&snapshots),
             groups: by_phase(&groups),
             copies: self.copies.figures(),

@@ -17,6 +17,7 @@ impl Driver {
         let listed = |volume: &Volume| volume.is_ready() && !volume.id.is_inline();
         let (volumes, more) = self.store.page(after.as_ref(), request.max_entries, listed);
         let next_token = volumes.last().filter(|_| more).map(|last| token::make(last.id.as_str()));
+        let volumes = volumes.into_iter().map(|volume| self.status(volume)).collect();
         Ok(ListPage { volumes, next_token })
     }
 }

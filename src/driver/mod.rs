@@ -8,6 +8,8 @@ mod check;
 mod close_source;
 mod controller_expand_volume;
 mod controller_get_volume;
+mod controller_get_volume_health;
+mod controller_list_volume_health;
 mod controller_modify_volume;
 mod controller_publish_volume;
 mod controller_unpublish_volume;
@@ -25,12 +27,15 @@ mod get_metadata_allocated;
 mod get_metadata_delta;
 mod get_snapshot;
 mod get_volume_group_snapshot;
+mod health;
 mod inline;
 mod list_snapshots;
 mod list_volumes;
 pub mod lock;
 mod managed_pool;
 mod node_expand_volume;
+mod node_get_storage_health;
+mod node_get_volume_health;
 mod node_get_volume_stats;
 mod node_publish_volume;
 mod node_stage_volume;
@@ -84,6 +89,7 @@ pub struct Driver {
     locks: Locks,
     capacity: capacity::Ledger,
     usage: usage::Cache,
+    health: health::Known,
     attachments: attachments::Admission,
     copies: progress::Copies,
     inline: inline::Gone,
@@ -106,6 +112,7 @@ impl Driver {
             locks: Locks::default(),
             capacity: capacity::Ledger::default(),
             usage: usage::Cache::default(),
+            health: health::Known::default(),
             attachments: attachments::Admission::default(),
             copies: progress::Copies::default(),
             inline: inline::Gone::default(),

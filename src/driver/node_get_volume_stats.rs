@@ -37,7 +37,8 @@ impl Driver {
             Content::Directory => self.usage.get_or(&volume.id, measure)?,
             Content::Filesystem { .. } | Content::Block => measure()?,
         };
-        Ok(rows(stats))
+        let (bytes, inodes) = rows(stats);
+        Ok(VolumeStats { bytes, inodes, troubles: self.known_troubles(&volume.id) })
     }
 
     /// The volume's mounts are asked for at a path by NodeExpandVolume as well.
@@ -47,24 +48,23 @@ impl Driver {
     }
 }
 
-fn rows(stats: Stats) -> VolumeStats {
+/// Bytes and inodes.
+fn rows(stats: Stats) -> (Option<StatsRow>, Option<StatsRow>) {
     match stats {
-        Stats::Device(total) => {
-            VolumeStats { bytes: Some(StatsRow { total, used: 0, available: 0 }), inodes: None }
-        }
-        Stats::Filesystem(space) => VolumeStats {
-            bytes: Some(StatsRow { total: space.total, used: space.used, available: space.available }),
-            inodes: inodes(space.inodes, space.inodes.saturating_sub(space.inodes_free), space.inodes_free),
-        },
-        Stats::Directory(usage, space) => VolumeStats {
+        Stats::Device(total) => (Some(StatsRow { total, used: 0, available: 0 }), None),
+        Stats::Filesystem(space) => (
+            Some(StatsRow { total: space.total, used: space.used, available: space.available }),
+            inodes(space.inodes, space.inodes.saturating_sub(space.inodes_free), space.inodes_free),
+        ),
+        Stats::Directory(usage, space) => (
             // Shared with others: what the volume could have is what it takes and what is free.
-            bytes: Some(StatsRow {
+            Some(StatsRow {
                 total: usage.bytes + space.available,
                 used: usage.bytes,
                 available: space.available,
             }),
-            inodes: inodes(usage.inodes + space.inodes_free, usage.inodes, space.inodes_free),
-        },
+            inodes(usage.inodes + space.inodes_free, usage.inodes, space.inodes_free),
+        ),
     }
 }
 

@@ -43,6 +43,11 @@ fn objects(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
         }),
     )?;
     page.gauges(
+        "hostloop_volumes_unhealthy",
+        "Volumes that were not as they should be when they were examined last, by how bad that is.",
+        figures.unhealthy.iter().map(|(severity, count)| ([("severity", severity.as_str())], *count as f64)),
+    )?;
+    page.gauges(
         "hostloop_snapshots",
         "Snapshots by phase, members of groups included.",
         figures.snapshots.iter().map(|(phase, count)| ([("phase", phase.as_str())], *count as f64)),

@@ -13,6 +13,7 @@ mod rpc;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
@@ -30,6 +31,9 @@ use rpc::Rpcs;
 /// Says whether callers are served, and if not why; what Probe would say. Never waits, and touches no disk.
 pub type Health = Arc<dyn Fn() -> Result<(), &'static str> + Send + Sync>;
 
+/// When the certificate that peers are shown ends. Never waits, and touches no disk.
+pub type Expiry = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
 /// Everything that can be measured of this process.
 pub struct Metrics {
     registry: Registry,
@@ -39,12 +43,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a process that is as healthy as `health` says, and has a driver unless it holds no data. `methods`
-    /// are the RPCs that are told apart.
-    pub fn new(health: Health, driver: Option<Arc<Driver>>, methods: &'static [&'static str]) -> Self {
+    /// Metrics of a process that is as healthy as `health` says, and has a driver unless it holds no data, and a
+    /// certificate unless it has no peers. `methods` are the RPCs that are told apart.
+    pub fn new(
+        health: Health,
+        driver: Option<Arc<Driver>>,
+        certificate: Option<Expiry>,
+        methods: &'static [&'static str],
+    ) -> Self {
         let mut registry = Registry::default();
         let rpcs = Rpcs::register(&mut registry, methods);
-        registry.register_collector(Box::new(ProcessCollector::new(Arc::clone(&health))));
+        registry.register_collector(Box::new(ProcessCollector::new(Arc::clone(&health), certificate)));
         let pools = driver.map(|driver| {
             let pools = Arc::new(Pools::new(Arc::clone(&driver)));
             registry.register_collector(Box::new(DriverCollector(driver)));

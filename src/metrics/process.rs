@@ -6,20 +6,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::Health;
 use super::page::Page;
+use super::{Expiry, Health};
 use crate::os::linux::own_process;
 
 /// Asks at each scrape.
 pub(super) struct ProcessCollector {
     health: Health,
+    certificate: Option<Expiry>,
     started: SystemTime,
 }
 
 impl ProcessCollector {
     /// The process that starts now.
-    pub(super) fn new(health: Health) -> Self {
-        ProcessCollector { health, started: SystemTime::now() }
+    pub(super) fn new(health: Health, certificate: Option<Expiry>) -> Self {
+        ProcessCollector { health, certificate, started: SystemTime::now() }
     }
 }
 
@@ -49,6 +50,13 @@ impl Collector for ProcessCollector {
             "When the process began, in seconds since the epoch.",
             seconds(self.started),
         )?;
+        if let Some(expiry) = &self.certificate {
+            page.gauge(
+                "hostloop_certificate_expiry_timestamp_seconds",
+                "When the certificate that peers are shown ends, in seconds since the epoch.",
+                seconds(expiry()),
+            )?;
+        }
         // Without procfs the rest is still worth having.
         let Ok(process) = own_process() else { return Ok(()) };
         page.counter("process_cpu_seconds", "Processor time of the process.", process.cpu.as_secs_f64())?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::health::Trouble;
 use super::{GroupSnapshot, Snapshot, Volume};
 
 /// CSI ValidateVolumeCapabilities: whether the volume can be used as asked.
@@ -13,11 +14,38 @@ pub struct Validation {
     pub message: String,
 }
 
+/// A volume, and what is known to be wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    /// Nothing for one that is healthy.
+    pub troubles: Arc<[Trouble]>,
+}
+
+/// CSI `VolumeHealth`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeHealth {
+    /// The volume, as its caller names it.
+    pub volume_id: String,
+    /// Each pair of severity and reason once; nothing for a volume that is healthy.
+    pub troubles: Arc<[Trouble]>,
+}
+
+/// CSI ControllerListVolumeHealth: one page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthPage {
+    /// The volumes on it that are not healthy.
+    pub volumes: Vec<VolumeHealth>,
+    /// The token of the page after it; `None` on the last one.
+    pub next_token: Option<String>,
+}
+
 /// CSI ListVolumes: one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage {
     /// The volumes on it.
-    pub volumes: Vec<Arc<Volume>>,
+    pub volumes: Vec<VolumeStatus>,
     /// The token of the page after it; `None` on the last one.
     pub next_token: Option<String>,
 }
@@ -70,12 +98,14 @@ pub struct Expanded {
 }
 
 /// CSI NodeGetVolumeStats; `None` for a unit of which nothing is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStats {
     /// In bytes.
     pub bytes: Option<StatsRow>,
     /// In inodes.
     pub inodes: Option<StatsRow>,
+    /// What is known to be wrong with the volume.
+    pub troubles: Arc<[Trouble]>,
 }
 
 /// CSI `VolumeUsage`; of a raw device only the total is known, the rest is 0.

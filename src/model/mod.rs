@@ -3,6 +3,7 @@
 mod access;
 pub mod answer;
 mod fs_type;
+pub mod health;
 mod id;
 mod mount_flags;
 mod parameters;

@@ -256,6 +256,17 @@ pub struct NodeGetVolumeStats {
     pub volume_path: PathBuf,
 }
 
+/// CSI NodeGetVolumeHealth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeGetVolumeHealth {
+    /// The volume.
+    pub volume_id: String,
+    /// Where it is published, or should be.
+    pub publish_path: Option<PathBuf>,
+    /// Where it is staged, or should be.
+    pub staging_path: Option<PathBuf>,
+}
+
 /// CSI NodeExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeExpandVolume {

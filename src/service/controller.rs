@@ -1,4 +1,4 @@
-//! CSI Controller. What is not here (health of volumes) is not announced and UNIMPLEMENTED.
+//! CSI Controller.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::wire::{csi, decode, encode};
 use csi::controller_service_capability::rpc::Type as Rpc;
 
 /// Announced always.
-const RPCS: [Rpc; 11] = [
+#[allow(deprecated, reason = "CSI 1.12 has conditions: docs/decisions/0010")]
+const RPCS: [Rpc; 14] = [
     Rpc::CreateDeleteVolume,
     Rpc::ListVolumes,
     Rpc::GetCapacity,
@@ -25,6 +26,9 @@ const RPCS: [Rpc; 11] = [
     Rpc::SingleNodeMultiWriter,
     Rpc::ModifyVolume,
     Rpc::GetSnapshot,
+    Rpc::VolumeCondition,
+    Rpc::GetVolumeHealth,
+    Rpc::ListVolumeHealth,
 ];
 /// Announced where attaching is switched on.
 const ATTACH_RPCS: [Rpc; 3] =
@@ -138,6 +142,24 @@ impl csi::controller_server::Controller for ControllerService {
         Ok(Response::new(encode::controller_get_volume(&volume, self.node_id())))
     }
 
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Reply<csi::ControllerGetVolumeHealthResponse> {
+        let volume_id = decode::controller_get_volume_health(observe(request))?;
+        let health = run(&self.driver, move |driver| driver.controller_get_volume_health(&volume_id)).await?;
+        Ok(Response::new(encode::controller_get_volume_health(&health)))
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Reply<csi::ControllerListVolumeHealthResponse> {
+        let request = decode::controller_list_volume_health(observe(request))?;
+        let page = run(&self.driver, |driver| driver.controller_list_volume_health(request)).await?;
+        Ok(Response::new(encode::controller_list_volume_health(&page)))
+    }
+
     async fn get_capacity(
         &self,
         request: Request<csi::GetCapacityRequest>,
@@ -223,7 +245,7 @@ mod tests {
             };
             answer.capabilities.iter().map(rpc).collect()
         };
-        assert_eq!(numbers(false), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15]);
-        assert_eq!(numbers(true), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15, 2, 8, 10]);
+        assert_eq!(numbers(false), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15, 11, 16, 17]);
+        assert_eq!(numbers(true), [1, 3, 4, 5, 6, 7, 9, 12, 13, 14, 15, 11, 16, 17, 2, 8, 10]);
     }
 }

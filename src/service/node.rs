@@ -1,4 +1,4 @@
-//! CSI Node. What is not here (health) is not announced and UNIMPLEMENTED.
+//! CSI Node.
 
 use std::sync::Arc;
 
@@ -10,8 +10,16 @@ use crate::driver::Driver;
 use crate::wire::{csi, decode, encode};
 use csi::node_service_capability::rpc::Type as Rpc;
 
-const RPCS: [Rpc; 4] =
-    [Rpc::StageUnstageVolume, Rpc::GetVolumeStats, Rpc::ExpandVolume, Rpc::SingleNodeMultiWriter];
+#[allow(deprecated, reason = "CSI 1.12 has conditions: docs/decisions/0010")]
+const RPCS: [Rpc; 7] = [
+    Rpc::StageUnstageVolume,
+    Rpc::GetVolumeStats,
+    Rpc::ExpandVolume,
+    Rpc::SingleNodeMultiWriter,
+    Rpc::VolumeCondition,
+    Rpc::GetVolumeHealth,
+    Rpc::GetStorageHealth,
+];
 
 /// Serves CSI Node.
 pub struct NodeService {
@@ -70,6 +78,24 @@ impl csi::node_server::Node for NodeService {
         let request = decode::node_get_volume_stats(observe(request))?;
         let stats = run(&self.driver, |driver| driver.node_get_volume_stats(request)).await?;
         Ok(Response::new(encode::node_get_volume_stats(&stats)))
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<csi::NodeGetVolumeHealthRequest>,
+    ) -> Reply<csi::NodeGetVolumeHealthResponse> {
+        let request = decode::node_get_volume_health(observe(request))?;
+        let health = run(&self.driver, |driver| driver.node_get_volume_health(request)).await?;
+        Ok(Response::new(encode::node_get_volume_health(&health)))
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        request: Request<csi::NodeGetStorageHealthRequest>,
+    ) -> Reply<csi::NodeGetStorageHealthResponse> {
+        decode::node_get_storage_health(observe(request))?;
+        let troubles = run(&self.driver, Driver::node_get_storage_health).await?;
+        Ok(Response::new(encode::node_get_storage_health(&troubles)))
     }
 
     async fn node_expand_volume(

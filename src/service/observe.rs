@@ -85,6 +85,8 @@ observed! {
     ValidateVolumeCapabilitiesRequest { "volume.id" = volume_id }
     ListVolumesRequest {}
     ControllerGetVolumeRequest { "volume.id" = volume_id }
+    ControllerGetVolumeHealthRequest { "volume.id" = volume_id }
+    ControllerListVolumeHealthRequest {}
     GetCapacityRequest {}
     ControllerExpandVolumeRequest { "volume.id" = volume_id }
     ControllerModifyVolumeRequest { "volume.id" = volume_id }
@@ -102,6 +104,8 @@ observed! {
     NodePublishVolumeRequest { "volume.id" = volume_id, "path" = target_path }
     NodeUnpublishVolumeRequest { "volume.id" = volume_id, "path" = target_path }
     NodeGetVolumeStatsRequest { "volume.id" = volume_id, "path" = volume_path }
+    NodeGetVolumeHealthRequest { "volume.id" = volume_id, "path" = volume_publish_path }
+    NodeGetStorageHealthRequest {}
     NodeExpandVolumeRequest { "volume.id" = volume_id, "path" = volume_path }
 }
 

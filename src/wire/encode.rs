@@ -1,7 +1,12 @@
 //! Model to proto: the answers.
 
+mod health;
 mod snapshot;
 
+pub use health::{
+    controller_get_volume_health, controller_list_volume_health, node_get_storage_health,
+    node_get_volume_health,
+};
 pub use snapshot::{
     create_snapshot, create_volume_group_snapshot, get_metadata_allocated, get_metadata_delta, get_snapshot,
     get_volume_group_snapshot, group_controller_capabilities, list_snapshots,
@@ -9,7 +14,9 @@ pub use snapshot::{
 
 use std::collections::HashMap;
 
-use crate::model::answer::{Capacity, Expanded, ListPage, StatsRow, Validation, VolumeStats};
+use crate::model::answer::{
+    Capacity, Expanded, ListPage, StatsRow, Validation, VolumeStats, VolumeStatus as Found,
+};
 use crate::model::{Settings, Volume, VolumeSource};
 use crate::wire::csi;
 use csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -76,22 +83,30 @@ pub fn validate_volume_capabilities(
 /// CSI ListVolumes' answer.
 pub fn list_volumes(page: &ListPage, node_id: &str) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
-    let entry = |listed: &Volume| Entry {
-        volume: Some(volume(listed, node_id)),
-        status: Some(VolumeStatus { published_node_ids: published_node_ids(listed), ..Default::default() }),
+    #[allow(deprecated, reason = "CSI 1.12 has conditions")]
+    let entry = |listed: &Found| Entry {
+        volume: Some(volume(&listed.volume, node_id)),
+        status: Some(VolumeStatus {
+            published_node_ids: published_node_ids(&listed.volume),
+            volume_condition: Some(health::condition(&listed.troubles)),
+        }),
     };
     csi::ListVolumesResponse {
-        entries: page.volumes.iter().map(|volume| entry(volume)).collect(),
+        entries: page.volumes.iter().map(entry).collect(),
         next_token: page.next_token.clone().unwrap_or_default(),
     }
 }
 
 /// CSI ControllerGetVolume's answer.
-pub fn controller_get_volume(found: &Volume, node_id: &str) -> csi::ControllerGetVolumeResponse {
+#[allow(deprecated, reason = "CSI 1.12 has conditions")]
+pub fn controller_get_volume(found: &Found, node_id: &str) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
     csi::ControllerGetVolumeResponse {
-        volume: Some(volume(found, node_id)),
-        status: Some(VolumeStatus { published_node_ids: published_node_ids(found), ..Default::default() }),
+        volume: Some(volume(&found.volume, node_id)),
+        status: Some(VolumeStatus {
+            published_node_ids: published_node_ids(&found.volume),
+            volume_condition: Some(health::condition(&found.troubles)),
+        }),
     }
 }
 
@@ -122,6 +137,7 @@ pub fn node_expand_volume(capacity_bytes: u64) -> csi::NodeExpandVolumeResponse 
 }
 
 /// CSI NodeGetVolumeStats' answer; a unit of which nothing is known is left out.
+#[allow(deprecated, reason = "CSI 1.12 has conditions")]
 pub fn node_get_volume_stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResponse {
     let usage = |unit: Unit, row: StatsRow| csi::VolumeUsage {
         available: bytes(row.available),
@@ -132,7 +148,7 @@ pub fn node_get_volume_stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResp
     let rows = [(Unit::Bytes, stats.bytes), (Unit::Inodes, stats.inodes)];
     csi::NodeGetVolumeStatsResponse {
         usage: rows.into_iter().filter_map(|(unit, row)| Some(usage(unit, row?))).collect(),
-        ..Default::default()
+        volume_condition: Some(health::condition(&stats.troubles)),
     }
 }
 

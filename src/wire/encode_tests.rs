@@ -36,10 +36,11 @@ fn a_volume_is_the_same_in_every_answer() {
         }],
     };
     assert_eq!(create_volume(&sample, "node-a").volume, Some(want.clone()));
+    let sample = Found { volume: Arc::new(sample), troubles: Arc::default() };
     let got = controller_get_volume(&sample, "node-a");
     assert_eq!(got.volume, Some(want.clone()));
     assert_eq!(got.status.expect("status").published_node_ids, ["node-a"]);
-    let page = ListPage { volumes: vec![Arc::new(sample)], next_token: Some("next".to_owned()) };
+    let page = ListPage { volumes: vec![sample], next_token: Some("next".to_owned()) };
     let listed = list_volumes(&page, "node-a");
     assert_eq!(listed.next_token, "next");
     assert_eq!(listed.entries[0].volume, Some(want));
@@ -59,7 +60,11 @@ fn counts_never_become_negative() {
 fn usage_has_a_row_for_each_known_unit() {
     let total = StatsRow { total: 9, used: 0, available: 0 };
     let units = |bytes, inodes| -> Vec<i32> {
-        node_get_volume_stats(&VolumeStats { bytes, inodes }).usage.iter().map(|row| row.unit).collect()
+        node_get_volume_stats(&VolumeStats { bytes, inodes, troubles: Arc::default() })
+            .usage
+            .iter()
+            .map(|row| row.unit)
+            .collect()
     };
     assert_eq!(units(Some(total), Some(total)), [1, 2]);
     assert_eq!(units(Some(total), None), [1]);

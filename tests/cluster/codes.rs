@@ -134,7 +134,7 @@ async fn it_announces_what_the_nodes_do() {
         .await
         .unwrap()
         .into_inner();
-    assert_eq!(capabilities.capabilities.len(), 14);
+    assert_eq!(capabilities.capabilities.len(), 17);
     let services = cluster
         .controller
         .identity

@@ -23,6 +23,7 @@ mod discovery;
 mod down;
 mod forget;
 mod groups;
+mod health;
 mod lists;
 mod log;
 mod lost_answers;

@@ -341,11 +341,13 @@ async fn renewed_certificates_are_used_without_a_restart() {
     pki.ca.issue(&node(Some("intruder")), minutes(-5, 60)).unwrap().write(&dir).unwrap();
     eventually("the intruder is noticed", || async { lines.text().contains("\"intruder\"") }).await;
     assert_eq!(server.identity(), first);
+    let ended = server.expires();
 
     // Another CA's, by the switch of a link, as kubelet exchanges a Secret.
     next.ca.issue(&second, minutes(-5, 60)).unwrap().write(&dir).unwrap();
     assert_ne!(fs::read_link(dir.join("..data")).unwrap(), data);
     eventually("the new certificate is used", || async { server.identity() == second }).await;
+    assert!(server.expires() < ended, "the new one is for minutes only");
     let (near_new, far_new) = handshake(&new_client, &server, "second").await;
     assert!(near_new.is_ok() && far_new.is_ok());
     let (_, far_old) = handshake(&old_client, &server, "second").await;

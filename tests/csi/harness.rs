@@ -128,6 +128,14 @@ impl Server {
         settings: &Settings,
         operation: OperationConfig,
     ) -> Result<Server, StartError> {
+        Self::try_start_as(os, Role::All(settings.clone()), operation)
+    }
+
+    /// The same in another role.
+    ///
+    /// # Errors
+    /// Why it does not serve.
+    pub fn try_start_as(os: Os, role: Role, operation: OperationConfig) -> Result<Server, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = new_socket();
         let server = ServerConfig {
@@ -136,7 +144,7 @@ impl Server {
             shutdown_timeout: Duration::from_secs(10),
         };
         let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-        let config = Config { role: Role::All(settings.clone()), server, operation, logging };
+        let config = Config { role, server, operation, logging };
         let (trigger, shutdown) = Shutdown::new();
         let mut serving = runtime.spawn(app::run(config, move || os, shutdown));
         match runtime.block_on(reach(&socket, &mut serving)) {
@@ -264,6 +272,8 @@ calls! {
         get_capacity: GetCapacityRequest => GetCapacityResponse,
         controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
         controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse,
+        controller_list_volume_health:
+            ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse,
         controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse,
         controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse,
         create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse,

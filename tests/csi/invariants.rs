@@ -74,6 +74,8 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
             _ => broken.push(format!("{id} has no image and no directory")),
         }
     }
+    let sick = server.controller_list_volume_health(Default::default()).expect("ControllerListVolumeHealth");
+    broken.extend(sick.entries.iter().map(|volume| format!("not healthy: {volume:?}")));
     let (recorded, mut images) = (recorded(kernel), BTreeMap::new());
     for place in PLACES {
         for path in kernel.tree(place) {

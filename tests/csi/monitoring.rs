@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use hostloop::cluster::identity::PeerRole;
 use serde_json::Value;
 
+use crate::expiry::Certified;
 use crate::harness::{machine, settings};
 use crate::requests::*;
 use crate::scrape::*;
@@ -15,12 +17,12 @@ const OURS: [&str; 2] = ["hostloop_", "process_"];
 /// Labels that Prometheus adds to each target.
 const OF_THE_TARGET: [&str; 5] = ["job", "instance", "namespace", "pod", "node"];
 /// Labels whose values are all shown from the start, so that another one is a typing error.
-const CLOSED: [&str; 5] = ["kind", "phase", "backend", "to", "le"];
+const CLOSED: [&str; 6] = ["kind", "phase", "backend", "severity", "to", "le"];
 
 /// Labels by name of the metric, with the values that were seen.
 type Shown = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Everything that a driver with a volume and copies of it shows.
+/// Everything that a driver with a volume and copies of it shows, and what a node of a cluster has besides.
 fn shown() -> Shown {
     let (kernel, address) = (machine(), address());
     let server = watched(kernel.os(), &settings(), address);
@@ -28,8 +30,9 @@ fn shown() -> Shown {
     let id = server.create_volume(ext4.create("a")).unwrap().volume.unwrap().volume_id;
     server.node_stage_volume(stage(&id, ext4.capability())).unwrap();
     server.create_snapshot(snapshot("s", &id)).unwrap();
-    let samples = scrape(&server, address);
+    let mut samples = scrape(&server, address);
     server.stop();
+    samples.0.extend(Certified::new(PeerRole::Node).serve(|server, address| scrape(server, address).0));
     let mut shown = Shown::new();
     for key in samples.0.keys() {
         let (name, labels) = key.split_once('{').unwrap_or((key, "}"));

@@ -26,6 +26,7 @@ mod flags;
 mod foreign;
 mod freeze;
 mod groups;
+mod health;
 mod held;
 mod inline;
 mod kill;

@@ -119,6 +119,25 @@ impl csi::controller_server::Controller for Router {
         self.to_owner(Named::volume(&id), &envelope, request).await
     }
 
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Reply<csi::ControllerGetVolumeHealthResponse> {
+        let envelope = Envelope::of(&request);
+        let request = observe(request);
+        let id = decode::controller_get_volume_health(request.clone())?;
+        self.to_owner(Named::volume(&id), &envelope, request).await
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Reply<csi::ControllerListVolumeHealthResponse> {
+        let envelope = Envelope::of(&request);
+        let wanted = decode::controller_list_volume_health(observe(request))?;
+        self.health(&envelope, wanted).await.map(Response::new)
+    }
+
     async fn get_capacity(
         &self,
         request: Request<csi::GetCapacityRequest>,

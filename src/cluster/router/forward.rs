@@ -65,6 +65,10 @@ forward! {
             validate_volume_capabilities -> csi::ValidateVolumeCapabilitiesResponse,
         ListVolumesRequest => list_volumes -> csi::ListVolumesResponse,
         ControllerGetVolumeRequest => controller_get_volume -> csi::ControllerGetVolumeResponse,
+        ControllerGetVolumeHealthRequest =>
+            controller_get_volume_health -> csi::ControllerGetVolumeHealthResponse,
+        ControllerListVolumeHealthRequest =>
+            controller_list_volume_health -> csi::ControllerListVolumeHealthResponse,
         GetCapacityRequest => get_capacity -> csi::GetCapacityResponse,
         ControllerExpandVolumeRequest => controller_expand_volume -> csi::ControllerExpandVolumeResponse,
         ControllerModifyVolumeRequest => controller_modify_volume -> csi::ControllerModifyVolumeResponse,

@@ -1,4 +1,4 @@
-//! CSI ListVolumes and ListSnapshots: one list over all nodes, in the order of the ids, which begin with the nodes'
+//! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the ids, which begin with the nodes'
 //! keys. A token is that of a node: it holds the last id of its page, and so says with which node to go on. Nodes
 //! and volumes may come and go between pages, and none that stays is missed or seen twice.
 
@@ -53,6 +53,23 @@ impl Listing for csi::ListVolumesRequest {
     }
 }
 
+impl Listing for csi::ControllerListVolumeHealthRequest {
+    type Entry = csi::VolumeHealth;
+    type Id = VolumeId;
+
+    fn page(max_entries: i32, starting_token: String) -> Self {
+        csi::ControllerListVolumeHealthRequest { max_entries, starting_token, ..Default::default() }
+    }
+
+    fn open(page: csi::ControllerListVolumeHealthResponse) -> (Vec<Self::Entry>, String) {
+        (page.entries, page.next_token)
+    }
+
+    fn id(entry: &Self::Entry) -> &str {
+        &entry.volume_id
+    }
+}
+
 impl Listing for csi::ListSnapshotsRequest {
     type Entry = csi::list_snapshots_response::Entry;
     type Id = SnapshotId;
@@ -84,6 +101,22 @@ impl Router {
         let (entries, next_token) =
             self.list::<csi::ListVolumesRequest>(envelope, max_entries, starting_token).await?;
         Ok(csi::ListVolumesResponse { entries, next_token })
+    }
+
+    /// Lists the volumes of all nodes that are not healthy.
+    ///
+    /// # Errors
+    /// As [`Router::volumes`]: without an answer nobody knows whether the volumes of a node are healthy.
+    pub(super) async fn health(
+        &self,
+        envelope: &Envelope,
+        wanted: ListVolumes,
+    ) -> Result<csi::ControllerListVolumeHealthResponse, Status> {
+        let ListVolumes { max_entries, starting_token } = wanted;
+        let (entries, next_token) = self
+            .list::<csi::ControllerListVolumeHealthRequest>(envelope, max_entries, starting_token)
+            .await?;
+        Ok(csi::ControllerListVolumeHealthResponse { entries, next_token })
     }
 
     /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name.

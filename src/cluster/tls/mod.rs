@@ -17,7 +17,7 @@ mod watch;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use time::OffsetDateTime;
@@ -67,6 +67,11 @@ impl Tls {
     /// Who this process is by the certificate in use. A node that has one with a node id must have that id.
     pub fn identity(&self) -> PeerIdentity {
         self.current().identity.clone()
+    }
+
+    /// The last moment of the certificate in use (RFC 5280, notAfter).
+    pub fn expires(&self) -> SystemTime {
+        self.current().validity.until.into()
     }
 
     /// Takes renewed files over up to `shutdown`: new connections use them, those that stand go on. Where they are

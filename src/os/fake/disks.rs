@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::content::BLOCK;
 use super::resolve::Last;
 use super::seam::Effect;
-use super::tree::{Backing, Node, NodeRef};
+use super::tree::{Backing, FsId, Node, NodeRef};
 use super::tree_stream::{Walk, Writer};
 use super::world::{Place, World};
 use super::{Outcome, Process};
@@ -24,6 +24,7 @@ impl World {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             other => other?,
         };
+        self.answering(place.node.fs)?;
         let (kind, size, allocated, rdev) = match &self.inode(place.node).node {
             Node::File { now, .. } => (FileKind::File, now.size(), now.allocated_bytes(), 0),
             Node::Directory { .. } => (FileKind::Directory, BLOCK, BLOCK, 0),
@@ -32,6 +33,11 @@ impl World {
             Node::Device { rdev, block: false } => (FileKind::Other, 0, 0, *rdev),
         };
         Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev }))
+    }
+
+    /// EIO of a filesystem that a test has made fail.
+    fn answering(&self, fs: FsId) -> Outcome<()> {
+        if self.failed.contains(&fs) { Err(Errno::EIO) } else { Ok(()) }
     }
 
     pub(super) fn list(&self, directory: &Path) -> Outcome<Vec<String>> {
@@ -60,6 +66,7 @@ impl World {
 
     fn space(&self, path: &Path) -> Outcome<Space> {
         let fs = self.walk(path, Last::Follow)?.node.fs;
+        self.answering(fs)?;
         let (total, available) = self.room(fs);
         let filesystem = &self.filesystems[fs];
         let inodes = if filesystem.fs_type == "btrfs" { 0 } else { total / 16384 };

@@ -70,6 +70,33 @@ impl FakeKernel {
         world.set_space(disk, total, free);
     }
 
+    /// Whether the filesystem that holds `path` answers a look at its files with EIO, as a disk does that fails, and as
+    /// xfs and btrfs do after an error that they cannot get over.
+    ///
+    /// # Panics
+    /// Where nothing is there: the test is wrong.
+    pub fn set_failed(&self, path: impl AsRef<Path>, failed: bool) {
+        let mut world = self.lock();
+        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path").node.fs;
+        if failed {
+            world.failed.insert(fs)
+        } else {
+            world.failed.remove(&fs)
+        };
+    }
+
+    /// Makes the filesystem that holds `path` read-only, or writable again, as the kernel does after an error: its
+    /// mounts are what they were.
+    ///
+    /// # Panics
+    /// Where nothing is there: the test is wrong.
+    pub fn set_superblock_read_only(&self, path: impl AsRef<Path>, read_only: bool) {
+        let mut world = self.lock();
+        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path").node.fs;
+        let mounts = world.mounts.values_mut().filter(|mount| mount.root.fs == fs);
+        mounts.for_each(|mount| mount.superblock_read_only = read_only);
+    }
+
     /// Damages the filesystem in an image, so that a check finds it.
     ///
     /// # Errors

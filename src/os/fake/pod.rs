@@ -254,6 +254,13 @@ impl FakeKernel {
         self.lock().mounts.values_mut().for_each(|mount| mount.shared = shared);
     }
 
+    /// The same for the mounts at one target.
+    pub fn set_shared_at(&self, target: impl AsRef<Path>, shared: bool) {
+        let mut world = self.lock();
+        let there = world.mounts.values_mut().filter(|mount| mount.target == target.as_ref());
+        there.for_each(|mount| mount.shared = shared);
+    }
+
     /// Takes the tools of a filesystem away, or brings them back.
     pub fn set_tools(&self, fs_type: FsType, present: bool) {
         let mut world = self.lock();

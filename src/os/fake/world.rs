@@ -64,6 +64,8 @@ pub(super) struct World {
     pub(super) formats: Vec<(FileId, FsType)>,
     pub(super) make_options: Vec<MakeOptions>,
     pub(super) missing_tools: BTreeSet<FsType>,
+    /// Filesystems that answer everything with EIO.
+    pub(super) failed: BTreeSet<FsId>,
     pub(super) attached: u64,
     pub(super) hazards: Vec<String>,
     pub(super) direct_io: Option<u32>,
@@ -89,6 +91,7 @@ impl World {
             formats: Vec::new(),
             make_options: Vec::new(),
             missing_tools: BTreeSet::new(),
+            failed: BTreeSet::new(),
             attached: 0,
             hazards: Vec::new(),
             direct_io: Some(512),

@@ -54,7 +54,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         source,
         read_only: has(options, "ro"),
         flags: VfsFlag::ALL.into_iter().filter(|flag| has(options, flag.as_str())).collect(),
-        superblock_read_only: has(superblock, "ro"),
+        // Since Linux 6.15 ext4 says the latter after an error, and not the former.
+        superblock_read_only: has(superblock, "ro") || has(superblock, "emergency_ro"),
         shared,
     })
 }
@@ -128,6 +129,8 @@ mod tests {
         let entry = one("1 2 7:0 / /x rw,relatime master:1 propagate_from:2 unbindable - ext4 /dev/loop0 ro");
         assert!(!entry.read_only && entry.superblock_read_only && !entry.shared);
         assert_eq!(entry.flags, [VfsFlag::RelAtime]);
+        let entry = one("1 2 7:0 / /x rw - ext4 /dev/loop0 rw,emergency_ro");
+        assert!(!entry.read_only && entry.superblock_read_only);
     }
 
     #[test]

@@ -133,6 +133,27 @@ pub fn controller_get_volume(request: csi::ControllerGetVolumeRequest) -> Result
     fields::volume_id(request.volume_id)
 }
 
+/// CSI ControllerGetVolumeHealth: the volume's id.
+///
+/// # Errors
+/// `Invalid`.
+pub fn controller_get_volume_health(request: csi::ControllerGetVolumeHealthRequest) -> Result<String> {
+    check_secrets(&request.secrets)?;
+    fields::volume_id(request.volume_id)
+}
+
+/// CSI ControllerListVolumeHealth: which page is wanted.
+///
+/// # Errors
+/// `Invalid`.
+pub fn controller_list_volume_health(request: csi::ControllerListVolumeHealthRequest) -> Result<ListVolumes> {
+    check_secrets(&request.secrets)?;
+    Ok(ListVolumes {
+        max_entries: fields::limit("max_entries", request.max_entries)?,
+        starting_token: fields::optional("starting_token", request.starting_token)?,
+    })
+}
+
 /// CSI GetCapacity.
 ///
 /// # Errors

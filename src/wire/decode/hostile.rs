@@ -133,6 +133,24 @@ proptest! {
     }
 
     #[test]
+    fn health_survives(
+        volume_id in text(), publish in text(), staging in text(), secrets in secrets(), max_entries in any::<i32>(),
+    ) {
+        let get = controller_get_volume_health(csi::ControllerGetVolumeHealthRequest {
+            volume_id: volume_id.clone(), secrets: secrets.clone(),
+        });
+        let list = controller_list_volume_health(csi::ControllerListVolumeHealthRequest {
+            max_entries, starting_token: publish.clone(), secrets: secrets.clone(),
+        });
+        let node = node_get_volume_health(csi::NodeGetVolumeHealthRequest {
+            volume_id, volume_publish_path: publish, staging_target_path: staging,
+        });
+        let storage = node_get_storage_health(csi::NodeGetStorageHealthRequest { secrets });
+        let shown = format!("{get:?}{list:?}{node:?}{storage:?}");
+        prop_assert!(!shown.contains("SECRET"), "{}", shown);
+    }
+
+    #[test]
     fn paths_are_plain(target_path in "/?(\\.{0,3}[a/\0]{0,2}){0,6}") {
         let volume_id = "v".to_owned();
         if let Ok(request) = node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path }) {

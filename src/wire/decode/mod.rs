@@ -23,13 +23,14 @@ mod hostile;
 mod samples;
 
 pub use controller::{
-    controller_expand_volume, controller_get_volume, controller_modify_volume, controller_publish_volume,
+    controller_expand_volume, controller_get_volume, controller_get_volume_health,
+    controller_list_volume_health, controller_modify_volume, controller_publish_volume,
     controller_unpublish_volume, create_volume, delete_volume, get_capacity, list_volumes,
     validate_volume_capabilities,
 };
 pub use node::{
-    node_expand_volume, node_get_volume_stats, node_publish_volume, node_stage_volume, node_unpublish_volume,
-    node_unstage_volume,
+    node_expand_volume, node_get_storage_health, node_get_volume_health, node_get_volume_stats,
+    node_publish_volume, node_stage_volume, node_unpublish_volume, node_unstage_volume,
 };
 pub use snapshot::{
     create_snapshot, create_volume_group_snapshot, delete_snapshot, delete_volume_group_snapshot,

@@ -4,8 +4,8 @@ use super::fields::{self, check_map, check_secrets};
 use super::{capability, inline, parameters};
 use crate::error::{Error, Result};
 use crate::model::request::{
-    NodeExpandVolume, NodeGetVolumeStats, NodePublishVolume, NodeStageVolume, NodeUnpublishVolume,
-    NodeUnstageVolume,
+    NodeExpandVolume, NodeGetVolumeHealth, NodeGetVolumeStats, NodePublishVolume, NodeStageVolume,
+    NodeUnpublishVolume, NodeUnstageVolume,
 };
 use crate::wire::csi;
 
@@ -76,6 +76,26 @@ pub fn node_get_volume_stats(request: csi::NodeGetVolumeStatsRequest) -> Result<
         volume_id: fields::volume_id(request.volume_id)?,
         volume_path: fields::volume_path(&request.volume_path)?,
     })
+}
+
+/// CSI NodeGetVolumeHealth.
+///
+/// # Errors
+/// `Invalid`.
+pub fn node_get_volume_health(request: csi::NodeGetVolumeHealthRequest) -> Result<NodeGetVolumeHealth> {
+    Ok(NodeGetVolumeHealth {
+        volume_id: fields::volume_id(request.volume_id)?,
+        publish_path: fields::optional_path("volume_publish_path", &request.volume_publish_path)?,
+        staging_path: fields::optional_path("staging_target_path", &request.staging_target_path)?,
+    })
+}
+
+/// CSI NodeGetStorageHealth, of which only the secrets can be wrong.
+///
+/// # Errors
+/// `Invalid`.
+pub fn node_get_storage_health(request: csi::NodeGetStorageHealthRequest) -> Result<()> {
+    check_secrets(&request.secrets)
 }
 
 /// CSI NodeExpandVolume.

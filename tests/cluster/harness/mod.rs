@@ -103,7 +103,12 @@ impl Controller {
         };
         let (trigger, shutdown) = Shutdown::new();
         let peers = Directory(directory.0.clone());
-        let outside = Outside { server: server(&dir), operation: OperationConfig::default(), shutdown };
+        let outside = Outside {
+            server: server(&dir),
+            operation: OperationConfig::default(),
+            shutdown,
+            certificate: None,
+        };
         let connect = Box::new(net.clone());
         let serving = tokio::spawn(async move {
             let ended = app::run_controller(settings, outside, &peers, connect).await;

@@ -100,7 +100,12 @@ impl Node {
         let serve_peers = move |routes: Routes, stop: Stop, _: Option<Arc<dyn Observer>>| {
             serve(accepted, routes, stop, own, cable, place)
         };
-        let outside = Outside { server: server(&dir), operation: OperationConfig::default(), shutdown };
+        let outside = Outside {
+            server: server(&dir),
+            operation: OperationConfig::default(),
+            shutdown,
+            certificate: None,
+        };
         let running = app::run_node(settings(id), outside, kernel.os(), None, serve_peers);
         let serving = Some(tokio::spawn(running));
         let node =

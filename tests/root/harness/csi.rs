@@ -122,6 +122,39 @@ impl Csi {
         })
     }
 
+    pub fn health(&self, volume_id: &str) -> Answer<csi::VolumeHealth> {
+        let volume_id = volume_id.to_owned();
+        let request = csi::ControllerGetVolumeHealthRequest { volume_id, ..Default::default() };
+        let answer =
+            self.call(async |c| ControllerClient::new(c).controller_get_volume_health(request).await)?;
+        Ok(answer.volume_health.expect("health"))
+    }
+
+    /// The volumes that ControllerListVolumeHealth lists.
+    pub fn unhealthy(&self) -> Answer<Vec<String>> {
+        let request = csi::ControllerListVolumeHealthRequest::default();
+        let answer =
+            self.call(async |c| ControllerClient::new(c).controller_list_volume_health(request).await)?;
+        Ok(answer.entries.into_iter().map(|volume| volume.volume_id).collect())
+    }
+
+    pub fn node_health(&self, volume_id: &str, publish: &Path, staging: &Path) -> Answer<csi::VolumeHealth> {
+        let request = csi::NodeGetVolumeHealthRequest {
+            volume_id: volume_id.to_owned(),
+            volume_publish_path: super::text(publish).to_owned(),
+            staging_target_path: super::text(staging).to_owned(),
+        };
+        let answer = self.call(async |c| NodeClient::new(c).node_get_volume_health(request).await)?;
+        Ok(answer.volume_health.expect("health"))
+    }
+
+    /// The reasons of NodeGetStorageHealth.
+    pub fn storage_health(&self) -> Answer<Vec<String>> {
+        let request = csi::NodeGetStorageHealthRequest::default();
+        let answer = self.call(async |c| NodeClient::new(c).node_get_storage_health(request).await)?;
+        Ok(answer.backend_health.into_iter().map(|entry| entry.reason).collect())
+    }
+
     pub fn expand(
         &self,
         request: csi::ControllerExpandVolumeRequest,

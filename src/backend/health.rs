@@ -1,0 +1,169 @@
+//! What is wrong with a volume, told from its files and from what the kernel shows. Nothing is changed, and what can
+//! only be guessed is no trouble.
+
+use std::io;
+use std::path::Path;
+
+use super::target::has_stopped;
+use super::{Found, Place, filesystem, label};
+use crate::error::{OsContext, Result};
+use crate::model::health::Trouble;
+use crate::model::{Content, Format, FsType};
+use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os};
+
+/// One look at the kernel, which serves for every volume.
+#[derive(Debug)]
+pub struct Seen {
+    mounts: Vec<MountEntry>,
+    loops: Vec<LoopDevice>,
+}
+
+impl Seen {
+    /// Looks now. The devices come first: a mount that is on none of them was made later.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn now(os: &Os) -> Result<Self> {
+        let loops = os.loops.list().doing(|| "list the loop devices".to_owned())?;
+        let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+        Ok(Seen { mounts, loops })
+    }
+
+    /// The mount that holds a path, links resolved.
+    pub fn holder(&self, path: &Path) -> Option<&MountEntry> {
+        // The longest target covers the path; of several at one target the last lies on top.
+        let covering = self.mounts.iter().filter(|mount| path.starts_with(&mount.target));
+        covering.max_by_key(|mount| mount.target.components().count())
+    }
+}
+
+/// The troubles of a volume; none for one that is as it should be.
+pub fn troubles(place: Place<'_>, seen: &Seen) -> Vec<Trouble> {
+    match place.volume.content {
+        Content::Directory => directory(place).err().into_iter().collect(),
+        Content::Block => image(place).err().into_iter().collect(),
+        Content::Filesystem { fs_type, format } => match image(place) {
+            Ok(stat) => of_filesystem(place, fs_type, format, stat, seen),
+            Err(trouble) => vec![trouble],
+        },
+    }
+}
+
+/// The directory of a directory volume.
+fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
+    let data = place.paths.data();
+    match place.os.disks.stat(&data) {
+        Ok(Some(stat)) if stat.kind == FileKind::Directory => Ok(()),
+        Ok(_) => Err(missing(place, &data, "DirectoryMissing")),
+        Err(error) => Err(unreadable(&data, &error)),
+    }
+}
+
+/// The image of a loop volume. It may be longer than the record says, as in the middle of an expansion, and is never
+/// shorter.
+fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
+    let (image, wanted) = (place.paths.image(), place.volume.capacity_bytes);
+    match place.os.disks.stat(&image) {
+        Ok(Some(stat)) if stat.kind == FileKind::File && stat.size >= wanted => Ok(stat),
+        Ok(Some(stat)) if stat.kind == FileKind::File => {
+            let (image, size) = (image.display(), stat.size);
+            let message = format!(
+                "the image {image} has {size} bytes and the volume {wanted}: somebody has cut it off, restore it \
+                 from a backup"
+            );
+            Err(Trouble::data_loss("ImageTruncated", message))
+        }
+        Ok(_) => Err(missing(place, &image, "ImageMissing")),
+        Err(error) => Err(unreadable(&image, &error)),
+    }
+}
+
+/// Where the directory of all volumes is gone too, the disk is more likely not mounted than empty.
+fn missing(place: Place<'_>, file: &Path, reason: &'static str) -> Trouble {
+    let (file, parent) = (file.display(), &place.paths.parent);
+    match place.os.disks.stat(parent) {
+        Ok(Some(stat)) if stat.kind == FileKind::Directory => Trouble::data_loss(
+            reason,
+            format!("{file} is gone: restore it from a backup or delete the volume"),
+        ),
+        Ok(_) => Trouble::inaccessible(
+            "PoolMissing",
+            format!("{} is not there: is the disk of the pool mounted?", parent.display()),
+        ),
+        Err(error) => unreadable(parent, &error),
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+    Trouble::inaccessible(
+        "PoolUnreadable",
+        format!("the disk does not let {} be read: {error}", path.display()),
+    )
+}
+
+fn of_filesystem(
+    place: Place<'_>,
+    fs_type: FsType,
+    format: Format,
+    image: FileStat,
+    seen: &Seen,
+) -> Vec<Trouble> {
+    let mut found = Vec::new();
+    // Before the first staging nothing has to be there, and a copy is looked at when it is staged.
+    if format == Format::Formatted {
+        found.extend(in_superblock(place, fs_type));
+    }
+    let loops: Vec<LoopDevice> =
+        seen.loops.iter().filter(|device| device.backing == image.id).cloned().collect();
+    let mounts = seen.mounts.iter().filter(|mount| filesystem::is_of(mount, &loops, place));
+    let mounts: Vec<&MountEntry> = mounts.collect();
+    // Whoever mounts it read-only makes each mount so; where the superblock alone is, it was the filesystem itself.
+    if let Some(mount) = mounts.iter().find(|mount| mount.superblock_read_only && !mount.read_only) {
+        let message = format!(
+            "the filesystem at {} has become read-only after an error: see the kernel's log, and stage the volume anew",
+            mount.target.display()
+        );
+        found.push(Trouble::degraded("FilesystemReadOnly", message));
+    }
+    let refused = mounts.iter().find_map(|mount| Some((mount, failed(place, mount)?)));
+    if let Some((mount, error)) = refused {
+        let message = format!(
+            "the filesystem at {} has stopped after an error ({error}): see the kernel's log, and stage the volume anew",
+            mount.target.display()
+        );
+        found.push(Trouble::inaccessible("FilesystemStopped", message));
+    }
+    found
+}
+
+/// What the superblock in the image says of the filesystem.
+fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
+    let image = place.paths.image();
+    match label(place.os.disks.as_ref(), &image) {
+        Ok(Some(Found::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
+        Ok(Some(Found::Filesystem { fs_type: found, .. })) if found == fs_type => {
+            let message = format!(
+                "the {fs_type} filesystem has met errors and written them down; it is checked when the volume is staged \
+                 next, after its pods have ended"
+            );
+            Some(Trouble::degraded("FilesystemErrors", message))
+        }
+        Ok(found) => {
+            let found = found.map_or_else(|| "nothing that is known".to_owned(), Found::describe);
+            let message = format!(
+                "{} holds {found} where {fs_type} was made: somebody has written over it, restore it from a backup",
+                image.display()
+            );
+            Some(Trouble::data_loss("FilesystemMissing", message))
+        }
+        Err(error) => Some(Trouble::inaccessible(
+            "PoolUnreadable",
+            format!("the disk does not let {} be read: {error}", image.display()),
+        )),
+    }
+}
+
+/// Why a mounted filesystem does not answer any more. That the mount has gone meanwhile is no reason.
+fn failed(place: Place<'_>, mount: &MountEntry) -> Option<io::Error> {
+    place.os.disks.stat(&mount.target).err().filter(has_stopped)
+}
