@@ -68,7 +68,7 @@ start_node() {
 kubelet_answers() {
   process_is_gone "$(cat "$state/pid/$1-kubelet")" && start_kubelet "$1"
   in_network "$1" bash -c '
-    exec 3<>/dev/tcp/127.0.0.1/10248
+    exec 3<>/dev/tcp/127.0.0.1/10248 || exit 1
     printf "GET /healthz HTTP/1.0\r\n\r\n" >&3
     grep --quiet "200 OK" <&3'
 }
