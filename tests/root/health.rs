@@ -63,7 +63,8 @@ fn errors_of_ext4_are_told_until_it_was_checked() {
     vol.up();
     let target = vol.target("a");
     trigger_error(&world.volume_directory(vol.id()));
-    // The kernel writes it down when it comes to it.
+    // With the next commit of the journal the kernel writes it down, and half a minute later to its place on the device.
+    run("sync", &["--file-system", text(&target)]);
     eventually("the errors are seen", || count(&world, &vol) == 1);
     assert_eq!(health(&world, &vol, &target).unwrap(), ["FilesystemErrors"]);
     vol.down();
