@@ -49,10 +49,17 @@ wait_for() {
   done
 }
 
+# Whether a module of go/ is built with the versions of go/go.work.
+in_workspace() {
+  grep -qx "[[:space:]]*\./$1" go/go.work
+}
+
 # The directory of the cache for a module of go/: its name carries a checksum of what it is made of.
 module_directory() {
-  local sum
-  sum=$(cd "go/$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  local sum from=("./$1")
+  # Each module of the workspace has a say in the versions.
+  ! in_workspace "$1" || mapfile -t from < <(printf './go.work\n./go.work.sum\n'; sed -n 's/^[[:space:]]*\.\//.\//p' go/go.work)
+  sum=$(cd go && find "${from[@]}" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
   printf '%s/modules/%s-%s' "$cache" "$1" "$sum"
 }
 

@@ -1,4 +1,4 @@
-// The sidecar that makes volumes. One module for each sidecar, since their versions of k8s.io differ.
+// The sidecar that makes volumes. Its version of k8s.io is older than that of the modules in ../go.work.
 module hostloop/tests/e2e/csi-provisioner
 
 go 1.26.0
