@@ -1,6 +1,7 @@
 //! A freeze ends whatever dies: the process that holds it, its helper, or one by a bug. Only when both die at once it
 //! stays, and is found and thawed.
 
+use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -193,6 +194,18 @@ fn is_gone(pid: Pid) -> bool {
     kill(pid, None) == Err(Errno::ESRCH)
 }
 
+/// Stops a process and waits until each of its threads stands still, of which the kernel tells one after the other.
+fn stop(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).expect("stop");
+    let stands = |thread: std::io::Result<DirEntry>| {
+        let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat")).expect("stat");
+        // After the name, which may hold anything (proc_pid_stat(5)).
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("the threads");
+    eventually("every thread stands still", || threads().all(stands));
+}
+
 #[test]
 fn a_killed_holder() {
     for fs_type in FsType::ALL {
@@ -277,7 +290,7 @@ fn holder_and_helper_die_at_once() {
         let holder = volume.hold(Held::Still);
         let helper = volume.helper();
         // So that it cannot do what it does where its helper alone dies.
-        kill(holder.pid(), Signal::SIGSTOP).expect("stop");
+        stop(holder.pid());
         kill(helper, Signal::SIGKILL).expect("kill");
         drop(holder);
         eventually("the helper ends", || is_gone(helper));
