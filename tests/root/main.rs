@@ -25,6 +25,7 @@ mod copy_tree;
 mod flags;
 mod foreign;
 mod freeze;
+mod golden;
 mod groups;
 mod health;
 mod held;
