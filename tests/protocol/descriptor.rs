@@ -33,8 +33,12 @@ pub fn described(shape: String, set: &DynamicMessage) -> Element {
 }
 
 pub fn protocol_of_pool(pool: &DescriptorPool) -> Protocol {
+    protocol_of_package(pool, "csi.v1")
+}
+
+pub fn protocol_of_package(pool: &DescriptorPool, wanted: &str) -> Protocol {
     let mut protocol = Protocol::default();
-    let ours = |package: &str| package == "csi.v1";
+    let ours = |package: &str| package == wanted;
     for service in pool.services().filter(|s| ours(s.package_name())) {
         described_service(&mut protocol, &service);
     }

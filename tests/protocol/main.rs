@@ -16,6 +16,7 @@ mod compare;
 mod descriptor;
 mod facts;
 mod mutations;
+mod peers;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,8 +16,10 @@ use crate::harness::{Kind, MIB, Vol, World, run, text};
 const LEN: usize = 16 << 10;
 const NODE: &str = "node-golden";
 
+type Parameters = &'static [(&'static str, &'static str)];
+
 /// The volumes that hold data: their kind, and the parameters of their class.
-const WRITTEN: [(Kind, &[(&str, &str)]); 6] = [
+const WRITTEN: [(Kind, Parameters); 6] = [
     (Kind::Ext4, &[]),
     (Kind::Xfs, &[("discard", "false")]),
     (Kind::Btrfs, &[("directIO", "false")]),
@@ -50,7 +52,7 @@ fn snapshot_of<'a>(all: &'a [csi::Snapshot], volume: &Vol<'_>, grouped: bool) ->
 
 /// The requests that [`make`] made; to a driver that knows them they give what is there.
 fn written(world: &World) -> Vec<Vol<'_>> {
-    let vol = |(index, (kind, parameters)): (usize, &(Kind, &[(&str, &str)]))| {
+    let vol = |(index, (kind, parameters)): (usize, &(Kind, Parameters))| {
         Vol::create(world, *kind, &name(index), kind.size(), parameters)
     };
     WRITTEN.iter().enumerate().map(vol).collect()
