@@ -22,7 +22,7 @@ impl Driver {
         let listed = |volume: &Volume| {
             volume.is_ready() && !volume.id.is_inline() && !self.known_troubles(&volume.id).is_empty()
         };
-        let (volumes, more) = self.store.page(after.as_ref(), request.max_entries, listed);
+        let (volumes, more) = self.store.page(after.as_ref(), Some(request.max_entries), listed);
         let next_token = volumes.last().filter(|_| more).map(|last| token::make(last.id.as_str()));
         let health = |volume: &Arc<Volume>| VolumeHealth {
             volume_id: volume.id.to_string(),

@@ -20,7 +20,7 @@ impl Driver {
             matches(&request.snapshot_id, snapshot.id.as_str())
                 && matches(&request.source_volume_id, snapshot.source.as_str())
         };
-        let (snapshots, more) = self.store.snapshot_page(after.as_ref(), request.max_entries, listed);
+        let (snapshots, more) = self.store.snapshot_page(after.as_ref(), Some(request.max_entries), listed);
         let next_token = snapshots.last().filter(|_| more).map(|last| token::make(last.id.as_str()));
         Ok(SnapshotPage { snapshots, next_token })
     }

@@ -15,7 +15,7 @@ impl Driver {
     pub fn list_volumes(&self, request: ListVolumes) -> Result<ListPage> {
         let after = request.starting_token.as_deref().map(token::parse::<VolumeId>).transpose()?;
         let listed = |volume: &Volume| volume.is_ready() && !volume.id.is_inline();
-        let (volumes, more) = self.store.page(after.as_ref(), request.max_entries, listed);
+        let (volumes, more) = self.store.page(after.as_ref(), Some(request.max_entries), listed);
         let next_token = volumes.last().filter(|_| more).map(|last| token::make(last.id.as_str()));
         let volumes = volumes.into_iter().map(|volume| self.status(volume)).collect();
         Ok(ListPage { volumes, next_token })

@@ -6,6 +6,11 @@ use std::path::PathBuf;
 
 use super::{Capability, Consistency, Modification, SizeRange, TopologyRequirement, VolumeParameters};
 
+/// Most entries of one page of a list: with their usual sizes a third of the 4 MiB that a client takes.
+pub const MOST_ENTRIES: usize = 2000;
+/// Most volumes of one group: all of its snapshots are in one answer of at most 4 MiB, whatever the lengths of their ids.
+pub const MOST_MEMBERS: usize = 4000;
+
 /// `volume_context` as a caller sends it back.
 pub type Context = BTreeMap<String, String>;
 
@@ -64,10 +69,10 @@ pub struct CreateSnapshot {
 }
 
 /// CSI ListSnapshots; all filters count together.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListSnapshots {
-    /// At most so many entries; `None` for all.
-    pub max_entries: Option<usize>,
+    /// At most so many entries, never more than [`MOST_ENTRIES`].
+    pub max_entries: usize,
     /// The token of the page before.
     pub starting_token: Option<String>,
     /// Only snapshots of this volume.
@@ -160,8 +165,8 @@ pub struct ValidateVolumeCapabilities {
 /// CSI ListVolumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListVolumes {
-    /// At most so many entries; `None` for all.
-    pub max_entries: Option<usize>,
+    /// At most so many entries, never more than [`MOST_ENTRIES`].
+    pub max_entries: usize,
     /// The token of the page before.
     pub starting_token: Option<String>,
 }

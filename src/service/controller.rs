@@ -6,9 +6,10 @@ use tonic::{Request, Response, Status};
 
 use super::observe::observe;
 use super::{Reply, run};
-use crate::driver::Driver;
+use crate::driver::{Driver, token};
 use crate::error::Error;
 use crate::model::request::CreateVolume;
+use crate::wire::encode::Listed;
 use crate::wire::{csi, decode, encode};
 use csi::controller_service_capability::rpc::Type as Rpc;
 
@@ -72,6 +73,15 @@ pub(crate) fn capabilities(attach: bool) -> Vec<Rpc> {
     [&RPCS, attach_rpcs].concat()
 }
 
+/// Leaves to the next page what is too large for this one.
+fn limit<E: Listed>(entries: &mut Vec<E>, next_token: &mut String) {
+    let count = encode::fitting(entries);
+    if count < entries.len() {
+        entries.truncate(count);
+        *next_token = entries.last().map(|entry| token::make(entry.id())).unwrap_or_default();
+    }
+}
+
 #[tonic::async_trait]
 impl csi::controller_server::Controller for ControllerService {
     async fn create_volume(
@@ -130,7 +140,9 @@ impl csi::controller_server::Controller for ControllerService {
     ) -> Reply<csi::ListVolumesResponse> {
         let request = decode::list_volumes(observe(request))?;
         let page = run(&self.driver, |driver| driver.list_volumes(request)).await?;
-        Ok(Response::new(encode::list_volumes(&page, self.node_id())))
+        let mut answer = encode::list_volumes(&page, self.node_id());
+        limit(&mut answer.entries, &mut answer.next_token);
+        Ok(Response::new(answer))
     }
 
     async fn controller_get_volume(
@@ -157,7 +169,9 @@ impl csi::controller_server::Controller for ControllerService {
     ) -> Reply<csi::ControllerListVolumeHealthResponse> {
         let request = decode::controller_list_volume_health(observe(request))?;
         let page = run(&self.driver, |driver| driver.controller_list_volume_health(request)).await?;
-        Ok(Response::new(encode::controller_list_volume_health(&page)))
+        let mut answer = encode::controller_list_volume_health(&page);
+        limit(&mut answer.entries, &mut answer.next_token);
+        Ok(Response::new(answer))
     }
 
     async fn get_capacity(
@@ -211,7 +225,9 @@ impl csi::controller_server::Controller for ControllerService {
     ) -> Reply<csi::ListSnapshotsResponse> {
         let request = decode::list_snapshots(observe(request))?;
         let page = run(&self.driver, |driver| driver.list_snapshots(request)).await?;
-        Ok(Response::new(encode::list_snapshots(&page, self.node_id())))
+        let mut answer = encode::list_snapshots(&page, self.node_id());
+        limit(&mut answer.entries, &mut answer.next_token);
+        Ok(Response::new(answer))
     }
 
     async fn get_snapshot(

@@ -24,6 +24,7 @@ mod down;
 mod forget;
 mod groups;
 mod health;
+mod list_pages;
 mod lists;
 mod log;
 mod lost_answers;

@@ -29,6 +29,7 @@ mod identity;
 mod inline;
 mod life;
 mod limits;
+mod list_pages;
 mod list_snapshots;
 mod list_volumes;
 mod long_copies;

@@ -16,7 +16,8 @@ use crate::cluster::peers::Member;
 use crate::driver::token;
 use crate::model::request::{ListSnapshots, ListVolumes};
 use crate::model::{SnapshotId, VolumeId};
-use crate::wire::csi;
+use crate::wire::encode::Listed;
+use crate::wire::{csi, encode};
 
 /// So many nodes are asked at once.
 const AT_ONCE: usize = 16;
@@ -27,13 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A list that nodes have.
 trait Listing: Forward + Default {
-    type Entry: Send;
+    type Entry: Listed + Send;
     type Id: FromStr + AsRef<str> + Send + Sync;
 
     fn page(limit: i32, token: String) -> Self;
     /// The entries of a page and the token of the next one, empty after the last.
     fn open(page: Self::Reply) -> (Vec<Self::Entry>, String);
-    fn id(entry: &Self::Entry) -> &str;
 }
 
 impl Listing for csi::ListVolumesRequest {
@@ -46,10 +46,6 @@ impl Listing for csi::ListVolumesRequest {
 
     fn open(page: csi::ListVolumesResponse) -> (Vec<Self::Entry>, String) {
         (page.entries, page.next_token)
-    }
-
-    fn id(entry: &Self::Entry) -> &str {
-        entry.volume.as_ref().map_or("", |volume| &volume.volume_id)
     }
 }
 
@@ -64,10 +60,6 @@ impl Listing for csi::ControllerListVolumeHealthRequest {
     fn open(page: csi::ControllerListVolumeHealthResponse) -> (Vec<Self::Entry>, String) {
         (page.entries, page.next_token)
     }
-
-    fn id(entry: &Self::Entry) -> &str {
-        &entry.volume_id
-    }
 }
 
 impl Listing for csi::ListSnapshotsRequest {
@@ -80,10 +72,6 @@ impl Listing for csi::ListSnapshotsRequest {
 
     fn open(page: csi::ListSnapshotsResponse) -> (Vec<Self::Entry>, String) {
         (page.entries, page.next_token)
-    }
-
-    fn id(entry: &Self::Entry) -> &str {
-        entry.snapshot.as_ref().map_or("", |snapshot| &snapshot.snapshot_id)
     }
 }
 
@@ -150,13 +138,12 @@ impl Router {
     async fn list<L: Listing>(
         &self,
         envelope: &Envelope,
-        limit: Option<usize>,
+        limit: usize,
         starting_token: Option<String>,
     ) -> Result<(Vec<L::Entry>, String), Status> {
         let after: Option<L::Id> = starting_token.as_deref().map(token::parse).transpose()?;
         let first_key = after.as_ref().and_then(|id| id.as_ref().split('-').nth(1)).unwrap_or_default();
         let members = self.members()?;
-        let limit = limit.unwrap_or(usize::MAX);
         let mut asked: Vec<(Arc<Member>, String)> = Vec::new();
         for (key, member) in members.iter().filter(|(key, _)| *key >= first_key) {
             let token = starting_token.clone().filter(|_| key == first_key).unwrap_or_default();
@@ -177,7 +164,10 @@ impl Router {
             more = rest || found.len() > room;
             entries.extend(found.into_iter().take(room));
         }
-        let last = entries.last().filter(|_| more).map(|entry| token::make(L::id(entry)));
+        let fitting = encode::fitting(&entries);
+        more |= fitting < entries.len();
+        entries.truncate(fitting);
+        let last = entries.last().filter(|_| more).map(|entry| token::make(entry.id()));
         Ok((entries, last.unwrap_or_default()))
     }
 

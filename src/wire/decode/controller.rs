@@ -120,7 +120,7 @@ fn fitting(
 /// `Invalid`.
 pub fn list_volumes(request: csi::ListVolumesRequest) -> Result<ListVolumes> {
     Ok(ListVolumes {
-        max_entries: fields::limit("max_entries", request.max_entries)?,
+        max_entries: fields::page_size(request.max_entries)?,
         starting_token: fields::optional("starting_token", request.starting_token)?,
     })
 }
@@ -149,7 +149,7 @@ pub fn controller_get_volume_health(request: csi::ControllerGetVolumeHealthReque
 pub fn controller_list_volume_health(request: csi::ControllerListVolumeHealthRequest) -> Result<ListVolumes> {
     check_secrets(&request.secrets)?;
     Ok(ListVolumes {
-        max_entries: fields::limit("max_entries", request.max_entries)?,
+        max_entries: fields::page_size(request.max_entries)?,
         starting_token: fields::optional("starting_token", request.starting_token)?,
     })
 }

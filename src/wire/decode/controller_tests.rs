@@ -1,6 +1,6 @@
 use super::super::samples::{block, map, mount};
 use super::*;
-use crate::model::request::Source;
+use crate::model::request::{MOST_ENTRIES, Source};
 use crate::model::{AccessMode, Settings};
 
 fn create(change: impl FnOnce(&mut csi::CreateVolumeRequest)) -> Result<CreateVolume> {
@@ -179,9 +179,13 @@ fn listing() {
     let list = |max_entries, token: &str| {
         list_volumes(csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() })
     };
-    assert_eq!(list(0, "").expect("request"), ListVolumes { max_entries: None, starting_token: None });
+    assert_eq!(
+        list(0, "").expect("request"),
+        ListVolumes { max_entries: MOST_ENTRIES, starting_token: None }
+    );
     let page = list(5, "not-a-token").expect("request");
-    assert_eq!((page.max_entries, page.starting_token.as_deref()), (Some(5), Some("not-a-token")));
+    assert_eq!((page.max_entries, page.starting_token.as_deref()), (5, Some("not-a-token")));
+    assert_eq!(list(i32::MAX, "").expect("request").max_entries, MOST_ENTRIES);
     refused(list(-1, ""), "max_entries");
     refused(list(0, &"t".repeat(129)), "starting_token");
 }

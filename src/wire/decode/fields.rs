@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::model::SizeRange;
-use crate::model::request::Context;
+use crate::model::request::{Context, MOST_ENTRIES};
 use crate::wire::csi;
 
 /// Longest string in bytes, where a field does not say otherwise.
@@ -53,6 +53,13 @@ pub(super) fn limit(field: &str, count: i32) -> Result<Option<usize>> {
         Ok(count) => Ok((count > 0).then_some(count)),
         Err(_) => invalid(format!("{field} is {count}; it must not be negative")),
     }
+}
+
+/// `max_entries` of a list: what the caller wants, at most [`MOST_ENTRIES`], which is also what zero means. A plugin may
+/// answer fewer entries than were asked for, with a token for the others (csi.proto, ListVolumesRequest).
+pub(super) fn page_size(count: i32) -> Result<usize> {
+    let wanted = limit("max_entries", count)?;
+    Ok(wanted.map_or(MOST_ENTRIES, |wanted| wanted.min(MOST_ENTRIES)))
 }
 
 /// `node_id` where it is required.

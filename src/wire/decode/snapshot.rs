@@ -8,8 +8,8 @@ use super::{consistency, topology};
 use crate::error::{Error, Result};
 use crate::model::Consistency;
 use crate::model::request::{
-    CreateSnapshot, CreateVolumeGroupSnapshot, GetMetadataAllocated, GetMetadataDelta, ListSnapshots, Source,
-    VolumeGroupSnapshot,
+    CreateSnapshot, CreateVolumeGroupSnapshot, GetMetadataAllocated, GetMetadataDelta, ListSnapshots,
+    MOST_MEMBERS, Source, VolumeGroupSnapshot,
 };
 use crate::wire::csi;
 use csi::volume_content_source::Type as CsiSource;
@@ -78,7 +78,7 @@ pub fn get_snapshot(request: csi::GetSnapshotRequest) -> Result<String> {
 /// # Errors
 /// `Invalid`.
 pub fn list_snapshots(request: csi::ListSnapshotsRequest) -> Result<ListSnapshots> {
-    let max_entries = fields::limit("max_entries", request.max_entries)?;
+    let max_entries = fields::page_size(request.max_entries)?;
     check_secrets(&request.secrets)?;
     Ok(ListSnapshots {
         max_entries,
@@ -98,6 +98,12 @@ pub fn create_volume_group_snapshot(
     let name = fields::name(request.name)?;
     if request.source_volume_ids.is_empty() {
         return fields::missing("source_volume_ids");
+    }
+    let count = request.source_volume_ids.len();
+    if count > MOST_MEMBERS {
+        return invalid(format!(
+            "source_volume_ids has {count} ids; a group has {MOST_MEMBERS} volumes at most, make several"
+        ));
     }
     let source_volume_ids = ids("source_volume_ids", request.source_volume_ids)?;
     check_secrets(&request.secrets)?;

@@ -1,6 +1,7 @@
 use super::super::samples::map;
 use super::*;
 use crate::model::Settings;
+use crate::model::request::MOST_ENTRIES;
 
 fn refused<T: std::fmt::Debug>(result: Result<T>, field: &str) {
     match result {
@@ -97,7 +98,8 @@ fn ids_are_required_and_of_any_syntax() {
 #[test]
 fn listing() {
     let all = list_snapshots(Default::default()).expect("request");
-    assert_eq!(all, ListSnapshots::default());
+    assert_eq!(all.max_entries, MOST_ENTRIES);
+    assert_eq!((all.starting_token, all.source_volume_id, all.snapshot_id), (None, None, None));
     let request = csi::ListSnapshotsRequest {
         max_entries: 5,
         starting_token: "t".to_owned(),
@@ -107,7 +109,7 @@ fn listing() {
     };
     let page = list_snapshots(request.clone()).expect("request");
     let want = ListSnapshots {
-        max_entries: Some(5),
+        max_entries: 5,
         starting_token: Some("t".to_owned()),
         source_volume_id: Some("v".to_owned()),
         snapshot_id: Some("s".to_owned()),
