@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use crate::driver::{Broken, RemoteSource, RemoteSources};
+use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
 use crate::error::{Error, Result};
 use crate::model::NodeKey;
 use crate::model::pull::{Blocks, OpenSource, SourceDescription};
@@ -149,7 +149,7 @@ impl RemoteSource for Opened {
         &self.description
     }
 
-    fn blocks(&self, offset: u64, take: &mut dyn FnMut(Blocks) -> Result<(), Broken>) -> Result<(), Broken> {
+    fn blocks(&self, offset: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
             let request = pull::encode_blocks_request(&self.description.handle, offset);
@@ -162,7 +162,7 @@ impl RemoteSource for Opened {
         Ok(())
     }
 
-    fn tree(&self, from: Position, take: &mut dyn FnMut(Item) -> Result<(), Broken>) -> Result<(), Broken> {
+    fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
             let request = pull::encode_tree_request(&self.description.handle, from);

@@ -61,7 +61,7 @@ pub use durations::DurationFigures;
 pub use figures::Figures;
 pub use pools::{Pool, Pools};
 pub use progress::CopyFigures;
-pub use pull::{Broken, RemoteSource, RemoteSources};
+pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recover::Recovered;
 
 use std::fmt::Display;

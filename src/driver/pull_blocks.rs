@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Content;
-use crate::model::pull::{Blocks, Piece, SourceHandle};
+use crate::model::pull::{Blocks, Piece, Placed, SourceHandle};
 use crate::os::errno_error;
 
 impl Driver {
@@ -18,7 +18,7 @@ impl Driver {
         &self,
         handle: &SourceHandle,
         offset: u64,
-        emit: &mut dyn FnMut(Blocks) -> bool,
+        emit: &mut dyn FnMut(Placed<u64, Blocks>) -> bool,
     ) -> Result<()> {
         let (guard, snapshot) = self.opened(handle)?;
         if snapshot.content == Content::Directory {
@@ -26,7 +26,7 @@ impl Driver {
         }
         let image = self.snapshot_paths(&snapshot)?.image();
         let reading = || format!("read {}", image.display());
-        let (mut at, mut sent_bytes) = (offset, 0);
+        let (mut at, mut sent_bytes, mut after) = (offset, 0, offset);
         while let Some((start, end)) = self.os.disks.next_data(&image, at).doing(reading)? {
             at = start;
             while at < end {
@@ -37,14 +37,16 @@ impl Driver {
                 }
                 (at, sent_bytes) = (at + want as u64, sent_bytes + want as u64);
                 self.last_reads.touch(&handle.id);
-                if !emit(Blocks::Data(Piece::new(at - want as u64, data))) {
+                let message = Blocks::Data(Piece::new(at - want as u64, data));
+                if !emit(Placed { after, message }) {
                     return Ok(());
                 }
+                after = at;
             }
         }
         // Whoever has read the end may close the source.
         drop(guard);
-        emit(Blocks::End { sent_bytes });
+        emit(Placed { after, message: Blocks::End { sent_bytes } });
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Content;
-use crate::model::pull::SourceHandle;
+use crate::model::pull::{Placed, SourceHandle};
 use crate::model::tree::{Item, Position};
 
 impl Driver {
@@ -16,27 +16,29 @@ impl Driver {
         &self,
         handle: &SourceHandle,
         from: Position,
-        emit: &mut dyn FnMut(Item) -> bool,
+        emit: &mut dyn FnMut(Placed<Position, Item>) -> bool,
     ) -> Result<()> {
         let (guard, snapshot) = self.opened(handle)?;
         if snapshot.content != Content::Directory {
             return Err(Error::Invalid(format!("source {} is no directory", handle.id)));
         }
         let tree = self.snapshot_paths(&snapshot)?.data();
-        let (mut sent_bytes, mut listening) = (0, true);
+        let (mut sent_bytes, mut listening, mut at) = (0, true, from);
         let entries = self.os.disks.read_tree(&tree, from, &mut |item| {
             if let Item::Data(piece) = &item {
                 sent_bytes += piece.data.len() as u64;
             }
             self.last_reads.touch(&handle.id);
-            listening = emit(item);
+            let after = at;
+            at = after.behind(&item);
+            listening = emit(Placed { after, message: item });
             listening
         });
         let entries = entries.doing(|| format!("read {}", tree.display()))?;
         // Whoever has read the end may close the source.
         drop(guard);
         if listening {
-            emit(Item::End { entries, sent_bytes });
+            emit(Placed { after: at, message: Item::End { entries, sent_bytes } });
         }
         Ok(())
     }

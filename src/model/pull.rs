@@ -74,10 +74,25 @@ impl Piece {
         hasher.finalize()
     }
 
+    /// The first byte behind it.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.data.len() as u64)
+    }
+
     /// Whether it is as it was where it was read.
     pub fn is_intact(&self) -> bool {
         self.crc32 == Self::checksum(self.offset, &self.data)
     }
+}
+
+/// A message of a stream, and where what was sent before it ended. A receiver that is at another place has missed
+/// something, however many bytes it has counted: it takes nothing behind a gap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed<P, M> {
+    /// The end of the message before; for the first one what was asked for.
+    pub after: P,
+    /// The message.
+    pub message: M,
 }
 
 /// A part of an answer that is a stream: an image's data, in ascending order.

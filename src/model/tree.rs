@@ -85,6 +85,24 @@ pub struct Position {
     pub offset: u64,
 }
 
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "byte {} before entry {}", self.offset, self.entry)
+    }
+}
+
+impl Position {
+    /// Where the stream is behind this part of it.
+    #[must_use]
+    pub fn behind(self, item: &Item) -> Self {
+        match item {
+            Item::Entry(entry) => Position { entry: entry.number.saturating_add(1), offset: 0 },
+            Item::Data(piece) => Position { offset: piece.end(), ..self },
+            Item::End { .. } => self,
+        }
+    }
+}
+
 /// A part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {

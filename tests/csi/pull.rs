@@ -2,6 +2,7 @@
 
 mod breaks;
 mod ends;
+mod left_out;
 mod nodes;
 mod tamper;
 

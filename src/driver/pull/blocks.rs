@@ -7,7 +7,7 @@ use super::{Broken, Remote};
 use crate::driver::Driver;
 use crate::driver::progress::Progress;
 use crate::error::{OsContext, Result};
-use crate::model::pull::{Blocks, Piece};
+use crate::model::pull::{Blocks, Piece, Placed};
 
 /// An image on its way.
 struct Image<'a> {
@@ -15,7 +15,7 @@ struct Image<'a> {
     path: &'a Path,
     size: u64,
     progress: &'a mut Progress,
-    /// Everything before this is there.
+    /// Everything before this is there, data and holes.
     at: u64,
     /// Bytes of data so far.
     done: u64,
@@ -35,18 +35,24 @@ impl Image<'_> {
     /// Reads one stream to its end.
     fn stream(&mut self, remote: &Remote) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
-        remote.opened.blocks(self.at, &mut |message| match message {
-            Blocks::Data(piece) => {
-                self.take(&piece)?;
-                received += piece.data.len() as u64;
-                Ok(())
+        remote.opened.blocks(self.at, &mut |Placed { after, message }| {
+            if after != self.at {
+                let at = self.at;
+                return Err(Broken::Damaged(format!("bytes {at} to {after} were left out on the way")));
             }
-            Blocks::End { sent_bytes } if sent_bytes == received => {
-                ended = true;
-                Ok(())
-            }
-            Blocks::End { sent_bytes } => {
-                Err(Broken::Damaged(format!("{received} bytes arrived of {sent_bytes} that were sent")))
+            match message {
+                Blocks::Data(piece) => {
+                    self.take(&piece)?;
+                    received += piece.data.len() as u64;
+                    Ok(())
+                }
+                Blocks::End { sent_bytes } if sent_bytes == received => {
+                    ended = true;
+                    Ok(())
+                }
+                Blocks::End { sent_bytes } => {
+                    Err(Broken::Damaged(format!("{received} bytes arrived of {sent_bytes} that were sent")))
+                }
             }
         })?;
         match ended {
@@ -56,8 +62,7 @@ impl Image<'_> {
     }
 
     fn take(&mut self, piece: &Piece) -> Result<(), Broken> {
-        let len = piece.data.len() as u64;
-        let end = piece.offset.saturating_add(len);
+        let (len, end) = (piece.data.len() as u64, piece.end());
         let range = || format!("bytes {} to {end}", piece.offset);
         if !piece.is_intact() {
             return Err(Broken::Damaged(format!("{} arrived with a wrong checksum", range())));

@@ -1,7 +1,7 @@
 //! A volume made from what another node has: its data are pulled from there.
 //!
-//! Room is reserved before the first byte is asked for, every piece is checked before it is written, and a connection
-//! that breaks is taken up again where it broke. What is asked for again is the same: the handle names a snapshot that
+//! Room is reserved before the first byte is asked for, every piece is checked before it is written, its place as well,
+//! so that nothing is left out; and a connection that breaks is taken up again where it broke. What is asked for again is the same: the handle names a snapshot that
 //! does not change, and the time of its cut. After an error nothing of the volume is left, and a retry begins anew.
 
 mod blocks;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Driver;
 use crate::backend::{VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, SourceDescription};
+use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription};
 use crate::model::tree::{Item, Position};
 use crate::model::{BackendKind, Volume, VolumeSource};
 
@@ -29,6 +29,9 @@ pub trait RemoteSources: Send + Sync {
     fn patience(&self) -> Duration;
 }
 
+/// Takes a message of a stream.
+pub type Take<'a, P, M> = &'a mut dyn FnMut(Placed<P, M>) -> Result<(), Broken>;
+
 /// An opened source of another node.
 pub trait RemoteSource: Send + Sync {
     /// What it is.
@@ -38,13 +41,13 @@ pub trait RemoteSource: Send + Sync {
     ///
     /// # Errors
     /// [`Broken`].
-    fn blocks(&self, offset: u64, take: &mut dyn FnMut(Blocks) -> Result<(), Broken>) -> Result<(), Broken>;
+    fn blocks(&self, offset: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken>;
 
     /// Reads its tree, likewise.
     ///
     /// # Errors
     /// [`Broken`].
-    fn tree(&self, from: Position, take: &mut dyn FnMut(Item) -> Result<(), Broken>) -> Result<(), Broken>;
+    fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken>;
 
     /// Tells the node that it is not needed any more. Never fails: what the node is not told it finds out by itself.
     fn close(&self);

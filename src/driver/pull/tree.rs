@@ -7,7 +7,7 @@ use super::{Broken, Remote};
 use crate::driver::Driver;
 use crate::driver::progress::Progress;
 use crate::error::{OsContext, Result};
-use crate::model::pull::Piece;
+use crate::model::pull::{Piece, Placed};
 use crate::model::tree::{Entry, Item, Kind, Position};
 use crate::os::TreeWriter;
 
@@ -39,20 +39,28 @@ impl Tree<'_> {
     /// Reads one stream to its end.
     fn stream(&mut self, remote: &Remote) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
-        remote.opened.tree(self.at, &mut |item| match item {
-            Item::Entry(entry) => self.entry(&entry),
-            Item::Data(piece) => {
-                received += piece.data.len() as u64;
-                self.data(&piece)
+        remote.opened.tree(self.at, &mut |Placed { after, message }| {
+            if after != self.at {
+                return Err(Broken::Damaged(format!(
+                    "what lies between {} and {after} was left out",
+                    self.at
+                )));
             }
-            Item::End { entries, sent_bytes } if (entries, sent_bytes) == (self.at.entry, received) => {
-                ended = true;
-                Ok(())
+            match message {
+                Item::Entry(entry) => self.entry(&entry),
+                Item::Data(piece) => {
+                    received += piece.data.len() as u64;
+                    self.data(&piece)
+                }
+                Item::End { entries, sent_bytes } if (entries, sent_bytes) == (self.at.entry, received) => {
+                    ended = true;
+                    Ok(())
+                }
+                Item::End { entries, .. } => Err(Broken::Damaged(format!(
+                    "{} entries arrived of {entries} that were sent, or less data",
+                    self.at.entry
+                ))),
             }
-            Item::End { entries, .. } => Err(Broken::Damaged(format!(
-                "{} entries arrived of {entries} that were sent, or less data",
-                self.at.entry
-            ))),
         })?;
         match ended {
             true => Ok(()),
@@ -74,8 +82,7 @@ impl Tree<'_> {
     }
 
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
-        let len = piece.data.len() as u64;
-        let end = piece.offset.saturating_add(len);
+        let (len, end) = (piece.data.len() as u64, piece.end());
         let range =
             || format!("bytes {} to {end} of entry {}", piece.offset, self.at.entry.saturating_sub(1));
         if !piece.is_intact() {

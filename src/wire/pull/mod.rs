@@ -5,7 +5,7 @@ mod tree;
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Piece, SourceDescription, SourceHandle};
+use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
 use crate::model::{Consistency, Content, Format, SnapshotId, Timestamp, VolumeSource};
 use crate::wire::peer;
 use peer::open_source_request::Source;
@@ -75,6 +75,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         size_bytes: source.size_bytes,
         block_size: source.block_size,
         data_bytes: source.data_bytes,
+        placed: true,
     }
 }
 
@@ -84,6 +85,10 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
 /// [`Malformed`], also for what only a newer node knows.
 pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDescription, Malformed> {
     use peer::{SourceContent, SourceFormat};
+    if !answer.placed {
+        let old = "its hostloop is older than 0.2.0, finish the upgrade of all nodes and try again";
+        return Err(Malformed(old.to_owned()));
+    }
     let content = match answer.content() {
         SourceContent::Block => Content::Block,
         SourceContent::Directory => Content::Directory,
@@ -147,24 +152,30 @@ pub fn blocks_request(request: &peer::PullBlocksRequest) -> Result<(SourceHandle
 }
 
 /// A message of PullBlocks' answer as it is sent.
-pub fn encode_blocks(blocks: Blocks) -> peer::PullBlocksResponse {
-    let message = match blocks {
+pub fn encode_blocks(Placed { after, message }: Placed<u64, Blocks>) -> peer::PullBlocksResponse {
+    let message = match message {
         Blocks::Data(piece) => Message::Data(encode_piece(piece)),
         Blocks::End { sent_bytes } => Message::End(peer::BlocksEnd { sent_bytes }),
     };
-    peer::PullBlocksResponse { message: Some(message) }
+    peer::PullBlocksResponse { message: Some(message), after: Some(after) }
 }
 
 /// The same as it arrives.
 ///
 /// # Errors
 /// [`Malformed`].
-pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Blocks, Malformed> {
+pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Placed<u64, Blocks>, Malformed> {
+    let after = answer.after.ok_or_else(no_place)?;
     match answer.message {
         Some(Message::Data(data)) => Ok(Blocks::Data(decode_piece(data))),
         Some(Message::End(end)) => Ok(Blocks::End { sent_bytes: end.sent_bytes }),
         None => Err(Malformed("a message without content".to_owned())),
     }
+    .map(|message| Placed { after, message })
+}
+
+fn no_place() -> Malformed {
+    Malformed("a message does not say where it belongs".to_owned())
 }
 
 fn encode_piece(piece: Piece) -> peer::Data {

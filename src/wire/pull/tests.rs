@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind};
+use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
 use crate::model::{FsType, NodeKey, VolumeId};
 
 fn snapshot() -> SnapshotId {
@@ -70,6 +70,8 @@ fn a_description_arrives_as_it_was_sent() {
     assert!(decode_description(good()).is_ok());
     for bad in [
         peer::OpenSourceResponse { handle: "/".to_owned(), ..good() },
+        // As 0.1.0 answers.
+        peer::OpenSourceResponse { placed: false, ..good() },
         peer::OpenSourceResponse { content: 0, ..good() },
         peer::OpenSourceResponse { content: 77, ..good() },
         peer::OpenSourceResponse { content: 2, format: 3, fs_type: "vfat".to_owned(), ..good() },
@@ -96,6 +98,10 @@ fn entry(kind: Kind) -> Entry {
     Entry { number: 3, parent: 1, name: vec![0xff, b'a'], kind, linked: true, attributes }
 }
 
+fn placed(item: Item) -> Placed<Position, Item> {
+    Placed { after: Position { entry: 3, offset: 11 }, message: item }
+}
+
 fn kinds() -> [Kind; 5] {
     [
         Kind::Directory,
@@ -108,29 +114,38 @@ fn kinds() -> [Kind; 5] {
 
 #[test]
 fn an_entry_arrives_as_it_was_sent() {
-    for item in kinds().map(|kind| Item::Entry(entry(kind))) {
+    for item in kinds().map(|kind| placed(Item::Entry(entry(kind)))) {
         assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));
     }
+}
+
+#[test]
+fn a_message_without_its_place_is_refused() {
+    let data = Placed { after: 7, message: Blocks::Data(Piece::new(9, vec![1])) };
+    assert_eq!(decode_blocks(encode_blocks(data.clone())), Ok(data.clone()));
+    assert!(decode_blocks(peer::PullBlocksResponse { after: None, ..encode_blocks(data) }).is_err());
+    let item = encode_tree(placed(Item::Entry(entry(Kind::Directory))));
+    assert!(decode_tree(peer::PullTreeResponse { after: None, ..item }).is_err());
 }
 
 #[test]
 fn an_entry_that_leads_out_of_the_tree_is_refused() {
     for name in ["", ".", "..", "a/b", "/", "a\0b"] {
         let bad = Entry { name: name.as_bytes().to_vec(), ..entry(Kind::Directory) };
-        assert!(decode_tree(encode_tree(Item::Entry(bad))).is_err(), "{name:?}");
+        assert!(decode_tree(encode_tree(placed(Item::Entry(bad)))).is_err(), "{name:?}");
     }
     let bad = Entry { parent: 3, ..entry(Kind::Directory) };
-    assert!(decode_tree(encode_tree(Item::Entry(bad))).is_err());
+    assert!(decode_tree(encode_tree(placed(Item::Entry(bad)))).is_err());
     let top = Entry { number: 0, parent: 0, ..entry(Kind::Directory) };
-    assert!(decode_tree(encode_tree(Item::Entry(top.clone()))).is_err(), "the top has no name");
-    assert!(decode_tree(encode_tree(Item::Entry(Entry { name: Vec::new(), ..top }))).is_ok());
+    assert!(decode_tree(encode_tree(placed(Item::Entry(top.clone())))).is_err(), "the top has no name");
+    assert!(decode_tree(encode_tree(placed(Item::Entry(Entry { name: Vec::new(), ..top })))).is_ok());
 }
 
 proptest! {
     #[test]
     fn a_changed_entry_is_noticed(at in any::<prop::sample::Index>(), bit in 0u8..8, kind in 0usize..5) {
         use peer::pull_tree_response::Message;
-        let mut answer = encode_tree(Item::Entry(entry(kinds()[kind].clone())));
+        let mut answer = encode_tree(placed(Item::Entry(entry(kinds()[kind].clone()))));
         if let Some(Message::Entry(checked)) = &mut answer.message {
             let at = at.index(checked.tree_entry.len());
             checked.tree_entry[at] ^= 1 << bit;

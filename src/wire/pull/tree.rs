@@ -2,12 +2,12 @@
 
 use prost::Message as _;
 
-use super::{Malformed, decode_piece, encode_piece, handle};
+use super::{Malformed, decode_piece, encode_piece, handle, no_place};
 use crate::error::Result;
-use crate::model::pull::SourceHandle;
+use crate::model::pull::{Placed, SourceHandle};
 use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
 use crate::wire::peer;
-use peer::pull_tree_response::Message;
+use peer::pull_tree_response::{Message, Place};
 use peer::tree_entry as wire;
 
 /// PullTree as it is sent.
@@ -30,8 +30,8 @@ pub fn tree_request(request: &peer::PullTreeRequest) -> Result<(SourceHandle, Po
 }
 
 /// A message of PullTree's answer as it is sent.
-pub fn encode_tree(item: Item) -> peer::PullTreeResponse {
-    let message = match item {
+pub fn encode_tree(Placed { after, message }: Placed<Position, Item>) -> peer::PullTreeResponse {
+    let message = match message {
         Item::Entry(entry) => {
             let tree_entry = encode_entry(entry).encode_to_vec();
             let crc32 = crc32fast::hash(&tree_entry);
@@ -40,14 +40,17 @@ pub fn encode_tree(item: Item) -> peer::PullTreeResponse {
         Item::Data(piece) => Message::Data(encode_piece(piece)),
         Item::End { entries, sent_bytes } => Message::End(peer::TreeEnd { entries, sent_bytes }),
     };
-    peer::PullTreeResponse { message: Some(message) }
+    let after = Place { entry: after.entry, offset: after.offset };
+    peer::PullTreeResponse { message: Some(message), after: Some(after) }
 }
 
 /// The same as it arrives. The checksum of an entry is checked here, that of data by whoever writes them.
 ///
 /// # Errors
 /// [`Malformed`].
-pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Item, Malformed> {
+pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, Item>, Malformed> {
+    let Place { entry, offset } = answer.after.ok_or_else(no_place)?;
+    let after = Position { entry, offset };
     match answer.message {
         Some(Message::Entry(checked)) => {
             if crc32fast::hash(&checked.tree_entry) != checked.crc32 {
@@ -61,6 +64,7 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Item, Malformed> {
         Some(Message::End(end)) => Ok(Item::End { entries: end.entries, sent_bytes: end.sent_bytes }),
         None => Err(Malformed("a message without content".to_owned())),
     }
+    .map(|message| Placed { after, message })
 }
 
 fn encode_entry(entry: Entry) -> peer::TreeEntry {

@@ -128,6 +128,11 @@ impl Pair {
         Pair { source, target, network, patience, sockets, runtime }
     }
 
+    /// The path of a socket that nobody has.
+    pub fn new_socket(&self) -> PathBuf {
+        new_socket(&self.sockets)
+    }
+
     fn again(&self, node: &Node, power_cut: bool) -> Node {
         node.serving.abort();
         node.kernel.kill();
