@@ -84,13 +84,13 @@ impl Pull {
 
     /// Connects, and makes sure that the node is the one that has what is wanted: an address may have been another
     /// node's a moment ago.
-    async fn reach(&self, address: &str, node_key: &str) -> Result<PeerClient<Channel>, String> {
+    async fn reach(&self, address: &str, node_key: &str) -> Result<(PeerClient<Channel>, String), String> {
         let mut client = self.connect(address).await?;
         let hello = timeout(CONNECT_WITHIN, client.hello(peer::HelloRequest {})).await;
         let hello = hello.map_err(|_| "no answer in time".to_owned())?;
         let hello = hello.map_err(|status| describe(&status))?.into_inner();
         match NodeKey::of(&hello.node_id).as_str() == node_key {
-            true => Ok(client),
+            true => Ok((client, hello.node_id)),
             false => Err(format!("node {:?} answers there", hello.node_id)),
         }
     }
@@ -105,11 +105,12 @@ impl RemoteSources for Pull {
         };
         let description = self.runtime.block_on(async {
             let node_key = request.source.node_key();
-            let mut client = self.reach(address, node_key).await.map_err(unreachable)?;
+            let (mut client, node_id) = self.reach(address, node_key).await.map_err(unreachable)?;
             let answer = client.open_source(pull::encode_open(request)).await;
-            let answer = answer.map_err(|status| match answered(&status) {
-                Some(error) => error,
-                None => unreachable(describe(&status)),
+            let answer = answer.map_err(|status| match (answered(&status), status.code()) {
+                (Some(error), _) => error,
+                (None, Code::ResourceExhausted) => no_room(&node_id, &status),
+                (None, _) => unreachable(describe(&status)),
             })?;
             let described = pull::decode_description(answer.into_inner());
             described.map_err(|Malformed(why)| {
@@ -140,7 +141,8 @@ impl Opened {
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
         let node_key = self.description.handle.id.node_key();
-        self.pull.reach(&self.address, node_key).await.map_err(Broken::Connection)
+        let reached = self.pull.reach(&self.address, node_key).await;
+        reached.map(|(client, _)| client).map_err(Broken::Connection)
     }
 }
 
@@ -217,8 +219,19 @@ fn broken(status: Status) -> Broken {
     }
 }
 
+/// What it means here that the node of a source has no room for its cut, or serves as many streams as it may. As
+/// RESOURCE_EXHAUSTED it would be the lack of room of this node, and the scheduler would send the pod away from it, to
+/// nodes that have to ask the same source.
+fn no_room(node_id: &str, status: &Status) -> Error {
+    Error::Unavailable(format!(
+        "node {node_id:?}, which has the source, has no room to open it: {}; make room there, nothing is wrong with \
+         this node",
+        status.message()
+    ))
+}
+
 /// What the other node has answered; `None` for everything that may be the connection's doing or pass by itself, an
-/// error of its disk among it.
+/// error of its disk and its lack of room among it.
 fn answered(status: &Status) -> Option<Error> {
     if status.source().is_some() {
         return None; // it was made here
@@ -228,7 +241,6 @@ fn answered(status: &Status) -> Option<Error> {
         Code::NotFound => Some(Error::NotFound(message)),
         Code::InvalidArgument => Some(Error::Invalid(message)),
         Code::FailedPrecondition => Some(Error::InUse(message)),
-        Code::ResourceExhausted => Some(Error::Exhausted(message)),
         Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => Some(Error::InUse(message)),
         Code::Aborted => Some(Error::Busy(format!("the source ({})", status.message()))),
         _ => None,
@@ -256,7 +268,6 @@ mod tests {
             Code::NotFound,
             Code::InvalidArgument,
             Code::FailedPrecondition,
-            Code::ResourceExhausted,
             Code::PermissionDenied,
             Code::Unauthenticated,
             Code::Unimplemented,
@@ -271,6 +282,7 @@ mod tests {
             Code::Cancelled,
             Code::Aborted,
             Code::DataLoss,
+            Code::ResourceExhausted,
         ];
         for code in passing {
             let Broken::Connection(why) = broken(Status::new(code, "why")) else {

@@ -252,6 +252,24 @@ fn a_full_node_says_so_before_anything_is_sent() {
     pair.pulled(request);
 }
 
+/// The caller is told of the node that is full, and not to put the pod elsewhere.
+#[test]
+fn a_source_without_room_for_its_cut_is_not_the_targets_lack_of_room() {
+    let rig = Rig::new();
+    let (vol, _, data) = scattered(&rig);
+    let mut pair = Pair::new(rig);
+    pair.source.kernel.set_space(1 << 40, data / 2);
+    pair.restart_source(); // it measures anew
+    let request = copy("pulled", from_volume(&vol.id), block(), &[]);
+    let message = pair.fails(Code::Unavailable, request.clone());
+    assert!(message.contains(&format!("node {SOURCE:?}")) && message.contains("room"), "{message}");
+    assert!(message.contains("nothing is wrong with this node"), "{message}");
+    pair.assert_nothing_left();
+    pair.source.kernel.set_space(1 << 40, 1 << 39);
+    pair.restart_source();
+    pair.pulled(request);
+}
+
 #[test]
 fn a_cut_is_nobody_elses() {
     use hostloop::wire::peer::open_source_request::Source;
