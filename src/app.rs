@@ -3,6 +3,7 @@
 //! [`run`] is the life of the driver in order: take the data directory, open the state, listen, serve, recover,
 //! stop. A controller has nothing to open: it begins to look for its nodes, listens and serves.
 
+mod anchor;
 mod checks;
 mod controller;
 mod node;
@@ -43,6 +44,7 @@ use crate::wire::csi::node_server::NodeServer;
 use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use crate::wire::peer::peer_server::PeerServer;
 
+use self::anchor::Anchors;
 pub use self::checks::DataDir;
 pub use self::controller::run_controller;
 pub use self::node::run_node;
@@ -71,6 +73,14 @@ pub enum StartError {
         path: PathBuf,
         /// Names the holder.
         source: io::Error,
+    },
+    /// It does not hold what it held.
+    #[error("--data-dir {}: {problem}", path.display())]
+    LostDataDir {
+        /// The data directory.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        problem: String,
     },
     /// A directory is not there.
     #[error("{what}: {} is no directory, make it or mend the flag", path.display())]
@@ -314,10 +324,15 @@ where
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
     );
+    let endpoint = server.endpoint.clone();
     let open = move || {
+        let anchors = Anchors::new(&os, &settings, &endpoint);
+        anchors.check()?;
         let data_dir = checks::take_data_dir(&os, &settings.data_dir)?;
         checks::check_machine(&os, &settings)?;
-        Ok::<_, StartError>((data_dir, assemble(settings, os)?))
+        let parts = assemble(settings.clone(), os.clone())?;
+        anchors.cast()?;
+        Ok::<_, StartError>((data_dir, parts))
     };
     let (data_dir, parts) = blocking("start", open).await??;
     let watched = parts.driver.clone();

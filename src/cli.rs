@@ -109,6 +109,12 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<String>,
 
+    /// Directory in which it is remembered that --data-dir is in use, so that a start stops where its disk is not
+    /// mounted; it must be there also then [default: the directory of --endpoint, or beside the data directory's mount
+    /// point where that is empty after a reboot]
+    #[arg(long, env = "HOSTLOOP_ANCHOR_DIR", value_name = "DIR")]
+    pub anchor_dir: Option<String>,
+
     /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
     /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
     /// makes and mounts a filesystem of its own (size=SIZE, fs=xfs or btrfs), or with kind=device a blank block

@@ -167,7 +167,7 @@ fn nearest(os: &Os, path: &Path, least: &Path) -> io::Result<PathBuf> {
 }
 
 /// The identity of a directory, links resolved; `None` where something else or nothing is there.
-fn directory(os: &Os, path: &Path) -> io::Result<Option<FileId>> {
+pub(super) fn directory(os: &Os, path: &Path) -> io::Result<Option<FileId>> {
     Ok(resolved(os, path)?.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
 }
 

@@ -30,6 +30,7 @@ fn place() -> Place {
         node_id: "node-1".to_owned(),
         data_dir: DATA.into(),
         pools: vec![pool(PoolName::DEFAULT, DATA)],
+        anchor_dir: None,
         attach: false,
         max_volumes_per_node: 0,
         max_volume_bytes: 1 << 40,

@@ -9,7 +9,7 @@ use super::{Found, Place, filesystem, label};
 use crate::error::{OsContext, Result};
 use crate::model::health::Trouble;
 use crate::model::{Content, Format, FsType};
-use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os};
+use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 
 /// One look at the kernel, which serves for every volume.
 #[derive(Debug)]
@@ -31,9 +31,7 @@ impl Seen {
 
     /// The mount that holds a path, links resolved.
     pub fn holder(&self, path: &Path) -> Option<&MountEntry> {
-        // The longest target covers the path; of several at one target the last lies on top.
-        let covering = self.mounts.iter().filter(|mount| path.starts_with(&mount.target));
-        covering.max_by_key(|mount| mount.target.components().count())
+        holder(&self.mounts, path)
     }
 }
 

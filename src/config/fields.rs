@@ -58,6 +58,12 @@ pub(super) fn data_dir(text: &str) -> Result<PathBuf> {
     absolute(text).map_err(|why| Flag("--data-dir", "HOSTLOOP_DATA_DIR").wrong(why))
 }
 
+pub(super) fn anchor_dir(text: Option<&str>) -> Result<Option<PathBuf>> {
+    // An empty variable is how a manifest leaves it out.
+    let given = text.filter(|text| !text.is_empty()).map(absolute).transpose();
+    given.map_err(|why| Flag("--anchor-dir", "HOSTLOOP_ANCHOR_DIR").wrong(why))
+}
+
 pub(super) fn kubelet_dir(text: Option<&str>) -> Result<Option<PathBuf>> {
     // An empty variable is how a manifest leaves it out.
     let given = text.filter(|text| !text.is_empty()).map(absolute).transpose();

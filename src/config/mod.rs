@@ -154,6 +154,7 @@ fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, Con
         node_id: fields::node_id(args.node_id.clone(), host_name)?,
         pools: pools::pools(args, &data_dir)?,
         data_dir,
+        anchor_dir: fields::anchor_dir(args.anchor_dir.as_deref())?,
         attach: fields::attach(&args.attach)?,
         max_volumes_per_node: fields::max_volumes_per_node(&text(&args.max_volumes_per_node, "0"))?,
         max_volume_bytes: fields::max_volume_size(&text(&args.max_volume_size, "1Ti"))?,

@@ -107,9 +107,10 @@ const NODE: &[&str] = &["node"];
 const CONTROLLER: &[&str] = &["controller"];
 
 /// Every flag that belongs to some roles only: whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 13] {
+fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 14] {
     let max_volumes = Flag("--max-volumes-per-node", "HOSTLOOP_MAX_VOLUMES_PER_NODE");
     let max_volume = Flag("--max-volume-size", "HOSTLOOP_MAX_VOLUME_SIZE");
+    let anchor_dir = args.anchor_dir.as_ref().is_some_and(|dir| !dir.is_empty());
     let kubelet_dir = args.kubelet_dir.as_ref().is_some_and(|dir| !dir.is_empty());
     [
         (PEER_LISTEN, args.peer_listen.is_some(), NODE),
@@ -119,6 +120,7 @@ fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 13] {
         (FORGET_NODE, !entries(&args.forget_node).is_empty(), CONTROLLER),
         (Flag("--node-id", "NODE_ID"), args.node_id.is_some(), VOLUMES),
         (Flag("--data-dir", "HOSTLOOP_DATA_DIR"), args.data_dir.is_some(), VOLUMES),
+        (Flag("--anchor-dir", "HOSTLOOP_ANCHOR_DIR"), anchor_dir, VOLUMES),
         (Flag("--pool", "HOSTLOOP_POOLS"), !entries(&args.pool).is_empty(), VOLUMES),
         (Flag("--reserve", "HOSTLOOP_RESERVE"), args.reserve.is_some(), VOLUMES),
         (Flag("--overcommit", "HOSTLOOP_OVERCOMMIT"), args.overcommit.is_some(), VOLUMES),

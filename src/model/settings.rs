@@ -91,6 +91,8 @@ pub struct Settings {
     pub node_id: String,
     /// Holds the state file, and is the pool `default`.
     pub data_dir: PathBuf,
+    /// Where it is remembered that the data directory is in use; `None` for a place that suits.
+    pub anchor_dir: Option<PathBuf>,
     /// Every pool, the default one first.
     pub pools: Vec<PoolSettings>,
     /// Serve ControllerPublishVolume and ControllerUnpublishVolume.

@@ -254,6 +254,11 @@ pub trait Disks: Send + Sync {
     /// Opens (or makes, mode 0600) a file for appending at its end, after cutting it to `len` bytes.
     /// EINVAL where it is shorter.
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>>;
+    /// 36 characters that no other call ever gets, on whatever machine (random(4), `/proc/sys/kernel/random/uuid`).
+    fn random_id(&self) -> io::Result<String> {
+        Err(errno_error(nix::errno::Errno::EOPNOTSUPP, "random_id"))
+    }
+
     /// Takes an exclusive lock (flock(2)) on a file, made if need be, for as long as the value lives. The
     /// holder's process id is written into it.
     ///
@@ -466,6 +471,41 @@ pub trait Filesystems: Send + Sync {
     /// # Errors
     /// ENOENT naming the missing tool and the package that has it.
     fn check_tools(&self, fs_type: FsType) -> io::Result<()>;
+}
+
+/// Writes a small file, whole and durable when this returns; after a crash before that it is as it was. What is
+/// written first has the name `<file>.new`.
+///
+/// # Errors
+/// The kernel's; the file is as it was.
+pub fn write_whole(disks: &dyn Disks, file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let (new, parent) = (PathBuf::from(name), file.parent().unwrap_or(file));
+    disks.remove_file(&new)?;
+    let written = disks.open_log(&new, 0).and_then(|mut log| {
+        log.append(bytes)?;
+        log.sync()
+    });
+    if let Err(error) = written.and_then(|()| disks.rename(&new, file)) {
+        // It would be removed the next time as well.
+        let _ = disks.remove_file(&new);
+        return Err(error);
+    }
+    disks.sync_directory(parent)
+}
+
+/// Whether the error says that a disk, or a quota, is full.
+pub fn is_no_room(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    matches!(errno_of(error), Some(Errno::ENOSPC | Errno::EDQUOT))
+}
+
+/// The mount that holds a path, links resolved.
+pub fn holder<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
+    // The longest target covers the path; of several at one target the last lies on top.
+    let covering = mounts.iter().filter(|mount| path.starts_with(&mount.target));
+    covering.max_by_key(|mount| mount.target.components().count())
 }
 
 /// Whether the error carries this errno.

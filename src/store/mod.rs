@@ -61,7 +61,7 @@ mod testing;
 mod tests;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId};
@@ -95,6 +95,11 @@ pub struct Store {
 }
 
 impl Store {
+    /// The state file of a data directory.
+    pub fn file(data_dir: &Path) -> PathBuf {
+        data_dir.join(writer::FILE)
+    }
+
     /// Reads the state file of a data directory, or makes one where there is none. What is read is on disk
     /// when this returns.
     ///
@@ -111,7 +116,7 @@ impl Store {
         identity: Identity,
         slack: u64,
     ) -> Result<Store, StoreError> {
-        let file = data_dir.join(writer::FILE);
+        let file = Self::file(data_dir);
         let bytes = disks.stat(&file)?.map(|_| disks.read(&file)).transpose()?;
         let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file)).transpose()?;
         disks.remove_file(&data_dir.join(writer::NEW_FILE))?;

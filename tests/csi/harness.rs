@@ -68,6 +68,7 @@ pub fn settings() -> Settings {
         node_id: NODE.to_owned(),
         data_dir: PathBuf::from(DATA_DIR),
         pools: vec![pool(PoolName::DEFAULT, DATA_DIR)],
+        anchor_dir: None,
         attach: false,
         max_volumes_per_node: 0,
         max_volume_bytes: 16 << 40,

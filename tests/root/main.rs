@@ -17,6 +17,7 @@
 mod contract;
 mod harness;
 
+mod anchor;
 mod bare_dev;
 mod blocks;
 mod cluster;

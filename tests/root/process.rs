@@ -35,8 +35,9 @@ fn a_second_process_on_a_data_directory_names_the_holder() {
     let pid = world.driver().pid();
     assert!(log.contains(&format!("process {pid} (hostloop)")), "{log}");
     assert!(log.contains("--data-dir") && !world.dir.join("other.sock").exists(), "{log}");
-    // The same socket with another data directory: the first one is not disturbed.
-    let (code, log) = ends(command(BINARY).args(serve_flags(&world.socket, &world.dir.join("data2"))));
+    // The same socket with another driver's data directory: the first one is not disturbed.
+    let arguments = serve_flags(&world.socket, &world.dir.join("data2"));
+    let (code, log) = ends(command(BINARY).args(arguments).args(["--driver-name", "other.example.com"]));
     assert_eq!(code, Some(1));
     assert!(log.contains("another process serves") && log.contains("--endpoint"), "{log}");
     assert_eq!(world.csi.probe().expect("Probe").ready, Some(true));
@@ -76,7 +77,7 @@ fn the_socket_is_private_and_only_a_stale_one_is_replaced() {
     std::fs::remove_file(&world.socket).expect("unlink");
     let names: Vec<_> =
         std::fs::read_dir(&world.dir).expect("list").map(|e| e.expect("entry").file_name()).collect();
-    assert_eq!(names.len(), 3, "nothing is made beside the socket: {names:?}");
+    assert_eq!(names.len(), 4, "nothing but the anchor is made beside the socket: {names:?}");
     world.assert_nothing_left();
 }
 

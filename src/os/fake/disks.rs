@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
@@ -406,6 +407,11 @@ impl Disks for Process {
 
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
         self.log(file, len)
+    }
+
+    fn random_id(&self) -> io::Result<String> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(format!("00000000-0000-4000-8000-{:012x}", NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {

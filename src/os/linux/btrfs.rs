@@ -192,7 +192,7 @@ pub(super) fn renew_identity(device: &Path) -> io::Result<bool> {
 }
 
 /// From the kernel (random(4)).
-fn random_uuid() -> io::Result<Uuid> {
+pub(super) fn random_uuid() -> io::Result<Uuid> {
     let path = Path::new("/proc/sys/kernel/random/uuid");
     let text = std::fs::read_to_string(path).map_err(at("read", path))?;
     Uuid::try_parse(text.trim()).map_err(io::Error::other)

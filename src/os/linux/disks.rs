@@ -15,7 +15,7 @@ use nix::unistd::{UnlinkatFlags, Whence, lseek, mkdir, unlinkat};
 use super::super::{
     BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Usage,
 };
-use super::{at, block, copy, lock, log, probe, tree};
+use super::{at, block, btrfs, copy, lock, log, probe, tree};
 use crate::model::tree::{Item, Position};
 
 /// The files of this machine.
@@ -293,6 +293,10 @@ impl Disks for LinuxDisks {
 
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
         log::open_log(file, len)
+    }
+
+    fn random_id(&self) -> io::Result<String> {
+        btrfs::random_uuid().map(|id| id.to_string())
     }
 
     fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {

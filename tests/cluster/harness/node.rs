@@ -193,6 +193,7 @@ fn settings(id: &str) -> Settings {
         node_id: id.to_owned(),
         data_dir: PathBuf::from(DATA_DIR),
         pools: vec![pool],
+        anchor_dir: None,
         attach: true,
         max_volumes_per_node: 0,
         max_volume_bytes: 1 << 40,

@@ -57,6 +57,7 @@ impl Disks for Careless {
         direct_io_alignment(directory: &Path) -> Option<u32>;
         extents(file: &Path, offset: u64, max: usize, sync: bool) -> Vec<Extent>;
         can_reflink(directory: &Path) -> bool;
+        random_id() -> String;
         reflink(from: &Path, to: &Path) -> ();
         copy_range(from: &Path, to: &Path, offset: u64, len: u64) -> ();
         read_tree(source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> u64;

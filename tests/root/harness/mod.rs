@@ -34,7 +34,7 @@ pub fn text(path: &Path) -> &str {
 
 /// Waits for something that others may delay for a moment: whoever looks at every loop device (another test's
 /// driver, udev) holds each of them open meanwhile.
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");

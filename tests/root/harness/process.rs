@@ -61,6 +61,10 @@ impl Driver {
         }
     }
 
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_none()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).expect("a pid");
         kill(Pid::from_raw(pid), signal).expect("kill");

@@ -86,6 +86,11 @@ impl World {
         self.flags = flags.iter().map(|f| (*f).to_owned()).collect();
     }
 
+    /// Another socket, from the next start on.
+    pub fn set_socket(&mut self, socket: &Path) {
+        (self.socket, self.csi) = (socket.to_owned(), Csi::new(socket));
+    }
+
     /// Starts the driver and waits until it is ready.
     pub fn start(&mut self) {
         self.start_as(command(BINARY).args(self.arguments()));
@@ -101,6 +106,28 @@ impl World {
 
     pub fn driver(&mut self) -> &mut Driver {
         self.driver.as_mut().expect("it runs")
+    }
+
+    /// Starts a process that has to end by itself, and gives the last line that it says.
+    #[track_caller]
+    pub fn refused(&self) -> String {
+        let log = self.dir.join("log of the refused");
+        let mut driver = Driver::spawn(command(BINARY).args(self.arguments()), &log);
+        eventually("it ends, or serves", || !driver.runs() || self.csi.probe().is_ok());
+        assert!(!driver.runs(), "it serves: {}", driver.log_text());
+        assert_eq!(driver.wait().code(), Some(1), "{}", driver.log_text());
+        driver.log_text().lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// Unmounts the disk of the data directory.
+    pub fn unmount_disk(&self) {
+        run("umount", &[text(self.pool.as_ref().expect("a disk"))]);
+    }
+
+    /// Mounts it again.
+    pub fn mount_disk(&self) {
+        let pool = self.pool.as_ref().expect("a disk");
+        run("mount", &["-o", "loop", text(&self.dir.join("pool.img")), text(pool)]);
     }
 
     /// Takes the running driver, to end it.
