@@ -309,7 +309,8 @@ impl Driver {
         let volumes: Vec<Arc<Volume>> = volumes.collect();
         let snapshots = self.snapshot_images(pool);
         // Without copies no two images can share a block, and a stat of each tells all.
-        let shares = pool.reflink && (!snapshots.is_empty() || volumes.iter().any(|v| v.source.is_some()));
+        let shares =
+            pool.probe.may_reflink() && (!snapshots.is_empty() || volumes.iter().any(|v| v.source.is_some()));
         let mut tally = Tally::new(&self.os, shares);
         snapshots.iter().try_for_each(|image| tally.add(image))?;
         let kept = tally.total();

@@ -126,8 +126,8 @@ impl Driver {
             return Ok(None);
         }
         let image = paths.image();
-        let shared = pool.reflink && self.has_shared_extents(&image)?;
-        let unshares = shared && !self.may_share(pool, pool, true);
+        let shared = pool.probe.may_reflink() && self.has_shared_extents(&image)?;
+        let unshares = shared && !self.may_share(pool, pool, true)?;
         let allocated = self.allocated_bytes(paths, BackendKind::Loop)?;
         let missing = volume.capacity_bytes.saturating_sub(if unshares { 0 } else { allocated });
         // Its thin promise counts as well until the record changes: the sum of both is held for a moment only.

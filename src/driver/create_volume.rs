@@ -132,7 +132,10 @@ impl Driver {
         }
         let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
         let capacity_bytes = size.choose(Volume::minimum_bytes(&content), self.settings.max_volume_bytes)?;
-        let block_size = origin.map_or_else(|| pool.block_size(parameters.direct_io), Origin::block_size);
+        let block_size = match origin {
+            Some(origin) => origin.block_size(),
+            None => pool.block_size(&self.os, parameters.direct_io)?,
+        };
         let capabilities = capabilities.into_iter().map(without_flags).collect();
         let (phase, attachments) = (Phase::Creating, Vec::new());
         Ok(Volume {

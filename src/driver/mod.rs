@@ -44,6 +44,7 @@ mod node_unstage_volume;
 mod open_source;
 mod origin;
 mod pools;
+mod probe;
 mod progress;
 mod pull;
 mod pull_blocks;

@@ -160,8 +160,12 @@ impl Driver {
     /// Whether a copy may share blocks with what it is made from. A thick volume has been promised that writing to
     /// it takes no new block; where blocks are shared it does. Only in a pool whose space is hostloop's alone and
     /// not promised twice is it sure that there are some.
-    pub(super) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> bool {
-        from.name == to.name && to.reflink && (!thick || (to.managed && to.overcommit <= 1.0))
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where the disk is too full to find out whether it can.
+    pub(super) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> Result<bool> {
+        let allowed = from.name == to.name && (!thick || (to.managed && to.overcommit <= 1.0));
+        Ok(allowed && to.reflink(&self.os)?)
     }
 
     /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
@@ -177,7 +181,7 @@ impl Driver {
         let from = self.pool_with(pool, origin.describe())?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
-        let share = self.may_share(from, to, thick);
+        let share = self.may_share(from, to, thick)?;
         match volume.parameters.backend {
             BackendKind::Loop if share => Ok((share, 0)),
             backend => Ok((share, self.bytes_to_copy(&paths, backend)?)),

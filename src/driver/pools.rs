@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::managed_pool;
+use super::probe::Probe;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{PoolName, PoolSettings, Settings};
 use crate::os::{FileKind, Os};
@@ -19,10 +20,8 @@ pub struct Pool {
     pub reserve: crate::model::Reserve,
     /// Bytes promised for each byte there is.
     pub overcommit: f64,
-    /// The alignment that direct I/O needs, if the pool's filesystem can do it.
-    pub direct_io_alignment: Option<u32>,
-    /// Whether copies can share blocks with what they were made from.
-    pub reflink: bool,
+    /// What its filesystem can do.
+    pub probe: Probe,
     /// Whether the filesystem is hostloop's own, so that nobody else can take its space.
     pub managed: bool,
     /// The image or device of a managed pool, links resolved.
@@ -32,13 +31,24 @@ pub struct Pool {
 impl Pool {
     /// The logical block size in bytes for a new volume's loop device: 512, or more where direct I/O on the
     /// pool's disk needs it (loop silently falls back to buffered I/O on a device of smaller blocks).
-    pub fn block_size(&self, direct_io: bool) -> u32 {
-        match self.direct_io_alignment {
-            Some(alignment) if direct_io && alignment <= 4096 && alignment.is_power_of_two() => {
-                alignment.max(512)
-            }
-            _ => 512,
-        }
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where the disk is too full to find it out.
+    pub fn block_size(&self, os: &Os, direct_io: bool) -> Result<u32> {
+        let alignment = match direct_io {
+            true => self.probe.direct_io_alignment(os, &self.path)?,
+            false => None,
+        };
+        let usable = alignment.filter(|alignment| *alignment <= 4096 && alignment.is_power_of_two());
+        Ok(usable.unwrap_or(512).max(512))
+    }
+
+    /// Whether copies can share blocks with what they were made from.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where the disk is too full to find it out.
+    pub fn reflink(&self, os: &Os) -> Result<bool> {
+        self.probe.reflink(os, &self.path)
     }
 }
 
@@ -89,16 +99,10 @@ impl Pools {
             make_directory(os, &path, "volumes", holds, &pool.name)?;
             let holds = snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
             make_directory(os, &path, "snapshots", holds, &pool.name)?;
-            let direct_io_alignment = os
-                .disks
-                .direct_io_alignment(&path)
-                .doing(|| format!("probe direct I/O in {}", path.display()))?;
-            let probing = || format!("probe reflinks in {}", path.display());
-            let reflink = os.disks.can_reflink(&path).doing(probing)?;
+            let probe = Probe::begin(os, &path)?;
             let PoolSettings { name, reserve, overcommit, .. } = pool.clone();
             let managed = medium.is_some();
-            let prepared =
-                Pool { name, path, reserve, overcommit, direct_io_alignment, reflink, managed, medium };
+            let prepared = Pool { name, path, reserve, overcommit, probe, managed, medium };
             report(os, &prepared, pool.kind.as_str())?;
             pools.push(prepared);
         }
@@ -149,8 +153,8 @@ fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     let mount = covering.max_by_key(|mount| mount.target.components().count());
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
-        bytes = space.total, available = space.available, reflink = pool.reflink,
-        direct_io = pool.direct_io_alignment.is_some(), "pool"
+        bytes = space.total, available = space.available, reflink = pool.probe.describe_reflink(),
+        direct_io = pool.probe.describe_direct_io(), "pool"
     );
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Driver {
         };
         let pool = self.pool_of(&volume)?;
         let kind = volume.content.backend();
-        let share = self.may_share(pool, pool, volume.parameters.provisioning == Provisioning::Thick);
+        let share = self.may_share(pool, pool, volume.parameters.provisioning == Provisioning::Thick)?;
         let paths = self.paths(&volume)?;
         let bytes = match share {
             true => self.allocated_bytes(&paths, kind)?,

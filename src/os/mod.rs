@@ -513,6 +513,11 @@ pub fn is_errno(error: &io::Error, errno: nix::errno::Errno) -> bool {
     errno_of(error) == Some(errno)
 }
 
+/// Whether a disk or a quota is full: there is no room for what was to be done.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(errno_of(error), Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT))
+}
+
 /// The errno that an error carries, directly or wrapped by [`with_context`].
 pub fn errno_of(error: &io::Error) -> Option<nix::errno::Errno> {
     if let Some(raw) = error.raw_os_error() {

@@ -263,7 +263,9 @@ impl Disks for Process {
 
     fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>> {
         self.look("statx", directory.display(), |world| {
-            let fs = &world.filesystems[world.walk(directory, Last::Follow)?.node.fs];
+            let id = world.walk(directory, Last::Follow)?.node.fs;
+            world.room_for_a_file(id)?;
+            let fs = &world.filesystems[id];
             // Within an image it is what the image's device asks for.
             let sector = if matches!(fs.backing, Backing::Image(_)) { fs.sector } else { 0 };
             let alignment = world.direct_io.filter(|_| fs.backing != Backing::Memory);
@@ -287,6 +289,7 @@ impl Disks for Process {
     fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
         self.look("clone in", directory.display(), |world| {
             let fs = world.walk(directory, Last::Follow)?.node.fs;
+            world.room_for_a_file(fs)?;
             Ok(world.filesystems[fs].reflink)
         })
     }

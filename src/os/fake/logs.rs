@@ -74,8 +74,15 @@ impl Process {
             if let Some(holder) = world.holder_of(place.node) {
                 return Ok(Err(holder));
             }
-            world.set_size(place.node, 0)?;
-            world.write_at(place.node, 0, format!("{}\n", pid_of(self.generation)).as_bytes())?;
+            let id = format!("{}\n", pid_of(self.generation));
+            match world.write_at(place.node, 0, id.as_bytes()) {
+                // The id is only a hint for people.
+                Err(Errno::ENOSPC) => world.set_size(place.node, 0)?,
+                written => {
+                    written?;
+                    world.set_size(place.node, id.len() as u64)?;
+                }
+            }
             let what = Opened::Lock(place.node);
             Ok(Ok(world.open(Open { generation: Some(self.generation), mount: Some(place.mount), what })))
         })?;

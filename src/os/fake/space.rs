@@ -44,6 +44,11 @@ impl World {
         (total, total.saturating_sub(taken))
     }
 
+    /// Whether a file can be made only to ask something of it: as on xfs, where that takes a block.
+    pub(super) fn room_for_a_file(&self, fs: FsId) -> Outcome<()> {
+        if self.room(fs).1 < BLOCK { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
     /// What it takes to write to these blocks: one for each that has no place, and for each that other files have too.
     fn demand(&self, file: NodeRef, (start, end): (u64, u64)) -> Outcome<Demand> {
         let filesystem = &self.filesystems[file.fs];

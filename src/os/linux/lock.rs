@@ -2,14 +2,15 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Disks")]
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::super::errno_error;
+use super::super::{errno_error, is_full};
 use super::at;
 
 /// Holds the lock until it is dropped.
@@ -24,8 +25,12 @@ pub(super) fn lock(path: &Path) -> io::Result<Box<dyn Send + Sync>> {
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let file = File::from(open(path, flags, Mode::from_bits_truncate(0o600)).map_err(at("open", path))?);
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(mut held) => {
-            write_pid(&mut held).map_err(at("write", path))?;
+        Ok(held) => {
+            match write_pid(&held).map_err(at("write", path)) {
+                // The id is only a hint for people: a full disk does not keep anybody from the lock.
+                Err(error) if is_full(&error) => tracing::debug!(%error, "the lock does not say whose it is"),
+                result => result?,
+            }
             Ok(Box::new(Held(held)))
         }
         Err((mut file, Errno::EWOULDBLOCK)) => Err(errno_error(
@@ -36,9 +41,13 @@ pub(super) fn lock(path: &Path) -> io::Result<Box<dyn Send + Sync>> {
     }
 }
 
-fn write_pid(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
-    writeln!(file, "{}", std::process::id())
+/// Writes our process id over that of an earlier holder: a block that is there is written to on a full disk as well.
+fn write_pid(file: &File) -> io::Result<()> {
+    let text = format!("{}\n", std::process::id());
+    let written = file.write_all_at(text.as_bytes(), 0);
+    // Better no id than a wrong one.
+    file.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
+    written
 }
 
 /// The holder for a message: `process 123 (hostloop)`. Its id is of its own pid namespace, so the name may be

@@ -57,10 +57,15 @@ pub(super) fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
 /// Where no file can be made, or the kernel fails in another way than "not supported".
 pub fn reflink_works(directory: &Path) -> io::Result<bool> {
     let (from, to) = (File::from(nameless_file(directory)?), nameless_file(directory)?);
-    from.write_all_at(&[1; 4096], 0).map_err(at("write in", directory))?;
-    match ioctl::clone_file(to, from) {
+    let clone = || match ioctl::clone_file(&to, &from) {
         Ok(()) => Ok(true),
         Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL | Errno::EXDEV) => Ok(false),
         Err(errno) => Err(at("clone a file in", directory)(errno)),
+    };
+    // Whoever cannot says so of empty files as well, which need no block.
+    if !clone()? {
+        return Ok(false);
     }
+    from.write_all_at(&[1; 4096], 0).map_err(at("write in", directory))?;
+    clone()
 }
