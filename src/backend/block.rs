@@ -43,6 +43,10 @@ impl Backend for Block {
         image::attach(place, uses, stage.read_only, false).map(drop)
     }
 
+    fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+        uses.live_loops().try_for_each(|device| image::conform(place, device, uses))
+    }
+
     fn unstage(&self, place: Place<'_>, _staging: &Target, uses: &Uses) -> Result<()> {
         uses.loops.iter().try_for_each(|device| detach(place, device))
     }

@@ -63,6 +63,10 @@ impl Backend for Directory {
         filesystem::bind(place, &source, &publish)
     }
 
+    fn finish_stage(&self, _place: Place<'_>, _uses: &Uses) -> Result<()> {
+        Ok(()) // the bind is all
+    }
+
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
         filesystem::unmount(place, staging, uses)
     }

@@ -52,6 +52,7 @@ impl Backend for Filesystem {
             };
             let path = stage.target.path();
             mount(place, stage, &device.device, fs_type)?;
+            go_with_mounts(place, &device.device)?;
             // What mkfs has just made is as large as its device; a read-only filesystem cannot be grown, the next
             // writable staging does it.
             let Some(bytes) = bytes.filter(|_| !stage.read_only) else { return Ok(()) };
@@ -71,8 +72,17 @@ impl Backend for Filesystem {
         })
     }
 
+    fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+        uses.loops.iter().try_for_each(|device| {
+            image::conform(place, device, uses)?;
+            go_with_mounts(place, device)
+        })
+    }
+
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
-        unmount(place, staging, uses)
+        unmount(place, staging, uses)?;
+        image::give_back(place, &uses.loops);
+        Ok(())
     }
 
     fn is_staged(&self, uses: &Uses, staging: &Path) -> bool {
@@ -149,6 +159,16 @@ pub(super) fn bind(place: Place<'_>, source: &Path, publish: &Publish<'_>) -> Re
         let binding = || format!("publish {}", place.volume.id);
         place.os.mounts.bind(source, publish.target.path(), &flags).doing(binding)
     })
+}
+
+/// A device that was attached by somebody else, without autoclear, goes with its last mount all the same.
+fn go_with_mounts(place: Place<'_>, device: &LoopDevice) -> Result<()> {
+    match device.autoclear {
+        true => Ok(()),
+        false => {
+            place.os.loops.detach(device).doing(|| format!("set autoclear of {}", device.path().display()))
+        }
+    }
 }
 
 fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
@@ -252,11 +272,8 @@ fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> 
 /// Grows a freshly mounted filesystem whose image was grown while it was not in use.
 fn grow_if_smaller(place: Place<'_>, device: &LoopDevice, mount_point: &Path, bytes: u64) -> Result<()> {
     let growing = || format!("grow the filesystem of {}", place.volume.id);
-    let image = image::stat(place)?;
-    if image.size > place.os.loops.size(device).doing(growing)? {
-        place.os.loops.update_size(device).doing(growing)?;
-    }
-    if bytes >= image.size {
+    image::take_on_size(place, device)?;
+    if bytes >= image::stat(place)?.size {
         return Ok(());
     }
     let (fs_type, _) = filesystem_of(place)?;

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use nix::errno::Errno;
+
 use super::{Place, Uses};
 use crate::error::{Error, OsContext, Result};
 use crate::model::Provisioning;
-use crate::os::{AttachOptions, FileStat, OpenLoop};
+use crate::os::{AttachOptions, FileStat, LoopDevice, OpenLoop, is_errno};
 
 /// Makes the volume's directory and its image: sparse for thin, allocated for thick. Durable on return.
 pub(super) fn create(place: Place<'_>) -> Result<()> {
@@ -86,23 +88,20 @@ pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
     Ok(Uses { mounts, partial: Vec::new(), loops })
 }
 
-/// Attaches the image, or opens the device that has it already with the same access. Without autoclear only one
-/// will do that is not on its way out ([`Uses::live_loops`]); with it, the open descriptor keeps it.
+/// Attaches the image, or opens the device that has it already with the same access and brings it to what the record
+/// says. Without autoclear only one will do that is not on its way out ([`Uses::live_loops`]); with it, the open
+/// descriptor keeps it.
 pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: bool) -> Result<OpenLoop> {
     let attaching = || format!("attach {}", place.volume.id);
     if let Some(device) =
         uses.loops.iter().find(|device| device.read_only == read_only && (autoclear || !device.autoclear))
     {
-        return place.os.loops.open(device).doing(attaching);
+        let open = place.os.loops.open(device).doing(attaching)?;
+        conform(place, &open.device, uses)?;
+        return Ok(open);
     }
-    let thick = place.volume.parameters.provisioning == Provisioning::Thick;
-    if thick && !read_only {
-        // Mends what a tool of the host may have trimmed. Where nothing is missing the kernel is not asked: on a full
-        // disk xfs answers ENOSPC also for blocks that are there.
-        let stat = stat(place)?;
-        if stat.allocated < stat.size {
-            place.os.disks.allocate(&place.paths.image(), stat.size).doing(attaching)?;
-        }
+    if !read_only {
+        mend(place)?;
     }
     let options = AttachOptions {
         read_only,
@@ -112,4 +111,66 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
         discard: place.volume.parameters.discards(),
     };
     place.os.loops.attach(&place.paths.image(), options).doing(attaching)
+}
+
+/// Brings a device that was there already to what the volume's record says. It may be as LOOP_CONFIGURE left it in a
+/// driver that was killed then, as an earlier record wanted it, or attached by somebody else.
+pub(super) fn conform(place: Place<'_>, device: &LoopDevice, uses: &Uses) -> Result<()> {
+    let (loops, parameters) = (&place.os.loops, &place.volume.parameters);
+    let conforming = || format!("bring {} to what {} is", device.path().display(), place.volume.id);
+    if !device.read_only {
+        // First, so that nothing is discarded after it was mended.
+        if !parameters.discards() {
+            loops.stop_discard(device).doing(conforming)?;
+        }
+        mend(place)?;
+    }
+    if uses.mounts.is_empty() && uses.partial.is_empty() {
+        let bytes = place.volume.block_size;
+        if let Err(error) = loops.set_block_size(device, bytes) {
+            // What cannot live with the other size says so, such as xfs when it is mounted.
+            tracing::warn!(volume.id = %place.volume.id, device = %device.path().display(), bytes, %error, "the device keeps another block size");
+        }
+    }
+    if device.direct_io != parameters.direct_io {
+        match loops.set_direct_io(device, parameters.direct_io) {
+            // It is a wish, as with a new device.
+            Err(error) if parameters.direct_io && is_errno(&error, Errno::EINVAL) => {}
+            set => set.doing(conforming)?,
+        }
+    }
+    take_on_size(place, device)
+}
+
+/// Lets a device take on the size of the image, where that is longer.
+pub(super) fn take_on_size(place: Place<'_>, device: &LoopDevice) -> Result<()> {
+    let growing = || format!("grow the device of {}", place.volume.id);
+    match stat(place)?.size > place.os.loops.size(device).doing(growing)? {
+        true => place.os.loops.update_size(device).doing(growing),
+        false => Ok(()),
+    }
+}
+
+/// Allocates what a thick image lacks, such as what a tool of the host has trimmed. Where nothing is missing the kernel
+/// is not asked: on a full disk xfs answers ENOSPC also for blocks that are there.
+fn mend(place: Place<'_>) -> Result<()> {
+    if place.volume.parameters.provisioning != Provisioning::Thick {
+        return Ok(());
+    }
+    let stat = stat(place)?;
+    if stat.allocated >= stat.size {
+        return Ok(());
+    }
+    let mending = || format!("allocate what the thick volume {} lacks", place.volume.id);
+    place.os.disks.allocate(&place.paths.image(), stat.size).doing(mending)
+}
+
+/// Gives the numbers of devices back that went with their last use, so that others can discard with them. What becomes
+/// of a number is no reason to fail.
+pub(super) fn give_back(place: Place<'_>, devices: &[LoopDevice]) {
+    for device in devices {
+        if let Err(error) = place.os.loops.give_back(device) {
+            tracing::warn!(device = %device.path().display(), %error, "whoever gets this device next cannot discard with it");
+        }
+    }
 }

@@ -99,9 +99,8 @@ impl Driver {
         let uses = backend.uses(place)?;
         if let Some(there) = uses.at(target.path()).next_back() {
             let same = backend.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
-            return same_or_exists(same, || {
-                format!("{} is published at {}", volume.id, target.path().display())
-            });
+            same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
+            return backend.finish_stage(place, &uses);
         }
         if let Some(other) = uses.elsewhere(&[target.path()]) {
             let other = other.display();

@@ -30,16 +30,16 @@ impl Driver {
         if volume.is_block() {
             if let Some(device) = uses.live_loops().next() {
                 let writable = uses.live_loops().any(|device| !device.read_only);
-                return same_or_exists(read_only != writable, || {
+                same_or_exists(read_only != writable, || {
                     format!("{} is attached as {}", volume.id, device.path().display())
-                });
+                })?;
+                return backend.finish_stage(place, &uses);
             }
         } else if let Some(there) = uses.at(target.path()).next_back() {
             let is_read_only = backend.is_read_only(place, there, &uses)?;
             let same = is_read_only == read_only && has_flags(there, &flags);
-            return same_or_exists(same, || {
-                format!("{} is staged at {}", volume.id, target.path().display())
-            });
+            same_or_exists(same, || format!("{} is staged at {}", volume.id, target.path().display()))?;
+            return backend.finish_stage(place, &uses);
         }
         self.nothing_else_at(&target)?;
         let record = |format| self.record_format(&volume, format);

@@ -31,6 +31,7 @@ impl Driver {
     pub fn recover(&self) -> Recovered {
         let (started, mut found) = (Instant::now(), Recovered::default());
         self.thaw_what_was_left();
+        self.give_back_loop_devices();
         self.recover_snapshots(&mut found);
         for volume in self.store.volumes() {
             found.volumes += 1;
@@ -57,6 +58,17 @@ impl Driver {
         let thawed = thawed.and_then(|names| names.iter().try_for_each(|name| self.thaw(name)));
         if let Err(error) = thawed {
             tracing::error!(%error, "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
+        }
+    }
+
+    /// Gives the numbers of loop devices back that an earlier process could not: nobody could discard with them.
+    fn give_back_loop_devices(&self) {
+        match self.os.loops.give_back_all() {
+            Ok(numbers) if numbers.is_empty() => {}
+            Ok(numbers) => tracing::info!(?numbers, "loop devices can discard again"),
+            Err(error) => {
+                tracing::warn!(%error, "some loop devices cannot discard until the next restart of the machine")
+            }
         }
     }
 

@@ -425,6 +425,18 @@ pub trait LoopDevices: Send + Sync {
     /// Stops a device in use from giving blocks of its image back (`discard_max_bytes` = 0). There is no way back
     /// but a new attachment.
     fn stop_discard(&self, device: &LoopDevice) -> io::Result<()>;
+    /// LOOP_SET_BLOCK_SIZE on a device that nobody uses, not mounted and not open elsewhere; nothing where it has that
+    /// logical block size.
+    fn set_block_size(&self, device: &LoopDevice, bytes: u32) -> io::Result<()>;
+    /// Gives the number of a device that was detached back as it was: where [`stop_discard`](LoopDevices::stop_discard)
+    /// outlives the attachment (since Linux 6.9), the device is removed and made anew (LOOP_CTL_REMOVE, LOOP_CTL_ADD).
+    /// Waits a moment for one that is about to go; nothing while it is attached to this or anything else.
+    ///
+    /// # Errors
+    /// EBUSY where somebody keeps it open.
+    fn give_back(&self, device: &LoopDevice) -> io::Result<()>;
+    /// The same for every number that is not attached, whoever left it so; those that were given back.
+    fn give_back_all(&self) -> io::Result<Vec<u32>>;
     /// fsync(2) of the device: what its users have written is in the image.
     fn flush(&self, device: &LoopDevice) -> io::Result<()>;
 }

@@ -49,6 +49,7 @@ mod restore;
 mod scrape;
 mod secrets;
 mod support;
+mod taken_over;
 mod validate_volume_capabilities;
 mod volume_health;
 mod walk;

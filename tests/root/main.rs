@@ -46,5 +46,6 @@ mod pull;
 mod readonly;
 mod restart;
 mod selftest;
+mod taken_over;
 mod thick;
 mod unpublish;

@@ -88,6 +88,7 @@ impl World {
         let (id, size) = (self.file_id(place.mount, place.node), self.backing_size(backing)?);
         let direct_io = direct_io && self.direct_io.is_some_and(|alignment| alignment <= block_size);
         let mount = place.mount;
+        let discard = discard && !self.stuck.contains(&number);
         let device =
             Loop { number, backing, id, mount, read_only, autoclear, direct_io, block_size, discard, size };
         let status = device.status();
@@ -132,7 +133,11 @@ impl World {
     }
 
     fn clear(&mut self, number: u32) {
-        match self.loops.remove(&number).map(|device| device.backing) {
+        let gone = self.loops.remove(&number);
+        if gone.as_ref().is_some_and(|device| !device.discard) {
+            self.stuck.insert(number);
+        }
+        match gone.map(|device| device.backing) {
             Some(LoopBacking::File(node)) => self.fs_mut(node.fs).closed(node.ino),
             Some(LoopBacking::Loop(below)) => self.settle(below),
             None => {}
@@ -184,12 +189,23 @@ impl Process {
 
 impl LoopDevices for Process {
     fn attach(&self, image: &Path, options: AttachOptions) -> std::io::Result<OpenLoop> {
+        // As with LOOP_CONFIGURE, the device discards until it is told not to.
         let opened = self.step("attach", image.display(), |world| {
-            let device = world.attach(image, options)?;
+            let device = world.attach(image, AttachOptions { discard: true, ..options })?;
+            // The driver replaces a device that cannot.
+            world.stuck.remove(&device.number);
+            world.same_mut(&device)?.discard = true;
             let id = self.open_loop(world, device.number);
             Ok((device, id))
         })?;
-        Ok(self.opened_loop(opened))
+        let open = self.opened_loop(opened);
+        if !options.discard
+            && let Err(error) = self.stop_discard(&open.device)
+        {
+            self.kernel.lock().detach(open.device.number);
+            return Err(error);
+        }
+        Ok(open)
     }
 
     fn find(&self, backing: FileId) -> std::io::Result<Vec<LoopDevice>> {
@@ -220,6 +236,7 @@ impl LoopDevices for Process {
         self.step("detach", device.path().display(), |world| {
             if world.same(device).is_ok() {
                 world.detach(device.number);
+                world.stuck.remove(&device.number);
             }
             Ok(())
         })
@@ -260,6 +277,41 @@ impl LoopDevices for Process {
         self.step("stop_discard", device.path().display(), |world| {
             world.same_mut(device)?.discard = false;
             Ok(())
+        })
+    }
+
+    fn set_block_size(&self, device: &LoopDevice, bytes: u32) -> std::io::Result<()> {
+        let name = device.path();
+        let same = |world: &World| Ok(world.same(device)?.block_size == bytes);
+        if self.look("block_size", name.display(), same)? {
+            return Ok(());
+        }
+        self.step("set_block_size", name.display(), |world| {
+            if world.is_mounted(device.number) {
+                return Err(Errno::EBUSY);
+            }
+            world.same_mut(device)?.block_size = bytes;
+            Ok(())
+        })
+    }
+
+    fn give_back(&self, device: &LoopDevice) -> std::io::Result<()> {
+        let number = device.number;
+        if !self.look("stuck", device.path().display(), |world| Ok(world.stuck.contains(&number)))? {
+            return Ok(());
+        }
+        self.step("give_back", device.path().display(), |world| {
+            world.stuck.remove(&number);
+            Ok(())
+        })
+    }
+
+    fn give_back_all(&self) -> std::io::Result<Vec<u32>> {
+        if self.look("stuck", "loop devices", |world| Ok(world.stuck.is_empty()))? {
+            return Ok(Vec::new());
+        }
+        self.step("give_back_all", "loop devices", |world| {
+            Ok(std::mem::take(&mut world.stuck).into_iter().collect())
         })
     }
 

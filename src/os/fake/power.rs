@@ -155,6 +155,7 @@ impl World {
         self.alive.clear();
         self.opens.clear();
         self.loops.clear();
+        self.stuck.clear();
         self.freezes.forget();
         self.boot();
         self.seam.clear_plans();

@@ -49,6 +49,8 @@ pub(super) struct World {
     pub(super) covered: BTreeMap<(u64, NodeRef), u64>,
     pub(super) next_mount: u64,
     pub(super) loops: BTreeMap<u32, Loop>,
+    /// Numbers without a device whose next one cannot discard (since Linux 6.9), until they are given back.
+    pub(super) stuck: BTreeSet<u32>,
     pub(super) opens: BTreeMap<u64, Open>,
     next_open: u64,
     pub(super) seam: Seam,
@@ -80,6 +82,7 @@ impl World {
             covered: BTreeMap::new(),
             next_mount: 0,
             loops: BTreeMap::new(),
+            stuck: BTreeSet::new(),
             opens: BTreeMap::new(),
             next_open: 0,
             seam: Seam::default(),
@@ -131,9 +134,18 @@ impl World {
 
     /// Closes a descriptor; one of a process that is gone is closed already.
     pub(super) fn close(&mut self, id: u64) {
-        match self.opens.remove(&id).map(|open| open.what) {
+        let open = self.opens.remove(&id);
+        let generation = open.as_ref().and_then(|open| open.generation);
+        let by_the_living = generation.is_some_and(|generation| self.alive.contains(&generation));
+        match open.map(|open| open.what) {
             Some(Opened::File(node) | Opened::Lock(node)) => self.fs_mut(node.fs).closed(node.ino),
-            Some(Opened::Loop(number)) => self.settle(number),
+            Some(Opened::Loop(number)) => {
+                self.settle(number);
+                // Whoever lives gives the number back.
+                if by_the_living && !self.loops.contains_key(&number) {
+                    self.stuck.remove(&number);
+                }
+            }
             None => {}
         }
     }

@@ -86,6 +86,7 @@ mod raw {
     nix::ioctl_read_bad!(get_status64, 0x4C05, LoopInfo64);
     nix::ioctl_none_bad!(set_capacity, 0x4C07);
     nix::ioctl_write_int_bad!(set_direct_io, 0x4C08);
+    nix::ioctl_write_int_bad!(set_block_size, 0x4C09);
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, LoopConfig);
     nix::ioctl_write_int_bad!(ctl_add, 0x4C80);
     nix::ioctl_write_int_bad!(ctl_remove, 0x4C81);
@@ -108,10 +109,15 @@ pub(super) fn free_device(control: impl AsFd) -> nix::Result<u32> {
     u32::try_from(number).map_err(|_| Errno::ENODEV)
 }
 
-/// Makes a device with a number that no other has (LOOP_CTL_ADD); gives the number.
-pub(super) fn add_device(control: impl AsFd) -> nix::Result<u32> {
-    // SAFETY: the argument is a number; -1 lets the kernel choose.
-    let number = unsafe { raw::ctl_add(control.as_fd().as_raw_fd(), -1) }?;
+/// Makes a device with this number, or with one that no other has (LOOP_CTL_ADD); gives the number. EEXIST where the
+/// number is taken.
+pub(super) fn add_device(control: impl AsFd, number: Option<u32>) -> nix::Result<u32> {
+    let number = match number {
+        Some(number) => i32::try_from(number).map_err(|_| Errno::EINVAL)?,
+        None => -1, // lets the kernel choose
+    };
+    // SAFETY: the argument is a number.
+    let number = unsafe { raw::ctl_add(control.as_fd().as_raw_fd(), number) }?;
     u32::try_from(number).map_err(|_| Errno::ENODEV)
 }
 
@@ -172,6 +178,13 @@ pub(super) fn set_capacity(device: impl AsFd) -> nix::Result<()> {
 pub(super) fn set_direct_io(device: impl AsFd, on: bool) -> nix::Result<()> {
     // SAFETY: the argument is a number.
     unsafe { raw::set_direct_io(device.as_fd().as_raw_fd(), i32::from(on)) }.map(drop)
+}
+
+/// Gives the device another logical block size (LOOP_SET_BLOCK_SIZE).
+pub(super) fn set_block_size(device: impl AsFd, bytes: u32) -> nix::Result<()> {
+    let bytes = i32::try_from(bytes).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the argument is a number.
+    unsafe { raw::set_block_size(device.as_fd().as_raw_fd(), bytes) }.map(drop)
 }
 
 /// The device's size in bytes (BLKGETSIZE64).

@@ -24,12 +24,22 @@ const ATTEMPTS: u32 = 64;
 /// administrator wants it so (a udev rule), and the image only stays larger than it needs to be.
 const RENEWALS: u32 = 3;
 
+const CONTROL: &str = "/dev/loop-control";
+
+/// How often and after which pause a device that is to be given back is looked at again: somebody else, such as udev,
+/// may have it open for a moment.
+const PATIENCE: (u32, Duration) = (50, Duration::from_millis(10));
+
 /// The loop devices of this machine; they belong to no namespace.
 #[derive(Default)]
 pub(super) struct LinuxLoops {
     /// Attaching in this process goes one by one: otherwise all would be given the same free device and all but
     /// one try again.
     attaching: Mutex<()>,
+}
+
+fn open_control() -> io::Result<OwnedFd> {
+    open(CONTROL, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).map_err(at("open", Path::new(CONTROL)))
 }
 
 /// The image as the loop driver is to use it.
@@ -56,9 +66,8 @@ fn configure(node: &Node, image: &OwnedFd, options: AttachOptions) -> nix::Resul
 
 /// Configures the first free device that nobody else takes meanwhile.
 fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io::Result<(u32, Node)> {
-    let control_path = Path::new("/dev/loop-control");
-    let control = open(control_path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
-        .map_err(at("open", control_path))?;
+    let control_path = Path::new(CONTROL);
+    let control = open_control()?;
     let (mut renewed, mut fresh) = (0, None);
     for attempt in 0..ATTEMPTS {
         let number = match fresh.take() {
@@ -94,9 +103,86 @@ fn renew(control: &OwnedFd, number: u32, node: Node) -> nix::Result<Option<u32>>
     drop(node);
     match ioctl::remove_device(control, number) {
         Ok(()) | Err(Errno::ENODEV) => Ok(None),
-        Err(Errno::EBUSY) => ioctl::add_device(control).map(Some),
+        Err(Errno::EBUSY) => ioctl::add_device(control, None).map(Some),
         Err(errno) => Err(errno),
     }
+}
+
+/// Removes a device that nobody has attached and that cannot discard any more, and makes one with its number anew, so
+/// that the number is there as before. One that somebody attaches meanwhile is his: LOOP_CTL_REMOVE refuses it.
+fn make_anew(number: u32) -> io::Result<()> {
+    let control = open_control()?;
+    let failed = |what: &str, errno| at(&format!("{what} loop{number} with"), Path::new(CONTROL))(errno);
+    let (tries, pause) = PATIENCE;
+    for _ in 1..tries {
+        match ioctl::remove_device(&control, number) {
+            Err(Errno::EBUSY) if is_attached(number) => return Ok(()),
+            Err(Errno::EBUSY) => std::thread::sleep(pause),
+            Err(Errno::ENODEV) => return Ok(()),
+            Err(errno) => return Err(failed("remove", errno)),
+            Ok(()) => {
+                return match ioctl::add_device(&control, Some(number)) {
+                    // Somebody else was faster, and it is anew as well.
+                    Ok(_) | Err(Errno::EEXIST) => Ok(()),
+                    Err(errno) => Err(failed("add", errno)),
+                };
+            }
+        }
+    }
+    Err(failed("remove", Errno::EBUSY))
+}
+
+/// See [`LoopDevices::give_back`].
+fn give_back(number: u32, backing: FileId) -> io::Result<()> {
+    let (tries, pause) = PATIENCE;
+    for _ in 1..tries {
+        if !discard::is_stuck(number) {
+            return Ok(());
+        }
+        if !is_attached(number) {
+            return make_anew(number);
+        }
+        match look_at(number) {
+            // It goes with whoever still has it open, unless it is mounted.
+            Ok(now) if now.backing == backing && now.autoclear => std::thread::sleep(pause),
+            Ok(_) => return Ok(()),
+            Err(_) => {} // it went just now
+        }
+    }
+    Ok(())
+}
+
+/// What becomes of a number is no reason to fail: its next user only cannot discard, and ours replace it.
+fn or_log(number: u32, given_back: io::Result<()>) {
+    if let Err(error) = given_back {
+        tracing::warn!(number, %error, "whoever gets this loop device next cannot discard with it");
+    }
+}
+
+/// What keeps a device open. One with autoclear may go with it, and its number is then given back.
+struct Hold {
+    fd: Option<OwnedFd>,
+    number: u32,
+}
+
+impl Hold {
+    fn on(node: Node, number: u32) -> Box<dyn Send + Sync> {
+        Box::new(Hold { fd: Some(node.fd), number })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        drop(self.fd.take());
+        if !is_attached(self.number) && discard::is_stuck(self.number) {
+            or_log(self.number, make_anew(self.number));
+        }
+    }
+}
+
+/// Whether the kernel shows a device as attached: it has the directory `loop` then (drivers/block/loop.c).
+fn is_attached(number: u32) -> bool {
+    sysfs(number, "loop").symlink_metadata().is_ok()
 }
 
 /// The device as the kernel describes it; ENXIO if it is attached to nothing.
@@ -144,15 +230,14 @@ fn open_same(device: &LoopDevice) -> io::Result<(Node, LoopDevice)> {
     Ok((node, now))
 }
 
-/// The numbers of the devices that are attached, in order.
-fn attached() -> io::Result<Vec<u32>> {
+/// The numbers of all devices, in order.
+fn numbers() -> io::Result<Vec<u32>> {
     let path = Path::new("/sys/block");
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(path).map_err(at("list", path))? {
         let name = entry.map_err(at("list", path))?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("loop")).and_then(|n| n.parse().ok());
-        // The directory `loop` is there while the device is attached (drivers/block/loop.c).
-        numbers.extend(number.filter(|n| sysfs(*n, "loop").symlink_metadata().is_ok()));
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+        numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));
     }
     numbers.sort_unstable();
     Ok(numbers)
@@ -176,10 +261,11 @@ impl LoopDevices for LinuxLoops {
             }
         });
         match checked {
-            Ok(device) => Ok(OpenLoop { device, hold: Box::new(node.fd) }),
+            Ok(device) => Ok(OpenLoop { device, hold: Hold::on(node, number) }),
             Err(error) => {
                 // Nothing uses it yet: it goes when `node` is closed. The first error is the one to report.
                 let _ = ioctl::clear(&node.fd);
+                drop(Hold::on(node, number));
                 Err(error)
             }
         }
@@ -187,7 +273,7 @@ impl LoopDevices for LinuxLoops {
 
     fn list(&self) -> io::Result<Vec<LoopDevice>> {
         let mut found = Vec::new();
-        for number in attached()? {
+        for number in numbers()?.into_iter().filter(|number| is_attached(*number)) {
             match look_at(number) {
                 Ok(device) => found.push(device),
                 // Detached or removed since it was listed.
@@ -205,7 +291,8 @@ impl LoopDevices for LinuxLoops {
 
     fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop> {
         let (node, device) = open_same(device)?;
-        Ok(OpenLoop { device, hold: Box::new(node.fd) })
+        let number = device.number;
+        Ok(OpenLoop { device, hold: Hold::on(node, number) })
     }
 
     fn detach(&self, device: &LoopDevice) -> io::Result<()> {
@@ -214,7 +301,9 @@ impl LoopDevices for LinuxLoops {
         match cleared {
             Err(e) if is_errno(&e, Errno::ENXIO) => Ok(()),
             result => result,
-        }
+        }?;
+        or_log(device.number, give_back(device.number, device.backing));
+        Ok(())
     }
 
     fn update_size(&self, device: &LoopDevice) -> io::Result<()> {
@@ -236,6 +325,31 @@ impl LoopDevices for LinuxLoops {
         // Open meanwhile, so that the number stays this device's.
         let _open = open_same(device)?;
         discard::disable(device.number)
+    }
+
+    fn set_block_size(&self, device: &LoopDevice, bytes: u32) -> io::Result<()> {
+        let (node, _) = open_same(device)?;
+        let path = sysfs(device.number, "queue/logical_block_size");
+        let now = std::fs::read_to_string(&path).map_err(at("read", &path))?;
+        if now.trim().parse() == Ok(bytes) {
+            return Ok(());
+        }
+        ioctl::set_block_size(&node.fd, bytes).map_err(at("set the block size of", &device.path()))
+    }
+
+    fn give_back(&self, device: &LoopDevice) -> io::Result<()> {
+        give_back(device.number, device.backing)
+    }
+
+    fn give_back_all(&self) -> io::Result<Vec<u32>> {
+        let mut given = Vec::new();
+        for number in numbers()? {
+            if !is_attached(number) && discard::is_stuck(number) {
+                make_anew(number)?;
+                given.push(number);
+            }
+        }
+        Ok(given)
     }
 
     fn flush(&self, device: &LoopDevice) -> io::Result<()> {
