@@ -124,9 +124,11 @@ pub enum StartError {
     /// The driver cannot be reached.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// Metrics cannot be served.
-    #[error("listen on {address}: {source} (--metrics-listen)")]
+    /// Metrics or health cannot be served.
+    #[error("listen on {address}: {source} ({flag})")]
     Metrics {
+        /// The flag that says where.
+        flag: &'static str,
         /// Where.
         address: SocketAddr,
         /// What the kernel said.
@@ -242,7 +244,7 @@ fn parts(driver: &Arc<Driver>, routes: Routes, peer_routes: Routes) -> Parts {
     let probed = Arc::clone(driver);
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
-        false => Err("start-up recovery is running"),
+        false => Err("start-up recovery is running".to_owned()),
     });
     let recovering = Arc::clone(driver);
     let recover = Box::new(move || {
@@ -336,8 +338,7 @@ where
     };
     let (data_dir, parts) = blocking("start", open).await??;
     let watched = parts.driver.clone();
-    let metrics =
-        operation::listen(operation.metrics_listen, parts.health, parts.driver, certificate).await?;
+    let metrics = operation::listen(&operation, parts.health, parts.driver, certificate).await?;
     let listener = listen(&server).await?;
 
     let (failed, end) = Shutdown::new();

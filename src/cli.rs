@@ -169,10 +169,15 @@ pub struct ServeArgs {
 /// Flags of `hostloop serve` about those who look after it.
 #[derive(Debug, Args)]
 pub struct OperationArgs {
-    /// Serve /metrics (Prometheus) and /healthz (for probes) over HTTP at this address, such as 0.0.0.0:9808; without
-    /// TLS, and everybody who reaches it can read them [default: off]
+    /// Serve /metrics (Prometheus), and /healthz and /readyz as --health-listen does, over HTTP at this address, such as
+    /// 0.0.0.0:9100; without TLS, and everybody who reaches it can read them [default: off]
     #[arg(long, env = "HOSTLOOP_METRICS_LISTEN", value_name = "IP:PORT")]
     pub metrics_listen: Option<String>,
+
+    /// Serve /healthz (the process is alive) and /readyz (callers are served) over HTTP at this address, such as
+    /// 0.0.0.0:9810: for kubelet's probes, which nobody who reaches the metrics can keep out there [default: off]
+    #[arg(long, env = "HOSTLOOP_HEALTH_LISTEN", value_name = "IP:PORT")]
+    pub health_listen: Option<String>,
 
     /// Register with kubelet, which node-driver-registrar does otherwise
     #[arg(long, env = "HOSTLOOP_REGISTER", value_name = "true|false", default_value = "false",

@@ -60,9 +60,9 @@ pub async fn run_controller(
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
-        false => Err("the nodes are not known yet"),
+        false => Err("the nodes are not known yet".to_owned()),
     });
-    let metrics = operation::listen(operation.metrics_listen, health, None, certificate).await?;
+    let metrics = operation::listen(&operation, health, None, certificate).await?;
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
     let serving =

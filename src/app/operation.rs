@@ -8,43 +8,69 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use super::StartError;
+use crate::config::OperationConfig;
 use crate::driver::Driver;
-use crate::metrics::{self, Expiry, Health, Metrics};
+use crate::metrics::{Expiry, Health, Metrics, Site};
 use crate::register::{self, Introduction};
 use crate::server::Observer;
 use crate::shutdown::Shutdown;
 use crate::wire;
 
-/// Metrics, if they are wanted.
-pub struct Measured(Option<(TcpListener, Arc<Metrics>)>);
+/// Metrics and health, where they are wanted.
+pub struct Measured {
+    metrics: Option<(TcpListener, Arc<Metrics>)>,
+    health: Option<(TcpListener, Health)>,
+}
 
-/// Listens for those who want metrics.
+/// Listens for those who want metrics, and for those who ask for nothing but health.
 pub async fn listen(
-    address: Option<SocketAddr>,
+    operation: &OperationConfig,
     health: Health,
     driver: Option<Arc<Driver>>,
     certificate: Option<Expiry>,
 ) -> Result<Measured, StartError> {
-    let Some(address) = address else { return Ok(Measured(None)) };
-    let wrong = |source| StartError::Metrics { address, source };
+    let metrics = match operation.metrics_listen {
+        Some(address) => {
+            let listener = bind("--metrics-listen", address, "serving metrics and health").await?;
+            let metrics = Metrics::new(Arc::clone(&health), driver, certificate, wire::METHODS);
+            Some((listener, Arc::new(metrics)))
+        }
+        None => None,
+    };
+    let health = match operation.health_listen {
+        Some(address) => Some((bind("--health-listen", address, "serving health").await?, health)),
+        None => None,
+    };
+    Ok(Measured { metrics, health })
+}
+
+async fn bind(flag: &'static str, address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
+    let wrong = |source| StartError::Metrics { flag, address, source };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
     let address = listener.local_addr().map_err(wrong)?;
-    tracing::info!(%address, "serving metrics and health");
-    let metrics = Metrics::new(health, driver, certificate, wire::METHODS);
-    Ok(Measured(Some((listener, Arc::new(metrics)))))
+    tracing::info!(%address, "{what}");
+    Ok(listener)
 }
 
 impl Measured {
     /// What the server is to tell of its calls.
     pub fn observer(&self) -> Option<Arc<dyn Observer>> {
-        self.0.as_ref().map(|(_, metrics)| metrics.observer())
+        self.metrics.as_ref().map(|(_, metrics)| metrics.observer())
     }
 
     /// Serves them until it is dropped.
     pub async fn serve(self) -> Infallible {
-        match self.0 {
-            Some((listener, metrics)) => metrics::serve(listener, metrics).await,
-            None => pending().await,
+        let serve = |site: Option<(Site, TcpListener)>| async {
+            match site {
+                Some((site, listener)) => site.serve(listener).await,
+                None => pending().await,
+            }
+        };
+        let metrics = self.metrics.map(|(listener, metrics)| (Site::metrics(metrics), listener));
+        let health = self.health.map(|(listener, health)| (Site::health(health), listener));
+        tokio::select! {
+            never = serve(metrics) => never,
+            never = serve(health) => never,
         }
     }
 }

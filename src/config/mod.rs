@@ -52,6 +52,8 @@ pub struct ServerConfig {
 pub struct OperationConfig {
     /// Where metrics and health are served.
     pub metrics_listen: Option<SocketAddr>,
+    /// Where health alone is served.
+    pub health_listen: Option<SocketAddr>,
     /// How it introduces itself to kubelet, if it does.
     pub registration: Option<Introduction>,
 }

@@ -11,6 +11,7 @@ use crate::server::Endpoint;
 type Result<T> = std::result::Result<T, ConfigError>;
 
 const METRICS_LISTEN: Flag = Flag("--metrics-listen", "HOSTLOOP_METRICS_LISTEN");
+const HEALTH_LISTEN: Flag = Flag("--health-listen", "HOSTLOOP_HEALTH_LISTEN");
 const REGISTER: Flag = Flag("--register", "HOSTLOOP_REGISTER");
 const REGISTRATION_DIR: Flag = Flag("--registration-dir", "HOSTLOOP_REGISTRATION_DIR");
 const KUBELET_ENDPOINT: Flag = Flag("--kubelet-endpoint", "HOSTLOOP_KUBELET_ENDPOINT");
@@ -26,15 +27,19 @@ pub(super) fn operation(args: &OperationArgs, endpoint: &Endpoint, role: &Role) 
         }
         (false, _) => None,
     };
-    Ok(OperationConfig { metrics_listen: metrics_listen(args.metrics_listen.as_deref())?, registration })
+    let metrics_listen = listen(METRICS_LISTEN, args.metrics_listen.as_deref())?;
+    let health_listen = listen(HEALTH_LISTEN, args.health_listen.as_deref())?;
+    if health_listen.is_some_and(|address| address.port() != 0 && metrics_listen == Some(address)) {
+        return Err(HEALTH_LISTEN.wrong("it is the address of --metrics-listen, use another port"));
+    }
+    Ok(OperationConfig { metrics_listen, health_listen, registration })
 }
 
-fn metrics_listen(text: Option<&str>) -> Result<Option<SocketAddr>> {
+fn listen(flag: Flag, text: Option<&str>) -> Result<Option<SocketAddr>> {
     // An empty variable is how a manifest leaves it out.
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let address = text.parse().map_err(|_| {
-        METRICS_LISTEN
-            .wrong(format_args!("{text:?} is no address, use IP:PORT such as 0.0.0.0:9808 or [::]:9808"))
+        flag.wrong(format_args!("{text:?} is no address, use IP:PORT such as 0.0.0.0:9808 or [::]:9808"))
     });
     address.map(Some)
 }

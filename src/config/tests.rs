@@ -329,6 +329,8 @@ fn metrics_and_registration_are_off_unless_asked_for() {
 
     let operation = serve(&["--metrics-listen", "[::1]:9808", "--register"]).unwrap().operation;
     assert_eq!(operation.metrics_listen, Some("[::1]:9808".parse().unwrap()));
+    let both = serve(&["--metrics-listen", "[::1]:9808", "--health-listen", "[::1]:9810"]).unwrap().operation;
+    assert_eq!(both.health_listen, Some("[::1]:9810".parse().unwrap()));
     let introduction = operation.registration.unwrap();
     assert_eq!(introduction.endpoint, "/run/hostloop/csi.sock");
     let socket = "/var/lib/kubelet/plugins_registry/hostloop.csi.dev@reg.sock";
@@ -351,6 +353,11 @@ fn what_kubelet_or_prometheus_cannot_reach_is_refused() {
             "--metrics-listen (HOSTLOOP_METRICS_LISTEN): \"9808\" is no address",
         ),
         (&["--metrics-listen", "localhost:9808"], "is no address"),
+        (&["--health-listen", "9810"], "--health-listen (HOSTLOOP_HEALTH_LISTEN): \"9810\" is no address"),
+        (
+            &["--metrics-listen", "[::]:9808", "--health-listen", "[::]:9808"],
+            "it is the address of --metrics-listen",
+        ),
         (&["--register=perhaps"], "--register (HOSTLOOP_REGISTER): \"perhaps\" is neither true nor false"),
         (
             &["--register", "--endpoint", "tcp://127.0.0.1:1"],

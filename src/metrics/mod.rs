@@ -1,7 +1,7 @@
 //! What can be measured of the process, for Prometheus, and whether it is healthy, for kubelet: over HTTP, where
-//! `--metrics-listen` says.
+//! `--metrics-listen` and `--health-listen` say.
 //!
-//! [`Metrics`] holds what is counted and knows where to ask for the rest; [`serve`] is the HTTP server. Names and
+//! [`Metrics`] holds what is counted and knows where to ask for the rest; [`Site`] is the HTTP server. Names and
 //! meanings are in `docs/monitoring.md`.
 
 mod driver;
@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use crate::driver::Driver;
 use crate::server::Observer;
 
-pub use http::serve;
+pub use http::Site;
 
 use driver::DriverCollector;
 use pools::{PoolCollector, Pools};
@@ -29,7 +29,7 @@ use process::ProcessCollector;
 use rpc::Rpcs;
 
 /// Says whether callers are served, and if not why; what Probe would say. Never waits, and touches no disk.
-pub type Health = Arc<dyn Fn() -> Result<(), &'static str> + Send + Sync>;
+pub type Health = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// When the certificate that peers are shown ends. Never waits, and touches no disk.
 pub type Expiry = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -81,9 +81,5 @@ impl Metrics {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
         Ok(text)
-    }
-
-    fn health(&self) -> Result<(), &'static str> {
-        (self.health)()
     }
 }

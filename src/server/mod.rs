@@ -4,6 +4,7 @@
 //! `rpc.rs` is what a call passes through.
 
 mod body;
+mod crowd;
 mod drain;
 mod endpoint;
 mod incoming;
@@ -23,6 +24,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
+pub use self::crowd::{Crowd, Limits};
 pub use self::drain::{Stop, Stopped};
 pub use self::endpoint::{Endpoint, InvalidEndpoint};
 pub use self::incoming::Incoming;

@@ -5,6 +5,7 @@
 
 mod allow;
 mod handshakes;
+mod prompt;
 #[cfg(test)]
 mod tests;
 

@@ -31,6 +31,7 @@ mod lost_answers;
 mod peer;
 mod pki;
 mod placement;
+mod silent;
 mod sources;
 mod streams;
 mod tls;

@@ -15,7 +15,7 @@ use hostloop::wire::csi;
 use hyper_util::rt::TokioIo;
 use prost_reflect::DescriptorPool;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -31,7 +31,7 @@ use crate::pki::{Pki, controller, node};
 use crate::tls::eventually;
 
 /// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// Answers every method with ABORTED and the caller's identity: the call has come through.
 fn reached(request: &Request<Body>) -> Status {
@@ -94,13 +94,13 @@ services! {
 }
 
 /// A node that serves its peers.
-struct Server {
-    address: SocketAddr,
+pub struct Server {
+    pub address: SocketAddr,
     trigger: Trigger,
     serving: JoinHandle<Stopped>,
 }
 
-async fn start(tls: Tls) -> Server {
+pub async fn start(tls: Tls) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (trigger, shutdown) = Shutdown::new();
@@ -113,11 +113,18 @@ async fn start(tls: Tls) -> Server {
 }
 
 fn channel(tls: &Tls, address: SocketAddr) -> Channel {
-    let tls = tls.clone();
+    channel_from(tls, address, "127.0.0.1")
+}
+
+/// The same from another address of this machine.
+pub fn channel_from(tls: &Tls, address: SocketAddr, from: &str) -> Channel {
+    let (tls, from) = (tls.clone(), SocketAddr::new(from.parse().unwrap(), 0));
     let connect = service_fn(move |_| {
         let tls = tls.clone();
         async move {
-            let stream = TcpStream::connect(address).await?;
+            let socket = TcpSocket::new_v4()?;
+            socket.bind(from)?;
+            let stream = socket.connect(address).await?;
             let stream = tls.connect(stream, PeerRole::Node, "node-1").await.map_err(io::Error::other)?;
             Ok::<_, io::Error>(TokioIo::new(stream))
         }
@@ -125,7 +132,7 @@ fn channel(tls: &Tls, address: SocketAddr) -> Channel {
     Endpoint::from_static("http://peer").connect_with_connector_lazy(connect)
 }
 
-async fn call(channel: &Channel, path: &str) -> Status {
+pub async fn call(channel: &Channel, path: &str) -> Status {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     if let Err(error) = grpc.ready().await {
         return Status::unavailable(error.to_string());

@@ -48,6 +48,7 @@ mod restart;
 mod restore;
 mod scrape;
 mod secrets;
+mod silent;
 mod support;
 mod taken_over;
 mod validate_volume_capabilities;

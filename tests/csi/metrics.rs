@@ -145,17 +145,22 @@ fn health_is_what_probe_says_while_recovery_runs_and_after() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let during = runtime.block_on(async {
         wait(|| kernel.waiting() > 0).await;
-        [get(address, "/healthz").await, get(address, "/metrics").await]
+        [get(address, "/readyz").await, get(address, "/healthz").await, get(address, "/metrics").await]
     });
     kernel.release();
     let server = starting.join().unwrap();
-    let [health, metrics] = during;
-    assert_eq!((health.status, health.body.as_str()), (503, "not ready: start-up recovery is running\n"));
+    let [ready, alive, metrics] = during;
+    assert_eq!((ready.status, ready.body.as_str()), (503, "not ready: start-up recovery is running\n"));
+    // Whoever asks whether to kill the process must hear that it works.
+    let text = "alive, not ready: start-up recovery is running\n";
+    assert_eq!((alive.status, alive.body.as_str()), (200, text));
     assert_eq!(Samples::of(&metrics.body).get("hostloop_ready"), 0.0);
     assert!(!metrics.body.contains("hostloop_recovery"), "it has not ended: {}", metrics.body);
 
-    let health = server.block_on(get(address, "/healthz"));
-    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    for path in ["/readyz", "/healthz"] {
+        let health = server.block_on(get(address, path));
+        assert_eq!((health.status, health.body.as_str()), (200, "ok\n"), "{path}");
+    }
     let samples = scrape(&server, address);
     assert_eq!(samples.get("hostloop_ready"), 1.0);
     assert_eq!(samples.get("hostloop_recovery_objects{kind=\"removed\"}"), 1.0);
@@ -174,7 +179,7 @@ fn only_the_pages_are_served_and_nobody_can_keep_others_out() {
     assert!(second.contains(&address.to_string()) && second.contains("--metrics-listen"), "{second}");
     server.block_on(async {
         let root = get(address, "/").await;
-        assert_eq!((root.status, root.body.as_str()), (200, "/metrics\n/healthz\n"));
+        assert_eq!((root.status, root.body.as_str()), (200, "/metrics\n/healthz\n/readyz\n"));
         for path in ["/metrics/", "/debug", "/..", "//"] {
             assert_eq!(get(address, path).await.status, 404, "{path}");
         }

@@ -1,43 +1,55 @@
 //! Connections whose peers have proved who they are.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_stream::Stream;
 
+use super::super::crowd::{Crowd, Limits, Place};
 use super::super::incoming::Incoming;
+use super::prompt::Prompt;
 use crate::cluster::tls::{PeerStream, Tls, TlsError};
 
-/// So many handshakes run at once. Further connections wait in the kernel's queue: a flood of peers that say nothing
-/// costs memory for these only, and each has [`HANDSHAKE_TIMEOUT`](crate::cluster::tls::HANDSHAKE_TIMEOUT).
-const MAX_HANDSHAKES: usize = 256;
+/// So many handshakes run at once, each for [`HANDSHAKE_TIMEOUT`](crate::cluster::tls::HANDSHAKE_TIMEOUT) at most: a
+/// flood of connections that say nothing costs memory for these only, and drives out its own ones.
+const HANDSHAKES: Limits = Limits { all: 256, each: 64 };
+/// Connections after the handshake. A controller or a node needs one or two at a time.
+const CONNECTIONS: Limits = Limits { all: 4096, each: 512 };
+/// How long a peer may take to speak HTTP/2 after its handshake.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A peer's connection.
+pub type Peer = Prompt<PeerStream<TcpStream>>;
 
 /// The handshakes that are running, as a stream of those that went well, without end. Dropped, it ends them all.
 pub struct Handshakes {
     incoming: Incoming<TcpListener>,
     tls: Tls,
-    running: JoinSet<Option<PeerStream<TcpStream>>>,
-    most: usize,
+    running: JoinSet<Option<Peer>>,
+    silent: Crowd,
+    known: Crowd,
 }
 
 impl Handshakes {
     /// Those of the connections of a listener.
     pub fn new(incoming: Incoming<TcpListener>, tls: Tls) -> Self {
-        Self::limited(incoming, tls, MAX_HANDSHAKES)
+        Self::limited(incoming, tls, HANDSHAKES)
     }
 
-    /// The same with at most so many at once.
-    pub fn limited(incoming: Incoming<TcpListener>, tls: Tls, most: usize) -> Self {
-        Handshakes { incoming, tls, running: JoinSet::new(), most }
+    /// The same with other limits.
+    pub fn limited(incoming: Incoming<TcpListener>, tls: Tls, limits: Limits) -> Self {
+        let (silent, known) = (Crowd::new(limits), Crowd::new(CONNECTIONS));
+        Handshakes { incoming, tls, running: JoinSet::new(), silent, known }
     }
 }
 
 impl Stream for Handshakes {
-    type Item = io::Result<PeerStream<TcpStream>>;
+    type Item = io::Result<Peer>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -46,14 +58,18 @@ impl Stream for Handshakes {
                     return Poll::Ready(Some(Ok(stream)));
                 }
             }
-            if self.running.len() >= self.most {
-                // The end of one of them wakes this task.
-                return Poll::Pending;
-            }
             match ready!(Pin::new(&mut self.incoming).poll_next(cx)) {
                 Some(Ok(stream)) => {
-                    let tls = self.tls.clone();
-                    self.running.spawn(shake_hands(tls, stream));
+                    let address = stream.peer_addr().ok();
+                    // One that is gone already has no address.
+                    let source = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+                    let (tls, known) = (self.tls.clone(), self.known.clone());
+                    let shaken = shake_hands(tls, stream, address, self.silent.enter(source));
+                    let made = async move {
+                        let stream = shaken.await?;
+                        Some(Prompt::new(stream, PREFACE_TIMEOUT, known.enter(source)))
+                    };
+                    self.running.spawn(made);
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => return Poll::Ready(None),
@@ -62,13 +78,25 @@ impl Stream for Handshakes {
     }
 }
 
-async fn shake_hands(tls: Tls, stream: TcpStream) -> Option<PeerStream<TcpStream>> {
-    let address = stream.peer_addr().ok();
+async fn shake_hands(
+    tls: Tls,
+    stream: TcpStream,
+    address: Option<SocketAddr>,
+    mut place: Place,
+) -> Option<PeerStream<TcpStream>> {
     // Answers are small and complete: nothing is gained by waiting for more (tcp(7), TCP_NODELAY).
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
     }
-    match tls.accept(stream).await {
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        () = place.lost() => {
+            let address = text(address);
+            tracing::debug!(address, "a connection without a handshake made way for a newer one");
+            return None;
+        }
+    };
+    match accepted {
         Ok(stream) => {
             tracing::debug!(
                 peer = stream.identity().to_string().as_str(),
@@ -86,10 +114,14 @@ async fn shake_hands(tls: Tls, stream: TcpStream) -> Option<PeerStream<TcpStream
 
 fn report(error: &TlsError, address: Option<SocketAddr>) {
     let address = text(address);
-    let gone = matches!(error, TlsError::Handshake(error) if error.kind() == io::ErrorKind::UnexpectedEof);
+    let silent = match error {
+        TlsError::Handshake(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+        TlsError::Timeout(_) => true,
+        _ => false,
+    };
     let error = error.to_string();
-    match gone {
-        // Whoever only looks whether the port is open, such as a probe of kubelet.
+    match silent {
+        // Whoever only looks whether the port is open, such as a probe of kubelet. A flood must not fill the log.
         true => tracing::debug!(address, error, "a connection came to nothing"),
         false => tracing::warn!(address, error, "a peer was not let in"),
     }

@@ -58,11 +58,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ include "hostloop.fullname" . }}-{{ eq .Values.mode "cluster" | ternary "controller" "node" }}
 {{- end -}}
 
-{{/* Are /metrics and /healthz served? Where no livenessprobe runs, kubelet needs the latter. */}}
-{{- define "hostloop.http" -}}
-{{- if or .Values.metrics.enabled .Values.node.register (not .Values.sidecars.livenessProbe.enabled) }}true{{ end -}}
-{{- end -}}
-
 {{/* IP:PORT to listen on. Argument: dict "root" $ "port" number */}}
 {{- define "hostloop.listen" -}}
 {{- $ip := .root.Values.listenAddress -}}

@@ -50,7 +50,8 @@ the data directory or in /dev is there already. Argument: $
 - --registration-dir=/registration
 - --kubelet-endpoint={{ .Values.node.kubeletDir }}/plugins/{{ .Values.driverName }}/csi.sock
 {{- end }}
-{{- if include "hostloop.http" . }}
+- --health-listen={{ include "hostloop.listen" (dict "root" . "port" .Values.health.port) }}
+{{- if .Values.metrics.enabled }}
 - --metrics-listen={{ include "hostloop.listen" (dict "root" . "port" .Values.metrics.port) }}
 {{- end }}
 - --log-level={{ .Values.log.level }}

@@ -159,34 +159,33 @@ is in the volume `socket`. The health monitor alone has no flags for the rate of
     - {name: socket, mountPath: /csi}
 {{- end -}}
 
-{{/* Ports and probes of the driver's container. Argument: dict "root" $ "sidecar" does livenessprobe run beside it? */}}
+{{/*
+Ports and probes of the driver's container. Whether it is alive it says itself, on a port of its own: livenessprobe knows
+only whether it is ready, and would have it killed while it checks a large pool. Argument: dict "root" $ "sidecar" does
+livenessprobe run beside it?
+*/}}
 {{- define "hostloop.probes" -}}
-{{- $port := .sidecar | ternary "healthz" "metrics" -}}
+{{- $probes := .root.Values.probes -}}
 ports:
+  - {name: health, containerPort: {{ .root.Values.health.port }}}
   {{- if .sidecar }}
   - {name: healthz, containerPort: 9808}
   {{- end }}
-  {{- if include "hostloop.http" .root }}
+  {{- if .root.Values.metrics.enabled }}
   - {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
   {{- end }}
   {{- if .peer }}
   - {name: peer, containerPort: {{ .root.Values.peer.port }}}
   {{- end }}
-# Recovery after a crash may have to delete many volumes before the driver is ready.
 startupProbe:
-  httpGet: {path: /healthz, port: {{ $port }}}
-  periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: 150
+  httpGet: {path: /healthz, port: health}
+  {{- toYaml $probes.startup | nindent 2 }}
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ $port }}}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 6
+  httpGet: {path: /healthz, port: health}
+  {{- toYaml $probes.liveness | nindent 2 }}
 readinessProbe:
-  httpGet: {path: /healthz, port: {{ $port }}}
-  periodSeconds: 5
-  timeoutSeconds: 5
+  httpGet: {{ .sidecar | ternary "{path: /healthz, port: healthz}" "{path: /readyz, port: health}" }}
+  {{- toYaml $probes.readiness | nindent 2 }}
 {{- end -}}
 
 {{/* csi-snapshot-metadata: backup programs call it, it calls the driver. It does not lead. Argument: dict "root" $ */}}
