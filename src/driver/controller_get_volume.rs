@@ -15,8 +15,9 @@ impl Driver {
     /// volume must not hear "no" of one that is about to.
     pub fn controller_get_volume(&self, volume_id: &str) -> Result<VolumeStatus> {
         let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-        // First: a volume that is finished in between is there.
-        let taken = self.locks.is_taken(id.as_str());
+        // First: a volume that is finished in between is there. Controllers of 0.1.0 know no reservation, and come here
+        // with their order as to a volume that is being made.
+        let taken = self.reservations.is_reserved(&id) || self.locks.is_taken(id.as_str());
         match self.ready_volume(&id, volume_id) {
             Err(Error::NotFound(_)) if taken => Err(Error::Busy(format!("volume {id}"))),
             found => Ok(self.status(found?)),

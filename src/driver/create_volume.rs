@@ -35,7 +35,7 @@ impl Driver {
     /// ALREADY_EXISTS where the name is taken by a volume that does not fit; INVALID_ARGUMENT for capabilities
     /// or parameters that no volume can have, or that the source cannot become; NOT_FOUND for the source;
     /// OUT_OF_RANGE for the size; RESOURCE_EXHAUSTED without room, or where the requirement names other nodes only;
-    /// UNAVAILABLE where the source is on another node that cannot be reached.
+    /// UNAVAILABLE where the source is on another node that cannot be reached; ABORTED where the reservation is over.
     /// After any error nothing of the volume is left.
     pub fn create_volume(&self, request: CreateVolume) -> Result<Arc<Volume>> {
         let id = VolumeId::of_name(&self.node_key, &request.name);
@@ -48,6 +48,7 @@ impl Driver {
             consistency,
             topology,
             source_address,
+            reservation,
             cross_node_copy: _, // the controller's affair
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
@@ -79,7 +80,10 @@ impl Driver {
             None if elsewhere => Err(Error::Exhausted(format!(
                 "accessibility_requirements leave out node {node:?}, the only one here"
             ))),
-            None => self.make_volume(wanted),
+            None => {
+                reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;
+                self.make_volume(wanted)
+            }
         }
     }
 

@@ -50,6 +50,7 @@ mod pull;
 mod pull_blocks;
 mod pull_tree;
 mod recover;
+mod reservations;
 mod snapshots;
 mod sources;
 mod tally;
@@ -98,6 +99,7 @@ pub struct Driver {
     recovered: OnceLock<(Recovered, Duration)>,
     last_reads: sources::LastReads,
     remote_sources: Option<Arc<dyn RemoteSources>>,
+    reservations: reservations::Reservations,
     ready: AtomicBool,
 }
 
@@ -121,6 +123,7 @@ impl Driver {
             recovered: OnceLock::new(),
             last_reads: sources::LastReads::default(),
             remote_sources: None,
+            reservations: reservations::Reservations::default(),
             ready: AtomicBool::new(false),
         }
     }

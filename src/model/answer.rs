@@ -77,6 +77,26 @@ pub struct BlockRanges {
     pub ranges: Vec<std::ops::Range<u64>>,
 }
 
+/// What a node has of a volume that a controller looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Found {
+    /// Neither of the others.
+    Nothing,
+    /// A controller is about to have it made there.
+    Reserved,
+    /// It is there, or somebody works on it.
+    Held,
+}
+
+/// How an attempt to reserve a name ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reserved {
+    /// With this token the volume can be made.
+    Token(String),
+    /// The volume is there, or somebody works on it.
+    Held,
+}
+
 /// CSI GetCapacity, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {

@@ -35,6 +35,9 @@ pub struct CreateVolume {
     pub topology: Option<TopologyRequirement>,
     /// Where the node listens that has the source, if a controller says so (`HOST:PORT`): no part of the CSI message.
     pub source_address: Option<String>,
+    /// With what its controller has reserved the name; the volume is made only if that still holds. Controllers that
+    /// had no other node to ask, or are of 0.1.0, have none.
+    pub reservation: Option<String>,
 }
 
 /// CSI `VolumeContentSource`: any text, since what is no id of ours is just not found.

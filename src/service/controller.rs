@@ -62,9 +62,13 @@ impl ControllerService {
 /// Metadata of a CreateVolume that a controller forwards: where the node listens that has the source.
 pub const SOURCE_ADDRESS: &str = "hostloop-source-address";
 
-fn source_address<T>(request: &Request<T>) -> Option<String> {
-    let address = request.metadata().get(SOURCE_ADDRESS)?.to_str().ok()?;
-    (!address.is_empty()).then(|| address.to_owned())
+/// Metadata of a CreateVolume that a controller forwards: the token of the reservation with which it has looked
+/// whether another node has the volume.
+pub const RESERVATION: &str = "hostloop-reservation";
+
+fn header<T>(request: &Request<T>, name: &str) -> Option<String> {
+    let value = request.metadata().get(name)?.to_str().ok()?;
+    (!value.is_empty()).then(|| value.to_owned())
 }
 
 /// The RPCs that are announced.
@@ -88,8 +92,9 @@ impl csi::controller_server::Controller for ControllerService {
         &self,
         request: Request<csi::CreateVolumeRequest>,
     ) -> Reply<csi::CreateVolumeResponse> {
-        let source_address = source_address(&request);
-        let request = CreateVolume { source_address, ..decode::create_volume(observe(request))? };
+        let (source_address, reservation) = (header(&request, SOURCE_ADDRESS), header(&request, RESERVATION));
+        let request = decode::create_volume(observe(request))?;
+        let request = CreateVolume { source_address, reservation, ..request };
         let volume = run(&self.driver, |driver| driver.create_volume(request)).await?;
         Ok(Response::new(encode::create_volume(&volume, self.node_id())))
     }

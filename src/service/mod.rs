@@ -18,7 +18,7 @@ use tonic::{Response, Status};
 use tracing::Span;
 
 pub(crate) use controller::capabilities as controller_capabilities;
-pub use controller::{ControllerService, SOURCE_ADDRESS};
+pub use controller::{ControllerService, RESERVATION, SOURCE_ADDRESS};
 pub use group_controller::GroupControllerService;
 pub(crate) use group_controller::RPCS as GROUP_RPCS;
 pub use identity::IdentityService;

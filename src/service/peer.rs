@@ -8,7 +8,7 @@ use tracing::Span;
 use super::stream::{self, Messages};
 use super::{Reply, run};
 use crate::driver::Driver;
-use crate::wire::{peer, pull};
+use crate::wire::{peer, pull, reserve};
 
 /// Serves `hostloop.v1.Peer`.
 pub struct PeerService {
@@ -42,6 +42,39 @@ impl peer::peer_server::Peer for PeerService {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ready: self.driver.is_ready(),
         }))
+    }
+
+    async fn find_volume(
+        &self,
+        request: Request<peer::FindVolumeRequest>,
+    ) -> Reply<peer::FindVolumeResponse> {
+        let id = request.into_inner().volume_id;
+        observe(&[("volume.id", &id)]);
+        let id = reserve::volume(&id)?;
+        let found = run(&self.driver, move |driver| Ok(driver.find_volume(&id))).await?;
+        Ok(Response::new(peer::FindVolumeResponse { presence: reserve::encode(found).into() }))
+    }
+
+    async fn reserve_name(
+        &self,
+        request: Request<peer::ReserveNameRequest>,
+    ) -> Reply<peer::ReserveNameResponse> {
+        let id = request.into_inner().volume_id;
+        observe(&[("volume.id", &id)]);
+        let id = reserve::volume(&id)?;
+        let reserved = run(&self.driver, move |driver| driver.reserve_name(&id)).await?;
+        Ok(Response::new(reserve::encode_reserved(reserved)))
+    }
+
+    async fn release_name(
+        &self,
+        request: Request<peer::ReleaseNameRequest>,
+    ) -> Reply<peer::ReleaseNameResponse> {
+        let id = request.into_inner().volume_id;
+        observe(&[("volume.id", &id)]);
+        let id = reserve::volume(&id)?;
+        let found = run(&self.driver, move |driver| Ok(driver.release_name(&id))).await?;
+        Ok(Response::new(peer::ReleaseNameResponse { presence: reserve::encode(found).into() }))
     }
 
     async fn open_source(

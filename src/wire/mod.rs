@@ -8,6 +8,7 @@ pub mod peer;
 pub mod pull;
 pub mod redact;
 pub mod registration;
+pub mod reserve;
 
 /// Every method that callers may call, such as `csi.v1.Controller/CreateVolume`.
 pub const METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));

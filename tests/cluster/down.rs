@@ -90,11 +90,11 @@ async fn the_callers_time_goes_with_the_call() {
 #[tokio::test]
 async fn a_slow_candidate_is_not_asked_again_and_again() {
     let cluster = Cluster::start(&["a", "b"]).await;
-    cluster.node("b").fault("ControllerGetVolume", Fault::Swallow);
+    cluster.node("b").fault("FindVolume", Fault::Swallow);
     for name in ["1", "2"] {
         cluster.controller.create(volume(name, SIZE, &["a", "b"])).await.unwrap();
     }
-    assert_eq!(cluster.node("b").calls("ControllerGetVolume").len(), 1);
+    assert_eq!(cluster.node("b").calls("FindVolume").len(), 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! CSI CreateVolume: which node makes a volume, and that no second node makes it again.
 //!
 //! An answer can be lost after the volume was made. Ids are derived from node and name, so every node that may have
-//! made it is asked whether it has it before another one makes it (docs/decisions/0008).
+//! made it is asked whether it has it before another one makes it (docs/decisions/0008). Two controllers that are asked at
+//! the same time agree on a node by `reserve.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +14,17 @@ use super::Router;
 use super::forward::{Envelope, ask_each, unreachable};
 use super::owner::{Named, member};
 use super::placement::Candidates;
+use super::reserve::{HELD, Holds, Round};
 use crate::cluster::peers::{Member, Members};
 use crate::error::Error;
+use crate::model::answer::Found;
 use crate::model::request::{CreateVolume, Source};
-use crate::model::{NodeKey, VolumeId};
 use crate::wire::csi;
 
 /// How long a node may take to say whether it has a volume, or how much room. Both come from memory.
 const QUESTION: Duration = Duration::from_secs(2);
 /// A message names so many full nodes, and then says how many more there are.
 const NAMED: usize = 4;
-
-/// What a node says when it is asked for a volume.
-enum Holds {
-    /// It has it, or is at work on it.
-    Yes,
-    /// It has not.
-    No,
-    /// It did not say.
-    Unknown(Status),
-}
 
 /// Where a copy comes from.
 enum Origin {
@@ -94,53 +86,37 @@ impl Router {
         let origin = Origin::of(wanted, &members);
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
-            return self.try_in_order(envelope, &candidates, &origin, None, request).await;
+            return match candidates.nodes.first().filter(|only| origin.allows(only)) {
+                Some(only) => self.create_on(envelope, only, &origin, request).await,
+                None => Err(no_room(&[], &origin).into()),
+            };
         };
-        let holders = self.holders(envelope, &candidates, &wanted.name);
-        let holds = if candidates.fixed < candidates.nodes.len() {
-            let (holds, room) = join(holders, self.room(envelope, &candidates, &request)).await;
+        let looked = self.look(envelope, candidates.nodes.clone(), &wanted.name);
+        let looked = if candidates.fixed < candidates.nodes.len() {
+            let (looked, room) = join(looked, self.room(envelope, &candidates, &request)).await;
             candidates.order_by_room(|member| {
                 room.iter().find(|(node_id, _)| *node_id == member.node_id).map(|(_, bytes)| *bytes)
             });
-            holds
+            looked
         } else {
-            holders.await
+            looked.await
         };
-        let mut unsure = None;
-        for (member, holds) in holds {
+        let mut unsure = Vec::new();
+        for (member, holds) in looked {
             match holds {
-                Holds::Yes => return self.create_on(envelope, &member, &origin, request).await,
-                Holds::Unknown(status) => unsure = unsure.or(Some(status)),
-                Holds::No => {}
+                Holds::Answer(Found::Held) => {
+                    let envelope = envelope.with_reservation(HELD);
+                    return self.create_on(&envelope, &member, &origin, request).await;
+                }
+                Holds::Answer(Found::Reserved | Found::Nothing) => {}
+                Holds::Unknown(status) => unsure.push((member.node_id.clone(), status)),
             }
         }
-        self.try_in_order(envelope, &candidates, &origin, unsure, request).await
-    }
-
-    /// Asks every candidate at once whether it has the volume with this name.
-    async fn holders(
-        &self,
-        envelope: &Envelope,
-        candidates: &Candidates,
-        name: &str,
-    ) -> Vec<(Arc<Member>, Holds)> {
-        let ask = |member: Arc<Member>| {
-            let id = VolumeId::of_name(&NodeKey::of(&member.node_id), name);
-            async move {
-                let question = csi::ControllerGetVolumeRequest { volume_id: id.to_string() };
-                let holds = match self.ask(&member, envelope, question, QUESTION).await {
-                    Ok(_) => Holds::Yes,
-                    Err(status) => match status.code() {
-                        Code::NotFound => Holds::No,
-                        // Somebody works on it there.
-                        Code::Aborted => Holds::Yes,
-                        _ => Holds::Unknown(status),
-                    },
-                };
-                (member, holds)
-            }
-        };
-        ask_each(candidates.nodes.clone(), ask).await
+        let silent = unsure.iter().map(|(node_id, _)| node_id.clone()).collect();
+        let unsure = unsure.into_iter().next().map(|(_, status)| status);
+        let nodes = candidates.nodes.clone();
+        let round = Round { router: self, envelope, name: &wanted.name, nodes: &nodes, silent };
+        self.try_in_order(&round, &origin, unsure, request).await
     }
 
     /// Asks every candidate at once how much room it has for such a volume.
@@ -164,29 +140,36 @@ impl Router {
         ask_each(candidates.nodes.clone(), ask).await.into_iter().flatten().collect()
     }
 
-    /// Has the volume made by the first candidate, and by the next one where there is no room. `unsure` is why some
-    /// candidate could not say whether it has the volume already: only the first one is tried then, since it is the
-    /// one that an earlier call with the same name has asked as well.
+    /// Has the volume made by the first candidate, and by the next one where there is no room; where another controller
+    /// makes it on one of the others, by that. `unsure` is why some candidate could not say whether it has the volume
+    /// already: only the first one is tried then, since it is the one that an earlier call with the same name has asked
+    /// as well.
     async fn try_in_order(
         &self,
-        envelope: &Envelope,
-        candidates: &Candidates,
+        round: &Round<'_>,
         origin: &Origin,
         unsure: Option<Status>,
         request: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse, Status> {
-        let mut full = Vec::new();
-        for member in candidates.nodes.iter().filter(|member| origin.allows(member)) {
+        let mut full: Vec<(String, String)> = Vec::new();
+        for member in round.nodes.iter().filter(|member| origin.allows(member)) {
+            if full.iter().any(|(node_id, _)| *node_id == member.node_id) {
+                continue;
+            }
             if let Some(status) = unsure.as_ref().filter(|_| !full.is_empty()) {
                 return Err(Status::new(status.code(), status.message()));
             }
-            match self.create_on(envelope, member, origin, request.clone()).await {
+            let (member, token) = round.settle(member).await?;
+            let envelope = round.envelope.with_reservation(&token);
+            match self.create_on(&envelope, &member, origin, request.clone()).await {
                 Err(status) if status.code() == Code::ResourceExhausted => {
-                    full.push(format!("node {:?}: {}", member.node_id, status.message()));
+                    full.push((member.node_id.clone(), status.message().to_owned()));
                 }
                 answer => return answer,
             }
         }
+        let full: Vec<String> =
+            full.iter().map(|(node_id, why)| format!("node {node_id:?}: {why}")).collect();
         Err(no_room(&full, origin).into())
     }
 

@@ -15,8 +15,8 @@ use super::channel::{describe, is_local, was_not_sent};
 use super::links::{Link, Patience};
 use crate::cluster::peers::Member;
 use crate::error::Error;
-use crate::service::SOURCE_ADDRESS;
-use crate::wire::csi;
+use crate::service::{RESERVATION, SOURCE_ADDRESS};
+use crate::wire::{csi, peer};
 
 /// So many nodes are asked the same at once.
 const AT_ONCE: usize = 128;
@@ -36,8 +36,8 @@ pub(super) trait Forward: Clone + Send + Sync + 'static {
 }
 
 macro_rules! forward {
-    ($($client:ident { $($message:ident => $method:ident -> $reply:ty,)* })*) => {
-        $($(impl Forward for csi::$message {
+    ($($module:ident :: $client:ident { $($message:ident => $method:ident -> $reply:ty,)* })*) => {
+        $($(impl Forward for $module::$message {
             type Reply = $reply;
 
             async fn send(
@@ -54,9 +54,10 @@ macro_rules! forward {
 use csi::controller_client::ControllerClient;
 use csi::group_controller_client::GroupControllerClient;
 use csi::snapshot_metadata_client::SnapshotMetadataClient;
+use peer::peer_client::PeerClient;
 
 forward! {
-    ControllerClient {
+    csi::ControllerClient {
         CreateVolumeRequest => create_volume -> csi::CreateVolumeResponse,
         DeleteVolumeRequest => delete_volume -> csi::DeleteVolumeResponse,
         ControllerPublishVolumeRequest => controller_publish_volume -> csi::ControllerPublishVolumeResponse,
@@ -77,17 +78,22 @@ forward! {
         ListSnapshotsRequest => list_snapshots -> csi::ListSnapshotsResponse,
         GetSnapshotRequest => get_snapshot -> csi::GetSnapshotResponse,
     }
-    GroupControllerClient {
+    csi::GroupControllerClient {
         CreateVolumeGroupSnapshotRequest =>
             create_volume_group_snapshot -> csi::CreateVolumeGroupSnapshotResponse,
         DeleteVolumeGroupSnapshotRequest =>
             delete_volume_group_snapshot -> csi::DeleteVolumeGroupSnapshotResponse,
         GetVolumeGroupSnapshotRequest => get_volume_group_snapshot -> csi::GetVolumeGroupSnapshotResponse,
     }
-    SnapshotMetadataClient {
+    csi::SnapshotMetadataClient {
         GetMetadataAllocatedRequest =>
             get_metadata_allocated -> tonic::Streaming<csi::GetMetadataAllocatedResponse>,
         GetMetadataDeltaRequest => get_metadata_delta -> tonic::Streaming<csi::GetMetadataDeltaResponse>,
+    }
+    peer::PeerClient {
+        FindVolumeRequest => find_volume -> peer::FindVolumeResponse,
+        ReserveNameRequest => reserve_name -> peer::ReserveNameResponse,
+        ReleaseNameRequest => release_name -> peer::ReleaseNameResponse,
     }
 }
 
@@ -98,18 +104,25 @@ pub(super) struct Envelope {
     deadline: Option<Instant>,
     /// Where a node finds the source of a new volume.
     source_address: Option<String>,
+    /// With what the name of a new volume is reserved.
+    reservation: Option<String>,
 }
 
 impl Envelope {
     /// That of a call which goes on.
     pub(super) fn of<T>(request: &Request<T>) -> Self {
         let left = timeout(request.metadata());
-        Envelope { deadline: left.map(|left| Instant::now() + left), source_address: None }
+        Envelope { deadline: left.map(|left| Instant::now() + left), ..Envelope::default() }
     }
 
     /// The same, for a node that has to fetch the source of a volume from there.
     pub(super) fn with_source(&self, address: &str) -> Self {
         Envelope { source_address: Some(address.to_owned()), ..self.clone() }
+    }
+
+    /// The same, for a node on which the name of a volume is reserved with this.
+    pub(super) fn with_reservation(&self, token: &str) -> Self {
+        Envelope { reservation: Some(token.to_owned()), ..self.clone() }
     }
 
     /// The same, with no more time than this.
@@ -124,9 +137,10 @@ impl Envelope {
         if let Some(deadline) = self.deadline {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
         }
-        let address = self.source_address.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok());
-        if let Some(address) = address {
-            request.metadata_mut().insert(SOURCE_ADDRESS, address);
+        for (name, value) in [(SOURCE_ADDRESS, &self.source_address), (RESERVATION, &self.reservation)] {
+            if let Some(value) = value.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok()) {
+                request.metadata_mut().insert(name, value);
+            }
         }
         request
     }

@@ -20,6 +20,7 @@ mod links;
 mod lists;
 mod owner;
 mod placement;
+mod reserve;
 mod snapshot_metadata;
 
 use std::collections::{BTreeMap, BTreeSet};

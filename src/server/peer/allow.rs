@@ -14,13 +14,17 @@ use crate::cluster::identity::PeerIdentity;
 use crate::cluster::identity::PeerRole::{self, Controller, Node};
 
 /// A service, one of its methods or `*` for those that have no line of their own, and the roles that may call it.
-const ALLOWED: [(&str, &str, &[PeerRole]); 5] = [
+const ALLOWED: [(&str, &str, &[PeerRole]); 8] = [
     // A controller routes what its sidecars ask.
     ("csi.v1.Controller", "*", &[Controller]),
     ("csi.v1.GroupController", "*", &[Controller]),
     ("csi.v1.SnapshotMetadata", "*", &[Controller]),
     // Whoever calls an address may ask who is there.
     ("hostloop.v1.Peer", "Hello", &[Controller, Node]),
+    // A controller makes sure that no other one makes the same volume elsewhere.
+    ("hostloop.v1.Peer", "FindVolume", &[Controller]),
+    ("hostloop.v1.Peer", "ReserveName", &[Controller]),
+    ("hostloop.v1.Peer", "ReleaseName", &[Controller]),
     // A node copies the data of another one.
     ("hostloop.v1.Peer", "*", &[Node]),
 ];

@@ -34,6 +34,7 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         cross_node_copy: class.cross_node_copy,
         topology: topology::requirement(request.accessibility_requirements)?,
         source_address: None,
+        reservation: None,
     })
 }
 

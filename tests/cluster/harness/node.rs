@@ -43,6 +43,12 @@ pub enum Fault {
     LoseAnswer,
     /// It is not done, and there is no answer.
     Swallow,
+    /// It waits on its way until the node is healed, and goes on also without its caller.
+    Late,
+    /// The same for the first one only; later ones overtake it.
+    FirstLate,
+    /// The node is of a version that does not know it.
+    Unknown,
 }
 
 /// A call that came in.
@@ -144,6 +150,12 @@ impl Node {
     /// The calls of this RPC that came in.
     pub fn calls(&self, rpc: &str) -> Vec<Call> {
         self.gate.calls.lock().unwrap().iter().filter(|call| call.rpc == rpc).cloned().collect()
+    }
+
+    /// Counts the calls of this RPC that came in.
+    pub fn counter(&self, rpc: &'static str) -> impl Fn() -> usize + 'static {
+        let calls = Arc::clone(&self.gate.calls);
+        move || calls.lock().unwrap().iter().filter(|call| call.rpc == rpc).count()
     }
 
     /// How many calls are running.
@@ -260,6 +272,9 @@ where
         gate.calls.lock().unwrap().push(Call { rpc: rpc.clone(), source_address, timeout });
         let fault =
             gate.faults.lock().unwrap().iter().find(|(name, _)| *name == rpc).map(|(_, fault)| *fault);
+        let earlier = gate.calls.lock().unwrap().iter().filter(|call| call.rpc == rpc).count() - 1;
+        let fault = fault.filter(|fault| !matches!(fault, Fault::FirstLate) || earlier == 0);
+        let faults = Arc::clone(&gate.faults);
         gate.running.fetch_add(1, Ordering::AcqRel);
         let running = Running(Arc::clone(&gate.running));
         Box::pin(async move {
@@ -267,6 +282,16 @@ where
             match fault {
                 None => inner.call(request).await,
                 Some(Fault::Swallow) => std::future::pending().await,
+                Some(Fault::Unknown) => Ok(Status::unimplemented("unknown to this version").into_http()),
+                Some(Fault::Late | Fault::FirstLate) => {
+                    let late = tokio::spawn(async move {
+                        while faults.lock().unwrap().iter().any(|(name, _)| *name == rpc) {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                        inner.call(request).await
+                    });
+                    late.await.expect("no panic")
+                }
                 Some(Fault::LoseAnswer) => {
                     let _ = inner.call(request).await;
                     net.cut(&address);

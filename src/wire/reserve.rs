@@ -1,0 +1,66 @@
+//! The messages with which a controller reserves the name of a volume, to plain types and back, on both sides.
+
+use crate::error::{Error, Result};
+use crate::model::VolumeId;
+use crate::model::answer::{Found, Reserved};
+use crate::wire::peer;
+use peer::VolumePresence as Presence;
+
+/// The volume of a request as it arrives.
+///
+/// # Errors
+/// NOT_FOUND for text that is no id of hostloop.
+pub fn volume(id: &str) -> Result<VolumeId> {
+    id.parse().map_err(|_| Error::NotFound(format!("volume {id:?} does not exist")))
+}
+
+/// What there is of a volume, as it is sent.
+pub fn encode(found: Found) -> Presence {
+    match found {
+        Found::Nothing => Presence::None,
+        Found::Reserved => Presence::Reserved,
+        Found::Held => Presence::Held,
+    }
+}
+
+/// The same as it arrives. What only a newer node knows is more than nothing.
+pub fn decode(presence: Presence) -> Found {
+    match presence {
+        Presence::None => Found::Nothing,
+        Presence::Reserved => Found::Reserved,
+        Presence::Held | Presence::Unspecified => Found::Held,
+    }
+}
+
+/// A reservation as it is sent.
+pub fn encode_reserved(reserved: Reserved) -> peer::ReserveNameResponse {
+    let token = match reserved {
+        Reserved::Token(token) => token,
+        Reserved::Held => String::new(),
+    };
+    peer::ReserveNameResponse { token }
+}
+
+/// The same as it arrives.
+pub fn decode_reserved(answer: peer::ReserveNameResponse) -> Reserved {
+    match answer.token.is_empty() {
+        true => Reserved::Held,
+        false => Reserved::Token(answer.token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_and_reserved_arrives_as_it_was_sent() {
+        for found in [Found::Nothing, Found::Reserved, Found::Held] {
+            assert_eq!(decode(encode(found)), found);
+        }
+        for reserved in [Reserved::Held, Reserved::Token("1-a".to_owned())] {
+            assert_eq!(decode_reserved(encode_reserved(reserved.clone())), reserved);
+        }
+        assert!(volume("vol-x").is_err() && volume("").is_err());
+    }
+}
