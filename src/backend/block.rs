@@ -96,12 +96,12 @@ impl Backend for Block {
         Ok(())
     }
 
-    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
         image::grow(place, bytes)
     }
 
-    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
-        image::ungrow(place, bytes)
+    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
+        image::ungrow(place, before)
     }
 
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {

@@ -2,6 +2,7 @@
 //! only, holes kept.
 
 use std::io;
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -56,22 +57,7 @@ impl Copy<'_> {
     }
 
     fn extents(&self, progress: OnProgress<'_>) -> Result<()> {
-        let (disks, from, to) = (&self.os.disks, self.from.image(), self.to.image());
-        let copying = || self.doing("copy");
-        let gone = || Error::Os { context: copying(), source: errno_error(Errno::ENOENT, from.display()) };
-        let size = disks.stat(&from).doing(copying)?.ok_or_else(gone)?.size;
-        disks.set_size(&to, size).doing(copying)?;
-        let (mut at, mut done) = (0, 0);
-        while let Some((start, end)) = disks.next_data(&from, at).doing(copying)? {
-            at = start;
-            while at < end {
-                let len = (end - at).min(CHUNK);
-                disks.copy_range(&from, &to, at, len).doing(copying)?;
-                (at, done) = (at + len, done + len);
-                progress(done)?;
-            }
-        }
-        Ok(())
+        copy_extents(self.os, &self.from.image(), &self.to.image(), || self.doing("copy"), progress)
     }
 
     fn tree(&self, progress: OnProgress<'_>) -> Result<()> {
@@ -100,6 +86,31 @@ impl Copy<'_> {
     fn doing(&self, verb: &str) -> String {
         format!("{verb} {} from {}", self.to.directory.display(), self.from.directory.display())
     }
+}
+
+/// Copies the data of an image into an empty file, holes kept.
+pub(super) fn copy_extents(
+    os: &Os,
+    from: &Path,
+    to: &Path,
+    copying: impl Fn() -> String + std::marker::Copy,
+    progress: OnProgress<'_>,
+) -> Result<()> {
+    let disks = &os.disks;
+    let gone = || Error::Os { context: copying(), source: errno_error(Errno::ENOENT, from.display()) };
+    let size = disks.stat(from).doing(copying)?.ok_or_else(gone)?.size;
+    disks.set_size(to, size).doing(copying)?;
+    let (mut at, mut done) = (0, 0);
+    while let Some((start, end)) = disks.next_data(from, at).doing(copying)? {
+        at = start;
+        while at < end {
+            let len = (end - at).min(CHUNK);
+            disks.copy_range(from, to, at, len).doing(copying)?;
+            (at, done) = (at + len, done + len);
+            progress(done)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the directory of a volume or a snapshot, and the image that a copy of another one goes into. The tree of a
@@ -139,6 +150,7 @@ pub fn remove_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<(
         BackendKind::Directory => disks.remove_tree(&paths.directory).doing(removing)?,
         BackendKind::Loop => {
             disks.remove_file(&paths.image()).doing(removing)?;
+            disks.remove_file(&paths.growing_image()).doing(removing)?;
             disks.remove_directory(&paths.directory).doing(removing)?;
         }
     }

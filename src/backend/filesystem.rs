@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, image, inspect, target};
+use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, target};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Content, Format, FsType, MountFlags};
 use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, is_errno};
@@ -39,43 +39,26 @@ impl Backend for Filesystem {
         let (fs_type, format) = filesystem_of(place)?;
         let made = target::make_directory(place.os, stage.target)?;
         target::or_remove(place.os, stage.target, made, || {
-            let (device, bytes) = match format {
-                Format::Formatted | Format::Copied => {
-                    let device = image::attach(place, uses, false, true)?;
-                    let bytes = check(place, &device.device, fs_type)?;
-                    if format == Format::Copied {
-                        renew_identity(place, stage, &device.device, fs_type)?;
-                    }
-                    (device, Some(bytes))
+            match format {
+                Format::Formatted | Format::Copied => stage_made(place, stage, uses, fs_type, format),
+                Format::Blank | Format::Formatting => {
+                    // What mkfs has just made is as large as its device.
+                    let device = make(place, stage, uses, fs_type, format)?;
+                    mount(place, stage, &device.device, fs_type)
                 }
-                Format::Blank | Format::Formatting => (make(place, stage, uses, fs_type, format)?, None),
-            };
-            let path = stage.target.path();
-            mount(place, stage, &device.device, fs_type)?;
-            go_with_mounts(place, &device.device)?;
-            // What mkfs has just made is as large as its device; a read-only filesystem cannot be grown, the next
-            // writable staging does it.
-            let Some(bytes) = bytes.filter(|_| !stage.read_only) else { return Ok(()) };
-            match grow_if_smaller(place, &device.device, path, bytes) {
-                // Online growing needs CAP_SYS_RESOURCE for ext4. Without it the data are still there to be used;
-                // NodeExpandVolume, which the caller sends next, says what is missing.
-                Err(cause) if cause.errno() == Some(Errno::EPERM) => {
-                    tracing::warn!(volume.id = %place.volume.id, error = %cause, "the filesystem stays smaller than its volume");
-                    Ok(())
-                }
-                Err(cause) => match place.os.mounts.unmount(path) {
-                    Ok(()) => Err(cause),
-                    Err(undo) => Err(undone(cause, undo)),
-                },
-                Ok(()) => Ok(()),
             }
         })
     }
 
     fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+        let (fs_type, _) = filesystem_of(place)?;
         uses.loops.iter().try_for_each(|device| {
             image::conform(place, device, uses)?;
-            go_with_mounts(place, device)
+            go_with_mounts(place, device)?;
+            match writable(uses) {
+                Some(mount) => growth::finish(place, device, fs_type, &mount.target),
+                None => Ok(()),
+            }
         })
     }
 
@@ -101,18 +84,17 @@ impl Backend for Filesystem {
         Ok(()) // autoclear: the device went with its last mount
     }
 
-    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
         image::grow(place, bytes)
     }
 
-    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()> {
-        image::ungrow(place, bytes)
+    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
+        image::ungrow(place, before)
     }
 
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
         // Without a writable mount there is nothing that could grow now; the next writable staging does it.
-        let writable = uses.mounts.iter().find(|mount| !mount.read_only && !mount.superblock_read_only);
-        let Some((device, writable)) = uses.loops.first().zip(writable) else { return Ok(()) };
+        let Some((device, writable)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
         let growing = || format!("grow the filesystem of {}", place.volume.id);
         place.os.loops.update_size(device).doing(growing)?;
         let (fs_type, _) = filesystem_of(place)?;
@@ -122,6 +104,56 @@ impl Backend for Filesystem {
     fn stats(&self, place: Place<'_>, path: &Path, _uses: &Uses) -> Result<Stats> {
         place.os.disks.space(path).doing(|| format!("statvfs {}", path.display())).map(Stats::Filesystem)
     }
+}
+
+/// A mount through which the filesystem can be written to.
+fn writable(uses: &Uses) -> Option<&MountEntry> {
+    uses.mounts.iter().find(|mount| !mount.read_only && !mount.superblock_read_only)
+}
+
+/// Attaches, looks at and mounts a filesystem that was made before.
+fn mount_made(
+    place: Place<'_>,
+    stage: &Stage<'_>,
+    uses: &Uses,
+    fs_type: FsType,
+    format: Format,
+) -> Result<(OpenLoop, u64)> {
+    let open = image::attach(place, uses, false, true)?;
+    let bytes = check(place, &open.device, fs_type)?;
+    if format == Format::Copied {
+        renew_identity(place, stage, &open.device, fs_type)?;
+    }
+    mount(place, stage, &open.device, fs_type)?;
+    go_with_mounts(place, &open.device)?;
+    Ok((open, bytes))
+}
+
+/// Stages a filesystem that was made before, and lets it grow where its image was grown, or copied into a larger one,
+/// while it was not in use. A read-only filesystem cannot be grown, the next writable staging does it.
+fn stage_made(
+    place: Place<'_>,
+    stage: &Stage<'_>,
+    uses: &Uses,
+    fs_type: FsType,
+    format: Format,
+) -> Result<()> {
+    let path = stage.target.path();
+    let (open, bytes) = mount_made(place, stage, uses, fs_type, format)?;
+    if stage.read_only {
+        return Ok(());
+    }
+    let grown = growth::grow_if_smaller(place, &open.device, fs_type, path, bytes);
+    let Err(refused) = grown else { return Ok(()) };
+    if let Err(undo) = place.os.mounts.unmount(path) {
+        return Err(undone(refused, undo));
+    }
+    if refused.errno() != Some(Errno::EPERM) {
+        return Err(refused);
+    }
+    drop(open);
+    growth::grow_unmounted(place, stage, fs_type, &refused)?;
+    mount_made(place, stage, &Uses::default(), fs_type, Format::Formatted).map(drop)
 }
 
 /// Mounts the device at the staging path. The message never repeats the flags, which may be sensitive.
@@ -267,15 +299,4 @@ fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> 
             )))
         }
     }
-}
-
-/// Grows a freshly mounted filesystem whose image was grown while it was not in use.
-fn grow_if_smaller(place: Place<'_>, device: &LoopDevice, mount_point: &Path, bytes: u64) -> Result<()> {
-    let growing = || format!("grow the filesystem of {}", place.volume.id);
-    image::take_on_size(place, device)?;
-    if bytes >= image::stat(place)?.size {
-        return Ok(());
-    }
-    let (fs_type, _) = filesystem_of(place)?;
-    place.os.filesystems.grow(fs_type, &device.path(), mount_point).doing(growing)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{Place, Uses};
+use super::{Found, Place, Uses, label};
 use crate::error::{Error, OsContext, Result};
 use crate::model::Provisioning;
 use crate::os::{AttachOptions, FileStat, LoopDevice, OpenLoop, is_errno};
@@ -28,28 +28,39 @@ fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
     }
 }
 
-/// Lengthens the image, or leaves it as it was. Durable on return.
-pub(super) fn grow(place: Place<'_>, bytes: u64) -> Result<()> {
+/// Lengthens the image, or leaves it as it was. Durable on return. Gives the size it had.
+pub(super) fn grow(place: Place<'_>, bytes: u64) -> Result<u64> {
     let image = place.paths.image();
     let growing = || format!("grow {} to {bytes} bytes", place.volume.id);
     let before = stat(place)?.size;
     if before >= bytes {
-        return Ok(()); // what a crash left; the record follows
+        return Ok(before); // what a crash left; the record follows
     }
     let grown = resize(place, &image, bytes).and_then(|()| place.os.disks.sync_file(&image)).doing(growing);
-    grown.map_err(|cause| match ungrow(place, before) {
+    grown.map(|()| before).map_err(|cause| match ungrow(place, before) {
         Ok(()) => cause,
         Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
     })
 }
 
-/// Takes back a growth that no device has taken on yet, so that nothing was written beyond `bytes`.
-pub(super) fn ungrow(place: Place<'_>, bytes: u64) -> Result<()> {
-    place
-        .os
-        .disks
-        .set_size(&place.paths.image(), bytes)
-        .doing(|| format!("take back the growth of {}", place.volume.id))
+/// Takes back what a growth has added to the `before` bytes of the image, as far as nobody has taken it on: neither the
+/// record, nor a device, which may have been attached or grown behind our back, nor the filesystem. What they reach may
+/// hold data.
+pub(super) fn ungrow(place: Place<'_>, before: u64) -> Result<()> {
+    let undoing = || format!("take back the growth of {}", place.volume.id);
+    let (disks, loops, image) = (&place.os.disks, &place.os.loops, place.paths.image());
+    let stat = stat(place)?;
+    let mut least = before.max(place.volume.capacity_bytes);
+    for device in loops.find(stat.id).doing(undoing)? {
+        least = least.max(loops.size(&device).doing(undoing)?);
+    }
+    if let Some(Found::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
+        least = least.max(bytes);
+    }
+    match stat.size > least {
+        true => disks.set_size(&image, least).doing(undoing),
+        false => Ok(()),
+    }
 }
 
 /// lstat(2) of the image.

@@ -6,6 +6,7 @@ mod block;
 mod copy;
 mod directory;
 mod filesystem;
+mod growth;
 mod health;
 mod image;
 mod signature;
@@ -18,7 +19,7 @@ pub use target::{Target, remove as remove_target, resolve};
 
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{OsContext, Result};
 use crate::model::{Content, Format, MountFlags, SnapshotId, Volume, VolumeId};
 use crate::os::{LoopDevice, MountEntry, Os, Usage};
 
@@ -49,6 +50,12 @@ impl VolumePaths {
     /// The image of a loop volume.
     pub fn image(&self) -> PathBuf {
         self.directory.join("disk.img")
+    }
+
+    /// A copy of the image in which its filesystem grows. Whatever there is of it is of no use without the call that
+    /// made it.
+    pub fn growing_image(&self) -> PathBuf {
+        growth::growing_image(&self.directory)
     }
 
     /// The directory of a directory volume.
@@ -120,6 +127,30 @@ fn is_kubelet_block_map(path: &Path) -> bool {
     name(1).is_some_and(|n| n == "dev") && name(3).is_some_and(|n| n == "volumeDevices")
 }
 
+/// Removes what a growth that was cut off has left, so that it takes no room.
+///
+/// # Errors
+/// UNAVAILABLE where a tool still works on it, whose driver was killed; the kernel's.
+pub fn remove_growing(place: Place<'_>) -> Result<()> {
+    let (os, path) = (place.os, place.paths.growing_image());
+    let removing = || format!("remove {}", path.display());
+    let Some(stat) = os.disks.stat(&path).doing(removing)? else { return Ok(()) };
+    if let Some(device) = os.loops.find(stat.id).doing(|| "find loop devices".to_owned())?.first() {
+        let device = device.path();
+        return Err(crate::error::Error::Unavailable(format!(
+            "a tool of an earlier driver still works on {}, try again",
+            device.display()
+        )));
+    }
+    os.disks.remove_file(&path).doing(removing)
+}
+
+/// The room for a copy of an image, as long as the value lives, and how far it is.
+pub trait CopyRoom {
+    /// So many bytes are copied.
+    fn report(&mut self, done: u64);
+}
+
 /// NodeStageVolume, as a backend sees it.
 pub struct Stage<'a> {
     /// Where; resolved.
@@ -130,6 +161,8 @@ pub struct Stage<'a> {
     pub read_only: bool,
     /// Makes a change of [`Format`] durable before it goes on.
     pub record: &'a dyn Fn(Format) -> Result<()>,
+    /// Sets room aside in the volume's pool for a copy of so many bytes.
+    pub room: &'a dyn Fn(u64) -> Result<Box<dyn CopyRoom>>,
 }
 
 /// NodePublishVolume, as a backend sees it.
@@ -187,12 +220,12 @@ pub trait Backend: Send + Sync {
     /// Cleans up what only the publish needed, after its mount is gone.
     fn after_unpublish(&self, place: Place<'_>) -> Result<()>;
 
-    /// Makes the volume's storage `bytes` long, which is more than it has; durable on return. On an error it
-    /// is as long as before.
-    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<()>;
+    /// Makes the volume's storage `bytes` long, unless it is longer; durable on return. Gives the size it had. On an
+    /// error it is as long as before.
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64>;
 
-    /// Takes back a `grow` that nothing in use has taken on yet.
-    fn ungrow(&self, place: Place<'_>, bytes: u64) -> Result<()>;
+    /// Takes back a `grow` of storage that had `before` bytes, but for what anything has taken on meanwhile.
+    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()>;
 
     /// Lets a volume in use take on the size of its storage.
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()>;

@@ -52,8 +52,8 @@ impl Driver {
         let _reservation = self.reserve_volume(pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        backend.grow(place, bytes)?;
+        let before = backend.grow(place, bytes)?;
         let stored = self.store.put(Volume { capacity_bytes: bytes, ..(*volume).clone() });
-        stored.map_err(|cause| after_undo(cause.into(), backend.ungrow(place, volume.capacity_bytes)))
+        stored.map_err(|cause| after_undo(cause.into(), backend.ungrow(place, before)))
     }
 }

@@ -111,7 +111,9 @@ impl Driver {
         }
         self.nothing_else_at(&target)?;
         let record = |format| self.record_format(volume, format);
-        backend.stage(place, &Stage { target: &target, flags: &flags, read_only, record: &record }, &uses)
+        let room = |bytes| self.room_for_copy(volume, bytes);
+        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
+        backend.stage(place, &stage, &uses)
     }
 }
 

@@ -169,9 +169,25 @@ impl Driver {
                 Some("grp") => "group snapshot",
                 _ => "volume",
             };
-            let progress = self.copies.describe(&key).map(|progress| format!(" ({progress})"));
+            let progress = self.copies.describe(&key).or_else(|| self.tool_on(&key));
+            let progress = progress.map(|progress| format!(" ({progress})"));
             Error::Busy(format!("{kind} {key}{}", progress.unwrap_or_default()))
         })
+    }
+
+    /// How far a tool is that works on a volume's filesystem, if one does.
+    fn tool_on(&self, volume_id: &str) -> Option<String> {
+        let volume = self.store.get(&volume_id.parse().ok()?)?;
+        let paths = self.paths(&volume).ok()?;
+        for image in [paths.image(), paths.growing_image()] {
+            let Some(stat) = self.os.disks.stat(&image).ok()? else { continue };
+            let devices = self.os.loops.find(stat.id).ok()?;
+            let told = devices.iter().find_map(|device| self.os.filesystems.working_on(&device.path()));
+            if told.is_some() {
+                return told;
+            }
+        }
+        None
     }
 
     /// The id of a snapshot; `None` for text that is none of its ids.

@@ -1,10 +1,12 @@
 //! CSI NodeStageVolume.
 
+use super::capacity::{Reservation, Want};
+use super::progress::Progress;
 use super::{Driver, check, not_found, settled};
-use crate::backend::{Stage, Target, backend_of};
+use crate::backend::{CopyRoom, Stage, Target, backend_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeStageVolume;
-use crate::model::{Content, Format, MountFlags, Volume};
+use crate::model::{BackendKind, Content, Format, MountFlags, Volume};
 use crate::os::MountEntry;
 
 impl Driver {
@@ -43,7 +45,8 @@ impl Driver {
         }
         self.nothing_else_at(&target)?;
         let record = |format| self.record_format(&volume, format);
-        let stage = Stage { target: &target, flags: &flags, read_only, record: &record };
+        let room = |bytes| self.room_for_copy(&volume, bytes);
+        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         backend.stage(place, &stage, &uses)
     }
 
@@ -61,6 +64,15 @@ impl Driver {
             ))
         };
         attachment.map(|there| there.read_only).ok_or_else(missing)
+    }
+
+    /// Sets room aside for a copy of a volume's image, which then takes its place. The copies of other volumes know of
+    /// it, and whoever calls again hears how far it is.
+    pub(super) fn room_for_copy(&self, volume: &Volume, bytes: u64) -> Result<Box<dyn CopyRoom>> {
+        let pool = self.pool_of(volume)?;
+        let reservation = self.reserve(pool, Want::Snapshot(BackendKind::Loop, bytes), bytes)?;
+        let progress = self.copies.begin(volume.id.as_str(), bytes);
+        Ok(Box::new(Room { _reservation: reservation, progress }))
     }
 
     /// Makes the state of the filesystem durable before work goes on.
@@ -88,6 +100,18 @@ impl Driver {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// See [`Driver::room_for_copy`].
+struct Room {
+    _reservation: Reservation,
+    progress: Progress,
+}
+
+impl CopyRoom for Room {
+    fn report(&mut self, done: u64) {
+        self.progress.report(done);
     }
 }
 

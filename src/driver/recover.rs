@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::Driver;
-use crate::backend::backend_of;
+use crate::backend::{backend_of, remove_growing};
 use crate::error::{OsContext, Result};
 use crate::model::{BackendKind, Phase, Snapshot, Volume};
 use crate::store::Durability;
@@ -179,6 +179,10 @@ impl Driver {
             return Ok(());
         }
         let paths = self.paths(volume)?;
+        if let Err(error) = remove_growing(self.place(volume, &paths)) {
+            // The next NodeStageVolume or DeleteVolume does it.
+            tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
+        }
         let image = paths.image();
         let stat = self.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
         match stat {
@@ -193,7 +197,7 @@ impl Driver {
             }
             Some(stat) if stat.size < volume.capacity_bytes => {
                 tracing::warn!(volume.id = %volume.id, bytes = stat.size, "the image is shorter than its volume, growing it");
-                backend_of(&volume.content).grow(self.place(volume, &paths), volume.capacity_bytes)
+                backend_of(&volume.content).grow(self.place(volume, &paths), volume.capacity_bytes).map(drop)
             }
             Some(_) => Ok(()),
         }

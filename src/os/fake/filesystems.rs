@@ -83,6 +83,9 @@ impl World {
         if found != fs_type || new < size {
             return Err(Errno::EINVAL);
         }
+        if fs_type == FsType::Ext4 && new > size && !self.sys_resource {
+            return Err(Errno::EPERM);
+        }
         for (at, bytes) in superblock::size_fields(fs_type, new) {
             self.device_write(number, at, &bytes)?;
         }
@@ -101,6 +104,28 @@ impl World {
             Some((found, _)) if found == fs_type => Ok((number, image)),
             _ => Err(Errno::EUCLEAN),
         }
+    }
+
+    fn grow_unmounted(&mut self, fs_type: FsType, device: &Path, how: Effect) -> Outcome<()> {
+        if fs_type != FsType::Ext4 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (number, image) = self.unmounted(fs_type, device)?;
+        if how == Effect::Torn {
+            // Half of the tables are those of before.
+            let tree = self.content(image)?.image.ok_or(Errno::EUCLEAN)?;
+            self.filesystems[tree].damaged = true;
+            return Ok(());
+        }
+        let new = self.loops[&number].size / 4096 * 4096;
+        for (at, bytes) in superblock::size_fields(fs_type, new) {
+            self.device_write(number, at, &bytes)?;
+        }
+        if let Some(tree) = self.content(image)?.image {
+            self.filesystems[tree].needs_recovery = false; // the check has replayed the journal
+        }
+        self.sync(image);
+        Ok(())
     }
 
     fn renew_identity(&mut self, device: &Path) -> Outcome<()> {
@@ -150,6 +175,12 @@ impl Filesystems for Process {
         self.step("grow", mount_point.display(), |world| world.grow(fs_type, device, mount_point))
     }
 
+    fn grow_unmounted(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
+        self.step_torn("grow_unmounted", device.display(), |world, how| {
+            world.grow_unmounted(fs_type, device, how)
+        })
+    }
+
     fn repair(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
         self.step("repair", device.display(), |world| world.repair(fs_type, device))
     }
@@ -165,6 +196,11 @@ impl Filesystems for Process {
 
     fn check(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
         self.look("check", device.display(), |world| world.check(fs_type, device))
+    }
+
+    /// Its tools are at once done.
+    fn working_on(&self, _device: &Path) -> Option<String> {
+        None
     }
 
     fn check_tools(&self, fs_type: FsType) -> std::io::Result<()> {

@@ -271,6 +271,11 @@ impl FakeKernel {
         };
     }
 
+    /// Takes CAP_SYS_RESOURCE away from processes, or gives it to them.
+    pub fn set_sys_resource(&self, has: bool) {
+        self.lock().sys_resource = has;
+    }
+
     /// Marks the ext4 filesystem in an image as having errors.
     pub fn mark_errors(&self, image: impl AsRef<Path>) -> io::Result<()> {
         let image = image.as_ref();

@@ -65,6 +65,8 @@ pub(super) struct World {
     pub(super) serial: u64,
     pub(super) formats: Vec<(FileId, FsType)>,
     pub(super) make_options: Vec<MakeOptions>,
+    /// Whether processes have CAP_SYS_RESOURCE, without which ext4 does not grow while it is mounted.
+    pub(super) sys_resource: bool,
     pub(super) missing_tools: BTreeSet<FsType>,
     /// Filesystems that answer everything with EIO.
     pub(super) failed: BTreeSet<FsId>,
@@ -93,6 +95,7 @@ impl World {
             serial: 0,
             formats: Vec::new(),
             make_options: Vec::new(),
+            sys_resource: true,
             missing_tools: BTreeSet::new(),
             failed: BTreeSet::new(),
             attached: 0,

@@ -1,5 +1,5 @@
-//! The only child processes: programs by absolute path, with an environment of ours, and a deadline. The one without
-//! is the guard of a freeze, which lives as long as the freeze.
+//! The only child processes: programs by absolute path, with an environment of ours, and as long as they come further
+//! ([`super::watch`]). Nobody watches the guard of a freeze, which lives as long as the freeze.
 //!
 //! Nothing here runs between fork and exec in the child, so that std starts it with posix_spawn(3), which does
 //! not copy our page tables. The end of a program is seen at once, without polling, by the end of its output.
@@ -18,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::errno_error;
 use super::tools::DIRECTORIES;
+use super::watch::{Patience, Verdict, Watch, look};
 
 /// Output kept for a message.
 const KEEP: usize = 4096;
@@ -55,18 +56,22 @@ pub(super) fn start(program: &Path, args: &[&str], stdin: OwnedFd, stdout: Owned
     command(program).arg0("hostloop").args(args).stdin(stdin).stdout(stdout).process_group(0).spawn()
 }
 
+/// Gets what there is to say about a program that runs.
+pub(super) type Tell<'a> = &'a mut dyn FnMut(String);
+
 /// Runs a program to its end. `holding` becomes its standard input, which it does not read: a file that must
-/// stay open as long as the program runs, also when this process is killed meanwhile.
+/// stay open as long as the program runs, also when this process is killed meanwhile. `tell` hears how far it is.
 ///
 /// # Errors
-/// ETIMEDOUT at the deadline, when it was killed, and those of posix_spawn(3). How it ended is for the caller to judge.
+/// ETIMEDOUT where it did not come further for as long as `patience` lasts, when it was killed, and those of
+/// posix_spawn(3). How it ended is for the caller to judge.
 pub(super) fn run<A: AsRef<OsStr>>(
     program: &Path,
     args: &[A],
     holding: Option<OwnedFd>,
-    deadline: Duration,
+    patience: Patience,
+    tell: Tell<'_>,
 ) -> io::Result<Finished> {
-    let until = Instant::now() + deadline;
     let (reader, writer) = io::pipe()?;
     let mut command = command(program);
     command
@@ -76,13 +81,31 @@ pub(super) fn run<A: AsRef<OsStr>>(
         .stderr(writer);
     let mut child = command.spawn()?;
     drop(command); // with our ends of the pipe
-    let output = read_until(reader, until).and_then(|output| Ok((output, wait_until(&mut child, until)?)));
-    match output {
-        Ok((output, Some(status))) => Ok(Finished { status, output }),
-        Ok((_, None)) => {
+    let (pid, name) = (child.id(), program.display().to_string());
+    let mut watch = Watch::new(patience);
+    let mut looked = Instant::now();
+    // Whether it may go on.
+    let mut go_on = || {
+        if looked.elapsed() < patience.look {
+            return true;
+        }
+        looked = Instant::now();
+        let seen = look(pid);
+        let verdict = watch.judge(&name, seen);
+        tell(format!("{name} works {}", watch.describe(seen)));
+        verdict == Verdict::Wait
+    };
+    let ended = read_while(reader, patience.look, &mut go_on).and_then(|output| match output {
+        Some(output) => Ok(wait_while(&mut child, &mut go_on)?.map(|status| Finished { status, output })),
+        None => Ok(None),
+    });
+    match ended {
+        Ok(Some(finished)) => Ok(finished),
+        Ok(None) => {
             kill(&mut child);
-            let name = program.display();
-            Err(errno_error(Errno::ETIMEDOUT, format_args!("{name}: killed after {} s", deadline.as_secs())))
+            let idle = patience.idle.as_secs();
+            let context = format!("{name}: killed, it did not come further for {idle} s");
+            Err(errno_error(Errno::ETIMEDOUT, context))
         }
         Err(error) => {
             kill(&mut child);
@@ -99,10 +122,11 @@ pub(super) fn run_ok<A: AsRef<OsStr>>(
     program: &Path,
     args: &[A],
     holding: Option<OwnedFd>,
-    deadline: Duration,
+    patience: Patience,
     codes: &[i32],
+    tell: Tell<'_>,
 ) -> io::Result<String> {
-    let Finished { status, output } = run(program, args, holding, deadline)?;
+    let Finished { status, output } = run(program, args, holding, patience, tell)?;
     if status.code().is_some_and(|code| codes.contains(&code)) {
         return Ok(output);
     }
@@ -116,102 +140,123 @@ pub(super) fn last_lines(output: &str) -> String {
     lines.split_off(lines.len().saturating_sub(5)).join("; ")
 }
 
-/// Reads the output to its end, which comes when the program exits, or to the deadline.
-fn read_until(mut reader: PipeReader, until: Instant) -> io::Result<String> {
+/// Reads the output to its end, which comes when the program exits. `None` where it may not go on.
+fn read_while(
+    mut reader: PipeReader,
+    pause: Duration,
+    go_on: &mut dyn FnMut() -> bool,
+) -> io::Result<Option<String>> {
     let (mut kept, mut buffer) = (Vec::new(), [0; KEEP]);
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+    let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+    while go_on() {
         match poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(0) if left.is_zero() => break,
             Ok(0) | Err(Errno::EINTR) => continue,
             Ok(_) => {}
             Err(errno) => return Err(errno.into()),
         }
         match reader.read(&mut buffer)? {
-            0 => break,
+            0 => return Ok(Some(String::from_utf8_lossy(&kept).into_owned())),
             count => kept.extend_from_slice(buffer.get(..count).unwrap_or_default()),
         }
         kept.drain(..kept.len().saturating_sub(KEEP));
     }
-    Ok(String::from_utf8_lossy(&kept).into_owned())
+    Ok(None)
 }
 
 /// Waits for the exit of a program that has closed its output: a matter of microseconds, since the kernel closes
-/// files on the way out. `None` at the deadline.
-fn wait_until(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+/// files on the way out. `None` where it may not go on.
+fn wait_while(child: &mut Child, go_on: &mut dyn FnMut() -> bool) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(20);
-    loop {
+    while go_on() {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            return Ok(None);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }
+    Ok(None)
 }
 
 /// Kills a program and collects it, if it dies.
 fn kill(child: &mut Child) {
     // It may have ended by itself; either way only the wait matters.
     let _ = child.kill();
-    let _ = wait_until(child, Instant::now() + GRACE);
+    let until = Instant::now() + GRACE;
+    let _ = wait_while(child, &mut || Instant::now() < until);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::os::is_errno;
+    use crate::os::linux::watch::PATIENCE;
 
-    fn shell(script: &str, deadline: Duration) -> io::Result<Finished> {
-        run(Path::new("/bin/sh"), &["-c", script], None, deadline)
+    /// Short, but for what these scripts do.
+    const SHORT: Patience = Patience {
+        idle: Duration::from_millis(400),
+        look: Duration::from_millis(20),
+        log: Duration::from_secs(60),
+    };
+
+    fn shell(script: &str, patience: Patience) -> io::Result<Finished> {
+        run(Path::new("/bin/sh"), &["-c", script], None, patience, &mut drop)
     }
 
     #[test]
     fn output_is_bounded_and_its_end_kept() {
-        let done = shell("i=0; while [ $i -lt 20000 ]; do echo line$i; i=$((i+1)); done; exit 3", GRACE)
-            .expect("run");
+        let script = "i=0; while [ $i -lt 20000 ]; do echo line$i; i=$((i+1)); done; exit 3";
+        let done = shell(script, PATIENCE).expect("run");
         assert_eq!(done.status.code(), Some(3));
         assert!(done.output.len() <= KEEP && done.output.ends_with("line19999\n"));
         assert_eq!(last_lines("a\n\nb\nc\nd\ne\nf\n"), "b; c; d; e; f");
     }
 
     #[test]
-    fn the_deadline_kills() {
-        let start = Instant::now();
+    fn who_does_not_come_further_is_killed() {
         // Also one that has closed its output, so that its end is not seen by that.
-        for script in ["exec sleep 60", "exec sleep 60 >/dev/null 2>&1"] {
-            let error = shell(script, Duration::from_millis(200)).err().expect("deadline");
+        for script in ["exec sleep 600", "exec sleep 600 >/dev/null 2>&1"] {
+            let error = shell(script, SHORT).err().expect("killed");
             assert!(is_errno(&error, Errno::ETIMEDOUT), "{error}");
+            assert!(error.to_string().contains("did not come further"), "{error}");
         }
-        assert!(start.elapsed() < GRACE);
+    }
+
+    /// Several times as long as one that stands still may take: by its CPU time, and by that of a child.
+    #[test]
+    fn who_works_is_left_alone() {
+        let busy = "end=$(($(date +%s)+2)); while [ $(date +%s) -lt $end ]; do :; done; echo done";
+        let child = format!("sh -c '{busy}' | cat");
+        for script in [busy, &child] {
+            let mut told = Vec::new();
+            let args = ["-c", script];
+            let done = run(Path::new("/bin/sh"), &args, None, SHORT, &mut |line| told.push(line));
+            let done = done.expect("it works");
+            assert_eq!((done.status.code(), done.output.as_str()), (Some(0), "done\n"));
+            assert!(told.iter().any(|line| line.starts_with("/bin/sh works for 1 s")), "{told:?}");
+        }
     }
 
     #[test]
     fn a_failure_says_what_the_program_said() {
         let args = ["-c", "echo fine; echo 'bad superblock' >&2; exit 9"];
-        let error = run_ok(Path::new("/bin/sh"), &args, None, GRACE, &[0]).expect_err("exit 9");
+        let error = run_ok(Path::new("/bin/sh"), &args, None, PATIENCE, &[0], &mut drop).expect_err("exit 9");
         assert!(error.to_string().contains("exit status: 9: fine; bad superblock"), "{error}");
-        assert!(is_errno(
-            &run(Path::new("/nonexistent"), &["x"], None, GRACE).err().expect("missing"),
-            Errno::ENOENT
-        ));
+        let missing = run(Path::new("/nonexistent"), &["x"], None, PATIENCE, &mut drop);
+        assert!(is_errno(&missing.err().expect("missing"), Errno::ENOENT));
     }
 
     #[test]
     fn the_environment_is_ours() {
-        let done =
-            shell("env | sort | cut -d= -f1 | tr '\\n' ' '; pwd; touch x 2>/dev/null && echo made", GRACE);
-        assert_eq!(done.expect("run").output, "LC_ALL PATH PWD /sys\n");
+        let script = "env | sort | cut -d= -f1 | tr '\\n' ' '; pwd; touch x 2>/dev/null && echo made";
+        assert_eq!(shell(script, PATIENCE).expect("run").output, "LC_ALL PATH PWD /sys\n");
     }
 
     #[test]
     fn what_is_to_be_held_is_open_in_the_program() {
         let held =
             nix::fcntl::open("/proc/version", nix::fcntl::OFlag::O_RDONLY, nix::sys::stat::Mode::empty());
-        let done = run(Path::new("/bin/readlink"), &["/proc/self/fd/0"], Some(held.expect("open")), GRACE);
+        let (program, args) = (Path::new("/bin/readlink"), ["/proc/self/fd/0"]);
+        let done = run(program, &args, Some(held.expect("open")), PATIENCE, &mut drop);
         assert_eq!(done.expect("run").output.trim(), "/proc/version");
     }
 }

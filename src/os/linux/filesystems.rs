@@ -1,11 +1,11 @@
 //! Making, growing, repairing and checking filesystems with the tools that belong to them.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -15,14 +15,9 @@ use nix::sys::statvfs::statvfs;
 use super::super::{Filesystems, MakeOptions, errno_error, errno_of, with_context};
 use super::exec::{run, run_ok};
 use super::tools::{Program, Tools};
+use super::watch::PATIENCE;
 use super::{at, btrfs, check, ioctl};
 use crate::model::FsType;
-
-/// When a tool is killed. It is generous: a repair or a growing of a huge filesystem on a slow disk takes its time.
-const DEADLINE: Duration = Duration::from_secs(600);
-
-/// The same for a check, which reads all of a filesystem's metadata.
-const CHECK_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// capabilities(7), by its number in linux/capability.h.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -32,11 +27,35 @@ pub(super) struct LinuxFilesystems {
     tools: Tools,
     /// Version of e2fsprogs, asked for once.
     e2fsprogs: OnceLock<(u32, u32)>,
+    /// What there is to say about the tool that works on a device, by the device.
+    working: Mutex<HashMap<PathBuf, String>>,
+}
+
+/// A device while a tool works on it.
+struct Working<'a> {
+    on: &'a LinuxFilesystems,
+    device: &'a Path,
+}
+
+impl Working<'_> {
+    fn say(&self, line: String) {
+        self.on.lines().insert(self.device.to_owned(), line);
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.on.lines().remove(self.device);
+    }
 }
 
 impl LinuxFilesystems {
     pub(super) fn new(tools: Tools) -> Self {
-        LinuxFilesystems { tools, e2fsprogs: OnceLock::new() }
+        LinuxFilesystems { tools, e2fsprogs: OnceLock::new(), working: Mutex::default() }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<PathBuf, String>> {
+        self.working.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a tool on a device. The tool holds the device open from its first moment to its last: were this process
@@ -50,7 +69,8 @@ impl LinuxFilesystems {
     ) -> io::Result<()> {
         let path = self.tools.path(program)?;
         let held = hold(device, OFlag::empty())?;
-        run_ok(path, args, Some(held), DEADLINE, codes)
+        let working = Working { on: self, device };
+        run_ok(path, args, Some(held), PATIENCE, codes, &mut |line| working.say(line))
             .map(drop)
             .map_err(|e| with_context(e, format_args!("run {}", path.display())))
     }
@@ -58,8 +78,10 @@ impl LinuxFilesystems {
     /// The version of mke2fs; 0.0 where it does not tell.
     fn e2fsprogs_version(&self) -> (u32, u32) {
         *self.e2fsprogs.get_or_init(|| {
-            let output =
-                self.tools.path(Program::MkfsExt4).and_then(|path| run(path, &["-V"], None, DEADLINE));
+            let output = self
+                .tools
+                .path(Program::MkfsExt4)
+                .and_then(|path| run(path, &["-V"], None, PATIENCE, &mut drop));
             output.ok().and_then(|done| parse_version(&done.output)).unwrap_or_default()
         })
     }
@@ -135,7 +157,8 @@ fn why_not_ext4(error: io::Error) -> io::Error {
         None if may_resize_ext4() == Some(false) => errno_error(
             Errno::EPERM,
             format_args!(
-                "grow ext4 online: CAP_SYS_RESOURCE is missing (a privileged container has it); {error}"
+                "grow ext4 while it is mounted: CAP_SYS_RESOURCE is missing (a privileged container has it), \
+                 it grows when it is staged next; {error}"
             ),
         ),
         _ => error,
@@ -198,6 +221,18 @@ impl Filesystems for LinuxFilesystems {
         }
     }
 
+    fn grow_unmounted(&self, fs_type: FsType, device: &Path) -> io::Result<()> {
+        if fs_type != FsType::Ext4 {
+            let context = format!("grow {fs_type} that is not mounted");
+            return Err(errno_error(Errno::EOPNOTSUPP, context));
+        }
+        drop(hold(device, OFlag::O_EXCL)?);
+        // resize2fs wants a filesystem that was checked after its last mount (resize2fs(8)).
+        let words = ["-f", "-p"].map(OsStr::new);
+        self.run(Program::E2fsck, device, &[words.as_slice(), &[device.as_os_str()]].concat(), &[0, 1])?;
+        self.run(Program::Resize2fs, device, &[device.as_os_str()], &[0])
+    }
+
     fn repair(&self, fs_type: FsType, device: &Path) -> io::Result<()> {
         match fs_type {
             // 1: errors were found and all of them corrected (e2fsck(8), EXIT CODE).
@@ -228,9 +263,15 @@ impl Filesystems for LinuxFilesystems {
         drop(hold(device, OFlag::O_EXCL)?);
         let mut args: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
         args.push(device.as_os_str());
-        let finished = run(path, &args, Some(hold(device, OFlag::empty())?), CHECK_DEADLINE)
+        let working = Working { on: self, device };
+        let held = Some(hold(device, OFlag::empty())?);
+        let finished = run(path, &args, held, PATIENCE, &mut |line| working.say(line))
             .map_err(|e| with_context(e, format_args!("run {}", path.display())))?;
         check::judge(fs_type, path, &finished)
+    }
+
+    fn working_on(&self, device: &Path) -> Option<String> {
+        self.lines().get(device).cloned()
     }
 
     fn check_tools(&self, fs_type: FsType) -> io::Result<()> {

@@ -23,6 +23,7 @@ mod process;
 mod tools;
 mod tree;
 mod walk;
+mod watch;
 
 use std::io;
 use std::path::Path;

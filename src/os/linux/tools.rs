@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::super::errno_error;
 use super::exec::run;
+use super::watch::PATIENCE;
 use crate::model::FsType;
 
 /// The program of this process, also when its file was replaced or removed meanwhile (proc_pid_exe(5)).
@@ -137,7 +137,7 @@ impl Tools {
     /// The version of that package, as the program that makes the filesystem tells it; `None` if it does not.
     pub fn version(&self, fs_type: FsType) -> Option<String> {
         let path = self.path(*Program::of(fs_type).first()?).ok()?;
-        version_in(&run(path, &["-V"], None, Duration::from_secs(10)).ok()?.output)
+        version_in(&run(path, &["-V"], None, PATIENCE, &mut drop).ok()?.output)
     }
 
     /// Where a program is.

@@ -1,0 +1,172 @@
+//! Bringing the filesystem of a volume to the size of its image.
+//!
+//! A mounted filesystem grows through its journal, so that a kill or a power cut leaves it whole. The kernel lets ext4
+//! do so only with CAP_SYS_RESOURCE (fs/ext4/resize.c, ext4_resize_begin). Without it, resize2fs(8) can grow it while
+//! it is not mounted, and nothing protects what it rewrites: where it is cut off, e2fsck may find no way back, and its
+//! own undo file is not written in time to help. So it grows a copy of the image, which then takes the image's place.
+//! Whatever ends this, the volume is as before or grown. A filesystem of the pool that shares blocks makes such a copy
+//! at once and without room; elsewhere it takes both for as long as this goes on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::copy::copy_extents;
+use super::{Found, Place, Stage, image, inspect, remove_growing};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{FsType, Provisioning};
+use crate::os::{AttachOptions, FileId, LoopDevice, is_errno};
+
+/// How often and after which pause a device is looked at again that goes with its last user.
+const PATIENCE: (u32, Duration) = (50, Duration::from_millis(10));
+
+/// Grows a mounted filesystem of `bytes` whose image is longer.
+///
+/// # Errors
+/// EPERM where ext4 would have to grow and this process lacks CAP_SYS_RESOURCE.
+pub(super) fn grow_if_smaller(
+    place: Place<'_>,
+    device: &LoopDevice,
+    fs_type: FsType,
+    mount_point: &Path,
+    bytes: u64,
+) -> Result<()> {
+    image::take_on_size(place, device)?;
+    if bytes >= image::stat(place)?.size {
+        return Ok(());
+    }
+    let growing = || format!("grow the filesystem of {}", place.volume.id);
+    place.os.filesystems.grow(fs_type, &device.path(), mount_point).doing(growing)
+}
+
+/// Grows the mounted filesystem of a volume that is staged, where its growth was cut off. What the kernel does not
+/// allow waits for the next staging.
+pub(super) fn finish(
+    place: Place<'_>,
+    device: &LoopDevice,
+    fs_type: FsType,
+    mount_point: &Path,
+) -> Result<()> {
+    // As the superblock was last written, which is never larger than what is mounted.
+    let Found::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.image())? else {
+        return Ok(());
+    };
+    match grow_if_smaller(place, device, fs_type, mount_point, bytes) {
+        Err(cause) if cause.errno() == Some(Errno::EPERM) => {
+            tracing::warn!(volume.id = %place.volume.id, error = %cause, "the filesystem stays smaller than its volume until it is staged again");
+            Ok(())
+        }
+        grown => grown,
+    }
+}
+
+/// Grows a filesystem that is not mounted, in a copy of its image that takes its place. `refused` is why it could not
+/// grow while it was mounted.
+pub(super) fn grow_unmounted(
+    place: Place<'_>,
+    stage: &Stage<'_>,
+    fs_type: FsType,
+    refused: &Error,
+) -> Result<()> {
+    let id = &place.volume.id;
+    tracing::info!(volume.id = %id, %refused, "growing a copy of the filesystem, which takes its place");
+    let grown = remove_growing(place).and_then(|()| {
+        let copied = copy(place, stage).and_then(|()| grow_copy(place, fs_type));
+        copied.and_then(|()| exchange(place)).map_err(|cause| match remove_growing(place) {
+            Ok(()) => cause,
+            Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
+        })
+    });
+    grown.map_err(|cause| match cause {
+        Error::Busy(_) | Error::Unavailable(_) => cause,
+        cause => {
+            let message = format!(
+                "the filesystem of {id} is smaller than its volume. It cannot grow while it is mounted ({refused}): \
+                 give the driver CAP_SYS_RESOURCE. Nor could it grow before that: {cause}"
+            );
+            let no_room = matches!(cause, Error::Exhausted(_))
+                || matches!(cause.errno(), Some(Errno::ENOSPC | Errno::EDQUOT));
+            if no_room { Error::Exhausted(message) } else { Error::InUse(message) }
+        }
+    })
+}
+
+fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
+    let (disks, from, to) = (&place.os.disks, place.paths.image(), place.paths.growing_image());
+    let copying = || format!("copy the image of {}", place.volume.id);
+    let stat = image::stat(place)?;
+    wait_until_detached(place, stat.id)?;
+    disks.create_file(&to).doing(copying)?;
+    match disks.reflink(&from, &to) {
+        Err(error)
+            if [Errno::EOPNOTSUPP, Errno::EINVAL, Errno::EXDEV].iter().any(|e| is_errno(&error, *e)) =>
+        {
+            let mut room = (stage.room)(stat.allocated)?;
+            copy_extents(place.os, &from, &to, copying, &mut |done| {
+                room.report(done);
+                Ok(())
+            })?;
+        }
+        shared => shared.doing(copying)?,
+    }
+    if place.volume.parameters.provisioning == Provisioning::Thick {
+        disks.allocate(&to, stat.size).doing(copying)?;
+    }
+    Ok(())
+}
+
+fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
+    let (os, growing_image) = (place.os, place.paths.growing_image());
+    let growing = || format!("grow a copy of the filesystem of {}", place.volume.id);
+    let options = AttachOptions {
+        read_only: false,
+        autoclear: true,
+        direct_io: place.volume.parameters.direct_io,
+        block_size: place.volume.block_size,
+        discard: place.volume.parameters.discards(),
+    };
+    let open = os.loops.attach(&growing_image, options).doing(growing)?;
+    let device = open.device.path();
+    os.filesystems.grow_unmounted(fs_type, &device).doing(growing)?;
+    // It is the user's data: nothing but a whole filesystem takes their place.
+    os.filesystems.check(fs_type, &device).doing(growing)?;
+    os.loops.flush(&open.device).doing(growing)?;
+    let backing = open.device.backing;
+    drop(open);
+    wait_until_detached(place, backing)
+}
+
+/// Puts the grown copy where the image was.
+fn exchange(place: Place<'_>) -> Result<()> {
+    let (disks, paths) = (&place.os.disks, place.paths);
+    let exchanging = || format!("put the grown filesystem of {} in its place", place.volume.id);
+    disks.sync_file(&paths.growing_image()).doing(exchanging)?;
+    disks.rename(&paths.growing_image(), &paths.image()).doing(exchanging)?;
+    disks.sync_directory(&paths.directory).doing(exchanging)
+}
+
+/// Waits until an image has no device any more: what somebody wrote through it later would be lost.
+fn wait_until_detached(place: Place<'_>, backing: FileId) -> Result<()> {
+    let (tries, pause) = PATIENCE;
+    let find = || place.os.loops.find(backing).doing(|| "find loop devices".to_owned());
+    for _ in 1..tries {
+        if find()?.is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+    }
+    match find()?.first() {
+        None => Ok(()),
+        Some(device) => Err(Error::InUse(format!(
+            "somebody keeps {} of volume {} open, close it",
+            device.path().display(),
+            place.volume.id
+        ))),
+    }
+}
+
+/// The path of the copy that grows.
+pub(super) fn growing_image(directory: &Path) -> PathBuf {
+    directory.join("disk.img.growing")
+}
