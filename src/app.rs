@@ -1,7 +1,7 @@
 //! The composition root: everything is constructed here and handed down.
 //!
-//! [`run`] is the life of the driver in order: take the data directory, open the state, listen, serve, recover,
-//! stop. A controller has nothing to open: it begins to look for its nodes, listens and serves.
+//! [`run`] is the life of the driver in order: take the data directory, listen, serve, open the state and the pools,
+//! recover, stop. A controller has nothing to open: it begins to look for its nodes, listens and serves.
 
 mod anchor;
 mod checks;
@@ -17,7 +17,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
@@ -27,13 +27,13 @@ use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
 use crate::metrics::{Expiry, Health};
-use crate::model::Settings;
+use crate::model::{PoolKind, Settings};
 use crate::os::{Os, linux};
 use crate::register::RegisterError;
 use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
-    ControllerService, GroupControllerService, IdentityService, NodeService, PeerService,
-    SnapshotMetadataService,
+    Behind, ControllerService, Gate, GroupControllerService, IdentityService, NodeService, PeerService,
+    SnapshotMetadataService, Starting,
 };
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store, StoreError};
@@ -195,15 +195,34 @@ pub fn machine() -> Os {
 }
 
 /// A driver on the state in `settings.data_dir`, which is locked already; [`Driver::recover`] has to run before it
-/// serves. Blocks.
+/// serves. Blocks, for hours where a large pool is checked.
 ///
 /// # Errors
 /// Where the state or a pool cannot be used.
 pub fn driver(settings: Settings, os: Os) -> Result<Driver, StartError> {
+    let starting = Starting::new(settings.clone());
+    open(settings, os, &starting)
+}
+
+/// The same, and `starting` is told what is done.
+fn open(settings: Settings, os: Os, starting: &Starting) -> Result<Driver, StartError> {
     let identity = Identity { driver: settings.driver_name.clone(), node_id: settings.node_id.clone() };
+    starting.begin("the state is being read");
     let store = Store::open(Arc::clone(&os.disks), &settings.data_dir, identity)?;
+    starting.begin(preparing(&settings));
     let pools = Pools::prepare(&settings, &os, &store).map_err(StartError::Pools)?;
     Ok(Driver::new(settings, os, store, pools))
+}
+
+/// What is done to the pools at the start. Only those with a filesystem of the driver's own can take long.
+fn preparing(settings: &Settings) -> String {
+    let managed = settings.pools.iter().filter(|pool| pool.kind != PoolKind::Directory);
+    let names: Vec<&str> = managed.map(|pool| pool.name.as_str()).collect();
+    match names.as_slice() {
+        [] => "the pools are being prepared".to_owned(),
+        [name] => format!("pool {name} is being made, checked or mounted"),
+        names => format!("the pools {} are being made, checked or mounted", names.join(", ")),
+    }
 }
 
 /// Removes, every minute, the cuts of volumes that other nodes have opened and not read from for
@@ -232,8 +251,8 @@ async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
 }
 
 /// Everything on the socket.
-fn assemble(settings: Settings, os: Os) -> Result<Parts, StartError> {
-    let driver = Arc::new(driver(settings, os)?);
+fn assemble(settings: Settings, os: Os, starting: &Starting) -> Result<Parts, StartError> {
+    let driver = Arc::new(open(settings, os, starting)?);
     let routes = controller_services(&driver)
         .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
         .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
@@ -284,7 +303,9 @@ pub async fn run(config: Config, os: impl FnOnce() -> Os, shutdown: Shutdown) ->
     let Config { role, server, operation, .. } = config;
     let outside = Outside { server, operation, shutdown, certificate: None };
     match role {
-        Role::All(settings) => run_with(settings, outside, os(), assemble, nobody).await,
+        Role::All(settings) => {
+            run_with(settings, outside, os(), (Behind::Everything, Behind::Nothing), assemble, nobody).await
+        }
         Role::Node(settings, port) => node::run(settings, port, outside, os()).await,
         Role::Controller(settings) => controller::run(settings, outside).await,
     }
@@ -307,17 +328,19 @@ async fn nobody(_: Routes, stop: Stop, _: Option<Arc<dyn Observer>>) -> Stopped 
     Stopped { cut: 0, left: stop.timeout }
 }
 
-/// Opens, listens, serves, recovers. `serve_peers` serves what it is given to controllers and other nodes, and makes
-/// sure that it is them who call.
+/// Locks, listens, serves, opens, recovers. Callers are served from the start, by the [`Gate`] in front of services that
+/// come later: `behind` is what is behind that of the socket and that of the peers. `serve_peers` serves what it is given
+/// to controllers and other nodes, and makes sure that it is them who call.
 async fn run_with<A, F>(
     settings: Settings,
     outside: Outside,
     os: Os,
+    behind: (Behind, Behind),
     assemble: A,
     serve_peers: impl FnOnce(Routes, Stop, Option<Arc<dyn Observer>>) -> F,
 ) -> Result<Ended, StartError>
 where
-    A: FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
+    A: FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> + Send + 'static,
     F: Future<Output = Stopped>,
 {
     let started = Instant::now();
@@ -326,35 +349,48 @@ where
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
     );
+    let starting = Starting::new(settings.clone());
     let endpoint = server.endpoint.clone();
-    let open = move || {
+    let check = move || {
         let anchors = Anchors::new(&os, &settings, &endpoint);
         anchors.check()?;
         let data_dir = checks::take_data_dir(&os, &settings.data_dir)?;
         checks::check_machine(&os, &settings)?;
-        let parts = assemble(settings.clone(), os.clone())?;
-        anchors.cast()?;
-        Ok::<_, StartError>((data_dir, parts))
+        Ok::<_, StartError>((data_dir, settings, os, endpoint))
     };
-    let (data_dir, parts) = blocking("start", open).await??;
-    let watched = parts.driver.clone();
-    let metrics = operation::listen(&operation, parts.health, parts.driver, certificate).await?;
+    // The lock comes first: whoever does not have it must not take the socket.
+    let (data_dir, settings, os, endpoint) = blocking("start", check).await??;
+    let assemble = move |starting: &Starting| {
+        let parts = assemble(settings.clone(), os.clone(), starting)?;
+        Anchors::new(&os, &settings, &endpoint).cast()?;
+        Ok::<_, StartError>(parts)
+    };
+    let (own, peers) = (Gate::new(starting.clone()), Gate::new(starting.clone()));
+    let health = Arc::new(OnceLock::new());
+    let metrics = operation::listen(&operation, healthy(&health, starting.clone()), certificate).await?;
     let listener = listen(&server).await?;
 
     let (failed, end) = Shutdown::new();
-    let observer = metrics.observer();
+    let (observer, measured) = (metrics.observer(), metrics.metrics());
     let serving = async {
         let (own, peers) = tokio::join!(
-            server::serve(listener, parts.routes, stop(&server, &shutdown, &end), observer.clone()),
-            serve_peers(parts.peer_routes, stop(&server, &shutdown, &end), observer.clone())
+            server::serve(listener, own.routes(behind.0), stop(&server, &shutdown, &end), observer.clone()),
+            serve_peers(peers.routes(behind.1), stop(&server, &shutdown, &end), observer.clone())
         );
         Stopped { cut: own.cut + peers.cut, left: own.left.min(peers.left) }
     };
     let ready = async {
+        let parts = blocking("start", move || assemble(&starting)).await??;
+        if let (Some(metrics), Some(driver)) = (measured, &parts.driver) {
+            metrics.attach(driver);
+        }
+        let _ = health.set(parts.health);
+        peers.open(parts.peer_routes);
+        own.open(parts.routes);
         recover(parts.recover, started).await?;
         tokio::select! {
             registered = operation::register(operation.registration, shutdown.clone()) => registered,
-            never = watch_health(watched) => match never {},
+            never = watch_health(parts.driver) => match never {},
         }
     };
     let (mut serving, mut metrics) = (std::pin::pin!(serving), std::pin::pin!(metrics.serve()));
@@ -366,7 +402,20 @@ where
             (serving.await, Some(error))
         }
     };
-    Ok(Ended { stopped, failure, data_dir: Some(data_dir) })
+    match failure {
+        // There never was a driver.
+        Some(error) if !own.is_open() => Err(error),
+        failure => Ok(Ended { stopped, failure, data_dir: Some(data_dir) }),
+    }
+}
+
+/// What the driver says of its health, once there is one.
+fn healthy(driver: &Arc<OnceLock<Health>>, starting: Starting) -> Health {
+    let driver = Arc::clone(driver);
+    Arc::new(move || match driver.get() {
+        Some(health) => health(),
+        None => Err(starting.reason()),
+    })
 }
 
 async fn listen(server: &ServerConfig) -> Result<Listener, StartError> {

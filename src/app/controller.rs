@@ -62,7 +62,7 @@ pub async fn run_controller(
         true => Ok(()),
         false => Err("the nodes are not known yet".to_owned()),
     });
-    let metrics = operation::listen(&operation, health, None, certificate).await?;
+    let metrics = operation::listen(&operation, health, certificate).await?;
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
     let serving =

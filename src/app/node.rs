@@ -11,9 +11,7 @@ use tokio::task::AbortHandle;
 use tonic::service::Routes;
 use tonic::transport::Uri;
 
-use super::{
-    Ended, Outside, Parts, StartError, blocking, driver, parts, peer_routes, run_with, watch_sources,
-};
+use super::{Ended, Outside, Parts, StartError, blocking, open, parts, peer_routes, run_with, watch_sources};
 use crate::cluster::identity::PeerRole;
 use crate::cluster::pull::{Connector, Pull, endpoint};
 use crate::cluster::tls::Tls;
@@ -22,7 +20,7 @@ use crate::metrics::Expiry;
 use crate::model::Settings;
 use crate::os::Os;
 use crate::server::{Observer, Stop, Stopped, serve_peers};
-use crate::service::{IdentityService, NodeService};
+use crate::service::{Behind, IdentityService, NodeService, Starting};
 use crate::shutdown::Shutdown;
 use crate::wire::csi::identity_server::IdentityServer;
 use crate::wire::csi::node_server::NodeServer;
@@ -71,8 +69,8 @@ where
 {
     let sources = connector.map(|connector| Arc::new(Pull::new(connector, Handle::current())));
     let runtime = Handle::current();
-    let assemble = move |settings, os| {
-        let driver = driver(settings, os)?;
+    let assemble = move |settings, os, starting: &Starting| {
+        let driver = open(settings, os, starting)?;
         let driver = Arc::new(match sources {
             Some(sources) => driver.with_remote_sources(sources),
             None => driver,
@@ -83,7 +81,7 @@ where
         let peer_routes = peer_routes(&driver);
         Ok::<Parts, StartError>(parts(&driver, routes, peer_routes))
     };
-    run_with(settings, outside, os, assemble, serve_peers).await
+    run_with(settings, outside, os, (Behind::Node, Behind::Peers), assemble, serve_peers).await
 }
 
 /// The certificates of this process.

@@ -9,7 +9,6 @@ use tokio::net::TcpListener;
 
 use super::StartError;
 use crate::config::OperationConfig;
-use crate::driver::Driver;
 use crate::metrics::{Expiry, Health, Metrics, Site};
 use crate::register::{self, Introduction};
 use crate::server::Observer;
@@ -26,13 +25,12 @@ pub struct Measured {
 pub async fn listen(
     operation: &OperationConfig,
     health: Health,
-    driver: Option<Arc<Driver>>,
     certificate: Option<Expiry>,
 ) -> Result<Measured, StartError> {
     let metrics = match operation.metrics_listen {
         Some(address) => {
             let listener = bind("--metrics-listen", address, "serving metrics and health").await?;
-            let metrics = Metrics::new(Arc::clone(&health), driver, certificate, wire::METHODS);
+            let metrics = Metrics::new(Arc::clone(&health), certificate, wire::METHODS);
             Some((listener, Arc::new(metrics)))
         }
         None => None,
@@ -56,6 +54,11 @@ impl Measured {
     /// What the server is to tell of its calls.
     pub fn observer(&self) -> Option<Arc<dyn Observer>> {
         self.metrics.as_ref().map(|(_, metrics)| metrics.observer())
+    }
+
+    /// The metrics, to which a driver can be attached.
+    pub fn metrics(&self) -> Option<Arc<Metrics>> {
+        self.metrics.as_ref().map(|(_, metrics)| Arc::clone(metrics))
     }
 
     /// Serves them until it is dropped.

@@ -49,11 +49,12 @@ impl Place {
         &self,
         os: Os,
         shutdown: Shutdown,
-        parts: impl FnOnce(Settings, Os) -> Result<Parts, StartError> + Send + 'static,
+        parts: impl FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> + Send + 'static,
     ) -> Result<Ended, StartError> {
         let (server, operation) = (self.server.clone(), OperationConfig::default());
         let outside = Outside { server, operation, shutdown, certificate: None };
-        run_with(self.settings.clone(), outside, os, parts, nobody).await
+        run_with(self.settings.clone(), outside, os, (Behind::Everything, Behind::Nothing), parts, nobody)
+            .await
     }
 
     fn socket_is_there(&self) -> bool {
@@ -71,8 +72,10 @@ impl Place {
     }
 }
 
-fn parts(recover: impl FnOnce() + Send + 'static) -> impl FnOnce(Settings, Os) -> Result<Parts, StartError> {
-    move |_, _| {
+fn parts(
+    recover: impl FnOnce() + Send + 'static,
+) -> impl FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> {
+    move |_, _, _| {
         let (routes, peer_routes, health) = (Routes::default(), Routes::default(), Arc::new(|| Ok(())));
         Ok(Parts { routes, peer_routes, health, driver: None, recover: Box::new(recover) })
     }

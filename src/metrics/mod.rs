@@ -12,7 +12,7 @@ mod process;
 mod rpc;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use prometheus_client::encoding::text;
@@ -36,31 +36,35 @@ pub type Expiry = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Everything that can be measured of this process.
 pub struct Metrics {
-    registry: Registry,
+    registry: Mutex<Registry>,
     rpcs: Rpcs,
-    pools: Option<Arc<Pools>>,
+    pools: OnceLock<Arc<Pools>>,
     health: Health,
 }
 
 impl Metrics {
-    /// Metrics of a process that is as healthy as `health` says, and has a driver unless it holds no data, and a
-    /// certificate unless it has no peers. `methods` are the RPCs that are told apart.
-    pub fn new(
-        health: Health,
-        driver: Option<Arc<Driver>>,
-        certificate: Option<Expiry>,
-        methods: &'static [&'static str],
-    ) -> Self {
+    /// Metrics of a process that is as healthy as `health` says, and has a certificate unless it has no peers. `methods`
+    /// are the RPCs that are told apart.
+    pub fn new(health: Health, certificate: Option<Expiry>, methods: &'static [&'static str]) -> Self {
         let mut registry = Registry::default();
         let rpcs = Rpcs::register(&mut registry, methods);
         registry.register_collector(Box::new(ProcessCollector::new(Arc::clone(&health), certificate)));
-        let pools = driver.map(|driver| {
-            let pools = Arc::new(Pools::new(Arc::clone(&driver)));
-            registry.register_collector(Box::new(DriverCollector(driver)));
-            registry.register_collector(Box::new(PoolCollector(Arc::clone(&pools))));
-            pools
-        });
-        Metrics { registry, rpcs, pools, health }
+        Metrics { registry: Mutex::new(registry), rpcs, pools: OnceLock::new(), health }
+    }
+
+    /// From now on there is a driver to measure too. Only the first time counts.
+    pub fn attach(&self, driver: &Arc<Driver>) {
+        let pools = Arc::new(Pools::new(Arc::clone(driver)));
+        if self.pools.set(Arc::clone(&pools)).is_ok() {
+            let mut registry = self.registry();
+            registry.register_collector(Box::new(DriverCollector(Arc::clone(driver))));
+            registry.register_collector(Box::new(PoolCollector(pools)));
+        }
+    }
+
+    // Nothing that runs under the mutex changes the registry half-way, so a poisoned one is as good as any.
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the server tells of every call.
@@ -75,11 +79,11 @@ impl Metrics {
     /// # Errors
     /// Where a value cannot be written, which would be a bug.
     pub async fn text(&self) -> Result<String, fmt::Error> {
-        if let Some(pools) = &self.pools {
+        if let Some(pools) = self.pools.get() {
             pools.refresh().await;
         }
         let mut text = String::new();
-        text::encode(&mut text, &self.registry)?;
+        text::encode(&mut text, &self.registry())?;
         Ok(text)
     }
 }

@@ -44,7 +44,11 @@ impl Collector for ProcessCollector {
             [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
         )?;
         let ready = if (self.health)().is_ok() { 1.0 } else { 0.0 };
-        page.gauge("hostloop_ready", "1 when callers are served, 0 while start-up recovery runs.", ready)?;
+        page.gauge(
+            "hostloop_ready",
+            "1 when callers are served, 0 while pools are prepared or start-up recovery runs.",
+            ready,
+        )?;
         page.gauge(
             "process_start_time_seconds",
             "When the process began, in seconds since the epoch.",

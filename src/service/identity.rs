@@ -6,6 +6,7 @@ use tonic::{Request, Response};
 
 use super::Reply;
 use crate::driver::Driver;
+use crate::model::Settings;
 use crate::wire::{csi, encode};
 use csi::plugin_capability::service::Type as Service;
 use csi::plugin_capability::volume_expansion::Type as Expansion;
@@ -31,17 +32,22 @@ impl IdentityService {
     }
 }
 
+/// The answer of GetPluginInfo.
+pub(super) fn plugin_info(settings: &Settings) -> csi::GetPluginInfoResponse {
+    csi::GetPluginInfoResponse {
+        name: settings.driver_name.clone(),
+        vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+        manifest: Default::default(),
+    }
+}
+
 #[tonic::async_trait]
 impl csi::identity_server::Identity for IdentityService {
     async fn get_plugin_info(
         &self,
         _: Request<csi::GetPluginInfoRequest>,
     ) -> Reply<csi::GetPluginInfoResponse> {
-        Ok(Response::new(csi::GetPluginInfoResponse {
-            name: self.driver.settings().driver_name.clone(),
-            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-            manifest: Default::default(),
-        }))
+        Ok(Response::new(plugin_info(self.driver.settings())))
     }
 
     async fn get_plugin_capabilities(

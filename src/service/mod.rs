@@ -2,6 +2,7 @@
 //! which RPCs are announced. An answer that is a stream goes through `stream.rs`.
 
 mod controller;
+mod gate;
 mod group_controller;
 mod identity;
 mod node;
@@ -19,6 +20,7 @@ use tracing::Span;
 
 pub(crate) use controller::capabilities as controller_capabilities;
 pub use controller::{ControllerService, RESERVATION, SOURCE_ADDRESS};
+pub use gate::{Behind, Gate, Starting};
 pub use group_controller::GroupControllerService;
 pub(crate) use group_controller::RPCS as GROUP_RPCS;
 pub use identity::IdentityService;

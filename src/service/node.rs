@@ -11,7 +11,7 @@ use crate::wire::{csi, decode, encode};
 use csi::node_service_capability::rpc::Type as Rpc;
 
 #[allow(deprecated, reason = "CSI 1.12 has conditions: docs/decisions/0010")]
-const RPCS: [Rpc; 7] = [
+pub(super) const RPCS: [Rpc; 7] = [
     Rpc::StageUnstageVolume,
     Rpc::GetVolumeStats,
     Rpc::ExpandVolume,

@@ -233,9 +233,11 @@ async fn reach(
             clients = endpoint.connect().await.ok().map(clients_on);
         }
         if let Some(clients) = &mut clients {
-            let probe = clients.identity.probe(csi::ProbeRequest {}).await.expect("Probe answers");
-            if probe.into_inner().ready != Some(false) {
-                return Ok(clients.clone());
+            match clients.identity.probe(csi::ProbeRequest {}).await.map(Response::into_inner) {
+                Ok(csi::ProbeResponse { ready: Some(false) }) => {}
+                Ok(_) => return Ok(clients.clone()),
+                // The connection is closed: the driver has served, could not start, and ends, and tells why.
+                Err(_) => {}
             }
         }
         assert!(Instant::now() < deadline, "the server is not ready");

@@ -49,6 +49,7 @@ mod restore;
 mod scrape;
 mod secrets;
 mod silent;
+mod starting;
 mod support;
 mod taken_over;
 mod validate_volume_capabilities;

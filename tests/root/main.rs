@@ -48,6 +48,7 @@ mod pull;
 mod readonly;
 mod restart;
 mod selftest;
+mod starting;
 mod taken_over;
 mod thick;
 mod unpublish;

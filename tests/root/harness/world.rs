@@ -113,7 +113,9 @@ impl World {
     pub fn refused(&self) -> String {
         let log = self.dir.join("log of the refused");
         let mut driver = Driver::spawn(command(BINARY).args(self.arguments()), &log);
-        eventually("it ends, or serves", || !driver.runs() || self.csi.probe().is_ok());
+        eventually("it ends, or serves", || {
+            !driver.runs() || self.csi.probe().is_ok_and(|answer| answer.ready == Some(true))
+        });
         assert!(!driver.runs(), "it serves: {}", driver.log_text());
         assert_eq!(driver.wait().code(), Some(1), "{}", driver.log_text());
         driver.log_text().lines().last().unwrap_or_default().to_owned()

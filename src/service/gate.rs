@@ -1,0 +1,237 @@
+//! Before there is a driver: its socket is served while the state is read and the pools are prepared, which may take hours
+//! where a large managed pool has to be checked. Identity answers, so that whoever asks hears that the driver is alive
+//! and not ready; NodeGetInfo and NodeGetCapabilities do, since what they say is known; every other call is
+//! UNAVAILABLE and says what is going on. From one moment on all calls go to the driver.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::{Response as Answer, Status};
+use tower::Service;
+
+use super::Reply;
+use super::identity::{self, SERVICES};
+use super::node;
+use crate::error::Error;
+use crate::model::Settings;
+use crate::wire::{csi, encode, peer};
+use csi::identity_server::IdentityServer;
+use csi::node_server::NodeServer;
+use csi::plugin_capability::volume_expansion::Type as Expansion;
+
+/// A driver that is being made. Clones share it.
+#[derive(Clone)]
+pub struct Starting(Arc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    /// What is done now, and since when.
+    doing: Mutex<(String, Instant)>,
+}
+
+impl Starting {
+    /// Nothing is done yet.
+    pub fn new(settings: Settings) -> Self {
+        Starting(Arc::new(Inner { settings, doing: Mutex::new(("starting".to_owned(), Instant::now())) }))
+    }
+
+    /// From now on this is done.
+    pub fn begin(&self, what: impl Into<String>) {
+        *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = (what.into(), Instant::now());
+    }
+
+    /// What is done, and for how long already.
+    pub fn reason(&self) -> String {
+        let (what, since) = &*self.0.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("{what}, {} so far", rough(since.elapsed()))
+    }
+
+    fn unavailable(&self) -> Status {
+        Error::Unavailable(format!("the driver is not ready: {}; try again", self.reason())).into()
+    }
+
+    /// The answer to a call.
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let path = request.uri().path();
+        let known = ["/csi.v1.Node/NodeGetInfo", "/csi.v1.Node/NodeGetCapabilities"];
+        if path.starts_with("/csi.v1.Identity/") {
+            return IdentityServer::new(self).call(request).await;
+        }
+        if known.contains(&path) {
+            return NodeServer::new(self).call(request).await;
+        }
+        Ok(self.unavailable().into_http())
+    }
+}
+
+/// A duration for people: in seconds, minutes or hours.
+fn rough(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..=119 => format!("{seconds} s"),
+        seconds @ 120..=7199 => format!("{} min", seconds / 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[tonic::async_trait]
+impl csi::identity_server::Identity for Starting {
+    async fn get_plugin_info(
+        &self,
+        _: tonic::Request<csi::GetPluginInfoRequest>,
+    ) -> Reply<csi::GetPluginInfoResponse> {
+        Ok(Answer::new(identity::plugin_info(&self.0.settings)))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: tonic::Request<csi::GetPluginCapabilitiesRequest>,
+    ) -> Reply<csi::GetPluginCapabilitiesResponse> {
+        Ok(Answer::new(encode::plugin_capabilities(&SERVICES, Expansion::Online)))
+    }
+
+    async fn probe(&self, _: tonic::Request<csi::ProbeRequest>) -> Reply<csi::ProbeResponse> {
+        Ok(Answer::new(csi::ProbeResponse { ready: Some(false) }))
+    }
+}
+
+#[tonic::async_trait]
+impl csi::node_server::Node for Starting {
+    async fn node_get_capabilities(
+        &self,
+        _: tonic::Request<csi::NodeGetCapabilitiesRequest>,
+    ) -> Reply<csi::NodeGetCapabilitiesResponse> {
+        Ok(Answer::new(encode::node_capabilities(&node::RPCS)))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: tonic::Request<csi::NodeGetInfoRequest>,
+    ) -> Reply<csi::NodeGetInfoResponse> {
+        Ok(Answer::new(encode::node_get_info(&self.0.settings)))
+    }
+}
+
+/// The way to the services of one listener, which are there later. Clones share it.
+#[derive(Clone)]
+pub struct Gate {
+    starting: Starting,
+    services: Arc<OnceLock<Routes>>,
+}
+
+/// What is behind a [`Gate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// All of CSI.
+    Everything,
+    /// Identity and Node.
+    Node,
+    /// What controllers and other nodes call.
+    Peers,
+    /// Nothing.
+    Nothing,
+}
+
+impl Gate {
+    /// A closed one.
+    pub fn new(starting: Starting) -> Self {
+        Gate { starting, services: Arc::default() }
+    }
+
+    /// From now on calls go to these services. Only the first time counts.
+    pub fn open(&self, services: Routes) {
+        let _ = self.services.set(services);
+    }
+
+    /// Whether there is a driver.
+    pub fn is_open(&self) -> bool {
+        self.services.get().is_some()
+    }
+
+    /// The services as they are known beforehand, to be served at once.
+    pub fn routes(&self, behind: Behind) -> Routes {
+        let mut routes = Routes::builder();
+        let everything = behind == Behind::Everything;
+        if everything || behind == Behind::Node {
+            routes.add_service(IdentityDoor(self.clone())).add_service(NodeDoor(self.clone()));
+        }
+        if everything || behind == Behind::Peers {
+            routes.add_service(ControllerDoor(self.clone()));
+            routes.add_service(GroupControllerDoor(self.clone()));
+            routes.add_service(SnapshotMetadataDoor(self.clone()));
+        }
+        if behind == Behind::Peers {
+            routes.add_service(PeerDoor(self.clone()));
+        }
+        routes.routes()
+    }
+
+    fn pass(&self, request: Request<Body>) -> Passing {
+        match self.services.get() {
+            Some(services) => {
+                let mut services = services.clone();
+                Box::pin(async move { services.call(request).await })
+            }
+            None => Box::pin(self.starting.clone().answer(request)),
+        }
+    }
+}
+
+/// A call on its way.
+type Passing = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+macro_rules! doors {
+    ($($door:ident = $name:expr;)*) => {
+        $(
+            /// One service behind a gate.
+            #[derive(Clone)]
+            struct $door(Gate);
+
+            impl NamedService for $door {
+                const NAME: &'static str = $name;
+            }
+
+            impl Service<Request<Body>> for $door {
+                type Response = Response<Body>;
+                type Error = Infallible;
+                type Future = Passing;
+
+                fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                    Poll::Ready(Ok(()))
+                }
+
+                fn call(&mut self, request: Request<Body>) -> Passing {
+                    self.0.pass(request)
+                }
+            }
+        )*
+    };
+}
+
+doors! {
+    IdentityDoor = csi::identity_server::SERVICE_NAME;
+    NodeDoor = csi::node_server::SERVICE_NAME;
+    ControllerDoor = csi::controller_server::SERVICE_NAME;
+    GroupControllerDoor = csi::group_controller_server::SERVICE_NAME;
+    SnapshotMetadataDoor = csi::snapshot_metadata_server::SERVICE_NAME;
+    PeerDoor = peer::peer_server::SERVICE_NAME;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_as_people_tell_them() {
+        let told = |seconds| rough(Duration::from_secs(seconds));
+        assert_eq!([told(0), told(119), told(120)], ["0 s", "119 s", "2 min"]);
+        assert_eq!([told(7199), told(7200), told(11_000)], ["119 min", "2 h 0 min", "3 h 3 min"]);
+    }
+}

@@ -1,0 +1,165 @@
+//! A start that takes long: the socket is served at once, and says what is going on.
+
+use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
+use hostloop::model::{FsType, PoolKind, PoolSettings, Settings};
+use hostloop::os::fake::FakeKernel;
+use hostloop::server::Endpoint;
+use hostloop::shutdown::Shutdown;
+use hostloop::telemetry::{LogFormat, LogLevel, Logging};
+use hostloop::wire::csi;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use csi::controller_client::ControllerClient;
+use csi::identity_client::IdentityClient;
+use csi::node_client::NodeClient;
+use hostloop::app::{self, Ended, StartError};
+
+use crate::harness::{machine, pool, settings};
+use crate::scrape::{Samples, address, get};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Settings with a pool that has a filesystem of the driver's own.
+fn managed(kernel: &FakeKernel) -> Settings {
+    kernel.create_directories("/srv");
+    let image = "/srv/copies.img".into();
+    let kind = PoolKind::Image { file: image, bytes: 1 << 30, fs_type: FsType::Xfs };
+    let target = format!("{}/pools/copies", crate::harness::DATA_DIR);
+    let copies = PoolSettings { kind, ..pool("copies", target) };
+    let mut all = settings();
+    all.pools.push(copies);
+    all
+}
+
+fn start(
+    kernel: &FakeKernel,
+    settings: &Settings,
+    socket: &Path,
+    operation: OperationConfig,
+) -> (JoinHandle<Result<Ended, StartError>>, hostloop::shutdown::Trigger) {
+    let server = ServerConfig {
+        endpoint: Endpoint::Unix(socket.to_owned()),
+        socket_mode: 0o600,
+        shutdown_timeout: Duration::from_secs(10),
+    };
+    let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
+    let (trigger, shutdown) = Shutdown::new();
+    let (role, os) = (Role::All(settings.clone()), kernel.os());
+    let config = Config { role, server, operation, logging };
+    (tokio::spawn(app::run(config, move || os, shutdown)), trigger)
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < LONG, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn connect(socket: &Path) -> Channel {
+    let address = format!("unix://{}", socket.display());
+    tonic::transport::Endpoint::try_from(address).unwrap().connect().await.unwrap()
+}
+
+async fn ready(channel: &Channel) -> Option<bool> {
+    let answer = IdentityClient::new(channel.clone()).probe(csi::ProbeRequest {}).await;
+    answer.expect("whoever asks whether it is ready gets an answer").into_inner().ready
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_socket_is_served_while_a_pool_is_made() {
+    let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
+    let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
+    kernel.hold("make");
+    let operation = OperationConfig { health_listen: Some(address), ..OperationConfig::default() };
+    let (process, trigger) = start(&kernel, &settings, &socket, operation);
+    until("the pool is being made", || kernel.waiting() > 0).await;
+    until("the socket is there", || socket.exists()).await;
+
+    let channel = connect(&socket).await;
+    assert_eq!(ready(&channel).await, Some(false));
+    let mut identity = IdentityClient::new(channel.clone());
+    let info = identity.get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.name, settings.driver_name);
+    let request = csi::GetPluginCapabilitiesRequest {};
+    assert!(!identity.get_plugin_capabilities(request).await.unwrap().into_inner().capabilities.is_empty());
+    // kubelet registers the driver meanwhile, and asks again for what is UNAVAILABLE.
+    let mut node = NodeClient::new(channel.clone());
+    let info = node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.node_id, settings.node_id);
+    let request = csi::NodeGetCapabilitiesRequest {};
+    assert!(!node.node_get_capabilities(request).await.unwrap().into_inner().capabilities.is_empty());
+    let mut controller = ControllerClient::new(channel.clone());
+    let refused = [
+        controller.list_volumes(csi::ListVolumesRequest::default()).await.map(drop).unwrap_err(),
+        node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest::default()).await.map(drop).unwrap_err(),
+    ];
+    for status in refused {
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("pool copies is being") && status.message().contains("so far"));
+    }
+    let alive = get(address, "/healthz").await;
+    assert!(alive.status == 200 && alive.body.contains("pool copies is being"), "{alive:?}");
+    assert_eq!(get(address, "/readyz").await.status, 503);
+
+    // A second process does not get as far as the socket.
+    let (second, _trigger) = start(&kernel, &settings, &socket, OperationConfig::default());
+    let line = second.await.unwrap().err().expect("the first one has the data directory").to_string();
+    assert!(line.contains("is in use by another process"), "{line}");
+    assert_eq!(ready(&channel).await, Some(false), "the first one serves");
+
+    kernel.release();
+    let started = Instant::now();
+    while ready(&channel).await != Some(true) {
+        assert!(started.elapsed() < LONG && !process.is_finished());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    controller.list_volumes(csi::ListVolumesRequest::default()).await.unwrap();
+    assert_eq!(get(address, "/readyz").await.status, 200);
+    drop((identity, node, controller, channel));
+    trigger.pull();
+    assert!(process.await.unwrap().unwrap().failure.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_ends_the_process() {
+    let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
+    let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
+    kernel.write_file("/srv/copies.img", b"precious").unwrap();
+    let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
+    let (process, _trigger) = start(&kernel, &settings, &socket, operation);
+    let ended = tokio::time::timeout(LONG, process).await.expect("it does not stay").unwrap();
+    let line = ended.err().expect("it cannot start").to_string();
+    assert!(line.contains("pool copies") && !socket.exists(), "{line}");
+}
+
+/// What can be measured before there is a driver is.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_there_from_the_start() {
+    let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
+    let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
+    kernel.hold("make");
+    let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
+    let (process, trigger) = start(&kernel, &settings, &socket, operation);
+    until("the pool is being made", || kernel.waiting() > 0).await;
+    until("the socket is there", || socket.exists()).await;
+    let during = Samples::of(&get(address, "/metrics").await.body);
+    assert_eq!(during.get("hostloop_ready"), 0.0);
+    assert!(!during.0.keys().any(|key| key.starts_with("hostloop_pool_bytes")));
+    kernel.release();
+    let started = Instant::now();
+    while get(address, "/readyz").await.status != 200 {
+        assert!(started.elapsed() < LONG && !process.is_finished());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let after = Samples::of(&get(address, "/metrics").await.body);
+    assert_eq!(after.get("hostloop_ready"), 1.0);
+    after.get("hostloop_pool_bytes{pool=\"copies\",kind=\"size\"}");
+    trigger.pull();
+    process.await.unwrap().unwrap();
+}
