@@ -27,7 +27,7 @@ use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
 use crate::metrics::{Expiry, Health};
-use crate::model::{PoolKind, Settings};
+use crate::model::{Limits, PoolKind, Settings};
 use crate::os::{Os, linux};
 use crate::register::RegisterError;
 use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
@@ -251,8 +251,8 @@ async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
 }
 
 /// Everything on the socket.
-fn assemble(settings: Settings, os: Os, starting: &Starting) -> Result<Parts, StartError> {
-    let driver = Arc::new(open(settings, os, starting)?);
+fn assemble(settings: Settings, os: Os, limits: Limits, starting: &Starting) -> Result<Parts, StartError> {
+    let driver = Arc::new(open(settings, os, starting)?.with_limits(limits));
     let routes = controller_services(&driver)
         .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
         .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
@@ -340,7 +340,7 @@ async fn run_with<A, F>(
     serve_peers: impl FnOnce(Routes, Stop, Option<Arc<dyn Observer>>) -> F,
 ) -> Result<Ended, StartError>
 where
-    A: FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> + Send + 'static,
+    A: FnOnce(Settings, Os, Limits, &Starting) -> Result<Parts, StartError> + Send + 'static,
     F: Future<Output = Stopped>,
 {
     let started = Instant::now();
@@ -349,19 +349,12 @@ where
         version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
     );
-    let starting = Starting::new(settings.clone());
+    let (limits, starting) = (operation.limits, Starting::new(settings.clone()));
     let endpoint = server.endpoint.clone();
-    let check = move || {
-        let anchors = Anchors::new(&os, &settings, &endpoint);
-        anchors.check()?;
-        let data_dir = checks::take_data_dir(&os, &settings.data_dir)?;
-        checks::check_machine(&os, &settings)?;
-        Ok::<_, StartError>((data_dir, settings, os, endpoint))
-    };
     // The lock comes first: whoever does not have it must not take the socket.
-    let (data_dir, settings, os, endpoint) = blocking("start", check).await??;
+    let (data_dir, settings, os, endpoint) = blocking("start", || take(settings, os, endpoint)).await??;
     let assemble = move |starting: &Starting| {
-        let parts = assemble(settings.clone(), os.clone(), starting)?;
+        let parts = assemble(settings.clone(), os.clone(), limits, starting)?;
         Anchors::new(&os, &settings, &endpoint).cast()?;
         Ok::<_, StartError>(parts)
     };
@@ -407,6 +400,18 @@ where
         Some(error) if !own.is_open() => Err(error),
         failure => Ok(Ended { stopped, failure, data_dir: Some(data_dir) }),
     }
+}
+
+/// Takes the data directory, on a machine and with a disk that are as they should be.
+fn take(
+    settings: Settings,
+    os: Os,
+    endpoint: Endpoint,
+) -> Result<(DataDir, Settings, Os, Endpoint), StartError> {
+    Anchors::new(&os, &settings, &endpoint).check()?;
+    let data_dir = checks::take_data_dir(&os, &settings.data_dir)?;
+    checks::check_machine(&os, &settings)?;
+    Ok((data_dir, settings, os, endpoint))
 }
 
 /// What the driver says of its health, once there is one.

@@ -179,6 +179,21 @@ pub struct OperationArgs {
     #[arg(long, env = "HOSTLOOP_HEALTH_LISTEN", value_name = "IP:PORT")]
     pub health_listen: Option<String>,
 
+    /// At most so many copies at a time: snapshots, restores, clones and cuts for other nodes; further ones wait, and are
+    /// then told to come again (ABORTED) [default: 16]
+    #[arg(long, env = "HOSTLOOP_MAX_COPIES", value_name = "NUMBER")]
+    pub max_copies: Option<String>,
+
+    /// At most so many streams at a time: data for other nodes, and changed blocks for backup programs; one caller has
+    /// half of them at most, further ones are told to come again (ABORTED) [default: 16]
+    #[arg(long, env = "HOSTLOOP_MAX_STREAMS", value_name = "NUMBER")]
+    pub max_streams: Option<String>,
+
+    /// Bytes in a second that other nodes may pull from this one, all together, such as 100Mi; 0 for no limit
+    /// [default: 0]
+    #[arg(long, env = "HOSTLOOP_STREAM_RATE", value_name = "SIZE")]
+    pub stream_rate: Option<String>,
+
     /// Register with kubelet, which node-driver-registrar does otherwise
     #[arg(long, env = "HOSTLOOP_REGISTER", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]

@@ -24,6 +24,9 @@ pub enum Error {
     /// Another operation on the same volume is running: ABORTED, try again.
     #[error("another operation on {0} is running, try again")]
     Busy(String),
+    /// There is too much long work on the node already: ABORTED, try again. Nothing has begun.
+    #[error("{0}")]
+    Crowded(String),
     /// A paging token that was not given out by this driver: ABORTED, start over.
     #[error("starting_token {0:?} is not valid, list again from the start")]
     BadToken(String),

@@ -9,6 +9,7 @@ use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{Cli, Command, one_line};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{Config, ConfigError, SelftestConfig, certs_task};
+use hostloop::model::Limits;
 use hostloop::os::host::host_name;
 use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
@@ -19,8 +20,9 @@ const USAGE: u8 = 2;
 /// Threads for connections and protocol; all other work is on the blocking pool. One would do (a call takes as
 /// long with one, two or four of them), the second keeps Probe quick while the first is busy with a long list.
 const WORKERS: usize = 2;
-/// Threads for the work itself: as many calls run at once, further ones wait for their turn.
-const BLOCKING: usize = 128;
+/// Threads for the work itself: as many calls run at once, further ones wait for their turn. Copies and streams can take
+/// no more than their own, so that the others always have 128.
+const BLOCKING: usize = 128 + 2 * Limits::MOST;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

@@ -69,8 +69,8 @@ where
 {
     let sources = connector.map(|connector| Arc::new(Pull::new(connector, Handle::current())));
     let runtime = Handle::current();
-    let assemble = move |settings, os, starting: &Starting| {
-        let driver = open(settings, os, starting)?;
+    let assemble = move |settings, os, limits, starting: &Starting| {
+        let driver = open(settings, os, starting)?.with_limits(limits);
         let driver = Arc::new(match sources {
             Some(sources) => driver.with_remote_sources(sources),
             None => driver,

@@ -49,7 +49,7 @@ impl Place {
         &self,
         os: Os,
         shutdown: Shutdown,
-        parts: impl FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> + Send + 'static,
+        parts: impl FnOnce(Settings, Os, Limits, &Starting) -> Result<Parts, StartError> + Send + 'static,
     ) -> Result<Ended, StartError> {
         let (server, operation) = (self.server.clone(), OperationConfig::default());
         let outside = Outside { server, operation, shutdown, certificate: None };
@@ -74,8 +74,8 @@ impl Place {
 
 fn parts(
     recover: impl FnOnce() + Send + 'static,
-) -> impl FnOnce(Settings, Os, &Starting) -> Result<Parts, StartError> {
-    move |_, _, _| {
+) -> impl FnOnce(Settings, Os, Limits, &Starting) -> Result<Parts, StartError> {
+    move |_, _, _, _| {
         let (routes, peer_routes, health) = (Routes::default(), Routes::default(), Arc::new(|| Ok(())));
         Ok(Parts { routes, peer_routes, health, driver: None, recover: Box::new(recover) })
     }

@@ -23,6 +23,8 @@ use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::pull::Malformed;
 use crate::wire::{peer, pull};
 
+/// How long the other node may take to open a source. A copy that takes longer goes on there, and a retry finds it.
+const OPEN_WITHIN: Duration = Duration::from_secs(60);
 /// Connecting, and saying who it is.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Between two messages of a stream; reading one of them takes the other node a moment.
@@ -106,7 +108,10 @@ impl RemoteSources for Pull {
         let description = self.runtime.block_on(async {
             let node_key = request.source.node_key();
             let (mut client, node_id) = self.reach(address, node_key).await.map_err(unreachable)?;
-            let answer = client.open_source(pull::encode_open(request)).await;
+            let answer = timeout(OPEN_WITHIN, client.open_source(pull::encode_open(request))).await;
+            let late =
+                || unreachable("it is still making a copy of the source; a retry goes on there".to_owned());
+            let answer = answer.map_err(|_| late())?;
             let answer = answer.map_err(|status| match (answered(&status), status.code()) {
                 (Some(error), _) => error,
                 (None, Code::ResourceExhausted) => no_room(&node_id, &status),

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role, StaticPeer};
 use crate::cli::{SelftestArgs, ServeArgs};
 
-use crate::model::{Settings, format_bytes, parse_quantity};
+use crate::model::{Limits, Settings, format_bytes, parse_quantity};
 use crate::register::Introduction;
 use crate::server::Endpoint;
 use crate::telemetry::Logging;
@@ -54,6 +54,8 @@ pub struct OperationConfig {
     pub metrics_listen: Option<SocketAddr>,
     /// Where health alone is served.
     pub health_listen: Option<SocketAddr>,
+    /// How much long work there may be.
+    pub limits: Limits,
     /// How it introduces itself to kubelet, if it does.
     pub registration: Option<Introduction>,
 }

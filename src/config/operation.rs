@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::fields::{absolute, truth};
 use super::{ConfigError, Flag, OperationConfig, Role};
 use crate::cli::OperationArgs;
+use crate::model::{Limits, parse_quantity};
 use crate::register::Introduction;
 use crate::server::Endpoint;
 
@@ -12,6 +13,9 @@ type Result<T> = std::result::Result<T, ConfigError>;
 
 const METRICS_LISTEN: Flag = Flag("--metrics-listen", "HOSTLOOP_METRICS_LISTEN");
 const HEALTH_LISTEN: Flag = Flag("--health-listen", "HOSTLOOP_HEALTH_LISTEN");
+const MAX_COPIES: Flag = Flag("--max-copies", "HOSTLOOP_MAX_COPIES");
+const MAX_STREAMS: Flag = Flag("--max-streams", "HOSTLOOP_MAX_STREAMS");
+const STREAM_RATE: Flag = Flag("--stream-rate", "HOSTLOOP_STREAM_RATE");
 const REGISTER: Flag = Flag("--register", "HOSTLOOP_REGISTER");
 const REGISTRATION_DIR: Flag = Flag("--registration-dir", "HOSTLOOP_REGISTRATION_DIR");
 const KUBELET_ENDPOINT: Flag = Flag("--kubelet-endpoint", "HOSTLOOP_KUBELET_ENDPOINT");
@@ -32,7 +36,39 @@ pub(super) fn operation(args: &OperationArgs, endpoint: &Endpoint, role: &Role) 
     if health_listen.is_some_and(|address| address.port() != 0 && metrics_listen == Some(address)) {
         return Err(HEALTH_LISTEN.wrong("it is the address of --metrics-listen, use another port"));
     }
-    Ok(OperationConfig { metrics_listen, health_listen, registration })
+    let limits = limits(args, role)?;
+    Ok(OperationConfig { metrics_listen, health_listen, limits, registration })
+}
+
+fn limits(args: &OperationArgs, role: &Role) -> Result<Limits> {
+    let given = [
+        (MAX_COPIES, args.max_copies.is_some()),
+        (MAX_STREAMS, args.max_streams.is_some()),
+        (STREAM_RATE, args.stream_rate.is_some()),
+    ];
+    if let (None, Some((flag, _))) = (role.settings(), given.into_iter().find(|(_, given)| *given)) {
+        let role = role.as_str();
+        return Err(flag
+            .wrong(format_args!("it goes with --role all and node only and not with {role}, leave it out")));
+    }
+    let default = Limits::default();
+    let stream_rate = match args.stream_rate.as_deref() {
+        None | Some("" | "0") => None,
+        Some(text) => Some(parse_quantity(text).map_err(|e| STREAM_RATE.wrong(e))?),
+    };
+    Ok(Limits {
+        copies: at_a_time(MAX_COPIES, args.max_copies.as_deref(), default.copies)?,
+        streams: at_a_time(MAX_STREAMS, args.max_streams.as_deref(), default.streams)?,
+        stream_rate,
+    })
+}
+
+fn at_a_time(flag: Flag, text: Option<&str>, default: usize) -> Result<usize> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(default) };
+    let most = Limits::MOST;
+    text.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
+        flag.wrong(format_args!("{text:?} is no number from 1 to {most}: each has a thread of its own"))
+    })
 }
 
 fn listen(flag: Flag, text: Option<&str>) -> Result<Option<SocketAddr>> {

@@ -46,6 +46,7 @@ impl Driver {
                 "accessibility_requirements leave out node {node:?}, where volume {source} is"
             )));
         }
+        let _turn = self.copy_turn()?;
         let draft = self.draft(volume, id, name, Purpose::Caller)?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));

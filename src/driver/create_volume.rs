@@ -81,6 +81,7 @@ impl Driver {
                 "accessibility_requirements leave out node {node:?}, the only one here"
             ))),
             None => {
+                let _turn = wanted.source.is_some().then(|| self.copy_turn()).transpose()?;
                 reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;
                 self.make_volume(wanted)
             }

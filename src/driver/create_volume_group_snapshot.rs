@@ -46,6 +46,7 @@ impl Driver {
         let volumes = sources.iter().map(ready).collect::<Result<Vec<_>>>()?;
         let snapshots =
             sources.iter().map(|source| SnapshotId::of_member(&id, &self.node_key, source)).collect();
+        let _turn = self.copy_turn()?;
         let (phase, created) = (Phase::Creating, Timestamp::now());
         let group = GroupSnapshot { id, name, phase, created, sources, snapshots, consistency };
         let group = self.store.put_group(group)?;

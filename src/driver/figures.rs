@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::durations::DurationFigures;
 use super::progress::CopyFigures;
-use super::{Driver, Recovered};
+use super::{Driver, Recovered, TurnFigures};
 use crate::model::health::Severity;
 use crate::model::{BackendKind, Phase};
 
@@ -24,6 +24,10 @@ pub struct Figures {
     pub groups: Vec<(Phase, usize)>,
     /// The copies.
     pub copies: CopyFigures,
+    /// The turns of copies.
+    pub copy_turns: TurnFigures,
+    /// The turns of streams.
+    pub stream_turns: TurnFigures,
     /// For how long filesystems were frozen, one duration for each cut.
     pub freezes: DurationFigures,
     /// What recovery found, and how long it took; `None` until it has ended.
@@ -52,6 +56,8 @@ impl Driver {
             snapshots: by_phase(&snapshots),
             groups: by_phase(&groups),
             copies: self.copies.figures(),
+            copy_turns: self.copy_turns.figures(),
+            stream_turns: self.stream_turns.figures(),
             freezes: self.freezes.figures(),
             recovery: self.recovered.get().copied(),
         }

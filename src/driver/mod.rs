@@ -55,6 +55,7 @@ mod snapshots;
 mod sources;
 mod tally;
 pub(crate) mod token;
+mod turns;
 mod usage;
 mod validate_volume_capabilities;
 
@@ -65,6 +66,7 @@ pub use pools::{Pool, Pools};
 pub use progress::CopyFigures;
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recover::Recovered;
+pub use turns::{Turn, TurnFigures};
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -75,7 +77,7 @@ use std::time::Duration;
 use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{
-    GroupSnapshot, NodeKey, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume, VolumeId,
+    GroupSnapshot, Limits, NodeKey, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume, VolumeId,
 };
 use crate::os::Os;
 use crate::store::Store;
@@ -94,6 +96,9 @@ pub struct Driver {
     health: health::Known,
     attachments: attachments::Admission,
     copies: progress::Copies,
+    copy_turns: turns::Turns,
+    stream_turns: turns::Turns,
+    stream_rate: turns::Rate,
     inline: inline::Gone,
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
@@ -106,6 +111,7 @@ pub struct Driver {
 impl Driver {
     /// A driver on an open state file and prepared pools. [`Driver::recover`] has to run before it serves.
     pub fn new(settings: Settings, os: Os, store: Store, pools: Pools) -> Self {
+        let limits = Limits::default();
         Driver {
             node_key: NodeKey::of(&settings.node_id),
             settings,
@@ -118,6 +124,9 @@ impl Driver {
             health: health::Known::default(),
             attachments: attachments::Admission::default(),
             copies: progress::Copies::default(),
+            copy_turns: turns::Turns::new(limits.copies, limits.copies),
+            stream_turns: turns::Turns::new(limits.streams, limits.streams_each()),
+            stream_rate: turns::Rate::new(limits.stream_rate),
             inline: inline::Gone::default(),
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
@@ -126,6 +135,39 @@ impl Driver {
             reservations: reservations::Reservations::default(),
             ready: AtomicBool::new(false),
         }
+    }
+
+    /// Changes how much long work there may be at a time.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        let copy_turns = turns::Turns::new(limits.copies, limits.copies);
+        let stream_turns = turns::Turns::new(limits.streams, limits.streams_each());
+        Driver { copy_turns, stream_turns, stream_rate: turns::Rate::new(limits.stream_rate), ..self }
+    }
+
+    /// A turn for a copy, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none: nothing has begun then.
+    fn copy_turn(&self) -> Result<Turn> {
+        self.copy_turns.take("").ok_or_else(|| {
+            let limit = self.copy_turns.figures().limit;
+            Error::Crowded(format!("{limit} copies run on this node (--max-copies), try again"))
+        })
+    }
+
+    /// A turn for a stream to this caller, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none.
+    pub fn stream_turn(&self, who: &str) -> Result<Turn> {
+        self.stream_turns.take(who).ok_or_else(|| {
+            let TurnFigures { running, limit, .. } = self.stream_turns.figures();
+            Error::Crowded(format!(
+                "{running} of {limit} streams run on this node (--max-streams), of which one caller has half at most, \
+                 try again"
+            ))
+        })
     }
 
     /// Lets the driver make volumes from what other nodes have.

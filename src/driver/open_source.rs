@@ -55,6 +55,7 @@ impl Driver {
         }
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
+        let _turn = self.copy_turn()?;
         let name = format!("pulled for {target}");
         let draft = self.draft(volume, id, name, Purpose::Pull(target.clone()))?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));

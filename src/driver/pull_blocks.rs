@@ -36,6 +36,7 @@ impl Driver {
                     return Err(errno_error(Errno::EIO, "it ends too early")).doing(reading);
                 }
                 (at, sent_bytes) = (at + want as u64, sent_bytes + want as u64);
+                self.stream_rate.spend(want as u64);
                 self.last_reads.touch(&handle.id);
                 let message = Blocks::Data(Piece::new(at - want as u64, data));
                 if !emit(Placed { after, message }) {

@@ -27,6 +27,7 @@ impl Driver {
         let entries = self.os.disks.read_tree(&tree, from, &mut |item| {
             if let Item::Data(piece) = &item {
                 sent_bytes += piece.data.len() as u64;
+                self.stream_rate.spend(piece.data.len() as u64);
             }
             self.last_reads.touch(&handle.id);
             let after = at;

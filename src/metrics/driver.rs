@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::page::Page;
-use crate::driver::{CopyFigures, Driver, Figures, Recovered};
+use crate::driver::{CopyFigures, Driver, Figures, Recovered, TurnFigures};
 
 /// Asks the driver at each scrape.
 pub(super) struct DriverCollector(pub(super) Arc<Driver>);
@@ -23,6 +23,7 @@ impl Collector for DriverCollector {
         let (figures, mut page) = (self.0.figures(), Page(encoder));
         objects(&mut page, &figures)?;
         copies(&mut page, figures.copies)?;
+        turns(&mut page, figures.copy_turns, figures.stream_turns)?;
         page.histogram(
             "hostloop_freeze_duration_seconds",
             "How long filesystems were frozen for a copy, one value for each cut.",
@@ -77,6 +78,22 @@ fn copies(page: &mut Page<'_>, copies: CopyFigures) -> fmt::Result {
         "Bytes that were copied; blocks that are shared are none.",
         copied as f64,
     )
+}
+
+fn turns(page: &mut Page<'_>, copies: TurnFigures, streams: TurnFigures) -> fmt::Result {
+    page.gauge("hostloop_copies_limit", "Copies that may run at a time.", copies.limit as f64)?;
+    page.counter(
+        "hostloop_copies_refused",
+        "How often a copy had to wait or was refused.",
+        copies.refused as f64,
+    )?;
+    page.gauge(
+        "hostloop_streams_running",
+        "Answers that are streams and are running.",
+        streams.running as f64,
+    )?;
+    page.gauge("hostloop_streams_limit", "Streams that may run at a time.", streams.limit as f64)?;
+    page.counter("hostloop_streams_refused", "How often a stream was refused.", streams.refused as f64)
 }
 
 fn recovery(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {

@@ -17,6 +17,7 @@ use tracing::Instrument;
 use super::body::Answer;
 use super::{message, panic, trace};
 use crate::cluster::identity::PeerIdentity;
+use crate::service::Caller;
 
 /// How many calls are running.
 #[derive(Debug, Clone, Default)]
@@ -96,11 +97,13 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let entered = self.running.enter();
         let call = trace::Call::begin(request.uri().path(), self.observer.clone());
         if let Some(peer) = request.extensions().get::<PeerIdentity>() {
-            call.span().record("peer", peer.to_string().as_str());
+            let peer = peer.to_string();
+            call.span().record("peer", peer.as_str());
+            request.extensions_mut().insert(Caller(peer));
         }
         // The one that is ready is taken, its copy stays for the next call.
         let copy = self.inner.clone();

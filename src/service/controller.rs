@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::observe::observe;
-use super::{Reply, run};
+use super::{Reply, run, run_in_turn};
 use crate::driver::{Driver, token};
 use crate::error::Error;
 use crate::model::request::CreateVolume;
@@ -95,7 +95,8 @@ impl csi::controller_server::Controller for ControllerService {
         let (source_address, reservation) = (header(&request, SOURCE_ADDRESS), header(&request, RESERVATION));
         let request = decode::create_volume(observe(request))?;
         let request = CreateVolume { source_address, reservation, ..request };
-        let volume = run(&self.driver, |driver| driver.create_volume(request)).await?;
+        let volume =
+            run_in_turn(&self.driver, request, |driver, request| driver.create_volume(request)).await?;
         Ok(Response::new(encode::create_volume(&volume, self.node_id())))
     }
 
@@ -211,7 +212,8 @@ impl csi::controller_server::Controller for ControllerService {
         request: Request<csi::CreateSnapshotRequest>,
     ) -> Reply<csi::CreateSnapshotResponse> {
         let request = decode::create_snapshot(observe(request))?;
-        let snapshot = run(&self.driver, |driver| driver.create_snapshot(request)).await?;
+        let snapshot =
+            run_in_turn(&self.driver, request, |driver, request| driver.create_snapshot(request)).await?;
         Ok(Response::new(encode::create_snapshot(&snapshot, self.node_id())))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response};
 
 use super::observe::observe;
-use super::{Reply, run};
+use super::{Reply, run, run_in_turn};
 use crate::driver::Driver;
 use crate::wire::{csi, decode, encode};
 use csi::group_controller_service_capability::rpc::Type as Rpc;
@@ -43,7 +43,10 @@ impl csi::group_controller_server::GroupController for GroupControllerService {
         request: Request<csi::CreateVolumeGroupSnapshotRequest>,
     ) -> Reply<csi::CreateVolumeGroupSnapshotResponse> {
         let request = decode::create_volume_group_snapshot(observe(request))?;
-        let group = run(&self.driver, |driver| driver.create_volume_group_snapshot(request)).await?;
+        let group = run_in_turn(&self.driver, request, |driver, request| {
+            driver.create_volume_group_snapshot(request)
+        })
+        .await?;
         Ok(Response::new(encode::create_volume_group_snapshot(&group, self.node_id())))
     }
 

@@ -13,8 +13,10 @@ mod status;
 pub(crate) mod stream;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
+use tokio::time::Instant;
 use tonic::{Response, Status};
 use tracing::Span;
 
@@ -34,6 +36,11 @@ pub use status::code;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 
+/// How long a caller waits for a turn before it is told to come back.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// How long between two looks for one.
+const TURN_PAUSE: Duration = Duration::from_millis(100);
+
 /// What a handler answers.
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -50,11 +57,40 @@ where
     on_blocking_pool(move || work(&driver)).await
 }
 
+/// The same for work that may take a turn of its own (a copy). Where there is none the caller waits for one, without a
+/// thread: what has ended already, or is refused for another reason, is answered at once all the same.
+async fn run_in_turn<Q, T, F>(driver: &Arc<Driver>, request: Q, work: F) -> Result<T, Status>
+where
+    Q: Clone + Send + 'static,
+    F: Fn(&Driver, Q) -> Result<T> + Copy + Send + 'static,
+    T: Send + 'static,
+{
+    let until = Instant::now() + TURN_PATIENCE;
+    loop {
+        ready_to_serve(driver)?;
+        let (driver, request) = (Arc::clone(driver), request.clone());
+        let ended = spawn_blocking(move || work(&driver, request)).await;
+        match ended {
+            Ok(Err(Error::Crowded(_))) if Instant::now() < until => tokio::time::sleep(TURN_PAUSE).await,
+            ended => return status_of(ended),
+        }
+    }
+}
+
 fn ready_to_serve(driver: &Driver) -> Result<(), Status> {
     match driver.is_ready() {
         true => Ok(()),
         false => Err(Error::Unavailable("start-up recovery is running, try again".to_owned()).into()),
     }
+}
+
+/// Who calls, among the extensions of a request: a peer by its certificate. What is shared fairly between callers asks for
+/// it. Nodes that share a certificate are one, and so is everybody on the socket, who has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller(pub String);
+
+fn caller<T>(request: &tonic::Request<T>) -> String {
+    request.extensions().get().map_or_else(String::new, |Caller(name)| name.clone())
 }
 
 async fn on_blocking_pool<T, F>(work: F) -> Result<T, Status>

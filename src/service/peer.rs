@@ -6,7 +6,7 @@ use tonic::{Request, Response};
 use tracing::Span;
 
 use super::stream::{self, Messages};
-use super::{Reply, run};
+use super::{Reply, caller, run};
 use crate::driver::Driver;
 use crate::wire::{peer, pull, reserve};
 
@@ -97,21 +97,23 @@ impl peer::peer_server::Peer for PeerService {
         &self,
         request: Request<peer::PullBlocksRequest>,
     ) -> Reply<Messages<peer::PullBlocksResponse>> {
+        let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
         let (handle, offset) = pull::blocks_request(request.get_ref())?;
         let work =
             move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_blocks(&handle, offset, emit);
-        Ok(Response::new(stream::run(&self.driver, pull::encode_blocks, work)?))
+        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_blocks, work)?))
     }
 
     async fn pull_tree(
         &self,
         request: Request<peer::PullTreeRequest>,
     ) -> Reply<Messages<peer::PullTreeResponse>> {
+        let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
         let (handle, from) = pull::tree_request(request.get_ref())?;
         let work = move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_tree(&handle, from, emit);
-        Ok(Response::new(stream::run(&self.driver, pull::encode_tree, work)?))
+        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
     }
 
     async fn close_source(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tonic::{Request, Response};
 
-use super::Reply;
 use super::observe::observe;
 use super::stream::{Messages, run};
+use super::{Reply, caller};
 use crate::driver::Driver;
 use crate::wire::{csi, decode, encode};
 
@@ -28,8 +28,9 @@ impl csi::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService
         &self,
         request: Request<csi::GetMetadataAllocatedRequest>,
     ) -> Reply<Messages<csi::GetMetadataAllocatedResponse>> {
+        let who = caller(&request);
         let request = decode::get_metadata_allocated(observe(request))?;
-        let messages = run(&self.driver, encode::get_metadata_allocated, |driver, emit| {
+        let messages = run(&self.driver, &who, encode::get_metadata_allocated, |driver, emit| {
             driver.get_metadata_allocated(request, emit)
         })?;
         Ok(Response::new(messages))
@@ -39,8 +40,9 @@ impl csi::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService
         &self,
         request: Request<csi::GetMetadataDeltaRequest>,
     ) -> Reply<Messages<csi::GetMetadataDeltaResponse>> {
+        let who = caller(&request);
         let request = decode::get_metadata_delta(observe(request))?;
-        let messages = run(&self.driver, encode::get_metadata_delta, |driver, emit| {
+        let messages = run(&self.driver, &who, encode::get_metadata_delta, |driver, emit| {
             driver.get_metadata_delta(request, emit)
         })?;
         Ok(Response::new(messages))

@@ -4,19 +4,24 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 
 use super::{ready_to_serve, spawn_blocking, status_of};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How many messages wait for the caller, beside those in the connection's own buffers. Each may hold thousands of
 /// ranges.
-const AHEAD: usize = 2;
+const AHEAD: usize = 1;
+/// How long a reader may leave a message waiting; then the stream ends with an error, and its thread is free.
+const STALLED: Duration = Duration::from_secs(180);
 
 /// The stream of an answer, as tonic wants it.
 pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -27,15 +32,24 @@ pub(crate) type Emit<'a, T> = &'a mut dyn FnMut(T) -> bool;
 /// Runs a use case on the blocking pool, in the span of the RPC, and streams what it emits. Its error ends the
 /// stream, whether messages went before it or not. It ends by itself soon after its caller has gone, since it is
 /// told so by the next message.
-pub(super) fn run<T, M, F>(driver: &Arc<Driver>, encode: fn(T) -> M, work: F) -> Result<Messages<M>, Status>
+pub(super) fn run<T, M, F>(
+    driver: &Arc<Driver>,
+    who: &str,
+    encode: fn(T) -> M,
+    work: F,
+) -> Result<Messages<M>, Status>
 where
     F: FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send + 'static,
     T: Send + 'static,
     M: 'static,
 {
     ready_to_serve(driver)?;
+    let turn = driver.stream_turn(who)?;
     let driver = Arc::clone(driver);
-    Ok(Box::pin(stream(encode, move |emit| work(&driver, emit))))
+    Ok(Box::pin(stream(encode, move |emit| {
+        let _turn = turn;
+        work(&driver, emit)
+    })))
 }
 
 /// The same for any work.
@@ -45,8 +59,46 @@ where
     T: Send + 'static,
 {
     let (sender, messages) = mpsc::channel(AHEAD);
-    let work = spawn_blocking(move || work(&mut |message| sender.blocking_send(message).is_ok()));
+    let runtime = Handle::current();
+    let work = spawn_blocking(move || {
+        let mut patient = true;
+        let done = work(&mut |message| match send(&runtime, &sender, message) {
+            Ok(()) => true,
+            Err(Gone::Reader) => false,
+            Err(Gone::Patience) => {
+                patient = false;
+                false
+            }
+        });
+        // Otherwise it would look as if all had been sent.
+        let asleep = || {
+            let seconds = STALLED.as_secs();
+            Error::Unavailable(format!("nothing of the stream was read for {seconds} s, open it again"))
+        };
+        if patient { done } else { Err(asleep()) }
+    });
     Streamed { messages, work: Some(work), encode }
+}
+
+/// Why a message was not taken.
+enum Gone {
+    /// Nobody listens any more.
+    Reader,
+    /// Somebody does, and does not read.
+    Patience,
+}
+
+/// Waits for the reader, for a while.
+fn send<T>(runtime: &Handle, sender: &mpsc::Sender<T>, message: T) -> Result<(), Gone> {
+    let message = match sender.try_send(message) {
+        Ok(()) => return Ok(()),
+        Err(TrySendError::Closed(_)) => return Err(Gone::Reader),
+        Err(TrySendError::Full(message)) => message,
+    };
+    match runtime.block_on(async { tokio::time::timeout(STALLED, sender.send(message)).await }) {
+        Ok(sent) => sent.map_err(|_| Gone::Reader),
+        Err(_) => Err(Gone::Patience),
+    }
 }
 
 /// What a piece of work emits, and then how it ended.
@@ -78,20 +130,17 @@ impl<T, M> Stream for Streamed<T, M> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
-
     use tokio_stream::StreamExt;
     use tonic::Code;
 
     use super::*;
-    use crate::error::Error;
 
     /// What a caller that reads to the end gets.
     fn read<F>(work: F) -> (Vec<String>, Option<Status>)
     where
         F: FnOnce(Emit<'_, u32>) -> Result<()> + Send + 'static,
     {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         runtime.block_on(async {
             let mut messages = stream(|number: u32| number.to_string(), work);
             let (mut got, mut end) = (Vec::new(), None);
@@ -147,7 +196,7 @@ mod tests {
     #[test]
     fn work_ends_when_its_caller_has_gone() {
         let (ended, has_ended) = channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         runtime.block_on(async {
             let mut messages = stream(
                 |number: u32| number,

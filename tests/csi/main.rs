@@ -52,6 +52,7 @@ mod silent;
 mod starting;
 mod support;
 mod taken_over;
+mod turns;
 mod validate_volume_capabilities;
 mod volume_health;
 mod walk;

@@ -49,6 +49,7 @@ mod readonly;
 mod restart;
 mod selftest;
 mod starting;
+mod streams;
 mod taken_over;
 mod thick;
 mod unpublish;

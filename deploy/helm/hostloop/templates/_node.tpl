@@ -32,6 +32,9 @@ the data directory or in /dev is there already. Argument: $
 - --reserve={{ .Values.node.reserve }}
 - --overcommit={{ .Values.node.overcommit }}
 - --max-volume-size={{ .Values.node.maxVolumeSize }}
+- --max-copies={{ int .Values.node.maxCopies }}
+- --max-streams={{ int .Values.node.maxStreams }}
+- --stream-rate={{ .Values.node.streamRate }}
 {{- range .Values.node.pools }}
 - {{ printf "--pool=%s" (include "hostloop.pool" .) | quote }}
 {{- end }}

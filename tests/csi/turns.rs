@@ -1,0 +1,92 @@
+//! More long work than there are threads: a node's own calls do not wait for it.
+
+use std::time::{Duration, Instant};
+
+use hostloop::config::OperationConfig;
+use hostloop::model::Limits;
+use hostloop::wire::csi;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::harness::{Server, machine, settings};
+use crate::requests::*;
+use crate::scrape::{address, get, scrape};
+
+const LONG: Duration = Duration::from_secs(60);
+/// More than all threads of the runtime.
+const RESTORES: usize = 600;
+
+/// Restores whose callers gave up, and which cannot come further.
+#[test]
+fn abandoned_restores_leave_threads_for_the_node() {
+    let (kernel, settings, address) = (machine(), settings(), address());
+    let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
+    let server = Server::try_start_with(kernel.os(), &settings, operation).unwrap();
+    let block = Spec::new(Kind::Block);
+    let id = server.create_volume(block.create("a")).unwrap().volume.unwrap().volume_id;
+    let up = || {
+        server.node_stage_volume(stage(&id, block.capability())).unwrap();
+        server.node_publish_volume(publish(&id, block.capability(), "pod")).unwrap();
+    };
+    up();
+    kernel.write_file(target_path("pod"), &[7; 100_000]).unwrap();
+    server.node_unpublish_volume(unpublish(&id, "pod")).unwrap();
+    server.node_unstage_volume(unstage(&id)).unwrap();
+    let snapshot_id = server.create_snapshot(snapshot("s", &id)).unwrap().snapshot.unwrap().snapshot_id;
+    let source = MadeFrom::Snapshot(snapshot_id);
+    up();
+
+    kernel.hold("copy_range");
+    let restores = server.block_on(async {
+        let mut restores = JoinSet::new();
+        for number in 0..RESTORES {
+            let mut controller = server.clients.controller.clone();
+            let request = source.source_of(block.create(&format!("restored-{number}")));
+            restores.spawn(async move { controller.create_volume(request).await });
+        }
+        let started = Instant::now();
+        while kernel.waiting() < Limits::default().copies {
+            assert!(started.elapsed() < LONG, "the copies begin");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The others come as far as they can.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        restores
+    });
+    let meanwhile = async {
+        let mut node = server.clients.node.clone();
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: id.clone(),
+            volume_path: target_path("pod"),
+            ..Default::default()
+        };
+        node.node_get_volume_stats(request).await.unwrap();
+        node.node_unpublish_volume(unpublish(&id, "pod")).await.unwrap();
+        node.node_publish_volume(publish(&id, block.capability(), "pod")).await.unwrap();
+        let mut controller = server.clients.controller.clone();
+        let request = Spec::new(Kind::Directory).create("other");
+        let other = controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id;
+        controller.delete_volume(delete(&other)).await.unwrap();
+        get(address, "/metrics").await
+    };
+    let metrics = server.block_on(async { tokio::time::timeout(LONG, meanwhile).await });
+    let metrics = metrics.expect("a node's own calls do not wait for copies").body;
+    assert_eq!(kernel.waiting(), Limits::default().copies, "no more run at a time");
+    for line in ["hostloop_copies_limit 16.0", "hostloop_copies_running 16.0"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    drop(restores);
+    kernel.release();
+    // Whoever comes again gets a volume, or hears that the copy runs.
+    let request = source.source_of(block.create("restored-0"));
+    let started = Instant::now();
+    loop {
+        match server.create_volume(request.clone()) {
+            Ok(_) => break,
+            Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
+        }
+        assert!(started.elapsed() < LONG, "it never ends");
+    }
+    assert!(scrape(&server, address).get("hostloop_copies_refused_total") > 0.0);
+    server.stop();
+}

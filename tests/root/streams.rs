@@ -1,0 +1,121 @@
+//! Streams that nobody reads, on the real kernel: they take few threads and little memory, and a node's own calls do not
+//! wait for them.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::Parser;
+use hostloop::app;
+use hostloop::cli::{Cli, Command};
+use hostloop::config::Config;
+use hostloop::model::Limits;
+use hostloop::os::linux::{Tools, os};
+use hostloop::service::{IdentityService, NodeService};
+use hostloop::wire::csi::identity_server::IdentityServer;
+use hostloop::wire::csi::node_server::NodeServer;
+use hostloop::wire::peer;
+use hostloop::wire::peer::peer_client::PeerClient;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::Code;
+use tonic::transport::{Endpoint, Server};
+
+use crate::harness::kernel::{pattern, write_at};
+use crate::harness::{Kind, MIB, Vol, World};
+
+/// Nothing here takes so long, however busy the machine is.
+const LONG: Duration = Duration::from_secs(60);
+/// Threads for calls, as many as `hostloop serve` had when each stream could take one.
+const THREADS: usize = 128;
+const STREAMS: usize = 130;
+
+/// Resident memory of this process in MiB.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+    pages * 4096 / MIB
+}
+
+#[test]
+fn unread_pulls_leave_threads_for_the_node() {
+    let mut world = World::new(&[]);
+    let vol = Vol::create(&world, Kind::Block, "source", 64 * MIB, &[]);
+    vol.up();
+    write_at(&vol.file("a"), 0, &pattern(1, 48 << 20)).expect("write");
+    vol.down();
+    let snapshot = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot").snapshot_id;
+    vol.delete().expect("DeleteVolume");
+    world.take_driver().stop();
+
+    // The same driver in this process, for the calls of kubelet and of other nodes on one socket.
+    let arguments = world.arguments();
+    let all = ["hostloop"].into_iter().chain(arguments.iter().map(String::as_str));
+    let Command::Serve(args) = Cli::try_parse_from(all).expect("flags").command else { unreachable!() };
+    let settings = Config::new(&args, None).expect("flags").role.settings().cloned().expect("volumes");
+    let driver = Arc::new(app::driver(settings, os(Tools::find())).expect("the state can be used"));
+    assert_eq!(driver.recover().damaged, 0);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime =
+        runtime.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().expect("threads");
+    let routes = app::peer_routes(&driver)
+        .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
+        .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
+    let socket = world.socket.clone();
+    let before = resident();
+    let (held, refused) = runtime.block_on(async {
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        tokio::spawn(async move {
+            let served = Server::builder().add_routes(routes);
+            served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
+        });
+        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).expect("an address");
+        let connect = || async { PeerClient::new(endpoint.connect().await.expect("it listens")) };
+        let source = Some(peer::open_source_request::Source::SnapshotId(snapshot.clone()));
+        let request = peer::OpenSourceRequest { source, ..Default::default() };
+        let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner().handle;
+        let (mut held, mut refused) = (Vec::new(), 0);
+        for _ in 0..STREAMS {
+            let request = peer::PullBlocksRequest { handle: handle.clone(), ..Default::default() };
+            let mut client = connect().await;
+            match client.pull_blocks(request).await {
+                Ok(stream) => held.push((client, stream)),
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Aborted, "{status}");
+                    assert!(status.message().contains("--max-streams"), "{status}");
+                    refused += 1;
+                }
+            }
+        }
+        // What can be buffered is.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        (held, refused)
+    });
+    println!("{} unread streams, {} MiB of memory more", held.len(), resident().saturating_sub(before));
+    assert!(held.len() >= 2 && held.len() <= Limits::default().streams, "{} streams", held.len());
+    assert_eq!(held.len() + refused, STREAMS);
+
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        let world = &world;
+        scope.spawn(move || {
+            assert_eq!(world.csi.probe().expect("Probe").ready, Some(true));
+            let vol = Vol::create(world, Kind::Ext4, "meanwhile", 64 * MIB, &[]);
+            vol.up();
+            vol.stats("a").expect("NodeGetVolumeStats");
+            vol.remove();
+            done.send(()).expect("somebody waits");
+        });
+        let answered = is_done.recv_timeout(LONG);
+        // Whoever waits for a thread gets one now.
+        drop(held);
+        answered.expect("a node's own calls do not wait for streams");
+    });
+    // They have ended with their readers.
+    crate::harness::eventually("the turns are free again", || driver.figures().stream_turns.running == 0);
+    drop((runtime, driver));
+    std::fs::remove_file(&world.socket).expect("remove the socket");
+    world.start();
+    world.csi.delete_snapshot(&snapshot).expect("DeleteSnapshot");
+    world.assert_nothing_left();
+}
