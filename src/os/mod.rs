@@ -283,6 +283,13 @@ pub trait LogFile: Send {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// fdatasync(2): what was appended is durable.
     fn sync(&mut self) -> io::Result<()>;
+    /// Sets aside room behind the end, so that appending `bytes` more needs none of a full disk (fallocate(2),
+    /// FALLOC_FL_KEEP_SIZE). It is durable with the next [`sync`](LogFile::sync), and goes with a cut of the file.
+    ///
+    /// # Errors
+    /// ENOSPC or EDQUOT where there is not so much: what was set aside before stays so. EOPNOTSUPP where the
+    /// filesystem cannot, or where this file was made in a way that it would have to be copied on write.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).

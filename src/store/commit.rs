@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use super::error::StoreError;
 use super::memory::Memory;
-use super::record::Change;
+use super::record::{Change, FRAME};
 use super::writer::Writer;
 use crate::os::{errno_error, errno_of};
 
@@ -125,12 +125,29 @@ impl Turn<'_> {
         if writer.is_broken() {
             writer.repair(&self.committer.read(Memory::records))?;
         }
+        let (bytes, way_out) = self.committer.read(|memory| cost(memory, &self.batch));
+        if let Err(error) = writer.make_room(bytes, way_out) {
+            self.refuse(error);
+        }
+        let Some(writer) = &mut self.writer else {
+            return Err(interrupted());
+        };
         let members: Vec<&str> = self.committer.read(|memory| worth_writing(memory, &self.batch));
         let sync = self.batch.iter().any(|pending| pending.durability == Durability::Synced);
         writer.append(&members, sync)?;
         let mut memory = self.committer.memory.write().unwrap_or_else(PoisonError::into_inner);
         self.batch.iter().for_each(|pending| memory.apply(&pending.change));
         Ok(())
+    }
+
+    /// Takes what does not lead out of the file from the batch: the rest of the room is for what does.
+    fn refuse(&mut self, error: io::Error) {
+        let batch = std::mem::take(&mut self.batch);
+        let leads_out = |pending: &Pending| self.committer.read(|memory| memory.leads_out(&pending.change));
+        let (kept, refused) = batch.into_iter().partition(leads_out);
+        self.batch = refused;
+        self.answer(&Err(Arc::new(error)));
+        self.batch = kept;
     }
 
     /// Tells all who wait, which must be done under the queue's lock so that none misses it.
@@ -164,6 +181,13 @@ fn worth_writing<'a>(memory: &Memory, batch: &'a [Pending]) -> Vec<&'a str> {
     };
     let needed = batch.iter().enumerate().filter(|(index, pending)| needed(*index, pending));
     needed.map(|(_, pending)| pending.members.as_str()).collect()
+}
+
+/// At most so many bytes the lines of a batch have, and the way out of all records then.
+fn cost(memory: &Memory, batch: &[Pending]) -> (u64, u64) {
+    let bytes = worth_writing(memory, batch).iter().map(|members| members.len() as u64 + FRAME).sum();
+    let longer: u64 = batch.iter().map(|pending| memory.longer_by(&pending.change)).sum();
+    (bytes, memory.way_out().saturating_add(longer))
 }
 
 /// For those whose batch was being written by a thread that panicked.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::record::{Change, Delete, Put};
 use crate::model::{
-    BackendKind, Content, GroupSnapshot, GroupSnapshotId, PoolName, Provisioning, Snapshot, SnapshotId,
-    Volume, VolumeId,
+    BackendKind, Content, GroupSnapshot, GroupSnapshotId, Phase, PoolName, Provisioning, Snapshot,
+    SnapshotId, Volume, VolumeId,
 };
 
 /// What has been promised in a pool. Volumes and snapshots of the directory backend count in none: nothing is
@@ -30,6 +30,8 @@ pub(super) struct Memory {
     groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
     /// Wider than what is reported: sums of thin sizes may pass any limit.
     sums: BTreeMap<PoolName, Sums>,
+    /// Sum of [`Put::way_out`] of all records.
+    way_out: u64,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +44,12 @@ struct Sums {
 impl Memory {
     /// Makes the change.
     pub fn apply(&mut self, change: &Change) {
+        let now = match change {
+            Change::Put(put) => put.way_out(),
+            Change::Delete(_) => 0,
+        };
+        let before = self.before(change).map_or(0, |put| put.way_out());
+        self.way_out = self.way_out.saturating_add(now).saturating_sub(before);
         match change {
             Change::Put(Put::Volume(volume)) => {
                 self.count_volume(volume, u128::saturating_add);
@@ -93,16 +101,44 @@ impl Memory {
         }
     }
 
+    /// The record that the change is about, as it is before it.
+    fn before(&self, change: &Change) -> Option<Put> {
+        let volume = |id| self.volumes.get(id).cloned().map(Put::Volume);
+        let snapshot = |id| self.snapshots.get(id).cloned().map(Put::Snapshot);
+        let group = |id| self.groups.get(id).cloned().map(Put::GroupSnapshot);
+        match change {
+            Change::Put(Put::Volume(put)) => volume(&put.id),
+            Change::Put(Put::Snapshot(put)) => snapshot(&put.id),
+            Change::Put(Put::GroupSnapshot(put)) => group(&put.id),
+            Change::Delete(Delete::Volume(id)) => volume(id),
+            Change::Delete(Delete::Snapshot(id)) => snapshot(id),
+            Change::Delete(Delete::GroupSnapshot(id)) => group(id),
+        }
+    }
+
     /// Whether there is a record with this id, of whatever kind.
     pub fn contains(&self, change: &Change) -> bool {
+        self.before(change).is_some()
+    }
+
+    /// The bytes that the file gets if every record is removed: see [`Put::way_out`].
+    pub fn way_out(&self) -> u64 {
+        self.way_out
+    }
+
+    /// Whether the change is a step of that way, for which room is set aside.
+    pub fn leads_out(&self, change: &Change) -> bool {
         match change {
-            Change::Put(Put::Volume(volume)) => self.volumes.contains_key(&volume.id),
-            Change::Put(Put::Snapshot(snapshot)) => self.snapshots.contains_key(&snapshot.id),
-            Change::Put(Put::GroupSnapshot(group)) => self.groups.contains_key(&group.id),
-            Change::Delete(Delete::Volume(id)) => self.volumes.contains_key(id),
-            Change::Delete(Delete::Snapshot(id)) => self.snapshots.contains_key(id),
-            Change::Delete(Delete::GroupSnapshot(id)) => self.groups.contains_key(id),
+            Change::Delete(_) => true,
+            Change::Put(put) if put.phase() == Phase::Deleting => true,
+            Change::Put(put) => self.before(change).is_some_and(|old| put.attachments() < old.attachments()),
         }
+    }
+
+    /// How much longer the way out gets by the change.
+    pub fn longer_by(&self, change: &Change) -> u64 {
+        let Change::Put(put) = change else { return 0 };
+        put.way_out().saturating_sub(self.before(change).map_or(0, |old| old.way_out()))
     }
 
     /// One volume.

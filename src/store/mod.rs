@@ -49,12 +49,18 @@
 //!
 //! When more than half of the lines (and 1000) are out of date the file is written anew, inline: amortised over the
 //! changes before it, the cost of a change does not depend on the number of volumes.
+//!
+//! # On a full disk
+//!
+//! The file owns room behind its end for the removal of every record ([`room`]). A change that would take from it
+//! fails with ENOSPC before anything is written, and changes nothing.
 
 mod commit;
 mod error;
 mod load;
 mod memory;
 mod record;
+mod room;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The lines of the state file as text: how they are written, sealed with a checksum, and read.
 
+use std::io;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use crate::model::{GroupSnapshot, GroupSnapshotId, Snapshot, SnapshotId, Volume, VolumeId};
+use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, Snapshot, SnapshotId, Volume, VolumeId};
 
 /// The format that is written, and the latest that is read.
 pub(super) const FORMAT: u64 = 1;
@@ -17,6 +18,10 @@ const START: &[u8] = b"{\"seq\":";
 const SEAL: &[u8] = b",\"crc\":\"";
 /// What comes after the digits.
 const END: &[u8] = b"\"}";
+/// What a line has beside its members: two numbers of up to 20 digits, their names, the checksum.
+pub(super) const FRAME: u64 = 96;
+/// More than the line of a removal has.
+const REMOVAL: u64 = 256;
 
 /// One change, as a line tells it: `"put":{"volume":{…}}` or `"delete":{"volume":"vol-…"}`. A further kind of
 /// record is a further variant of [`Put`] and [`Delete`].
@@ -101,6 +106,48 @@ struct Version {
 #[derive(Deserialize)]
 struct Mark {
     synced: u64,
+}
+
+impl Put {
+    /// The phase that the record says.
+    pub fn phase(&self) -> Phase {
+        match self {
+            Put::Volume(volume) => volume.phase,
+            Put::Snapshot(snapshot) => snapshot.phase,
+            Put::GroupSnapshot(group) => group.phase,
+        }
+    }
+
+    /// How many nodes the volume is published to (`--attach`).
+    pub fn attachments(&self) -> usize {
+        match self {
+            Put::Volume(volume) => volume.attachments.len(),
+            Put::Snapshot(_) | Put::GroupSnapshot(_) => 0,
+        }
+    }
+
+    /// The bytes that the file may still get on the way of this record out of it: the record once more without its
+    /// attachment, once as `deleting`, and its removal.
+    pub fn way_out(&self) -> u64 {
+        let mut count = Count(0);
+        // No record of ours cannot be JSON; one that could not has never been written.
+        let _ = serde_json::to_writer(&mut count, self);
+        (count.0 + FRAME) * 2 + REMOVAL
+    }
+}
+
+/// Counts what is written to it.
+struct Count(u64);
+
+impl io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Change {

@@ -27,6 +27,14 @@ pub enum Fault {
 struct Inode {
     cached: Vec<u8>,
     durable: Vec<u8>,
+    /// Up to where it owns its bytes.
+    reserved: usize,
+}
+
+impl Inode {
+    fn taken(&self) -> usize {
+        self.reserved.max(self.cached.len())
+    }
 }
 
 #[derive(Default)]
@@ -40,6 +48,19 @@ struct State {
     /// Whether a failing step has its effect all the same (an append that fails without it does half).
     effect: bool,
     sync_time: Duration,
+    /// Bytes that the disk still has; any number if none is set.
+    room: Option<usize>,
+}
+
+impl State {
+    fn take(&mut self, bytes: usize) {
+        self.room = self.room.map(|room| room - bytes);
+    }
+
+    /// Files without a name are gone.
+    fn give_back(&mut self, bytes: usize) {
+        self.room = self.room.map(|room| room + bytes);
+    }
 }
 
 /// A disk in memory. Clones share it.
@@ -88,6 +109,18 @@ impl MemDisks {
         self.state().steps
     }
 
+    /// The disk has so many bytes left, or as many as are wished for.
+    pub fn set_room(&self, bytes: Option<usize>) {
+        self.state().room = bytes;
+    }
+
+    /// What an appender of a file owns behind its end.
+    pub fn reserved(&self, path: &Path) -> usize {
+        let state = self.state();
+        let inode = &state.inodes[state.names[path]];
+        inode.taken() - inode.cached.len()
+    }
+
     /// How long a sync takes.
     pub fn set_sync_time(&self, time: Duration) {
         self.state().sync_time = time;
@@ -97,7 +130,7 @@ impl MemDisks {
     pub fn write(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let index = state.inodes.len();
-        state.inodes.push(Inode { cached: bytes.to_vec(), durable: bytes.to_vec() });
+        state.inodes.push(Inode { cached: bytes.to_vec(), durable: bytes.to_vec(), reserved: 0 });
         state.names.insert(path.to_owned(), index);
         state.durable_names.insert(path.to_owned(), index);
     }
@@ -136,11 +169,33 @@ struct MemLog {
 }
 
 impl LogFile for MemLog {
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let mut state = self.disks.state();
+        let inode = &state.inodes[self.inode];
+        let (now, end) = (inode.taken(), inode.cached.len() + bytes as usize);
+        if state.room.is_some_and(|room| end.saturating_sub(now) > room) {
+            return Err(errno_error(Errno::ENOSPC, "test reserve"));
+        }
+        state.take(end.saturating_sub(now));
+        let inode = &mut state.inodes[self.inode];
+        inode.reserved = inode.reserved.max(end);
+        Ok(())
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut full = false;
         self.disks.step(|state, whole| {
             let part = if whole { bytes } else { &bytes[..bytes.len() / 2] };
+            let inode = &state.inodes[self.inode];
+            let more = (inode.cached.len() + part.len()).saturating_sub(inode.taken());
+            // What still fits in is written.
+            let fits = state.room.map_or(more, |room| room.min(more));
+            full = fits < more;
+            state.take(fits);
+            let part = &part[..part.len() - (more - fits)];
             state.inodes[self.inode].cached.extend_from_slice(part);
-        })
+        })?;
+        if full { Err(errno_error(Errno::ENOSPC, "test append")) } else { Ok(()) }
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -165,7 +220,8 @@ impl Disks for MemDisks {
         Ok(state.names.get(path).map(|inode| {
             let size = state.inodes[*inode].cached.len() as u64;
             let id = FileId { dev: 1, ino: *inode as u64 };
-            FileStat { kind: FileKind::File, id, size, allocated: size, rdev: 0 }
+            let allocated = state.inodes[*inode].taken() as u64;
+            FileStat { kind: FileKind::File, id, size, allocated, rdev: 0 }
         }))
     }
 
@@ -187,15 +243,17 @@ impl Disks for MemDisks {
         self.step(|state, whole| {
             if let Some(inode) = state.names.get(from).copied().filter(|_| whole) {
                 state.names.remove(from);
-                state.names.insert(to.to_owned(), inode);
+                if let Some(old) = state.names.insert(to.to_owned(), inode) {
+                    state.give_back(state.inodes[old].taken());
+                }
             }
         })
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.step(|state, whole| {
-            if whole {
-                state.names.remove(path);
+            if let Some(old) = whole.then(|| state.names.remove(path)).flatten() {
+                state.give_back(state.inodes[old].taken());
             }
         })
     }
@@ -209,7 +267,14 @@ impl Disks for MemDisks {
                 if opened == fresh {
                     state.inodes.push(Inode::default());
                 }
-                state.inodes[opened].cached.resize(len as usize, 0);
+                let before = state.inodes[opened].taken();
+                let inode = &mut state.inodes[opened];
+                if inode.cached.len() > len as usize {
+                    inode.reserved = 0;
+                }
+                inode.cached.resize(len as usize, 0);
+                let now = inode.taken();
+                state.give_back(before.saturating_sub(now));
             }
         })?;
         Ok(Box::new(MemLog { disks: self.clone(), inode: opened }))

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::Identity;
 use super::load::Loaded;
 use super::record::{self, Change, Header, Put};
-use crate::os::{Disks, LogFile};
+use super::room::Room;
+use crate::os::{Disks, LogFile, errno_error, is_full};
 
 /// The state file's name in the data directory.
 pub(super) const FILE: &str = "state.jsonl";
@@ -44,6 +45,10 @@ pub(super) struct Writer {
     slack: u64,
     /// No compaction below this many lines; above 0 after one failed.
     not_before: u64,
+    /// What can be appended to a full disk.
+    room: Room,
+    /// What the records that are there need of it.
+    way_out: u64,
 }
 
 impl Writer {
@@ -62,6 +67,8 @@ impl Writer {
             synced: 0,
             slack,
             not_before: 0,
+            room: Room::Bytes(0),
+            way_out: 0,
         }
     }
 
@@ -75,13 +82,19 @@ impl Writer {
         self.tail = Tail::Cut;
         (self.len, self.lines, self.next) = (loaded.len, loaded.lines, loaded.next);
         self.synced = loaded.settled;
+        self.way_out = loaded.memory.way_out();
+        self.room = self.room_that_is_there()?;
         if loaded.is_settled() {
-            return self.keep();
+            self.keep()?;
+            // A file of a version that set nothing aside, and that cannot where it is.
+            if self.room != Room::Unknown {
+                return Ok(());
+            }
         }
         match self.rewrite(&loaded.memory.records()) {
-            Err(error) if matches!(self.tail, Tail::Cut) => {
+            Err(error) if !matches!(self.tail, Tail::Rewrite) => {
                 tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
-                self.keep()
+                if self.is_broken() { self.keep() } else { Ok(()) }
             }
             result => result,
         }
@@ -91,6 +104,12 @@ impl Writer {
     fn keep(&mut self) -> io::Result<()> {
         self.disks.sync_directory(&self.directory)?;
         self.cut()
+    }
+
+    /// What an earlier process has set aside.
+    fn room_that_is_there(&self) -> io::Result<Room> {
+        let stat = self.disks.stat(&self.directory.join(FILE))?;
+        Ok(Room::Bytes(stat.map_or(0, |stat| stat.allocated.saturating_sub(stat.size))))
     }
 
     /// Whether [`repair`](Self::repair) must come before the next append.
@@ -116,10 +135,53 @@ impl Writer {
     fn cut(&mut self) -> io::Result<()> {
         let mut log = self.disks.open_log(&self.directory.join(FILE), self.len)?;
         self.tail = Tail::Rewrite;
+        // The cut has given back what lay behind it.
+        self.room = Room::take(log.as_mut(), self.way_out, 0).unwrap_or(Room::Bytes(0));
         log.sync()?;
         self.tail = Tail::Open(log);
+        self.warn_of_no_room();
         self.synced = self.next.saturating_sub(1);
         Ok(())
+    }
+
+    /// Says so where not every record could be removed on a full disk.
+    fn warn_of_no_room(&self) {
+        let (file, wanted) = (self.directory.join(FILE), self.way_out);
+        match self.room {
+            Room::Unknown => {
+                tracing::warn!(file = %file.display(), "this filesystem can set no room aside: where the disk is full, volumes cannot be deleted");
+            }
+            room if !room.covers(0, wanted) => {
+                tracing::warn!(file = %file.display(), bytes = wanted, "the disk has no room to set aside for the removal of all volumes: make some");
+            }
+            Room::Bytes(_) => {}
+        }
+    }
+
+    /// Makes sure before a batch is appended that the way out of all records is covered after it. `way_out` is that
+    /// of the records of then, `bytes` more than the batch's lines take.
+    ///
+    /// # Errors
+    /// ENOSPC where it is not: only what leads out may be appended.
+    pub fn make_room(&mut self, bytes: u64, way_out: u64) -> io::Result<()> {
+        let mut refused = None;
+        self.way_out = way_out;
+        if let Tail::Open(log) = &mut self.tail
+            && self.room.is_short(bytes, way_out)
+        {
+            match Room::take(log.as_mut(), bytes.saturating_add(way_out), self.room.least(u64::MAX)) {
+                Ok(room) => self.room = room,
+                Err(error) => refused = Some(error),
+            }
+        }
+        if self.room.covers(bytes, way_out) {
+            return Ok(());
+        }
+        let file = self.directory.join(FILE);
+        Err(refused.filter(|error| !is_full(error)).unwrap_or_else(|| {
+            let what = "no room for a further record beside what is set aside for removals";
+            errno_error(nix::errno::Errno::ENOSPC, format_args!("{}: {what}", file.display()))
+        }))
     }
 
     /// Appends one line for each change in one write, and syncs if so wished and something needs it.
@@ -148,6 +210,7 @@ impl Writer {
             self.synced = next.saturating_sub(1);
         }
         self.len += text.len() as u64;
+        self.room = self.room.without(text.len() as u64);
         self.lines += members.len() as u64;
         self.tail = Tail::Open(log);
         Ok(())
@@ -168,14 +231,17 @@ impl Writer {
         }
     }
 
-    /// Replaces the file by one that holds the `live` records and nothing else: a new file, synced, renamed,
-    /// the directory synced. Numbers go on from where they were and are never used twice, so that a block of
+    /// Replaces the file by one that holds the `live` records and nothing else: a new file with the room that the
+    /// present one has, synced, renamed, the directory synced. Numbers go on from where they were and are never used twice, so that a block of
     /// an older file that shows up in a later one fits nowhere.
     ///
     /// # Errors
     /// The kernel's. Until the rename the present file stays in use as it was.
     pub fn rewrite(&mut self, live: &[Put]) -> io::Result<()> {
         let count = live.len() as u64;
+        let way_out = live.iter().map(Put::way_out).fold(0, u64::saturating_add);
+        // Nothing is lost where there is nothing to go on with.
+        let least = if matches!(self.tail, Tail::Rewrite) { 0 } else { self.room.least(way_out) };
         let header = Header::new(&self.identity, self.next, count);
         let mut text = header.line()?;
         for (put, seq) in live.iter().zip(self.next..) {
@@ -183,11 +249,10 @@ impl Writer {
             text.push_str(&record::line(seq, self.next.saturating_sub(1), &members));
         }
         let (new_file, file) = (self.directory.join(NEW_FILE), self.directory.join(FILE));
-        if let Err(error) = self.write_new(&new_file, text.as_bytes()) {
+        let room = self.write_new(&new_file, text.as_bytes(), way_out, least).inspect_err(|_| {
             // It only takes room; the next attempt and the next start remove it as well.
             let _ = self.disks.remove_file(&new_file);
-            return Err(error);
-        }
+        })?;
         self.tail = Tail::Rewrite;
         self.next = header.synced.saturating_add(1);
         if let Err(error) = self.disks.rename(&new_file, &file) {
@@ -198,13 +263,18 @@ impl Writer {
         self.len = text.len() as u64;
         self.tail = Tail::Open(self.disks.open_log(&file, self.len)?);
         (self.lines, self.synced, self.not_before) = (count, header.synced, 0);
+        (self.room, self.way_out) = (room, way_out);
+        self.warn_of_no_room();
         Ok(())
     }
 
-    fn write_new(&self, new_file: &Path, text: &[u8]) -> io::Result<()> {
+    /// A whole new file, with as much room behind it.
+    fn write_new(&self, new_file: &Path, text: &[u8], way_out: u64, least: u64) -> io::Result<Room> {
         self.disks.remove_file(new_file)?;
         let mut log = self.disks.open_log(new_file, 0)?;
         log.append(text)?;
-        log.sync()
+        let room = Room::take(log.as_mut(), way_out, least)?;
+        log.sync()?;
+        Ok(room)
     }
 }

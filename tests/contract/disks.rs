@@ -67,6 +67,7 @@ fn sizes(os: &Os, dir: &Path) {
 
 fn logs(os: &Os, dir: &Path) {
     let disks = &os.disks;
+    let stat = |path: &Path| disks.stat(path).expect("stat").expect("there");
     let file = dir.join("log");
     let mut log = disks.open_log(&file, 0).expect("open");
     log.append(b"hello world").expect("append");
@@ -80,6 +81,22 @@ fn logs(os: &Os, dir: &Path) {
     let (start, end) = disks.next_data(&file, 0).expect("next data").expect("data");
     assert!(start == 0 && end >= 6);
     assert_eq!(errno(disks.open_log(&file, 99)), Some(Errno::EINVAL), "shorter than what was read of it");
+
+    let (file, total) = (dir.join("log with room"), disks.space(dir).expect("space").total);
+    let mut log = disks.open_log(&file, 0).expect("open");
+    log.append(b"hello").expect("append");
+    log.reserve(0).expect("nothing");
+    log.reserve(MIB).expect("set room aside");
+    assert!(stat(&file).size == 5 && stat(&file).allocated >= MIB, "{:?}", stat(&file));
+    assert_eq!(errno(log.reserve(total + MIB)), Some(Errno::ENOSPC));
+    log.append(b" world").expect("append");
+    log.sync().expect("sync");
+    drop(log);
+    drop(disks.open_log(&file, 11).expect("open what is whole"));
+    assert!(stat(&file).allocated >= MIB, "the room outlives who took it");
+    assert_eq!(disks.read(&file).expect("read"), b"hello world");
+    drop(disks.open_log(&file, 5).expect("cut"));
+    assert!(stat(&file).allocated < MIB, "and goes with a cut");
 
     let lock = disks.lock(&dir.join("lock")).expect("lock");
     let second = disks.lock(&dir.join("lock")).err().expect("held");

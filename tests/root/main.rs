@@ -27,6 +27,7 @@ mod failed_expansion;
 mod flags;
 mod foreign;
 mod freeze;
+mod full_disk;
 mod golden;
 mod groups;
 mod growth;

@@ -102,6 +102,13 @@ impl LogFile for FakeLog {
             .step_torn("append", self.path.display(), |world, how| world.append(self.file, bytes, how))
     }
 
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.process.step("reserve", self.path.display(), |world| {
+            let end = world.content(self.file)?.size();
+            world.set_aside(self.file, end, bytes)
+        })
+    }
+
     fn sync(&mut self) -> io::Result<()> {
         self.process.step("sync", self.path.display(), |world| {
             world.sync(self.file);

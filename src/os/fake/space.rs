@@ -132,17 +132,22 @@ impl World {
         if size > MAX_FILE {
             return Err(Errno::EFBIG);
         }
+        self.set_aside(file, 0, size)?;
+        self.content_mut(file)?.extend(size);
+        Ok(())
+    }
+
+    /// Allocates without making the file longer.
+    pub(super) fn set_aside(&mut self, file: NodeRef, offset: u64, len: u64) -> Outcome<()> {
         // What other files have too is allocated: fallocate(2) leaves it shared.
-        let range = blocks(0, size);
+        let range = blocks(offset, len);
         let count = self.content(file)?.places().missing(range.0, range.1);
         let fresh = Fresh::new(self.filesystems[file.fs].free_blocks(count));
         let demand = Demand { shared: Ranges::default(), fresh, bytes: count * BLOCK };
         if demand.bytes > 0 && self.room(file.fs).1 < demand.bytes {
             return Err(Errno::ENOSPC);
         }
-        self.place(file, range, demand)?;
-        self.content_mut(file)?.extend(size);
-        Ok(())
+        self.place(file, range, demand)
     }
 
     /// Gives a file blocks of its own, also where it had none.

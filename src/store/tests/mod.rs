@@ -3,6 +3,7 @@
 mod damage;
 mod faults;
 mod group;
+mod room;
 mod state;
 
 use std::collections::BTreeMap;

@@ -27,6 +27,10 @@ struct Careless {
 struct Loose(Box<dyn LogFile>);
 
 impl LogFile for Loose {
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.0.reserve(bytes)
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.append(bytes)
     }

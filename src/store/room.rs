@@ -1,0 +1,85 @@
+//! Room for the lines that a full disk must not refuse.
+//!
+//! Behind its end the state file owns blocks that nothing has been written to. There are enough for every record to go
+//! the whole way out of the file, so that what frees room can always be recorded, and [`SPARE`] for changes that
+//! neither free nor take any, such as what staging records. A further record, and any other change that does not lead
+//! out, is refused before it would take from the way out.
+
+use std::io;
+
+use nix::errno::Errno;
+
+use crate::os::{LogFile, is_errno, is_full};
+
+/// Bytes beside the way out.
+const SPARE: u64 = 1 << 20;
+/// So much more is taken at once, so that not every change has to ask for some.
+const STEP: u64 = 64 << 10;
+
+/// The room behind the end of the state file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// So many bytes can be appended whatever happens.
+    Bytes(u64),
+    /// The filesystem can set nothing aside.
+    Unknown,
+}
+
+impl Room {
+    /// Sets room aside behind the end of `log`: for the `way_out` of all records and some more, or at least as much as
+    /// fits in.
+    ///
+    /// # Errors
+    /// The kernel's where not even `least` bytes can be had; ENOSPC where the disk is full.
+    pub fn take(log: &mut dyn LogFile, way_out: u64, least: u64) -> io::Result<Room> {
+        let mut full = None;
+        for bytes in [way_out.saturating_add(SPARE + STEP), way_out.saturating_add(SPARE / 2), way_out, least]
+        {
+            match log.reserve(bytes) {
+                Ok(()) => return Ok(Room::Bytes(bytes.max(least))),
+                Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => return Ok(Room::Unknown),
+                Err(error) if is_full(&error) => full = Some(error),
+                Err(error) => return Err(error),
+            }
+            if bytes <= least {
+                break;
+            }
+        }
+        match full.filter(|_| least > 0) {
+            Some(error) => Err(error),
+            None => Ok(Room::Bytes(0)),
+        }
+    }
+
+    /// Whether it is time to take more before `bytes` are appended.
+    pub fn is_short(self, bytes: u64, way_out: u64) -> bool {
+        match self {
+            Room::Bytes(room) => room.saturating_sub(bytes) < way_out.saturating_add(SPARE),
+            Room::Unknown => false,
+        }
+    }
+
+    /// Whether the way out is still covered after `bytes` have been appended.
+    pub fn covers(self, bytes: u64, way_out: u64) -> bool {
+        match self {
+            Room::Bytes(room) => room >= bytes.saturating_add(way_out),
+            Room::Unknown => true,
+        }
+    }
+
+    /// What a file that takes this one's place must have at least.
+    pub fn least(self, way_out: u64) -> u64 {
+        match self {
+            Room::Bytes(room) => room.min(way_out),
+            Room::Unknown => 0,
+        }
+    }
+
+    /// What is left after `bytes` have been appended.
+    pub fn without(self, bytes: u64) -> Room {
+        match self {
+            Room::Bytes(room) => Room::Bytes(room.saturating_sub(bytes)),
+            Room::Unknown => Room::Unknown,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A full disk: what leads out of the file is written in room of its own, and nothing else gets at it.
+
+use super::*;
+use crate::model::Attachment;
+use crate::os::is_full;
+use crate::store::Durability;
+
+fn is_refused(result: Result<Arc<Volume>, StoreError>) {
+    match result {
+        Err(StoreError::Io(error)) => assert!(is_full(&error), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A volume with this phase and as many attachments.
+fn as_it_goes(number: usize, phase: Phase, attachments: usize) -> Volume {
+    let capability = Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter };
+    let attachment = |node: usize| Attachment {
+        node_id: format!("node-{node}"),
+        read_only: false,
+        capability: capability.clone(),
+    };
+    Volume { phase, attachments: (0..attachments).map(attachment).collect(), ..volume(number, 1000) }
+}
+
+/// The longest way out, for each volume.
+fn remove(store: &Store, number: usize) {
+    store.put(as_it_goes(number, Phase::Ready, 0)).expect("detached");
+    store.put(as_it_goes(number, Phase::Deleting, 0)).expect("deleting");
+    store.delete(&id(number), Durability::Synced).expect("gone");
+}
+
+#[test]
+fn every_volume_can_be_removed_from_a_full_disk() {
+    for (count, slack) in [(1, 1000), (300, 1000), (300, 10)] {
+        let disks = MemDisks::default();
+        let store = open_with(&disks, slack).unwrap();
+        for number in 0..count {
+            store.put(as_it_goes(number, Phase::Ready, 1)).unwrap();
+        }
+        disks.set_room(Some(0));
+        // The next start has no room for a new file either.
+        drop(store);
+        let store = open_with(&disks, slack).unwrap();
+        assert_eq!(store.len(), count);
+        // Other changes use up what is there for them, and no more.
+        let mut changes = 0;
+        while store.put(as_it_goes(0, Phase::Ready, 1)).is_ok() {
+            changes += 1;
+        }
+        assert!(changes > 100, "{changes}");
+        is_refused(store.put(volume(count, 1000)));
+        is_refused(store.put(as_it_goes(0, Phase::Ready, 1)));
+        for number in 0..count {
+            remove(&store, number);
+        }
+        drop(store);
+        assert!(open_with(&disks, slack).unwrap().is_empty());
+    }
+}
+
+/// A refused change is not made, and the others of its batch are.
+#[test]
+fn what_is_refused_leaves_no_trace() {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    store.put(volume(0, 1000)).unwrap();
+    disks.set_room(Some(0));
+    while store.put(volume(0, 1000)).is_ok() {}
+    let before = read(&disks);
+    is_refused(store.put(volume(1, 1000)));
+    assert_eq!(read(&disks), before);
+    disks.set_sync_time(std::time::Duration::from_millis(20));
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| is_refused(store.put(volume(1, 1000))));
+        store.put(as_it_goes(0, Phase::Deleting, 0)).expect("deleting");
+        put.join().expect("refused");
+    });
+    drop(store);
+    let store = open(&disks).unwrap();
+    assert_eq!(store.get(&id(0)).map(|volume| volume.phase), Some(Phase::Deleting));
+    assert!(store.get(&id(1)).is_none());
+}
+
+#[test]
+fn the_room_comes_back_with_the_disks() {
+    let disks = MemDisks::default();
+    let store = open(&disks).unwrap();
+    store.put(volume(0, 1000)).unwrap();
+    let whole = disks.reserved(&file());
+    disks.set_room(Some(0));
+    while store.put(volume(0, 1000)).is_ok() {}
+    assert!(disks.reserved(&file()) < whole / 2);
+    disks.set_room(None);
+    store.put(volume(1, 1000)).expect("there is room again");
+    assert!(disks.reserved(&file()) >= whole, "{} of {whole}", disks.reserved(&file()));
+}
+
+/// A compaction takes room for a second file. Where there is none, the file that has room stays.
+#[test]
+fn a_compaction_does_not_lose_the_room() {
+    let disks = MemDisks::default();
+    let store = open_with(&disks, 10).unwrap();
+    for number in 0..50 {
+        store.put(volume(number, 1000)).unwrap();
+    }
+    let whole = disks.reserved(&file());
+    // Enough for the lines of the new file, but not for what is to be behind them.
+    disks.set_room(Some(read(&disks).len() + 1000));
+    for _ in 0..300 {
+        store.put(volume(0, 1000)).unwrap();
+    }
+    assert!(disks.reserved(&file()) > whole / 2, "{} of {whole}", disks.reserved(&file()));
+    for number in 0..50 {
+        remove(&store, number);
+    }
+    assert!(store.is_empty());
+}
+
+/// A file of 0.1.0 has no room behind it: the next start sets some aside, if there is any.
+#[test]
+fn an_old_file_gets_room_when_there_is_some() {
+    let disks = disk_with(&sample(3));
+    disks.set_room(Some(0));
+    drop(open(&disks).unwrap());
+    assert_eq!(disks.reserved(&file()), 0);
+    disks.set_room(None);
+    drop(open(&disks).unwrap());
+    assert!(disks.reserved(&file()) > 1 << 20);
+}
