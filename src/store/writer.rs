@@ -16,6 +16,9 @@ pub(super) const FILE: &str = "state.jsonl";
 /// A state file in the making. One that is found at start was never used.
 pub(super) const NEW_FILE: &str = "state.jsonl.new";
 
+/// Bytes of a file's allocation that may be the map of its blocks.
+const MAP: u64 = 64 << 10;
+
 /// What is known of the file's end.
 enum Tail {
     /// The file ends after the last acknowledged line.
@@ -109,7 +112,8 @@ impl Writer {
     /// What an earlier process has set aside.
     fn room_that_is_there(&self) -> io::Result<Room> {
         let stat = self.disks.stat(&self.directory.join(FILE))?;
-        Ok(Room::Bytes(stat.map_or(0, |stat| stat.allocated.saturating_sub(stat.size))))
+        let behind = stat.map_or(0, |stat| stat.allocated.saturating_sub(stat.size));
+        Ok(Room::Bytes(behind.saturating_sub(MAP)))
     }
 
     /// Whether [`repair`](Self::repair) must come before the next append.
@@ -135,8 +139,9 @@ impl Writer {
     fn cut(&mut self) -> io::Result<()> {
         let mut log = self.disks.open_log(&self.directory.join(FILE), self.len)?;
         self.tail = Tail::Rewrite;
-        // The cut has given back what lay behind it.
-        self.room = Room::take(log.as_mut(), self.way_out, 0).unwrap_or(Room::Bytes(0));
+        // A cut has given back what lay behind it.
+        let there = self.room_that_is_there().unwrap_or(Room::Bytes(0)).least(u64::MAX);
+        self.room = Room::take(log.as_mut(), self.way_out, there).unwrap_or(Room::Bytes(there));
         log.sync()?;
         self.tail = Tail::Open(log);
         self.warn_of_no_room();

@@ -16,6 +16,9 @@ use super::super::{LogFile, errno_error};
 use super::at;
 use super::disks::{offset, uninterrupted};
 
+/// Bytes that a file may have allocated for its own map of blocks, which `st_blocks` counts in.
+const UNSURE: u64 = 64 << 10;
+
 /// A file open for appending.
 struct Log {
     file: File,
@@ -81,13 +84,18 @@ impl LogFile for Log {
         }
         let meta = self.file.metadata().map_err(at("stat", &self.path))?;
         let (end, room) = (meta.len(), (meta.blocks() * 512).saturating_sub(meta.len()));
+        // xfs wants free blocks for the whole range, also where it is allocated: only the rest is asked for.
+        if bytes <= room {
+            return Ok(());
+        }
         // Some filesystems find out only when they have taken all there is, and keep it.
         let fs = fstatfs(&self.file).map_err(at("statfs", &self.path))?;
         let unit = u64::try_from(fs.block_size()).unwrap_or(0);
         if bytes.saturating_sub(room) > fs.blocks_free().saturating_mul(unit) {
             return Err(fail(Errno::ENOSPC));
         }
-        let (end, bytes) = (offset(end).map_err(fail)?, offset(bytes).map_err(fail)?);
+        let there = room.saturating_sub(UNSURE);
+        let (end, bytes) = (offset(end + there).map_err(fail)?, offset(bytes - there).map_err(fail)?);
         uninterrupted(|| fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, end, bytes)).map_err(fail)
     }
 }
