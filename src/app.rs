@@ -12,6 +12,7 @@ mod operation;
 #[cfg(feature = "fake-os")]
 mod tests;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tonic::service::Routes;
 
@@ -27,7 +29,7 @@ use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
 use crate::metrics::{Expiry, Health};
-use crate::model::{Limits, PoolKind, Settings};
+use crate::model::{Limits, PoolKind, PoolName, Settings};
 use crate::os::{Os, linux};
 use crate::register::RegisterError;
 use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
@@ -51,6 +53,9 @@ pub use self::node::run_node;
 
 /// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
 pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
+
+/// How often a pool that cannot be used is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Enough for threads without work to end.
 const LEAST_LEFT: Duration = Duration::from_millis(250);
@@ -88,14 +93,6 @@ pub enum StartError {
         /// The flag.
         what: String,
         /// Its directory.
-        path: PathBuf,
-    },
-    /// A block device is not there.
-    #[error("{what}: {} is no block device, mend the flag or attach the disk", path.display())]
-    NoDevice {
-        /// The flag.
-        what: String,
-        /// Its device.
         path: PathBuf,
     },
     /// A directory cannot be looked at.
@@ -250,6 +247,26 @@ async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     }
 }
 
+/// Tries pools that cannot be used again, and looks whether the others still can be. Runs until it is dropped.
+async fn watch_pools(driver: Option<Arc<Driver>>) -> Infallible {
+    let Some(driver) = driver else { return std::future::pending().await };
+    let mut tick = tokio::time::interval(AGAIN);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.tick().await; // the start has just tried
+    let mut running: HashMap<PoolName, JoinHandle<()>> = HashMap::new();
+    loop {
+        tick.tick().await;
+        // Each on a thread of its own: a disk that does not answer holds up nobody else's.
+        running.retain(|_, tried| !tried.is_finished());
+        for pool in driver.pool_names() {
+            running.entry(pool).or_insert_with_key(|name| {
+                let (driver, name) = (Arc::clone(&driver), name.clone());
+                tokio::task::spawn_blocking(move || driver.try_pool_again(&name))
+            });
+        }
+    }
+}
+
 /// Everything on the socket.
 fn assemble(settings: Settings, os: Os, limits: Limits, starting: &Starting) -> Result<Parts, StartError> {
     let driver = Arc::new(open(settings, os, starting)?.with_limits(limits));
@@ -383,7 +400,8 @@ where
         recover(parts.recover, started).await?;
         tokio::select! {
             registered = operation::register(operation.registration, shutdown.clone()) => registered,
-            never = watch_health(parts.driver) => match never {},
+            never = watch_health(parts.driver.clone()) => match never {},
+            never = watch_pools(parts.driver) => match never {},
         }
     };
     let (mut serving, mut metrics) = (std::pin::pin!(serving), std::pin::pin!(metrics.serve()));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::StartError;
 use crate::model::Settings;
-use crate::os::{FileKind, MountEntry, Os, holder, is_no_room, write_whole};
+use crate::os::{FileKind, MountEntry, Os, holder, is_full, write_whole};
 use crate::server::Endpoint;
 use crate::store::Store;
 
@@ -88,7 +88,7 @@ impl<'a> Anchors<'a> {
             Some(id) => id,
             None => match self.write_identity() {
                 Ok(id) => id,
-                Err(error) if is_no_room(&error) => {
+                Err(error) if is_full(&error) => {
                     warn(&self.identity(), &error);
                     return Ok(());
                 }

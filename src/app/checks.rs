@@ -69,8 +69,8 @@ pub fn check_machine(os: &Os, settings: &Settings) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Every pool is a directory, and no two are the same one under different names (a link, a bind mount). Of a managed
-/// pool its image's directory is there, or its device.
+/// No two pools are the same directory under different names (a link, a bind mount). One that is not there, or that
+/// cannot be looked at, costs its own volumes only, and is tried again.
 fn check_pools(os: &Os, pools: &[PoolSettings]) -> Result<(), StartError> {
     let mut seen: Vec<(FileId, &PoolName)> = Vec::new();
     for PoolSettings { name, path, kind, .. } in pools {
@@ -78,29 +78,10 @@ fn check_pools(os: &Os, pools: &[PoolSettings]) -> Result<(), StartError> {
             PoolName::DEFAULT => "--data-dir".to_owned(),
             name => format!("--pool {name}"),
         };
-        let look = |path: &Path| {
-            let (what, path) = (flag.clone(), path.to_owned());
-            |source| StartError::Look { what, path, source }
-        };
-        let path = match kind {
-            PoolKind::Directory => path,
-            PoolKind::Image { file, .. } => {
-                let parent = file.parent().unwrap_or(file);
-                if directory(os, parent).map_err(look(parent))?.is_none() {
-                    return Err(StartError::NoDirectory { what: flag, path: parent.to_owned() });
-                }
-                continue;
-            }
-            PoolKind::Device { device, .. } => {
-                if !is_block_device(os, device).map_err(look(device))? {
-                    return Err(StartError::NoDevice { what: flag, path: device.clone() });
-                }
-                continue;
-            }
-        };
-        let Some(id) = directory(os, path).map_err(look(path))? else {
-            return Err(StartError::NoDirectory { what: flag, path: path.clone() });
-        };
+        if *kind != PoolKind::Directory {
+            continue;
+        }
+        let Ok(Some(id)) = directory(os, path) else { continue };
         if let Some((_, other)) = seen.iter().find(|(known, _)| *known == id) {
             return Err(StartError::SamePool { flag, path: path.clone(), other: other.to_string() });
         }
@@ -169,11 +150,6 @@ fn nearest(os: &Os, path: &Path, least: &Path) -> io::Result<PathBuf> {
 /// The identity of a directory, links resolved; `None` where something else or nothing is there.
 pub(super) fn directory(os: &Os, path: &Path) -> io::Result<Option<FileId>> {
     Ok(resolved(os, path)?.filter(|found| found.kind == FileKind::Directory).map(|found| found.id))
-}
-
-/// Whether a block device is there, links resolved.
-fn is_block_device(os: &Os, path: &Path) -> io::Result<bool> {
-    Ok(resolved(os, path)?.is_some_and(|found| found.kind == FileKind::BlockDevice))
 }
 
 /// What is at a path, links resolved; `None` for nothing.

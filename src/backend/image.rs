@@ -4,9 +4,9 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{Found, Place, Uses, label};
+use super::{Found, Place, Uses, expect_whole, label};
 use crate::error::{Error, OsContext, Result};
-use crate::model::Provisioning;
+use crate::model::{BackendKind, Provisioning};
 use crate::os::{AttachOptions, FileStat, LoopDevice, OpenLoop, is_errno};
 
 /// Makes the volume's directory and its image: sparse for thin, allocated for thick. Durable on return.
@@ -30,6 +30,7 @@ fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
 
 /// Lengthens the image, or leaves it as it was. Durable on return. Gives the size it had.
 pub(super) fn grow(place: Place<'_>, bytes: u64) -> Result<u64> {
+    whole(place)?;
     let image = place.paths.image();
     let growing = || format!("grow {} to {bytes} bytes", place.volume.id);
     let before = stat(place)?.size;
@@ -61,6 +62,12 @@ pub(super) fn ungrow(place: Place<'_>, before: u64) -> Result<()> {
         true => disks.set_size(&image, least).doing(undoing),
         false => Ok(()),
     }
+}
+
+/// Refuses an image that was cut off.
+fn whole(place: Place<'_>) -> Result<()> {
+    let Place { os, volume, paths } = place;
+    expect_whole(os, paths, BackendKind::Loop, volume.capacity_bytes, format_args!("volume {}", volume.id))
 }
 
 /// lstat(2) of the image.
@@ -103,6 +110,7 @@ pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
 /// says. Without autoclear only one will do that is not on its way out ([`Uses::live_loops`]); with it, the open
 /// descriptor keeps it.
 pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: bool) -> Result<OpenLoop> {
+    whole(place)?;
     let attaching = || format!("attach {}", place.volume.id);
     if let Some(device) =
         uses.loops.iter().find(|device| device.read_only == read_only && (autoclear || !device.autoclear))

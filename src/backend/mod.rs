@@ -11,11 +11,13 @@ mod health;
 mod image;
 mod signature;
 mod target;
+mod whole;
 
 pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
 pub use health::{Seen, troubles};
 pub use signature::{Found, inspect, inspect_device, label};
 pub use target::{Target, remove as remove_target, resolve};
+pub use whole::expect_whole;
 
 use std::path::{Path, PathBuf};
 

@@ -48,12 +48,18 @@ impl Driver {
             return Ok(volume);
         }
         let bytes = size.choose(Volume::minimum_bytes(&volume.content), self.settings.max_volume_bytes)?;
-        let pool = self.pools.require(volume.pool())?;
-        let _reservation = self.reserve_volume(pool, &volume, bytes - volume.capacity_bytes)?;
+        let pool = self.pool_of(&volume)?;
+        let _reservation = self.reserve_volume(&pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let before = backend.grow(place, bytes)?;
         let stored = self.store.put(Volume { capacity_bytes: bytes, ..(*volume).clone() });
-        stored.map_err(|cause| after_undo(cause.into(), backend.ungrow(place, before)))
+        // The state file may hold the new size all the same: the image is shortened only when that is undone for sure.
+        // Where it stays long, the next start takes its size over.
+        let undo = || {
+            self.store.put((*volume).clone())?;
+            backend.ungrow(place, before)
+        };
+        stored.map_err(|cause| after_undo(cause.into(), undo()))
     }
 }

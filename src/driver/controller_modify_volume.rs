@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::capacity::Want;
 use super::{Driver, Pool, after_undo, not_found};
-use crate::backend::{VolumePaths, backend_of};
+use crate::backend::{VolumePaths, backend_of, expect_whole};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;
 use crate::model::{BackendKind, Modification, Provisioning, Volume, VolumeParameters};
@@ -66,6 +66,8 @@ impl Driver {
         paths: &VolumePaths,
         devices: &[LoopDevice],
     ) -> Result<()> {
+        let (kind, bytes) = (volume.content.backend(), volume.capacity_bytes);
+        expect_whole(&self.os, paths, kind, bytes, format_args!("volume {}", volume.id))?;
         let before = &volume.parameters;
         let pool = self.pool_of(volume)?;
         let switched: Vec<&LoopDevice> = devices
@@ -74,8 +76,8 @@ impl Driver {
                 parameters.direct_io != before.direct_io && device.direct_io != parameters.direct_io
             })
             .collect();
-        self.switch_direct_io(pool, &switched, parameters.direct_io)?;
-        let modified = self.become_thick(pool, volume, &parameters, paths).and_then(|reservation| {
+        self.switch_direct_io(&pool, &switched, parameters.direct_io)?;
+        let modified = self.become_thick(&pool, volume, &parameters, paths).and_then(|reservation| {
             let stops = devices.iter().filter(|device| !device.read_only && !parameters.discards());
             for device in stops {
                 self.os.loops.stop_discard(device).doing(|| format!("stop discards of {}", volume.id))?;
@@ -87,7 +89,7 @@ impl Driver {
             Ok(())
         });
         self.measure_again(&pool.name);
-        modified.map_err(|cause| after_undo(cause, self.switch_direct_io(pool, &switched, before.direct_io)))
+        modified.map_err(|cause| after_undo(cause, self.switch_direct_io(&pool, &switched, before.direct_io)))
     }
 
     /// Switches devices in use, all or none.

@@ -107,7 +107,7 @@ impl Driver {
         let paths = self.paths(&volume)?;
         self.nothing_on_disk(&paths)?;
         let plan = origin.as_ref().map(|origin| self.plan(origin, &volume)).transpose()?;
-        let mut reservation = self.reserve(pool, Self::want(&volume), plan.map_or(0, |(_, bytes)| bytes))?;
+        let mut reservation = self.reserve(&pool, Self::want(&volume), plan.map_or(0, |(_, bytes)| bytes))?;
         let volume = self.store.put(volume)?;
         reservation.recorded();
         let made = match origin.as_ref().zip(plan) {

@@ -1,7 +1,7 @@
 //! CSI GetCapacity.
 
 use super::{Driver, check};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
 use crate::model::request::GetCapacity;
 use crate::model::{Capability, GRANULARITY, Volume};
@@ -13,7 +13,11 @@ impl Driver {
     /// INVALID_ARGUMENT for an unknown pool.
     pub fn get_capacity(&self, request: GetCapacity) -> Result<Capacity> {
         let nothing = Capacity { available: 0, maximum_volume: 0, minimum_volume: 0 };
-        let pool = self.pools.require(&request.parameters.pool)?;
+        // A pool that cannot be used has no room, as CreateVolume says.
+        let pool = match self.pools.require(&request.parameters.pool) {
+            Err(Error::Exhausted(_)) => return Ok(nothing),
+            pool => pool?,
+        };
         if request.topology.is_some_and(|topology| !topology.allows(&self.settings.node_id)) {
             return Ok(nothing);
         }
@@ -23,7 +27,7 @@ impl Driver {
         if capabilities.iter().any(|c| check::unsupported(&content, &request.parameters, c).is_some()) {
             return Ok(nothing);
         }
-        let available = self.room(pool, request.parameters.backend, request.parameters.provisioning)?;
+        let available = self.room(&pool, request.parameters.backend, request.parameters.provisioning)?;
         let minimum_volume = Volume::minimum_bytes(&content).next_multiple_of(GRANULARITY);
         let maximum_volume = match available.min(self.settings.max_volume_bytes) / GRANULARITY * GRANULARITY {
             // What is left is too little for any volume of this kind.

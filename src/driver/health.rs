@@ -142,8 +142,14 @@ impl Driver {
 
     fn look(&self) -> Result<Look> {
         let seen = Seen::now(&self.os)?;
-        let pools =
-            self.pools.iter().filter_map(|pool| Some((pool.name.clone(), self.trouble_of(pool, &seen)?)));
+        let names = self.pools.names().into_iter();
+        let pools = names.filter_map(|name| {
+            let trouble = match self.pools.get(&name) {
+                Ok(pool) => self.trouble_of(&pool, &seen)?,
+                Err(error) => Trouble::inaccessible(self.pools.trouble(&name), error.to_string()),
+            };
+            Some((name, trouble))
+        });
         let pools = pools.collect();
         Ok(Look { seen, pools })
     }
@@ -170,7 +176,7 @@ impl Driver {
     }
 
     fn compare(&self, volume: &Volume, look: &Look) -> Vec<Trouble> {
-        let paths = match self.paths(volume) {
+        let paths = match self.paths_of_use(volume) {
             Ok(paths) => paths,
             Err(error) => return vec![Trouble::inaccessible("PoolMissing", error.to_string())],
         };

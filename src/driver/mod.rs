@@ -43,6 +43,7 @@ mod node_unpublish_volume;
 mod node_unstage_volume;
 mod open_source;
 mod origin;
+mod pool_marker;
 mod pools;
 mod probe;
 mod progress;
@@ -68,7 +69,6 @@ pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recover::Recovered;
 pub use turns::{Turn, TurnFigures};
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -268,26 +268,25 @@ impl Driver {
         self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
     }
 
-    /// The pool that holds this.
-    fn pool_with(&self, name: &PoolName, what: impl Display) -> Result<&Pool> {
-        let missing = || Error::InUse(format!("{what} is in pool {name}; start with --pool {name}=PATH"));
-        self.pools.get(name).ok_or_else(missing)
-    }
-
     /// The volume's pool.
-    fn pool_of(&self, volume: &Volume) -> Result<&Pool> {
-        self.pool_with(volume.pool(), format_args!("volume {}", volume.id))
+    fn pool_of(&self, volume: &Volume) -> Result<Arc<Pool>> {
+        self.pools.get(volume.pool())
     }
 
-    /// The volume's files.
+    /// The volume's files, in a pool that can be used.
     fn paths(&self, volume: &Volume) -> Result<VolumePaths> {
         Ok(VolumePaths::new(&self.pool_of(volume)?.path, &volume.id))
     }
 
-    /// The snapshot's files.
+    /// Where the volume's files are, or would be if its pool could be used: to ask the kernel who uses them. The way out
+    /// of a volume must not depend on its pool.
+    fn paths_of_use(&self, volume: &Volume) -> Result<VolumePaths> {
+        Ok(VolumePaths::new(&self.pools.place(volume.pool())?, &volume.id))
+    }
+
+    /// The snapshot's files, in a pool that can be used.
     fn snapshot_paths(&self, snapshot: &Snapshot) -> Result<VolumePaths> {
-        let pool = self.pool_with(&snapshot.pool, format_args!("snapshot {}", snapshot.id))?;
-        Ok(VolumePaths::of_snapshot(&pool.path, &snapshot.id))
+        Ok(VolumePaths::of_snapshot(&self.pools.get(&snapshot.pool)?.path, &snapshot.id))
     }
 
     /// Makes sure that no files are where new ones are to be. Without a record they are not ours to remove: perhaps
@@ -328,15 +327,15 @@ impl Driver {
                 "{path} is not below {dir}, the kubelet's directory (--kubelet-dir)"
             )));
         }
-        let harmful = |pool: &Pool| {
-            target.path().starts_with(&pool.path)
-                || pool.path.starts_with(target.path())
+        let harmful = |(_, pool, medium): &(PoolName, PathBuf, Option<PathBuf>)| {
+            target.path().starts_with(pool)
+                || pool.starts_with(target.path())
                 // What is mounted over an image hides it from the next start.
-                || pool.medium.as_ref().is_some_and(|medium| medium.starts_with(target.path()))
+                || medium.as_ref().is_some_and(|medium| medium.starts_with(target.path()))
         };
-        match self.pools.iter().find(|pool| harmful(pool)) {
-            Some(pool) => {
-                let (path, pool) = (target.path().display(), &pool.name);
+        match self.pools.places().iter().find(|pool| harmful(pool)) {
+            Some((pool, ..)) => {
+                let path = target.path().display();
                 Err(Error::Invalid(format!(
                     "{path} lies in or over the directory of pool {pool}, choose another path"
                 )))

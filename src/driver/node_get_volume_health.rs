@@ -21,7 +21,7 @@ impl Driver {
         let (volume, _, mut troubles) = self.troubles_now(&id, &volume_id)?;
         // Where its files are gone, nothing of it can be anywhere.
         if troubles.iter().all(|trouble| trouble.severity == Severity::Degraded) {
-            let paths = self.paths(&volume)?;
+            let paths = self.paths_of_use(&volume)?;
             let backend = backend_of(&volume.content);
             let uses = backend.uses(self.place(&volume, &paths))?;
             let lacks = |path: &Option<PathBuf>, is_there: &dyn Fn(&Path) -> bool| match path {

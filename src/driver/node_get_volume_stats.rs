@@ -26,7 +26,7 @@ impl Driver {
             Error::Invalid(_) => not_there(),
             other => other,
         })?;
-        let paths = self.paths(&volume)?;
+        let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
         if !volume.is_block() && uses.at(target.path()).next().is_none() {

@@ -70,7 +70,7 @@ impl Driver {
     /// it, and whoever calls again hears how far it is.
     pub(super) fn room_for_copy(&self, volume: &Volume, bytes: u64) -> Result<Box<dyn CopyRoom>> {
         let pool = self.pool_of(volume)?;
-        let reservation = self.reserve(pool, Want::Snapshot(BackendKind::Loop, bytes), bytes)?;
+        let reservation = self.reserve(&pool, Want::Snapshot(BackendKind::Loop, bytes), bytes)?;
         let progress = self.copies.begin(volume.id.as_str(), bytes);
         Ok(Box::new(Room { _reservation: reservation, progress }))
     }

@@ -25,7 +25,7 @@ impl Driver {
             };
         };
         self.leave_target(Some(&volume), &request.target_path)?;
-        let paths = self.paths(&volume)?;
+        let paths = self.paths_of_use(&volume)?;
         backend_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
         if volume.id.is_inline() {
             self.delete(&volume)?;
@@ -44,7 +44,7 @@ impl Driver {
         let path = target.path();
         let ours = match volume {
             Some(volume) => {
-                let paths = self.paths(volume)?;
+                let paths = self.paths_of_use(volume)?;
                 let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
                 uses.at(path).cloned().collect()
             }

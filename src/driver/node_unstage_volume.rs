@@ -14,7 +14,7 @@ impl Driver {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
         let volume = self.store.get(&id).ok_or_else(|| not_found(&request.volume_id))?;
-        let paths = self.paths(&volume)?;
+        let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
         if !uses.any() {

@@ -7,7 +7,7 @@ use super::create_volume::Wanted;
 use super::cut::Member;
 use super::pull::Remote;
 use super::{Driver, Pool, not_found};
-use crate::backend::{Copy, VolumePaths};
+use crate::backend::{Copy, VolumePaths, expect_whole};
 use crate::error::{Error, OsContext, Result};
 use crate::model::pull::OpenSource;
 use crate::model::request::Source;
@@ -178,10 +178,12 @@ impl Driver {
             Origin::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
             Origin::Remote(remote) => return Ok((false, remote.description().data_bytes)),
         };
-        let from = self.pool_with(pool, origin.describe())?;
+        let (kind, bytes) = (volume.parameters.backend, origin.bytes());
+        expect_whole(&self.os, &paths, kind, bytes, origin.describe())?;
+        let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
-        let share = self.may_share(from, to, thick)?;
+        let share = self.may_share(&from, &to, thick)?;
         match volume.parameters.backend {
             BackendKind::Loop if share => Ok((share, 0)),
             backend => Ok((share, self.bytes_to_copy(&paths, backend)?)),

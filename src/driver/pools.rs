@@ -1,12 +1,18 @@
 //! The pools: directories whose `volumes/` holds the volumes and whose `snapshots/` holds the snapshots.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
 
 use super::managed_pool;
+use super::pool_marker::Marker;
 use super::probe::Probe;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{PoolName, PoolSettings, Settings};
-use crate::os::{FileKind, Os};
+use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
 /// One prepared pool.
@@ -16,6 +22,8 @@ pub struct Pool {
     pub name: PoolName,
     /// Its directory with every link resolved.
     pub path: PathBuf,
+    /// What that directory is to the kernel.
+    pub id: FileId,
     /// What volumes leave free.
     pub reserve: crate::model::Reserve,
     /// Bytes promised for each byte there is.
@@ -26,6 +34,7 @@ pub struct Pool {
     pub managed: bool,
     /// The image or device of a managed pool, links resolved.
     pub medium: Option<PathBuf>,
+    _locks: PoolLocks,
 }
 
 impl Pool {
@@ -52,75 +61,162 @@ impl Pool {
     }
 }
 
-/// Every pool, the default one first.
-#[derive(Debug, Clone)]
-pub struct Pools {
-    pools: Vec<Pool>,
-    kubelet_dir: Option<PathBuf>,
-    _locks: std::sync::Arc<Vec<PoolLock>>,
+/// What keeps a pool for this process, released when it is dropped.
+#[derive(Clone)]
+struct PoolLocks(#[allow(dead_code, reason = "held for its drop")] Arc<Vec<Box<dyn Send + Sync>>>);
+
+impl std::fmt::Debug for PoolLocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PoolLocks")
+    }
 }
 
-struct PoolLock(#[allow(dead_code, reason = "held for its drop")] Box<dyn Send + Sync>);
+/// One configured pool.
+struct Slot {
+    settings: PoolSettings,
+    state: Mutex<State>,
+    /// Taken by the one who tries to open it.
+    opening: Mutex<Attempt>,
+    /// Volumes and snapshots in it wait for recovery.
+    unrecovered: AtomicBool,
+    /// The directory that it must be: that of the state file, which is open.
+    only: Option<FileId>,
+}
 
-impl std::fmt::Debug for PoolLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PoolLock")
+enum State {
+    /// It can be used.
+    Open(Arc<Pool>),
+    /// It cannot: why, and where it was, or would be.
+    Closed { why: String, path: PathBuf },
+}
+
+/// The last time that a pool was tried to be opened.
+#[derive(Default)]
+struct Attempt(Option<(Instant, Duration)>);
+
+impl Attempt {
+    /// A try that is dear, such as the check of a whole filesystem, is repeated in proportion to its cost.
+    fn is_due(&self) -> bool {
+        self.0.is_none_or(|(at, cost)| at.elapsed() >= cost * 20)
     }
+}
+
+/// Every pool, the default one first. One that is missing or broken costs what is in it only: it is tried again.
+pub struct Pools {
+    os: Os,
+    settings: Settings,
+    slots: Vec<Slot>,
+    kubelet_dir: Option<PathBuf>,
 }
 
 impl Pools {
     /// Checks and prepares the pools: a managed one is mounted, each is locked, has its `volumes/` and `snapshots/`, and
-    /// holds what the state file says.
+    /// holds what the state file says. Any but the default one is left closed where that is not so, and said.
     ///
     /// # Errors
-    /// Where a path is missing or locked by another process, or where a pool that should hold volumes or snapshots
-    /// has no directory of them: then its disk is probably not mounted, and going on would write to the disk below.
+    /// Where the default pool cannot be used, since its disk has the state file.
     pub fn prepare(settings: &Settings, os: &Os, store: &Store) -> Result<Self> {
-        let mut locks = Vec::new();
-        let mut pools = Vec::new();
-        let (volumes, snapshots) = (store.volumes(), store.snapshots());
         make_directory(os, &settings.data_dir, "frozen", false, &PoolName::default())?;
+        let mut slots: Vec<Slot> = Vec::new();
         for pool in &settings.pools {
-            let in_use = volumes.iter().any(|volume| *volume.pool() == pool.name)
-                || snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
-            let opened = managed_pool::open(os, settings, pool, in_use)?;
-            let (medium, of_it) =
-                opened.map_or((None, Vec::new()), |opened| (Some(opened.medium), opened.locks));
-            locks.extend(of_it.into_iter().map(PoolLock));
-            let path = os
-                .disks
-                .canonicalize(&pool.path)
-                .doing(|| format!("pool {}: {}", pool.name, pool.path.display()))?;
-            if pool.name != PoolName::default() && medium.is_none() {
-                let lock = os.disks.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?;
-                locks.push(PoolLock(lock));
-            }
-            let holds = volumes.iter().any(|volume| *volume.pool() == pool.name);
-            make_directory(os, &path, "volumes", holds, &pool.name)?;
-            let holds = snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
-            make_directory(os, &path, "snapshots", holds, &pool.name)?;
-            let probe = Probe::begin(os, &path)?;
-            let PoolSettings { name, reserve, overcommit, .. } = pool.clone();
-            let managed = medium.is_some();
-            let prepared = Pool { name, path, reserve, overcommit, probe, managed, medium };
-            report(os, &prepared, pool.kind.as_str())?;
-            pools.push(prepared);
+            let started = Instant::now();
+            let opened = open(settings, os, store, pool).and_then(|opened| {
+                alone(&slots, &opened)?;
+                Ok(opened)
+            });
+            let of_state = |opened: &Pool| (pool.name == PoolName::default()).then_some(opened.id);
+            let only = opened.as_ref().ok().and_then(of_state);
+            let state = match opened {
+                Ok(opened) => State::Open(Arc::new(opened)),
+                Err(error) if pool.name == PoolName::default() => return Err(error),
+                Err(error) => State::closed(&pool.name, error.to_string(), path_of(os, &pool.path)),
+            };
+            slots.push(Slot {
+                settings: pool.clone(),
+                state: Mutex::new(state),
+                opening: Mutex::new(Attempt(Some((started, started.elapsed())))),
+                unrecovered: AtomicBool::new(true),
+                only,
+            });
         }
         let kubelet_dir = settings
             .kubelet_dir
             .as_deref()
-            .map(|dir| os.disks.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())));
-        Ok(Pools { pools, kubelet_dir: kubelet_dir.transpose()?, _locks: std::sync::Arc::new(locks) })
+            .map(|dir| os.disks.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())))
+            .transpose()?;
+        Ok(Pools { os: os.clone(), settings: settings.clone(), slots, kubelet_dir })
     }
 
-    /// The pool with this name.
-    pub fn get(&self, name: &PoolName) -> Option<&Pool> {
-        self.pools.iter().find(|pool| pool.name == *name)
+    /// The pool with this name, if it is configured and can be used now.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION for one that is not configured, UNAVAILABLE with the reason for one that cannot be used.
+    pub fn get(&self, name: &PoolName) -> Result<Arc<Pool>> {
+        let slot = self.slot(name);
+        let missing =
+            || Error::InUse(format!("pool {name} is not configured; start with --pool {name}=PATH"));
+        self.look(slot.ok_or_else(missing)?).map_err(|why| Error::Unavailable(unavailable(name, &why)))
     }
 
-    /// Every pool.
-    pub fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.iter()
+    /// The pool with this name, for something new.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for one that does not exist, with the names of those that do; RESOURCE_EXHAUSTED for one that
+    /// cannot be used, so that another node is chosen.
+    pub fn require(&self, name: &PoolName) -> Result<Arc<Pool>> {
+        let missing = || {
+            let names: Vec<&str> = self.slots.iter().map(|slot| slot.settings.name.as_str()).collect();
+            Error::Invalid(format!(
+                "pool {:?} does not exist, there are: {}",
+                name.as_str(),
+                names.join(", ")
+            ))
+        };
+        let slot = self.slot(name).ok_or_else(missing)?;
+        self.look(slot).map_err(|why| Error::Exhausted(unavailable(name, &why)))
+    }
+
+    /// Every pool that can be used now.
+    pub fn open(&self) -> Vec<Arc<Pool>> {
+        self.slots.iter().filter_map(|slot| self.look(slot).ok()).collect()
+    }
+
+    /// Every pool with why it cannot be used, if so. Touches no disk.
+    pub fn states(&self) -> Vec<(PoolName, Option<String>)> {
+        let state = |slot: &Slot| match &*slot.state() {
+            State::Open(_) => None,
+            State::Closed { why, .. } => Some(why.clone()),
+        };
+        self.slots.iter().map(|slot| (slot.settings.name.clone(), state(slot))).collect()
+    }
+
+    /// The reason in health of a pool that cannot be used: it was closed, or its disk does not answer.
+    pub(super) fn trouble(&self, name: &PoolName) -> &'static str {
+        let closed = |slot: &Slot| matches!(&*slot.state(), State::Closed { .. });
+        if self.slot(name).is_some_and(closed) { "PoolUnavailable" } else { "PoolUnreadable" }
+    }
+
+    /// Where a pool's files are, or would be if it could be used: enough to ask the kernel who uses them.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION for a pool that is not configured.
+    pub fn place(&self, name: &PoolName) -> Result<PathBuf> {
+        let missing =
+            || Error::InUse(format!("pool {name} is not configured; start with --pool {name}=PATH"));
+        Ok(match &*self.slot(name).ok_or_else(missing)?.state() {
+            State::Open(pool) => pool.path.clone(),
+            State::Closed { path, .. } => path.clone(),
+        })
+    }
+
+    /// Name and places of each pool over which nothing may be mounted: its directory, its image or device.
+    pub fn places(&self) -> Vec<(PoolName, PathBuf, Option<PathBuf>)> {
+        let places = |slot: &Slot| match &*slot.state() {
+            State::Open(pool) => (pool.path.clone(), pool.medium.clone()),
+            State::Closed { path, .. } => (path.clone(), slot.settings.kind.medium().cloned()),
+        };
+        let all = self.slots.iter().map(|slot| (slot, places(slot)));
+        all.map(|(slot, (path, medium))| (slot.settings.name.clone(), path, medium)).collect()
     }
 
     /// Where staging and target paths must lie, if the administrator says so; links resolved.
@@ -128,19 +224,170 @@ impl Pools {
         self.kubelet_dir.as_ref()
     }
 
-    /// The pool with this name, or an error that names those that exist.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT.
-    pub fn require(&self, name: &PoolName) -> Result<&Pool> {
-        self.get(name).ok_or_else(|| {
-            let names: Vec<&str> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
-            Error::Invalid(format!(
-                "pool {:?} does not exist, there are: {}",
-                name.as_str(),
-                names.join(", ")
-            ))
-        })
+    /// Every pool, the default one first.
+    pub fn names(&self) -> Vec<PoolName> {
+        self.slots.iter().map(|slot| slot.settings.name.clone()).collect()
+    }
+
+    /// Tries to open a pool that cannot be used. Whether it can be used now, and what is in it has not been recovered.
+    /// Returns at once where another thread tries. May take long: a managed pool is checked.
+    pub(super) fn reopen(&self, name: &PoolName, store: &Store) -> bool {
+        let Some(slot) = self.slot(name) else { return false };
+        let Ok(mut attempt) = slot.opening.try_lock() else { return false };
+        let usable = self.look(slot).is_ok();
+        if !usable && attempt.is_due() {
+            let started = Instant::now();
+            let opened = self.is_of_state(slot).and_then(|()| {
+                let opened = open(&self.settings, &self.os, store, &slot.settings)?;
+                alone(&self.slots, &opened).map(|()| opened)
+            });
+            *attempt = Attempt(Some((started, started.elapsed())));
+            match opened {
+                Ok(opened) => {
+                    tracing::info!(pool = %name, path = %opened.path.display(), "the pool is available again");
+                    *slot.state() = State::Open(Arc::new(opened));
+                }
+                Err(error) => slot.close(error.to_string()),
+            }
+        }
+        self.look(slot).is_ok() && slot.unrecovered.load(Ordering::Acquire)
+    }
+
+    /// What is in the pool has been recovered.
+    pub(super) fn recovered(&self, name: &PoolName) {
+        if let Some(slot) = self.slot(name) {
+            slot.unrecovered.store(false, Ordering::Release);
+        }
+    }
+
+    /// The default pool is never taken for another directory than the one whose state file is in use.
+    fn is_of_state(&self, slot: &Slot) -> Result<()> {
+        let Some(only) = slot.only else { return Ok(()) };
+        let path = path_of(&self.os, &slot.settings.path);
+        let found = self.os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?;
+        match found {
+            Some(found) if found.id == only => Ok(()),
+            _ => Err(Error::InUse(format!(
+                "{} is not the directory that the driver was started on: is its disk mounted? If it was mounted anew, \
+                 start the driver again",
+                path.display()
+            ))),
+        }
+    }
+
+    fn slot(&self, name: &PoolName) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.settings.name == *name)
+    }
+
+    /// The pool, if its directory is still the one that was opened: where its disk is unmounted, what is below must
+    /// not be taken for it.
+    fn look(&self, slot: &Slot) -> Result<Arc<Pool>, String> {
+        let pool = match &*slot.state() {
+            State::Open(pool) => Arc::clone(pool),
+            State::Closed { why, .. } => return Err(why.clone()),
+        };
+        let path = pool.path.display();
+        match self.os.disks.stat(&pool.path) {
+            Ok(Some(stat)) if stat.id == pool.id => Ok(pool),
+            Ok(_) => {
+                let why = format!("{path} is not what it was when the pool was opened: is its disk mounted?");
+                slot.close(why.clone());
+                Err(why)
+            }
+            Err(error) => Err(format!("its disk does not answer: {error}")),
+        }
+    }
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self, why: String) {
+        let mut state = self.state();
+        let path = match &*state {
+            State::Open(pool) => pool.path.clone(),
+            State::Closed { why: before, .. } if *before == why => return,
+            State::Closed { path, .. } => path.clone(),
+        };
+        self.unrecovered.store(true, Ordering::Release);
+        *state = State::closed(&self.settings.name, why, path);
+    }
+}
+
+impl State {
+    fn closed(name: &PoolName, why: String, path: PathBuf) -> State {
+        tracing::error!(
+            pool = %name, path = %path.display(),
+            "the pool is not available, nor is what is in it; the others are served, and it is tried again: {why}"
+        );
+        State::Closed { why, path }
+    }
+}
+
+/// Says that a pool cannot be used.
+fn unavailable(name: &PoolName, why: &str) -> String {
+    let why = why.strip_prefix(&format!("pool {name}: ")).unwrap_or(why);
+    format!("pool {name} is not available: {why}")
+}
+
+/// The path with links resolved, as far as it is there.
+fn path_of(os: &Os, path: &Path) -> PathBuf {
+    os.disks.canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Checks and prepares one pool.
+fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Result<Pool> {
+    let (volumes, snapshots) = (store.volumes(), store.snapshots());
+    let of_volumes = volumes.iter().any(|volume| *volume.pool() == pool.name);
+    let of_snapshots = snapshots.iter().any(|snapshot| snapshot.pool == pool.name);
+    let opened = managed_pool::open(os, settings, pool, of_volumes || of_snapshots)?;
+    let (medium, mut locks) = opened.map_or((None, Vec::new()), |opened| (Some(opened.medium), opened.locks));
+    let looking = || format!("pool {}: {}", pool.name, pool.path.display());
+    let path = match os.disks.canonicalize(&pool.path) {
+        Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => {
+            let path = pool.path.display();
+            return Err(Error::InUse(format!("{path} is not there: is its disk mounted?")));
+        }
+        path => path.doing(looking)?,
+    };
+    let found = os.disks.stat(&path).doing(looking)?;
+    let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else {
+        return Err(Error::InUse(format!("{} is no directory", path.display())));
+    };
+    let plain = pool.name != PoolName::default() && medium.is_none();
+    let marker = plain.then(|| Marker::new(os, settings, store, pool, &path));
+    if let Some(marker) = &marker {
+        marker.check()?; // before anything is written
+        locks.push(os.disks.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?);
+    }
+    make_directory(os, &path, "volumes", of_volumes, &pool.name)?;
+    make_directory(os, &path, "snapshots", of_snapshots, &pool.name)?;
+    if let Some(marker) = &marker {
+        marker.write()?;
+    }
+    let probe = Probe::begin(os, &path)?;
+    let PoolSettings { name, reserve, overcommit, .. } = pool.clone();
+    let managed = medium.is_some();
+    let (id, _locks) = (found.id, PoolLocks(Arc::new(locks)));
+    let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, _locks };
+    report(os, &prepared, pool.kind.as_str())?;
+    Ok(prepared)
+}
+
+/// No two pools are one directory.
+fn alone(slots: &[Slot], pool: &Pool) -> Result<()> {
+    let same = |slot: &&Slot| match &*slot.state() {
+        State::Open(other) => other.id == pool.id && other.name != pool.name,
+        State::Closed { .. } => false,
+    };
+    match slots.iter().find(same) {
+        Some(other) => {
+            let (path, other) = (pool.path.display(), &other.settings.name);
+            Err(Error::InUse(format!("{path} is the directory of pool {other} already")))
+        }
+        None => Ok(()),
     }
 }
 
@@ -148,9 +395,7 @@ impl Pools {
 fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
     let space = os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-    // The longest target covers the path; of several at one target the last lies on top.
-    let covering = mounts.iter().filter(|mount| pool.path.starts_with(&mount.target));
-    let mount = covering.max_by_key(|mount| mount.target.components().count());
+    let mount = holder(&mounts, &pool.path);
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
         bytes = space.total, available = space.available, reflink = pool.probe.describe_reflink(),

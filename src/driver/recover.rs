@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::Driver;
-use crate::backend::{backend_of, remove_growing};
-use crate::error::{OsContext, Result};
-use crate::model::{BackendKind, Phase, Snapshot, Volume};
+use super::lock::Mode;
+use super::{Driver, Pool};
+use crate::backend::{backend_of, expect_whole, remove_growing};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{BackendKind, GroupSnapshot, Phase, PoolName, Snapshot, Volume};
 use crate::store::Durability;
+
+/// What the log says where a thaw failed.
+const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
 
 /// What start-up found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,29 +39,112 @@ impl Driver {
         self.recover_snapshots(&mut found);
         for volume in self.store.volumes() {
             found.volumes += 1;
-            let result = match volume.phase {
-                Phase::Creating | Phase::Deleting => self.finish(&volume).map(|()| found.removed += 1),
-                Phase::Ready => self.reconcile(&volume),
-            };
-            if let Err(error) = result {
-                found.damaged += 1;
-                tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
+            if self.pools.get(volume.pool()).is_err() {
+                found.damaged += 1; // the log has its pool
+                continue;
             }
+            self.recover_volume(&volume, &mut found);
         }
-        self.report_strangers();
+        for pool in self.pools.open() {
+            self.report_strangers(&pool);
+            self.pools.recovered(&pool.name);
+        }
         // Only the first run is that of the start.
         let _ = self.recovered.set((found, started.elapsed()));
         self.ready.store(true, Ordering::Release);
         found
     }
 
+    /// Brings one volume, which nobody else works on, and its record together.
+    fn recover_volume(&self, volume: &Arc<Volume>, found: &mut Recovered) {
+        let result = match volume.phase {
+            Phase::Creating | Phase::Deleting => self.finish(volume).map(|()| found.removed += 1),
+            Phase::Ready => self.reconcile(volume),
+        };
+        if let Err(error) = result {
+            found.damaged += 1;
+            tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
+        }
+    }
+
+    /// Tries a pool again that cannot be used, and recovers what is in it where it can be used now: what waits for that
+    /// since the start, or since its disk went away. What somebody works on is left to the next time. To be called now
+    /// and then, for each pool; it may take long.
+    pub fn try_pool_again(&self, pool: &PoolName) {
+        if !self.pools.reopen(pool, &self.store) {
+            return;
+        }
+        let (mut found, mut complete) = (Recovered::default(), true);
+        for group in self.store.groups().into_iter().filter(|group| group.phase != Phase::Ready) {
+            let members = self.members_of(&group.id);
+            let keys = members.iter().map(|member| (member.id.as_str(), Mode::Exclusive));
+            let Ok(_guard) = self.lock_all(keys.chain([(group.id.as_str(), Mode::Exclusive)])) else {
+                complete = false;
+                continue;
+            };
+            if let Some(group) = self.store.group(&group.id) {
+                self.recover_group(&group, &mut found);
+            }
+        }
+        for snapshot in self.store.snapshots().into_iter().filter(|snapshot| snapshot.pool == *pool) {
+            let Ok(_guard) = self.lock_all([(snapshot.id.as_str(), Mode::Exclusive)]) else {
+                complete = false;
+                continue;
+            };
+            // A cut that another node reads may be of this process; nobody reads an older one.
+            let here =
+                self.store.snapshot(&snapshot.id).filter(|now| !now.is_ready() || now.pulled_for.is_none());
+            here.into_iter().for_each(|snapshot| self.recover_snapshot(&snapshot, &mut found));
+        }
+        for volume in self.store.volumes().into_iter().filter(|volume| volume.pool() == pool) {
+            found.volumes += 1;
+            let Ok(_guard) = self.lock(&volume.id) else {
+                complete = false;
+                continue;
+            };
+            let Some(volume) = self.store.get(&volume.id) else { continue };
+            if let Err(error) = self.thaw_if_marked(volume.id.as_str()) {
+                tracing::error!(volume.id = %volume.id, %error, "its filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
+            }
+            self.recover_volume(&volume, &mut found);
+        }
+        if complete && let Ok(open) = self.pools.get(pool) {
+            self.pools.recovered(pool);
+            let Recovered { volumes, snapshots, removed, damaged } = found;
+            tracing::info!(%pool, volumes, snapshots, removed, damaged, "recovered what is in the pool");
+            self.report_strangers(&open);
+        }
+    }
+
+    /// The names of all pools, the default one first.
+    pub fn pool_names(&self) -> Vec<PoolName> {
+        self.pools.names()
+    }
+
+    /// Every pool with why it cannot be used, if so. Touches no disk.
+    pub fn pool_states(&self) -> Vec<(PoolName, Option<String>)> {
+        self.pools.states()
+    }
+
     /// Thaws the filesystems that an earlier process froze and could not thaw, since its helper ended with it.
     fn thaw_what_was_left(&self) {
         let directory = self.frozen_marker("");
-        let thawed = self.os.disks.list(&directory).doing(|| format!("list {}", directory.display()));
-        let thawed = thawed.and_then(|names| names.iter().try_for_each(|name| self.thaw(name)));
-        if let Err(error) = thawed {
-            tracing::error!(%error, "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
+        let names = match self.os.disks.list(&directory).doing(|| format!("list {}", directory.display())) {
+            Ok(names) => names,
+            Err(error) => return tracing::error!(%error, "{FROZEN}"),
+        };
+        for name in names {
+            if let Err(error) = self.thaw(&name) {
+                tracing::error!(volume.id = name, %error, "{FROZEN}");
+            }
+        }
+    }
+
+    fn thaw_if_marked(&self, name: &str) -> Result<()> {
+        let marker = self.frozen_marker(name);
+        match self.os.disks.stat(&marker).doing(|| format!("look at {}", marker.display()))? {
+            Some(_) => self.thaw(name),
+            None => Ok(()),
         }
     }
 
@@ -91,33 +178,44 @@ impl Driver {
     /// files are whole goes with a group that is not.
     fn recover_snapshots(&self, found: &mut Recovered) {
         for group in self.store.groups() {
-            if group.phase == Phase::Ready {
-                continue;
-            }
-            match self.remove_group(&group) {
-                Ok(()) => found.removed += 1,
-                Err(error) => {
-                    found.damaged += 1;
-                    tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
-                }
-            }
+            self.recover_group(&group, found);
         }
         for snapshot in self.store.snapshots() {
-            found.snapshots += 1;
-            let result = match snapshot.phase {
-                Phase::Creating | Phase::Deleting => {
-                    self.remove_snapshot(&snapshot).map(|()| found.removed += 1)
-                }
-                // Whoever pulled from it begins anew.
-                Phase::Ready if snapshot.pulled_for.is_some() => {
-                    self.remove_snapshot(&snapshot).map(|()| found.removed += 1)
-                }
-                Phase::Ready => self.look_at_snapshot(&snapshot),
-            };
-            if let Err(error) = result {
+            self.recover_snapshot(&snapshot, found);
+        }
+    }
+
+    fn recover_group(&self, group: &GroupSnapshot, found: &mut Recovered) {
+        if group.phase == Phase::Ready {
+            return;
+        }
+        match self.remove_group(group) {
+            Ok(()) => found.removed += 1,
+            Err(error) => {
                 found.damaged += 1;
-                tracing::error!(snapshot.id = %snapshot.id, phase = ?snapshot.phase, %error, "snapshot needs attention");
+                tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
             }
+        }
+    }
+
+    /// Brings one snapshot, which nobody else works on, and its record together.
+    fn recover_snapshot(&self, snapshot: &Snapshot, found: &mut Recovered) {
+        found.snapshots += 1;
+        if self.pools.get(&snapshot.pool).is_err() {
+            found.damaged += 1; // the log has its pool
+            return;
+        }
+        let result = match snapshot.phase {
+            Phase::Creating | Phase::Deleting => self.remove_snapshot(snapshot).map(|()| found.removed += 1),
+            // Whoever pulled from it begins anew.
+            Phase::Ready if snapshot.pulled_for.is_some() => {
+                self.remove_snapshot(snapshot).map(|()| found.removed += 1)
+            }
+            Phase::Ready => self.look_at_snapshot(snapshot),
+        };
+        if let Err(error) = result {
+            found.damaged += 1;
+            tracing::error!(snapshot.id = %snapshot.id, phase = ?snapshot.phase, %error, "snapshot needs attention");
         }
     }
 
@@ -127,24 +225,19 @@ impl Driver {
             BackendKind::Loop => paths.image(),
             BackendKind::Directory => paths.data(),
         };
-        let gone = || {
-            crate::error::Error::InUse(format!(
-                "its {} is gone; restore it or delete the snapshot",
-                file.display()
-            ))
-        };
-        self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?.map(drop).ok_or_else(gone)
+        let found = self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?;
+        found.map(drop).ok_or_else(|| gone(&file, "snapshot"))?;
+        let kind = snapshot.content.backend();
+        expect_whole(&self.os, &paths, kind, snapshot.size_bytes, format_args!("snapshot {}", snapshot.id))
     }
 
     /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
     /// restored that is older than it.
-    fn report_strangers(&self) {
+    fn report_strangers(&self, pool: &Pool) {
         let volume = |name: &str| name.parse().is_ok_and(|id| self.store.get(&id).is_some());
         let snapshot = |name: &str| name.parse().is_ok_and(|id| self.store.snapshot(&id).is_some());
-        for pool in self.pools.iter() {
-            self.report_strangers_in(&pool.path.join("volumes"), volume);
-            self.report_strangers_in(&pool.path.join("snapshots"), snapshot);
-        }
+        self.report_strangers_in(&pool.path.join("volumes"), volume);
+        self.report_strangers_in(&pool.path.join("snapshots"), snapshot);
     }
 
     fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
@@ -163,10 +256,7 @@ impl Driver {
         let uses = backend.uses(place)?;
         if uses.any() {
             // Cannot be by our own doing: staging needs `ready`, and deleting an unused volume.
-            return Err(crate::error::Error::InUse(format!(
-                "it is half made or deleted, and in use: {}",
-                uses.describe()
-            )));
+            return Err(Error::InUse(format!("it is half made or deleted, and in use: {}", uses.describe())));
         }
         backend.remove(place)?;
         tracing::info!(volume.id = %volume.id, phase = ?volume.phase, "removed what an interrupted call left");
@@ -175,10 +265,12 @@ impl Driver {
 
     /// An expansion that a crash cut off left an image and a record of different sizes.
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
-        if volume.parameters.backend != BackendKind::Loop {
-            return Ok(());
-        }
         let paths = self.paths(volume)?;
+        if volume.parameters.backend != BackendKind::Loop {
+            let data = paths.data();
+            let found = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?;
+            return found.map(drop).ok_or_else(|| gone(&data, "volume"));
+        }
         if let Err(error) = remove_growing(self.place(volume, &paths)) {
             // The next NodeStageVolume or DeleteVolume does it.
             tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
@@ -186,20 +278,21 @@ impl Driver {
         let image = paths.image();
         let stat = self.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
         match stat {
-            None => Err(crate::error::Error::InUse(format!(
-                "its image {} is gone; restore it or delete the volume",
-                image.display()
-            ))),
+            None => Err(gone(&image, "volume")),
             Some(stat) if stat.size > volume.capacity_bytes => {
                 tracing::info!(volume.id = %volume.id, bytes = stat.size, "taking over the size of an interrupted expansion");
                 self.store.put(Volume { capacity_bytes: stat.size, ..(**volume).clone() })?;
                 Ok(())
             }
-            Some(stat) if stat.size < volume.capacity_bytes => {
-                tracing::warn!(volume.id = %volume.id, bytes = stat.size, "the image is shorter than its volume, growing it");
-                backend_of(&volume.content).grow(self.place(volume, &paths), volume.capacity_bytes).map(drop)
+            // Growing it would hide what is lost.
+            Some(_) => {
+                let what = format_args!("volume {}", volume.id);
+                expect_whole(&self.os, &paths, BackendKind::Loop, volume.capacity_bytes, what)
             }
-            Some(_) => Ok(()),
         }
     }
+}
+
+fn gone(file: &Path, what: &str) -> Error {
+    Error::InUse(format!("its {} is gone; restore it or delete the {what}", file.display()))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Driver;
 use super::capacity::{Reservation, Want};
 use super::cut::Member;
-use crate::backend::remove_files;
+use crate::backend::{expect_whole, remove_files};
 use crate::error::{Error, Result};
 use crate::model::{
     BackendKind, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
@@ -52,8 +52,9 @@ impl Driver {
         };
         let pool = self.pool_of(&volume)?;
         let kind = volume.content.backend();
-        let share = self.may_share(pool, pool, volume.parameters.provisioning == Provisioning::Thick)?;
+        let share = self.may_share(&pool, &pool, volume.parameters.provisioning == Provisioning::Thick)?;
         let paths = self.paths(&volume)?;
+        expect_whole(&self.os, &paths, kind, volume.capacity_bytes, format_args!("volume {}", volume.id))?;
         let bytes = match share {
             true => self.allocated_bytes(&paths, kind)?,
             false => self.bytes_to_copy(&paths, kind)?,
@@ -74,11 +75,11 @@ impl Driver {
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let copied = if share && kind == BackendKind::Loop { 0 } else { bytes };
-        let mut reservation = match self.reserve(pool, Want::Snapshot(kind, bytes), copied) {
+        let mut reservation = match self.reserve(&pool, Want::Snapshot(kind, bytes), copied) {
             // Looking at every extent is worth its time only where it decides.
             Err(Error::Exhausted(_)) if share && kind == BackendKind::Loop => {
-                let fresh = self.not_kept_yet(pool, &paths.image())?;
-                self.reserve(pool, Want::Snapshot(kind, fresh), copied)?
+                let fresh = self.not_kept_yet(&pool, &paths.image())?;
+                self.reserve(&pool, Want::Snapshot(kind, fresh), copied)?
             }
             reserved => reserved?,
         };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::lock::{Guard, Mode};
+use crate::backend::expect_whole;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
 use crate::model::{Snapshot, SnapshotId};
@@ -52,6 +53,8 @@ impl Driver {
     /// What a node that opens it is told.
     pub(super) fn describe_source(&self, snapshot: &Snapshot) -> Result<SourceDescription> {
         let paths = self.snapshot_paths(snapshot)?;
+        let (kind, what) = (snapshot.content.backend(), format_args!("snapshot {}", snapshot.id));
+        expect_whole(&self.os, &paths, kind, snapshot.size_bytes, what)?;
         Ok(SourceDescription {
             handle: SourceHandle { id: snapshot.id.clone(), created: snapshot.created },
             content: snapshot.content.clone(),

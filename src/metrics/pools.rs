@@ -85,9 +85,15 @@ impl fmt::Debug for PoolCollector {
 
 impl Collector for PoolCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        let states = self.0.driver.pool_states();
+        page.gauges(
+            "hostloop_pool_available",
+            "1 where the pool can be used, 0 where its disk is missing or broken: then its volumes are inaccessible.",
+            states.iter().map(|(name, why)| ([("pool", name.as_str())], if why.is_none() { 1.0 } else { 0.0 })),
+        )?;
         let latest = self.0.latest.borrow();
         let Some(Measurement { time, pools, .. }) = &*latest else { return Ok(()) };
-        let mut page = Page(encoder);
         page.gauge(
             "hostloop_pools_measured_timestamp_seconds",
             "When the pools were measured, in seconds since the epoch; an old time means that a disk does not answer.",

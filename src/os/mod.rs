@@ -523,12 +523,6 @@ pub fn write_whole(disks: &dyn Disks, file: &Path, bytes: &[u8]) -> io::Result<(
     disks.sync_directory(parent)
 }
 
-/// Whether the error says that a disk, or a quota, is full.
-pub fn is_no_room(error: &io::Error) -> bool {
-    use nix::errno::Errno;
-    matches!(errno_of(error), Some(Errno::ENOSPC | Errno::EDQUOT))
-}
-
 /// The mount that holds a path, links resolved.
 pub fn holder<'a>(mounts: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
     // The longest target covers the path; of several at one target the last lies on top.

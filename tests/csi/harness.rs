@@ -298,6 +298,7 @@ calls! {
         node_expand_volume: NodeExpandVolumeRequest => NodeExpandVolumeResponse,
         node_get_volume_stats: NodeGetVolumeStatsRequest => NodeGetVolumeStatsResponse,
         node_get_info: NodeGetInfoRequest => NodeGetInfoResponse,
+        node_get_storage_health: NodeGetStorageHealthRequest => NodeGetStorageHealthResponse,
         node_get_capabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse,
     }
     identity {

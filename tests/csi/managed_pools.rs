@@ -27,17 +27,19 @@ fn rig() -> Rig {
     Rig::on(machine(), &["--pool", POOL])
 }
 
-/// Why a new process does not start on this machine.
+/// Why a new process on this machine has no pool; the other one it has.
 #[track_caller]
 fn refused(kernel: &FakeKernel, pool: &str) -> String {
     kernel.restart();
-    match Rig::try_on(kernel.clone(), &["--pool", pool]) {
-        Ok(_) => panic!("it starts"),
-        Err(error) => {
-            assert!(error.contains("pool copies") && !error.contains('\n'), "{error}");
-            error
-        }
-    }
+    let rig = Rig::try_on(kernel.clone(), &["--pool", pool]).expect("it starts");
+    let name = pool.split('=').next().expect("a name");
+    assert_eq!(rig.ok(capacity(&[("pool", name)])).available_capacity, 0);
+    rig.fails(tonic::Code::ResourceExhausted, create_with("refused", &[("pool", name)]));
+    let found = rig.ok(hostloop::wire::csi::NodeGetStorageHealthRequest::default()).backend_health;
+    let error =
+        found.iter().find(|entry| entry.reason == "PoolUnavailable").expect("a trouble").message.clone();
+    assert!(error.contains(&format!("pool {name}")) && !error.contains('\n'), "{error}");
+    error
 }
 
 fn id(kernel: &FakeKernel, file: &str) -> FileId {

@@ -236,7 +236,7 @@ fn a_pool_in_trouble_is_told_of_itself_and_of_its_volumes() {
 
     // Another disk is mounted over it under the driver.
     kernel.add_disk(FAST, FsType::Xfs, 1 << 30);
-    rig.assert_health(&vol, &wrong(Inaccessible, "PoolMissing"), None);
+    rig.assert_health(&vol, &wrong(Inaccessible, "PoolUnavailable"), None);
     rig.assert_health(&other, &[], None);
 }
 

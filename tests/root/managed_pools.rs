@@ -6,12 +6,12 @@ mod refusals;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::kernel::{self, digest, pattern, read_at, write_at};
 use crate::harness::process::{BINARY, command, serve_flags};
-use crate::harness::{Driver, Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, output, run, text};
 
 const SIZE: u64 = 1024 * MIB;
 
@@ -58,14 +58,10 @@ impl Managed {
         vol
     }
 
-    /// Starts a process that has to refuse, and gives what it says.
+    /// Starts a process that has to refuse the pool, gives what it says of it, and ends the process.
     #[track_caller]
-    fn refused(&self) -> String {
-        let (code, log) = ends(command(BINARY).args(self.world.arguments()));
-        assert_eq!(code, Some(1), "{log}");
-        let line = log.lines().last().unwrap_or_default().to_owned();
-        assert!(line.contains("pool copies"), "{log}");
-        line
+    fn refused(&mut self) -> String {
+        refused(&mut self.world)
     }
 
     /// Unmounts the pool, as an administrator does.
@@ -83,9 +79,17 @@ impl Managed {
     }
 }
 
-fn ends(command: &mut Command) -> (Option<i32>, String) {
-    let Output { status, stderr, .. } = command.output().expect("it starts");
-    (status.code(), String::from_utf8(stderr).expect("text"))
+/// Starts the driver, which has to refuse the pool `copies`, gives what it says of it, and ends the driver.
+#[track_caller]
+fn refused(world: &mut World) -> String {
+    world.start();
+    assert_eq!(world.csi.capacity(&[("pool", "copies")]).expect("GetCapacity"), 0);
+    assert!(world.csi.capacity(&[]).expect("GetCapacity") > 0);
+    let found = world.csi.storage_troubles().expect("NodeGetStorageHealth");
+    world.take_driver().stop();
+    let [(reason, line)] = &found[..] else { panic!("{found:?}") };
+    assert!(reason == "PoolUnavailable" && line.contains("pool copies"), "{found:?}");
+    line.clone()
 }
 
 /// The loop devices whose backing file this is, by the kernel's (device, inode) of it: a mount namespace that is gone
@@ -184,35 +188,27 @@ fn a_whole_life_in_a_managed_pool() {
 fn of_two_drivers_at_once_one_wins() {
     let managed = Managed::new("xfs");
     let datas = [managed.world.data.clone(), managed.world.dir.join("data2")];
+    let anchors = [managed.world.directory("anchor"), managed.world.directory("anchor2")];
     for round in 0..6 {
         let start = |n: usize| {
             let socket = managed.world.dir.join(format!("{n}.sock"));
             let flags = serve_flags(&socket, &datas[n]);
             let log = managed.world.dir.join(format!("log-{round}-{n}"));
             let mut start = command(BINARY);
-            start.args(flags).args(["--pool", &managed.flag(SIZE)]);
+            start.args(flags).args(["--pool", &managed.flag(SIZE), "--anchor-dir", text(&anchors[n])]);
             (Driver::spawn(&mut start, &log), socket, log)
         };
-        let mut drivers = [start(round % 2), start(1 - round % 2)];
+        let drivers = [start(round % 2), start(1 - round % 2)];
         let lost =
             |log: &Path| std::fs::read_to_string(log).expect("log").contains("in use by another driver");
-        let is_up = |(_, socket, _): &(Driver, PathBuf, PathBuf)| socket.exists();
-        eventually("one serves and one has given up", || {
-            drivers.iter().filter(|driver| is_up(driver)).count() == 1
+        eventually("both serve, and one has the pool", || {
+            drivers.iter().all(|(_, socket, _)| socket.exists())
                 && drivers.iter().filter(|(_, _, log)| lost(log)).count() == 1
         });
-        for (driver, _, log) in &mut drivers {
-            if lost(log) {
-                assert_eq!(driver.wait().code(), Some(1), "{}", driver.log_text());
-            }
-        }
         managed.device();
-        for (driver, _, log) in drivers {
-            match lost(&log) {
-                true => drop(driver),
-                false => driver.stop(),
-            }
-        }
+        // The one without it first: it would take it as soon as it is free.
+        let (without, with): (Vec<_>, Vec<_>) = drivers.into_iter().partition(|(_, _, log)| lost(log));
+        without.into_iter().chain(with).for_each(|(driver, _, _)| driver.stop());
         for data in &datas {
             let target = data.join("pools/copies");
             if !kernel::mounts(&target).is_empty() {

@@ -157,7 +157,6 @@ fn a_missing_directory_stops_the_start_and_names_its_flag() {
     };
     let missing_text = missing.to_str().expect("text");
     assert!(start(["--reserve", "0"], &missing).contains("--data-dir"));
-    assert!(start(["--pool", &format!("fast={missing_text}")], &world.data).contains("--pool fast"));
     assert!(start(["--kubelet-dir", missing_text], &world.data).contains("--kubelet-dir"));
     let link = world.dir.join("link");
     std::os::unix::fs::symlink(&world.data, &link).expect("symlink");

@@ -43,7 +43,8 @@ impl Driver {
     /// Measures every pool, in the order of the configuration. It looks at the disks, and where they do not answer it
     /// does not come back; what is dear of it is kept as it is for GetCapacity.
     pub fn measure_pools(&self) -> Vec<(PoolName, Result<PoolFigures>)> {
-        self.pools.iter().map(|pool| (pool.name.clone(), self.measure_pool(pool))).collect()
+        let measure = |name: &PoolName| self.measure_pool(&*self.pools.get(name)?);
+        self.pools.names().into_iter().map(|name| (name.clone(), measure(&name))).collect()
     }
 
     fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {

@@ -114,6 +114,13 @@ impl Csi {
         self.call(async |c| ControllerClient::new(c).delete_volume(request).await).map(drop)
     }
 
+    /// The available capacity of GetCapacity.
+    pub fn capacity(&self, parameters: &[(&str, &str)]) -> Answer<i64> {
+        let request = csi::GetCapacityRequest { parameters: map(parameters), ..Default::default() };
+        let answer = self.call(async |c| ControllerClient::new(c).get_capacity(request).await)?;
+        Ok(answer.available_capacity)
+    }
+
     pub fn list(&self, max_entries: i32, token: &str) -> Answer<csi::ListVolumesResponse> {
         let request = csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() };
         // More than tonic's 4 MiB, as every sidecar allows it.
@@ -150,9 +157,14 @@ impl Csi {
 
     /// The reasons of NodeGetStorageHealth.
     pub fn storage_health(&self) -> Answer<Vec<String>> {
+        Ok(self.storage_troubles()?.into_iter().map(|(reason, _)| reason).collect())
+    }
+
+    /// The reasons and messages of NodeGetStorageHealth.
+    pub fn storage_troubles(&self) -> Answer<Vec<(String, String)>> {
         let request = csi::NodeGetStorageHealthRequest::default();
         let answer = self.call(async |c| NodeClient::new(c).node_get_storage_health(request).await)?;
-        Ok(answer.backend_health.into_iter().map(|entry| entry.reason).collect())
+        Ok(answer.backend_health.into_iter().map(|entry| (entry.reason, entry.message)).collect())
     }
 
     pub fn expand(

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn foreign_content_is_not_touched() {
-    let managed = Managed::new("xfs");
+    let mut managed = Managed::new("xfs");
     type Fill = fn(&Path);
     let fill: [(&str, Fill); 4] = [
         ("holds nothing", |_| {}),

@@ -1,0 +1,325 @@
+//! Pools that are missing or broken at a start cost their own volumes only, and are taken back when they are there.
+
+use std::path::{Path, PathBuf};
+
+use tonic::Code;
+
+use crate::harness::kernel::{self, pattern, read_at, write_at};
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
+
+/// A disk for a pool.
+struct Disk {
+    image: PathBuf,
+    place: PathBuf,
+}
+
+impl Disk {
+    fn new(world: &World, name: &str) -> Disk {
+        let (image, place) = (world.dir.join(format!("{name}.disk")), world.dir.join(name));
+        std::fs::create_dir(&place).expect("mkdir");
+        std::fs::File::create(&image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
+        run("mkfs.ext4", &["-q", text(&image)]);
+        let disk = Disk { image, place };
+        disk.mount();
+        disk
+    }
+
+    fn mount(&self) {
+        run("mount", &["-o", "loop", text(&self.image), text(&self.place)]);
+    }
+
+    fn unmount(&self) {
+        run("umount", &[text(&self.place)]);
+    }
+
+    fn flag(&self, name: &str) -> String {
+        format!("{name}={}", text(&self.place))
+    }
+}
+
+fn in_pool(pool: &str) -> [(&str, &str); 1] {
+    [("pool", pool)]
+}
+
+/// What must hold while the pool `fast`, with this volume, is not there, and the pool `default` is.
+#[track_caller]
+fn costs_its_own_volumes_only(world: &mut World, id: &str, hint: &str) {
+    assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
+    assert!(world.csi.capacity(&[]).expect("GetCapacity") > 0);
+    let made = world.csi.create(create_request(Kind::Ext4, "w", 16 * MIB, &in_pool("fast")));
+    assert_eq!(made.expect_err("no room").code(), Code::ResourceExhausted);
+    let health = world.csi.health(id).expect("ControllerGetVolumeHealth");
+    assert!(health.health_statuses.iter().any(|entry| entry.reason == "PoolUnavailable"), "{health:?}");
+    let error = world.csi.delete(id).expect_err("it is not there to be deleted");
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    assert!(error.message().contains("pool fast"), "{error:?}");
+    assert_eq!(world.csi.storage_health().expect("NodeGetStorageHealth"), ["PoolUnavailable"]);
+    let log = world.driver().log_text();
+    assert!(log.contains("the pool is not available") && log.contains(hint), "{hint}: {log}");
+
+    let other = Vol::create(world, Kind::Ext4, "other", 16 * MIB, &[]);
+    other.up();
+    other.remove();
+}
+
+/// Waits until the pool `fast` is there.
+#[track_caller]
+fn taken_back(world: &World) {
+    eventually("the pool is taken back", || world.csi.capacity(&in_pool("fast")).is_ok_and(|room| room > 0));
+    eventually("it is healthy", || world.csi.storage_health().expect("NodeGetStorageHealth").is_empty());
+}
+
+/// A volume of the pool `fast` with data, not in use.
+fn with_data(world: &World) -> String {
+    let vol = Vol::create(world, Kind::Block, "v", 16 * MIB, &in_pool("fast"));
+    vol.up();
+    write_at(&vol.file("a"), 0, &pattern(1, 4096)).expect("write");
+    vol.down();
+    vol.id().to_owned()
+}
+
+/// Its data are there, and it goes.
+#[track_caller]
+fn ends_well(world: &World, id: &str, image: &Path) {
+    assert_eq!(read_at(image, 0, 4096), pattern(1, 4096));
+    world.csi.delete(id).expect("DeleteVolume");
+    assert!(!image.exists());
+}
+
+fn names(directory: &Path) -> usize {
+    std::fs::read_dir(directory).expect("list").count()
+}
+
+fn image_of(place: &Path, id: &str) -> PathBuf {
+    place.join("volumes").join(id).join("disk.img")
+}
+
+#[test]
+fn a_pool_whose_disk_is_not_mounted() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    world.take_driver().stop();
+    disk.unmount();
+    world.start();
+    costs_its_own_volumes_only(&mut world, &id, "is its disk mounted");
+    assert_eq!(names(&disk.place), 0, "nothing was written below");
+    disk.mount();
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&disk.place, &id));
+
+    // Nothing of it is in the state file any more: it is remembered all the same.
+    world.take_driver().stop();
+    disk.unmount();
+    world.start();
+    assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
+    assert_eq!(names(&disk.place), 0, "nothing was written below");
+    // The directory is gone as well.
+    std::fs::remove_dir(&disk.place).expect("rmdir");
+    world.restart_after_kill();
+    assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
+    std::fs::create_dir(&disk.place).expect("mkdir");
+    disk.mount();
+    taken_back(&world);
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_pool_whose_disk_is_read_only() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    world.take_driver().stop();
+    run("mount", &["-o", "remount,ro", text(&disk.place)]);
+    world.start();
+    costs_its_own_volumes_only(&mut world, &id, "Read-only file system");
+    run("mount", &["-o", "remount,rw", text(&disk.place)]);
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&disk.place, &id));
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
+/// Its disk is shut down by an error: EIO for everything, until it is mounted anew.
+#[test]
+fn a_pool_whose_disk_fails() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    world.take_driver().stop();
+    let done = output("xfs_io", &["-x", "-c", "shutdown", text(&disk.place)]);
+    assert!(done.status.success(), "{done:?}");
+    world.start();
+    costs_its_own_volumes_only(&mut world, &id, "pool fast");
+    disk.unmount();
+    disk.mount();
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&disk.place, &id));
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
+#[test]
+fn exchanged_disks_of_two_pools() {
+    let mut world = World::empty(&[]);
+    let (fast, slow) = (Disk::new(&world, "fast"), Disk::new(&world, "slow"));
+    world.set_flags(&["--pool", &fast.flag("fast"), "--pool", &slow.flag("slow")]);
+    world.start();
+    let id = with_data(&world);
+    world.take_driver().stop();
+    for disk in [&fast, &slow] {
+        disk.unmount();
+    }
+    run("mount", &["-o", "loop", text(&fast.image), text(&slow.place)]);
+    run("mount", &["-o", "loop", text(&slow.image), text(&fast.place)]);
+    world.start();
+    assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
+    assert_eq!(world.csi.capacity(&in_pool("slow")).expect("GetCapacity"), 0);
+    assert_eq!(world.csi.delete(&id).expect_err("not its disk").code(), Code::Unavailable);
+    assert!(world.driver().log_text().contains("exchanged"), "{}", world.driver().log_text());
+    for disk in [&fast, &slow] {
+        disk.unmount();
+    }
+    fast.mount();
+    slow.mount();
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&fast.place, &id));
+    world.take_driver().stop();
+    fast.unmount();
+    slow.unmount();
+    world.assert_nothing_left();
+}
+
+/// As 0.1.0 leaves it: volumes, and no file that says whose the directory is.
+#[test]
+fn a_pool_without_a_marker_gets_one_where_it_holds_what_the_state_says() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    let forget = |world: &mut World| {
+        world.take_driver().stop();
+        for file in [disk.place.join("hostloop-pool"), world.data.join("known-pools/fast")] {
+            std::fs::remove_file(file).expect("remove");
+        }
+    };
+    forget(&mut world);
+    world.start();
+    assert!(disk.place.join("hostloop-pool").exists() && world.data.join("known-pools/fast").exists());
+    forget(&mut world);
+    let (volumes, away) = (disk.place.join("volumes"), disk.place.join("away"));
+    std::fs::rename(&volumes, &away).expect("rename");
+    std::fs::create_dir(&volumes).expect("mkdir");
+    world.start();
+    costs_its_own_volumes_only(&mut world, &id, "none of");
+    std::fs::remove_dir(&volumes).expect("rmdir");
+    std::fs::rename(&away, &volumes).expect("rename");
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&disk.place, &id));
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_managed_pool_whose_image_was_moved_away() {
+    let mut world = World::empty(&[]);
+    let image = world.dir.join("fast.img");
+    let flag = format!("fast={},kind=image,size={}", text(&image), 512 * MIB);
+    world.set_flags(&["--pool", &flag]);
+    world.start();
+    let place = world.data.join("pools/fast");
+    let id = with_data(&world);
+    world.take_driver().stop();
+    run("umount", &[text(&place)]);
+    eventually("the pool's device goes", || kernel::loops(&image).is_empty());
+    let away = world.dir.join("away.img");
+    std::fs::rename(&image, &away).expect("rename");
+    world.start();
+    costs_its_own_volumes_only(&mut world, &id, "is missing");
+    assert!(!image.exists());
+    std::fs::rename(&away, &image).expect("rename");
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&place, &id));
+    world.take_driver().stop();
+    run("umount", &[text(&place)]);
+    world.assert_nothing_left();
+}
+
+/// Nodes differ: a flag for a disk that this one never had.
+#[test]
+fn pools_that_this_node_never_had() {
+    let mut world = World::empty(&[]);
+    let none = format!("none={}", text(&world.dir.join("none")));
+    let device = "device=/dev/disk/by-id/hostloop-none,kind=device";
+    let image = format!("image={},kind=image,size=512Mi", text(&world.dir.join("no/where.img")));
+    world.set_flags(&["--pool", &none, "--pool", device, "--pool", &image]);
+    world.start();
+    for pool in ["none", "device", "image"] {
+        assert_eq!(world.csi.capacity(&in_pool(pool)).expect("GetCapacity"), 0, "{pool}");
+        let made = world.csi.create(create_request(Kind::Ext4, pool, 16 * MIB, &in_pool(pool)));
+        assert_eq!(made.expect_err("no room").code(), Code::ResourceExhausted, "{pool}");
+    }
+    let vol = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]);
+    vol.up();
+    vol.remove();
+    world.finish();
+}
+
+/// A running driver notices too, and DeleteVolume does not take what it does not see for deleted.
+#[test]
+fn a_disk_that_goes_while_the_driver_runs() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    run("umount", &["--lazy", text(&disk.place)]);
+    assert_eq!(world.csi.delete(&id).expect_err("it is not there").code(), Code::Unavailable);
+    costs_its_own_volumes_only(&mut world, &id, "pool fast");
+    disk.mount();
+    taken_back(&world);
+    ends_well(&world, &id, &image_of(&disk.place, &id));
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
+/// What a kill left half made or half deleted in a pool that is away is finished when it is back.
+#[test]
+fn what_was_left_is_finished_when_the_pool_is_back() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    let volume = disk.place.join("volumes").join(&id);
+    // DeleteVolume ends in the middle: it removes nothing that is not its own.
+    let stray = volume.join("stray");
+    std::fs::write(&stray, "stray").expect("write");
+    world.csi.delete(&id).expect_err("the directory is not empty");
+    assert!(!image_of(&disk.place, &id).exists());
+    std::fs::remove_file(&stray).expect("remove");
+    world.take_driver().stop();
+    disk.unmount();
+    world.start();
+    assert_eq!(world.csi.delete(&id).expect_err("it is not there").code(), Code::Unavailable);
+    disk.mount();
+    taken_back(&world);
+    eventually("the volume is gone", || !volume.exists());
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
