@@ -43,7 +43,7 @@ impl Backend for Block {
         image::attach(place, uses, stage.read_only, false).map(drop)
     }
 
-    fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+    fn finish_stage(&self, place: Place<'_>, _stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         uses.live_loops().try_for_each(|device| image::conform(place, device, uses))
     }
 

@@ -63,7 +63,7 @@ impl Backend for Directory {
         filesystem::bind(place, &source, &publish)
     }
 
-    fn finish_stage(&self, _place: Place<'_>, _uses: &Uses) -> Result<()> {
+    fn finish_stage(&self, _place: Place<'_>, _stage: &Stage<'_>, _uses: &Uses) -> Result<()> {
         Ok(()) // the bind is all
     }
 

@@ -50,16 +50,25 @@ impl Backend for Filesystem {
         })
     }
 
-    fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
+    fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         let (fs_type, _) = filesystem_of(place)?;
-        uses.loops.iter().try_for_each(|device| {
+        for device in &uses.loops {
             image::conform(place, device, uses)?;
             go_with_mounts(place, device)?;
-            match writable(uses) {
-                Some(mount) => growth::finish(place, device, fs_type, &mount.target),
-                None => Ok(()),
+        }
+        let Some((device, there)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
+        match growth::finish(place, device, fs_type, &there.target) {
+            Err(refused) if refused.errno() == Some(Errno::EPERM) => {
+                let in_use = uses.elsewhere(&[stage.target.path()]).is_some() || !uses.partial.is_empty();
+                if in_use {
+                    tracing::warn!(volume.id = %place.volume.id, error = %refused, "the filesystem stays smaller than its volume until it is staged again");
+                    return Ok(());
+                }
+                unmount(place, stage.target, uses)?;
+                stage_grown(place, stage, fs_type, &refused)
             }
-        })
+            grown => grown,
+        }
     }
 
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
@@ -152,7 +161,12 @@ fn stage_made(
         return Err(refused);
     }
     drop(open);
-    growth::grow_unmounted(place, stage, fs_type, &refused)?;
+    stage_grown(place, stage, fs_type, &refused)
+}
+
+/// Lets a filesystem grow that was just unmounted, since it may not while it is mounted, and mounts it again.
+fn stage_grown(place: Place<'_>, stage: &Stage<'_>, fs_type: FsType, refused: &Error) -> Result<()> {
+    growth::grow_unmounted(place, stage, fs_type, refused)?;
     mount_made(place, stage, &Uses::default(), fs_type, Format::Formatted).map(drop)
 }
 

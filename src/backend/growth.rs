@@ -40,8 +40,10 @@ pub(super) fn grow_if_smaller(
     place.os.filesystems.grow(fs_type, &device.path(), mount_point).doing(growing)
 }
 
-/// Grows the mounted filesystem of a volume that is staged, where its growth was cut off. What the kernel does not
-/// allow waits for the next staging.
+/// Grows the mounted filesystem of a volume that is staged, where its growth was cut off.
+///
+/// # Errors
+/// Those of [`grow_if_smaller`].
 pub(super) fn finish(
     place: Place<'_>,
     device: &LoopDevice,
@@ -52,13 +54,7 @@ pub(super) fn finish(
     let Found::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.image())? else {
         return Ok(());
     };
-    match grow_if_smaller(place, device, fs_type, mount_point, bytes) {
-        Err(cause) if cause.errno() == Some(Errno::EPERM) => {
-            tracing::warn!(volume.id = %place.volume.id, error = %cause, "the filesystem stays smaller than its volume until it is staged again");
-            Ok(())
-        }
-        grown => grown,
-    }
+    grow_if_smaller(place, device, fs_type, mount_point, bytes)
 }
 
 /// Grows a filesystem that is not mounted, in a copy of its image that takes its place. `refused` is why it could not

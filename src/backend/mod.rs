@@ -205,7 +205,7 @@ pub trait Backend: Send + Sync {
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()>;
 
     /// Finishes what a staging that was cut off after its last mount has left undone.
-    fn finish_stage(&self, place: Place<'_>, uses: &Uses) -> Result<()>;
+    fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()>;
 
     /// Takes the volume away from its staging path; nothing else uses it.
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()>;

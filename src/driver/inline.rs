@@ -97,10 +97,13 @@ impl Driver {
         let paths = self.paths(volume)?;
         let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
+        let record = |format| self.record_format(volume, format);
+        let room = |bytes| self.room_for_copy(volume, bytes);
+        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         if let Some(there) = uses.at(target.path()).next_back() {
             let same = backend.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
-            return backend.finish_stage(place, &uses);
+            return backend.finish_stage(place, &stage, &uses);
         }
         if let Some(other) = uses.elsewhere(&[target.path()]) {
             let other = other.display();
@@ -110,9 +113,6 @@ impl Driver {
             )));
         }
         self.nothing_else_at(&target)?;
-        let record = |format| self.record_format(volume, format);
-        let room = |bytes| self.room_for_copy(volume, bytes);
-        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         backend.stage(place, &stage, &uses)
     }
 }

@@ -29,24 +29,24 @@ impl Driver {
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = settled(|| backend.uses(place))?;
+        let record = |format| self.record_format(&volume, format);
+        let room = |bytes| self.room_for_copy(&volume, bytes);
+        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         if volume.is_block() {
             if let Some(device) = uses.live_loops().next() {
                 let writable = uses.live_loops().any(|device| !device.read_only);
                 same_or_exists(read_only != writable, || {
                     format!("{} is attached as {}", volume.id, device.path().display())
                 })?;
-                return backend.finish_stage(place, &uses);
+                return backend.finish_stage(place, &stage, &uses);
             }
         } else if let Some(there) = uses.at(target.path()).next_back() {
             let is_read_only = backend.is_read_only(place, there, &uses)?;
             let same = is_read_only == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is staged at {}", volume.id, target.path().display()))?;
-            return backend.finish_stage(place, &uses);
+            return backend.finish_stage(place, &stage, &uses);
         }
         self.nothing_else_at(&target)?;
-        let record = |format| self.record_format(&volume, format);
-        let room = |bytes| self.room_for_copy(&volume, bytes);
-        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         backend.stage(place, &stage, &uses)
     }
 
