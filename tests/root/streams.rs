@@ -9,13 +9,13 @@ use clap::Parser;
 use hostloop::app;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
-use hostloop::model::Limits;
+use hostloop::model::{Limits, NodeKey, VolumeId};
 use hostloop::os::linux::{Tools, os};
 use hostloop::service::{IdentityService, NodeService};
 use hostloop::wire::csi::identity_server::IdentityServer;
 use hostloop::wire::csi::node_server::NodeServer;
-use hostloop::wire::peer;
 use hostloop::wire::peer::peer_client::PeerClient;
+use hostloop::wire::{peer, pull};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Code;
@@ -72,14 +72,21 @@ fn unread_pulls_leave_threads_for_the_node() {
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).expect("an address");
         let connect = || async { PeerClient::new(endpoint.connect().await.expect("it listens")) };
         let source = Some(peer::open_source_request::Source::SnapshotId(snapshot.clone()));
-        let request = peer::OpenSourceRequest { source, ..Default::default() };
-        let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner().handle;
+        let target_volume_id = VolumeId::of_name(&NodeKey::of("another"), "target").to_string();
+        let request = peer::OpenSourceRequest { source, target_volume_id, ..Default::default() };
+        let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner();
+        let handle = pull::decode_description(handle).expect("a description").handle;
         let (mut held, mut refused) = (Vec::new(), 0);
         for _ in 0..STREAMS {
-            let request = peer::PullBlocksRequest { handle: handle.clone(), ..Default::default() };
+            let request = pull::encode_blocks_request(&handle, 0);
             let mut client = connect().await;
             match client.pull_blocks(request).await {
-                Ok(stream) => held.push((client, stream)),
+                Ok(stream) => {
+                    let mut stream = stream.into_inner();
+                    let first = stream.message().await.expect("a stream that goes on");
+                    assert!(first.is_some(), "it has data");
+                    held.push((client, stream));
+                }
                 Err(status) => {
                     assert_eq!(status.code(), Code::Aborted, "{status}");
                     assert!(status.message().contains("--max-streams"), "{status}");
