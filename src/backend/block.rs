@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use super::uses::all_mounts;
 use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, image, target};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, MountFlags, Volume};
@@ -25,9 +26,12 @@ impl Backend for Block {
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
         let mut uses = image::uses(place)?;
-        let all = std::mem::take(&mut uses.mounts);
-        for mount in all {
-            if device_of(place.os, &mount, &uses.loops)?.is_some() {
+        if !uses.any() {
+            return Ok(uses);
+        }
+        let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
+        for mount in all_mounts(place.os)? {
+            if device_of(place.os, &mount, &loops)?.is_some() {
                 uses.mounts.push(mount);
             }
         }
@@ -48,11 +52,15 @@ impl Backend for Block {
     }
 
     fn unstage(&self, place: Place<'_>, _staging: &Target, uses: &Uses) -> Result<()> {
+        if uses.loops.is_empty() && !uses.suspected.is_empty() {
+            // By its name alone it is not taken from whoever else may have it.
+            return Err(Error::InUse(format!("volume {} is {}", place.volume.id, uses.describe())));
+        }
         uses.loops.iter().try_for_each(|device| detach(place, device))
     }
 
     fn is_staged(&self, uses: &Uses, _staging: &Path) -> bool {
-        uses.live_loops().next().is_some()
+        uses.live_loops().chain(&uses.suspected).next().is_some()
     }
 
     fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
@@ -135,6 +143,10 @@ fn detach(place: Place<'_>, device: &LoopDevice) -> Result<()> {
 fn device_of<'a>(os: &Os, mount: &MountEntry, loops: &'a [LoopDevice]) -> Result<Option<&'a LoopDevice>> {
     let named = |device: &&LoopDevice| mount.root.file_name() == device.path().file_name();
     let Some(device) = loops.iter().find(named) else { return Ok(None) };
+    if os.mounts.mount_at(&mount.target).is_ok_and(|top| top != mount.id) {
+        // Hidden by another mount. In devtmpfs the node is what its name says.
+        return Ok((mount.fs_type == "devtmpfs").then_some(device));
+    }
     let stat = os.disks.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
     let is_it = stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice && stat.rdev == device.rdev);
     Ok(is_it.then_some(device))

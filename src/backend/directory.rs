@@ -1,7 +1,9 @@
 //! A directory on the pool's filesystem, bind-mounted: the classic hostpath, without a size limit of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::target::take_away;
+use super::uses::{Bound, all_mounts, bound};
 use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, filesystem};
 use crate::error::{Error, OsContext, Result};
 use crate::model::BackendKind;
@@ -26,24 +28,19 @@ impl Backend for Directory {
     }
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
-        let mounts = place.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-        let data = place.paths.data();
-        let (dev, root) = in_its_filesystem(&mounts, &data).ok_or_else(|| {
-            let data = data.display();
-            Error::InUse(format!(
-                "mountinfo does not show what {data} is on (a chroot?), so its users are unknown"
-            ))
-        })?;
-        let (mut whole, mut partial) = (Vec::new(), Vec::new());
-        for mount in mounts {
-            if mount.dev == dev && mount.root == root {
-                whole.push(mount);
-            } else if mount.dev == dev && mount.root.starts_with(&root) || mount.target.starts_with(&data) {
-                // A part of it mounted elsewhere, or a mount that someone made inside, where removing must not go.
-                partial.push(mount);
+        let mounts = all_mounts(place.os)?;
+        let (data, mut uses) = (place.paths.data(), Uses::default());
+        for mount in &mounts {
+            match bound(mount, &mounts, place.paths) {
+                Bound::Whole => uses.mounts.push(mount.clone()),
+                Bound::Part => uses.partial.push(mount.clone()),
+                // A mount that someone made inside, where removing must not go.
+                Bound::Other if mount.target.starts_with(&data) => uses.partial.push(mount.clone()),
+                Bound::Other => {}
             }
         }
-        Ok(Uses { mounts: whole, partial, loops: Vec::new() })
+        uses.astray = uses.mounts.first().and_then(|mount| astray(place, mount));
+        Ok(uses)
     }
 
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, _uses: &Uses) -> Result<()> {
@@ -68,15 +65,15 @@ impl Backend for Directory {
     }
 
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
-        filesystem::unmount(place, staging, uses)
+        take_away(place.os, staging.path(), uses)
     }
 
     fn is_staged(&self, uses: &Uses, staging: &Path) -> bool {
         uses.at(staging).next().is_some()
     }
 
-    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, _uses: &Uses) -> Result<()> {
-        filesystem::bind(place, publish.staging, publish)
+    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
+        filesystem::bind_staged(place, publish, uses)
     }
 
     fn is_read_only(&self, _place: Place<'_>, mount: &MountEntry, _uses: &Uses) -> Result<bool> {
@@ -99,53 +96,24 @@ impl Backend for Directory {
         Ok(())
     }
 
-    fn stats(&self, place: Place<'_>, path: &Path, _uses: &Uses) -> Result<Stats> {
+    fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
         let data = place.paths.data();
         let usage = place.os.disks.usage(&data).doing(|| format!("measure {}", data.display()))?;
-        let space = place.os.disks.space(path).doing(|| format!("statvfs {}", path.display()))?;
+        let space = filesystem::space_at(place, path, uses)?;
         Ok(Stats::Directory(usage, space))
     }
 }
 
-/// Where a path is within its filesystem, as the mounts of it show their roots: the device number, and the path
-/// from the filesystem's own root.
-fn in_its_filesystem(mounts: &[MountEntry], path: &Path) -> Option<(u64, PathBuf)> {
-    // The longest target covers the path; of several at one target the last lies on top.
-    let covering = mounts.iter().filter(|mount| path.starts_with(&mount.target));
-    let mount = covering.max_by_key(|mount| mount.target.components().count())?;
-    Some((mount.dev, mount.root.join(path.strip_prefix(&mount.target).ok()?)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mount(dev: u64, root: &str, target: &str) -> MountEntry {
-        MountEntry {
-            dev,
-            root: root.into(),
-            target: target.into(),
-            fs_type: "ext4".to_owned(),
-            source: "/dev/vda".to_owned(),
-            read_only: false,
-            flags: Vec::new(),
-            superblock_read_only: false,
-            shared: false,
-        }
-    }
-
-    #[test]
-    fn a_path_is_found_in_the_filesystem_that_covers_it() {
-        let mounts = [
-            mount(1, "/", "/"),
-            mount(2, "/", "/srv"),
-            mount(3, "/@/pool", "/srv"),
-            mount(4, "/", "/srv/a/b"),
-        ];
-        let found = |path: &str| in_its_filesystem(&mounts, Path::new(path));
-        assert_eq!(found("/var/lib/x"), Some((1, "/var/lib/x".into())));
-        assert_eq!(found("/srv/a"), Some((3, "/@/pool/a".into())));
-        assert_eq!(found("/srv/a/b"), Some((4, "/".into())));
-        assert_eq!(found("/srvx"), Some((1, "/srvx".into())));
-    }
+/// Why a mount of the volume does not show the directory that lies in the pool now.
+fn astray(place: Place<'_>, mount: &MountEntry) -> Option<String> {
+    let data = place.paths.data();
+    let there = match place.os.disks.stat(&data) {
+        Err(error) => return Some(format!("the disk does not let {} be read ({error})", data.display())),
+        Ok(None) => return Some(format!("{} is gone", data.display())),
+        Ok(Some(stat)) => stat.id,
+    };
+    // One that is hidden, or does not answer, tells nothing.
+    let pinned = place.os.mounts.pin(mount).ok()?;
+    let shown = place.os.disks.stat(pinned.path()).ok().flatten()?;
+    (shown.id != there).then(|| format!("{} is another directory than the one in use", data.display()))
 }

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use super::uses::{all_mounts, hidden};
 use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, target};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Content, Format, FsType, MountFlags};
-use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, is_errno};
+use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, Pinned, Space, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
 const NO_UUID: &str = "nouuid";
@@ -29,9 +30,22 @@ impl Backend for Filesystem {
 
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
         let mut uses = image::uses(place)?;
-        let all =
-            std::mem::take(&mut uses.mounts).into_iter().filter(|mount| is_of(mount, &uses.loops, place));
-        (uses.mounts, uses.partial) = all.partition(|mount| mount.root == Path::new("/"));
+        if !uses.any() {
+            return Ok(uses);
+        }
+        let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
+        let all = all_mounts(place.os)?.into_iter().filter(|mount| is_of(mount, &loops, place));
+        let all: Vec<MountEntry> = all.collect();
+        // Of a btrfs with another default subvolume, or one that is mounted with `subvol=`, no mount may show the top.
+        let within = |mount: &MountEntry, other: &MountEntry| {
+            mount.root != other.root && mount.root.starts_with(&other.root)
+        };
+        let (mounts, partial) =
+            all.iter().cloned().partition(|mount| !all.iter().any(|other| within(mount, other)));
+        (uses.mounts, uses.partial) = match place.volume.fs_type() {
+            Some(FsType::Btrfs) => (mounts, partial),
+            _ => all.into_iter().partition(|mount| mount.root == Path::new("/")),
+        };
         Ok(uses)
     }
 
@@ -59,12 +73,13 @@ impl Backend for Filesystem {
         let Some((device, there)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
         match growth::finish(place, device, fs_type, &there.target) {
             Err(refused) if refused.errno() == Some(Errno::EPERM) => {
-                let in_use = uses.elsewhere(&[stage.target.path()]).is_some() || !uses.partial.is_empty();
+                let in_use = uses.elsewhere(Some(stage.target.path()), stage.target.path()).is_some()
+                    || !uses.partial.is_empty();
                 if in_use {
                     tracing::warn!(volume.id = %place.volume.id, error = %refused, "the filesystem stays smaller than its volume until it is staged again");
                     return Ok(());
                 }
-                unmount(place, stage.target, uses)?;
+                target::take_away(place.os, stage.target.path(), uses)?;
                 stage_grown(place, stage, fs_type, &refused)
             }
             grown => grown,
@@ -72,7 +87,7 @@ impl Backend for Filesystem {
     }
 
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
-        unmount(place, staging, uses)?;
+        target::take_away(place.os, staging.path(), uses)?;
         image::give_back(place, &uses.loops);
         Ok(())
     }
@@ -81,8 +96,8 @@ impl Backend for Filesystem {
         uses.at(staging).next().is_some()
     }
 
-    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, _uses: &Uses) -> Result<()> {
-        bind(place, publish.staging, publish)
+    fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
+        bind_staged(place, publish, uses)
     }
 
     fn is_read_only(&self, _place: Place<'_>, mount: &MountEntry, _uses: &Uses) -> Result<bool> {
@@ -103,21 +118,30 @@ impl Backend for Filesystem {
 
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
         // Without a writable mount there is nothing that could grow now; the next writable staging does it.
-        let Some((device, writable)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
+        let whole = |mount: &MountEntry| is_writable(mount) && uses.mounts.contains(mount);
+        let found = match uses.reachable(place.os, whole)? {
+            Some(whole) => Some(whole),
+            None => uses.reachable(place.os, is_writable)?,
+        };
+        let Some((device, writable)) = uses.loops.first().zip(found) else { return Ok(()) };
         let growing = || format!("grow the filesystem of {}", place.volume.id);
         place.os.loops.update_size(device).doing(growing)?;
         let (fs_type, _) = filesystem_of(place)?;
         place.os.filesystems.grow(fs_type, &device.path(), &writable.target).doing(growing)
     }
 
-    fn stats(&self, place: Place<'_>, path: &Path, _uses: &Uses) -> Result<Stats> {
-        place.os.disks.space(path).doing(|| format!("statvfs {}", path.display())).map(Stats::Filesystem)
+    fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
+        space_at(place, path, uses).map(Stats::Filesystem)
     }
 }
 
 /// A mount through which the filesystem can be written to.
 fn writable(uses: &Uses) -> Option<&MountEntry> {
-    uses.mounts.iter().find(|mount| !mount.read_only && !mount.superblock_read_only)
+    uses.mounts.iter().chain(&uses.partial).find(|mount| is_writable(mount))
+}
+
+fn is_writable(mount: &MountEntry) -> bool {
+    !mount.read_only && !mount.superblock_read_only
 }
 
 /// Attaches, looks at and mounts a filesystem that was made before.
@@ -190,10 +214,26 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
     }
 }
 
-/// Unmounts the volume from a path, as often as it is mounted there.
-pub(super) fn unmount(place: Place<'_>, target: &Target, uses: &Uses) -> Result<()> {
-    let unmount = |_| place.os.mounts.unmount(target.path()).doing(|| format!("unmount {}", place.volume.id));
-    uses.at(target.path()).try_for_each(unmount)
+/// The volume's mount that is seen at a path, held.
+fn pin_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Pinned> {
+    let not_there = || Error::NotFound(format!("volume {} is not at {}", place.volume.id, path.display()));
+    let top = uses.top_at(place.os, path)?.ok_or_else(not_there)?;
+    match place.os.mounts.pin(top) {
+        Err(error) if is_errno(&error, Errno::ESTALE) => Err(hidden(place.os, path)),
+        pinned => pinned.doing(|| format!("open {}", path.display())),
+    }
+}
+
+/// statvfs(3) of the volume's filesystem, mounted at a path.
+pub(super) fn space_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Space> {
+    let pinned = pin_at(place, path, uses)?;
+    place.os.disks.space(pinned.path()).doing(|| format!("statvfs {}", path.display()))
+}
+
+/// Binds what is staged to a published target.
+pub(super) fn bind_staged(place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
+    let pinned = pin_at(place, publish.staging, uses)?;
+    bind(place, pinned.path(), publish)
 }
 
 /// Binds what is at `source` to a published target.

@@ -130,7 +130,8 @@ fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
     os.loops.flush(&open.device).doing(growing)?;
     let backing = open.device.backing;
     drop(open);
-    wait_until_detached(place, backing)
+    // The kernel tells it of every filesystem that has not shut down, which one that was just written to has not.
+    backing.map_or(Ok(()), |backing| wait_until_detached(place, backing))
 }
 
 /// Puts the grown copy where the image was.

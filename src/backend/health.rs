@@ -112,7 +112,7 @@ fn of_filesystem(
         found.extend(in_superblock(place, fs_type));
     }
     let loops: Vec<LoopDevice> =
-        seen.loops.iter().filter(|device| device.backing == image.id).cloned().collect();
+        seen.loops.iter().filter(|device| device.backing == Some(image.id)).cloned().collect();
     let mounts = seen.mounts.iter().filter(|mount| filesystem::is_of(mount, &loops, place));
     let mounts: Vec<&MountEntry> = mounts.collect();
     // Whoever mounts it read-only makes each mount so; where the superblock alone is, it was the filesystem itself.

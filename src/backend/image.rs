@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use super::uses::{Evidence, evidence};
 use super::{Found, Place, Uses, expect_whole, label};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Provisioning};
@@ -88,22 +89,36 @@ fn lost(place: Place<'_>, image: &Path) -> Error {
     Error::Os { context, source: crate::os::errno_error(nix::errno::Errno::ENOENT, image.display()) }
 }
 
-/// The volume's loop devices and every mount of them.
+/// The volume's loop devices: those of the image that lies there, or of what was there before.
 pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
-    let Some(stat) = place
-        .os
-        .disks
-        .stat(&place.paths.image())
-        .doing(|| format!("look at the image of {}", place.volume.id))?
-    else {
-        return Ok(Uses::default());
-    };
-    let loops = place.os.loops.find(stat.id).doing(|| "find loop devices".to_owned())?;
-    if loops.is_empty() {
-        return Ok(Uses::default());
+    let image = place.paths.image();
+    let stat = place.os.disks.stat(&image);
+    let all = place.os.loops.list().doing(|| "find loop devices".to_owned())?;
+    let id = stat.as_ref().ok().and_then(|stat| stat.map(|stat| stat.id));
+    let (loops, others): (Vec<LoopDevice>, Vec<LoopDevice>) =
+        all.into_iter().partition(|device| id.is_some() && device.backing == id);
+    let mut uses = Uses { loops, ..Uses::default() };
+    if !uses.loops.is_empty() {
+        return Ok(uses);
     }
-    let mounts = place.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-    Ok(Uses { mounts, partial: Vec::new(), loops })
+    for device in others {
+        let looking = || format!("look at the file of {}", device.path().display());
+        let Some(shown) = place.os.loops.backing_path(&device).doing(looking)? else { continue };
+        match evidence(place, &shown)? {
+            Evidence::Foreign => {}
+            Evidence::Suspected => uses.suspected.push(device),
+            Evidence::Proven => uses.loops.push(device),
+        }
+    }
+    if uses.any() {
+        let image = image.display();
+        uses.astray = Some(match stat {
+            Ok(Some(_)) => format!("{image} is another file than the one in use"),
+            Ok(None) => format!("{image} is gone"),
+            Err(error) => format!("the disk does not let {image} be read ({error})"),
+        });
+    }
+    Ok(uses)
 }
 
 /// Attaches the image, or opens the device that has it already with the same access and brings it to what the record

@@ -11,19 +11,21 @@ mod health;
 mod image;
 mod signature;
 mod target;
+mod uses;
 mod whole;
 
 pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
 pub use health::{Seen, troubles};
 pub use signature::{Found, inspect, inspect_device, label};
-pub use target::{Target, remove as remove_target, resolve};
+pub use target::{Target, remove as remove_target, resolve, take_away};
+pub use uses::{Uses, hidden};
 pub use whole::expect_whole;
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{OsContext, Result};
 use crate::model::{Content, Format, MountFlags, SnapshotId, Volume, VolumeId};
-use crate::os::{LoopDevice, MountEntry, Os, Usage};
+use crate::os::{MountEntry, Os, Usage};
 
 /// The files of one volume or snapshot: `<pool>/volumes/<id>/` or `<pool>/snapshots/<id>/` and what lies in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,58 +77,6 @@ pub struct Place<'a> {
     pub volume: &'a Volume,
     /// Its files.
     pub paths: &'a VolumePaths,
-}
-
-/// What the kernel says about a volume now.
-#[derive(Debug, Clone, Default)]
-pub struct Uses {
-    /// Mounts of the whole volume: staged, published, and those that others made of them.
-    pub mounts: Vec<MountEntry>,
-    /// Mounts of a part of it, such as kubelet's subPath mounts.
-    pub partial: Vec<MountEntry>,
-    /// Its loop devices.
-    pub loops: Vec<LoopDevice>,
-}
-
-impl Uses {
-    /// Whether anything uses the volume.
-    pub fn any(&self) -> bool {
-        !(self.mounts.is_empty() && self.partial.is_empty() && self.loops.is_empty())
-    }
-
-    /// The devices of a raw block volume that are there to stay. One that was detached while somebody had it open
-    /// has autoclear from then on and goes with its last user: nothing new may be built on it.
-    pub fn live_loops(&self) -> impl Iterator<Item = &LoopDevice> {
-        self.loops.iter().filter(|device| !device.autoclear)
-    }
-
-    /// The volume's mounts at `path`, lowest first.
-    pub fn at<'a>(&'a self, path: &'a Path) -> impl DoubleEndedIterator<Item = &'a MountEntry> {
-        self.mounts.iter().filter(move |mount| mount.target == path)
-    }
-
-    /// Where the whole volume is mounted, besides `paths` and what kubelet itself made of a block volume.
-    pub fn elsewhere(&self, paths: &[&Path]) -> Option<&Path> {
-        let other = |mount: &&MountEntry| {
-            !paths.contains(&mount.target.as_path()) && !is_kubelet_block_map(&mount.target)
-        };
-        self.mounts.iter().find(other).map(|mount| mount.target.as_path())
-    }
-
-    /// A line for people: who uses it.
-    pub fn describe(&self) -> String {
-        let mounts =
-            self.mounts.iter().chain(&self.partial).map(|m| format!("mounted at {}", m.target.display()));
-        let loops = self.loops.iter().map(|l| format!("attached as {}", l.path().display()));
-        mounts.chain(loops).collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// Whether the path is one at which kubelet binds the device of a block volume for itself,
-/// `…/volumeDevices/<pv>/dev/<pod uid>`, below the path that NodePublishVolume was given: it is not a second publish.
-fn is_kubelet_block_map(path: &Path) -> bool {
-    let name = |levels: usize| path.ancestors().nth(levels).and_then(Path::file_name);
-    name(1).is_some_and(|n| n == "dev") && name(3).is_some_and(|n| n == "volumeDevices")
 }
 
 /// Removes what a growth that was cut off has left, so that it takes no room.
@@ -213,7 +163,7 @@ pub trait Backend: Send + Sync {
     /// Whether the volume is staged at the path.
     fn is_staged(&self, uses: &Uses, staging: &Path) -> bool;
 
-    /// Makes the staged volume appear at a target path, where it is not yet.
+    /// Makes the staged volume, which is what is seen at its staging path, appear at a target path, where it is not yet.
     fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()>;
 
     /// Whether what is mounted at a target path lets nobody write.
@@ -242,18 +192,5 @@ pub fn backend_of(content: &Content) -> &'static dyn Backend {
         Content::Block => &block::Block,
         Content::Filesystem { .. } => &filesystem::Filesystem,
         Content::Directory => &directory::Directory,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kubelets_own_binds_are_no_publish() {
-        let map = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pv/dev/pod";
-        let publish = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/pod";
-        assert!(is_kubelet_block_map(Path::new(map)));
-        assert!(!is_kubelet_block_map(Path::new(publish)));
     }
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use crate::error::{Error, OsContext, Result};
-use crate::os::{FileKind, Os, is_errno};
+use crate::os::{FileKind, MountEntry, Os, is_errno};
+
+use super::uses::{Uses, hidden};
 
 /// A staging or target path with every link of its parents resolved, as mountinfo shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +110,43 @@ pub(super) fn or_remove(
         Some(Err(undo)) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
         Some(Ok(())) | None => cause,
     })
+}
+
+/// Takes the volume's mounts at a path away, the topmost first, and never one that is not the volume's. One that is
+/// busy stays, unless its filesystem has stopped: whoever waits for that would keep it for ever.
+///
+/// # Errors
+/// FAILED_PRECONDITION where another mount hides them, and EBUSY.
+pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
+    for _ in uses.at(path) {
+        let Some(top) = uses.top_at(os, path)? else { break };
+        let unmounting = || format!("unmount {}", path.display());
+        match os.mounts.unmount_exactly(top) {
+            Err(error) if is_errno(&error, Errno::ESTALE) => return Err(hidden(os, path)),
+            Err(error) if has_died(os, top) => {
+                os.mounts.detach(top).doing(unmounting)?;
+                tracing::warn!(
+                    path = %path.display(), %error,
+                    "its filesystem has stopped and it cannot be unmounted: detached lazily, it ends with its last user"
+                );
+            }
+            unmounted => unmounted.doing(unmounting)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is mounted here will never answer again.
+fn has_died(os: &Os, mount: &MountEntry) -> bool {
+    let path = &mount.target;
+    let refused = match os.disks.stat(path) {
+        Err(error) => Some(error),
+        Ok(Some(stat)) if stat.kind == FileKind::BlockDevice => os.disks.read_at(path, 0, 4096).err(),
+        // ext4 answers a look after it has shut down; then it refuses to write, or is read-only by itself.
+        Ok(_) if mount.superblock_read_only && !mount.read_only => return true,
+        Ok(_) => os.disks.sync_directory(path).err(),
+    };
+    refused.as_ref().is_some_and(has_stopped)
 }
 
 /// Removes what is left at a target after its mount is gone: an empty directory or an empty file, nothing else.

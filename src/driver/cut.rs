@@ -17,10 +17,10 @@ use nix::errno::Errno;
 
 use super::lock::{Guard, Mode};
 use super::{Driver, settled};
-use crate::backend::{Copy, Uses, VolumePaths, backend_of};
+use crate::backend::{Copy, VolumePaths, backend_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{Consistency, Content, Timestamp, Volume};
-use crate::os::{Frozen, LoopDevice, is_errno};
+use crate::os::{Frozen, LoopDevice, MountEntry, Pinned, is_errno};
 
 /// One volume to be cut; its lock is held.
 pub(super) struct Member<'a> {
@@ -40,8 +40,8 @@ pub(super) struct Member<'a> {
 enum Live {
     /// Nothing does.
     No,
-    /// Its filesystem is mounted here.
-    Mounted(PathBuf),
+    /// Its filesystem is mounted, here among others.
+    Mounted(MountEntry),
     /// Its raw devices are attached.
     Raw(Vec<LoopDevice>),
     /// Its directory is mounted, or its filesystem where this process does not see it: it cannot be frozen.
@@ -126,23 +126,21 @@ impl Driver {
     fn live(&self, volume: &Volume, paths: &VolumePaths) -> Result<Live> {
         let place = self.place(volume, paths);
         let uses = settled(|| backend_of(&volume.content).uses(place))?;
-        let writable = |uses: &Uses| {
-            let all = uses.mounts.iter().chain(&uses.partial);
-            all.filter(|mount| !mount.superblock_read_only).map(|mount| mount.target.clone()).next()
-        };
+        uses.sound(place)?;
+        let writable = uses.reachable(&self.os, |mount| !mount.superblock_read_only)?.cloned();
         let loops: Vec<LoopDevice> = uses.loops.iter().filter(|device| !device.read_only).cloned().collect();
-        Ok(match (&volume.content, writable(&uses)) {
+        Ok(match (&volume.content, writable) {
             (Content::Block, _) if loops.is_empty() => Live::No,
             (Content::Block, _) => Live::Raw(loops),
-            (Content::Filesystem { .. }, Some(target)) => Live::Mounted(target),
-            (Content::Filesystem { .. }, None) if !loops.is_empty() && uses.mounts.is_empty() => {
+            (Content::Filesystem { .. }, Some(mount)) => Live::Mounted(mount),
+            (Content::Filesystem { .. }, None) if !loops.is_empty() && uses.all().next().is_none() => {
                 Live::Unstoppable(format!(
                     "is {}, and mounted where the driver does not see it",
                     uses.describe()
                 ))
             }
-            (Content::Directory, Some(target)) => {
-                Live::Unstoppable(format!("is a directory in use at {}", target.display()))
+            (Content::Directory, Some(mount)) => {
+                Live::Unstoppable(format!("is a directory in use at {}", mount.target.display()))
             }
             (Content::Filesystem { .. } | Content::Directory, None) => Live::No,
         })
@@ -210,8 +208,8 @@ struct Freeze<'a> {
     consistency: Consistency,
     until: Instant,
     since: Option<Instant>,
-    /// Where each is mounted, and its marker.
-    frozen: Vec<(PathBuf, PathBuf, Box<dyn Frozen>)>,
+    /// A mount of each, and its marker.
+    frozen: Vec<(Pinned, PathBuf, Box<dyn Frozen>)>,
     /// What is to be removed after the thaw.
     markers: Vec<PathBuf>,
 }
@@ -229,7 +227,7 @@ impl<'a> Freeze<'a> {
         }
         let limit = Duration::from_millis(self.consistency.freeze_timeout_ms);
         for (member, live) in members.iter().zip(lives) {
-            let Live::Mounted(target) = live else { continue };
+            let Live::Mounted(mount) = live else { continue };
             let id = &member.volume.id;
             let marker = self.driver.frozen_marker(id.as_str());
             let os = &self.driver.os;
@@ -240,8 +238,10 @@ impl<'a> Freeze<'a> {
                 self.markers.push(marker.clone());
             }
             let left = if self.frozen.is_empty() { limit } else { self.left()? };
+            // Exactly this filesystem, whatever is mounted over it from here on.
+            let pinned = os.mounts.pin(mount).map_err(|error| self.not_frozen(id.as_str(), error))?;
             let frozen =
-                os.mounts.freeze(target, left).map_err(|error| self.not_frozen(id.as_str(), error))?;
+                os.mounts.freeze(pinned.path(), left).map_err(|error| self.not_frozen(id.as_str(), error))?;
             if self.frozen.is_empty() {
                 (self.since, self.until) = (Some(Instant::now()), Instant::now() + limit);
             }
@@ -249,7 +249,7 @@ impl<'a> Freeze<'a> {
                 // Of a thaw that failed, and somebody has thawed it since. Until then the next start would need it.
                 self.markers.push(marker.clone());
             }
-            self.frozen.push((target.clone(), marker, frozen));
+            self.frozen.push((pinned, marker, frozen));
         }
         Ok(())
     }
@@ -284,11 +284,11 @@ impl<'a> Freeze<'a> {
     }
 
     /// After an error that does not say that the filesystem has thawed. Says whether it has now.
-    fn thaw_again(&self, target: &Path, error: &io::Error) -> bool {
+    fn thaw_again(&self, target: &Path, marker: &Path, error: &io::Error) -> bool {
         let thawed =
             [Errno::ETIMEDOUT, Errno::EINVAL, Errno::EOWNERDEAD].iter().any(|errno| is_errno(error, *errno));
         if !thawed && let Err(error) = self.driver.os.mounts.thaw(target) {
-            tracing::error!(path = %target.display(), %error, "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
+            tracing::error!(volume = %marker.file_name().unwrap_or_default().display(), %error, "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
             return false;
         }
         true
@@ -298,9 +298,9 @@ impl<'a> Freeze<'a> {
     fn end<T>(mut self, cut: Result<T>) -> Result<(T, Option<Duration>)> {
         let mut thawed = Ok(());
         let since = self.since;
-        for (target, marker, frozen) in std::mem::take(&mut self.frozen) {
+        for (pinned, marker, frozen) in std::mem::take(&mut self.frozen) {
             if let Err(error) = frozen.thaw() {
-                if !self.thaw_again(&target, &error) {
+                if !self.thaw_again(pinned.path(), &marker, &error) {
                     self.markers.retain(|other| *other != marker);
                 }
                 let expired = is_errno(&error, Errno::ETIMEDOUT);

@@ -97,15 +97,16 @@ impl Driver {
         let paths = self.paths(volume)?;
         let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
+        uses.sound(place)?;
         let record = |format| self.record_format(volume, format);
         let room = |bytes| self.room_for_copy(volume, bytes);
         let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
-        if let Some(there) = uses.at(target.path()).next_back() {
+        if let Some(there) = uses.top_at(&self.os, target.path())? {
             let same = backend.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
             return backend.finish_stage(place, &stage, &uses);
         }
-        if let Some(other) = uses.elsewhere(&[target.path()]) {
+        if let Some(other) = uses.elsewhere(None, target.path()) {
             let other = other.display();
             return Err(Error::InUse(format!(
                 "the inline volume {:?} is published at {other} already",

@@ -3,6 +3,7 @@
 
 mod attachments;
 mod blocks;
+mod bound;
 mod capacity;
 mod check;
 mod close_source;
@@ -103,6 +104,7 @@ pub struct Driver {
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
     last_reads: sources::LastReads,
+    bound: bound::Answered,
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
     ready: AtomicBool,
@@ -131,6 +133,7 @@ impl Driver {
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
             last_reads: sources::LastReads::default(),
+            bound: bound::Answered::default(),
             remote_sources: None,
             reservations: reservations::Reservations::default(),
             ready: AtomicBool::new(false),

@@ -36,7 +36,7 @@ impl Driver {
                 && !uses.loops.is_empty()
         } else {
             match resolve(&self.os, &request.volume_path) {
-                Ok(target) => uses.at(target.path()).next().is_some(),
+                Ok(target) => uses.top_at(&self.os, target.path())?.is_some(),
                 Err(Error::Invalid(_) | Error::NotFound(_)) => false,
                 Err(error) => return Err(error),
             }
@@ -44,8 +44,9 @@ impl Driver {
         if !there {
             return Err(not_there());
         }
+        uses.sound(place)?;
         let writable = |mount: &MountEntry| !mount.read_only && !mount.superblock_read_only;
-        if matches!(volume.content, Content::Filesystem { .. }) && !uses.mounts.iter().any(writable) {
+        if matches!(volume.content, Content::Filesystem { .. }) && !uses.all().any(writable) {
             return Err(Error::InUse(format!(
                 "volume {} is mounted read-only and cannot be grown",
                 volume.id

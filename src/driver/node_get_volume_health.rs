@@ -28,12 +28,14 @@ impl Driver {
                 Some(path) => Ok::<_, Error>(!self.resolved(path)?.is_some_and(|path| is_there(&path))),
                 None => Ok(false),
             };
-            if lacks(&staging_path, &|path| backend.is_staged(&uses, path))? {
+            let seen = |path: &Path| uses.top_at(&self.os, path).is_ok_and(|top| top.is_some());
+            let staged = |path: &Path| backend.is_staged(&uses, path) && (volume.is_block() || seen(path));
+            if lacks(&staging_path, &staged)? {
                 let message =
                     "the volume is not at its staging path: nothing of it is mounted or attached there";
                 troubles.push(Trouble::inaccessible("NotStaged", message.to_owned()));
             }
-            if lacks(&publish_path, &|path| uses.at(path).next().is_some())? {
+            if lacks(&publish_path, &seen)? {
                 let message = "the volume is not at the pod's path: what is there is something else";
                 troubles.push(Trouble::inaccessible("NotPublished", message.to_owned()));
             }

@@ -29,7 +29,7 @@ impl Driver {
         let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
-        if !volume.is_block() && uses.at(target.path()).next().is_none() {
+        if !volume.is_block() && uses.top_at(&self.os, target.path())?.is_none() {
             return Err(not_there());
         }
         let measure = || backend.stats(place, target.path(), &uses);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::node_stage_volume::{has_flags, same_or_exists};
+use super::node_stage_volume::same_or_exists;
 use super::{Driver, check};
-use crate::backend::{Publish, Target, Uses, backend_of};
+use crate::backend::{Publish, Target, backend_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
 use crate::model::{SecondPublish, Volume};
@@ -55,6 +55,7 @@ impl Driver {
         let paths = self.paths(volume)?;
         let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
+        uses.sound(place)?;
         if !backend.is_staged(&uses, staging.path()) {
             let staging = staging.path().display();
             return Err(Error::InUse(format!(
@@ -62,17 +63,22 @@ impl Driver {
                 volume.id
             )));
         }
-        if let Some(there) = uses.at(target.path()).next_back() {
-            let staged_read_only = staged_read_only(&uses, staging);
-            let same = backend.is_read_only(place, there, &uses)? == (read_only || staged_read_only)
-                && has_flags(there, &flags);
-            return same_or_exists(same, || {
-                format!("{} is published at {}", volume.id, target.path().display())
-            });
+        let staged = uses.top_at(&self.os, staging.path())?;
+        if let Some(there) = uses.top_at(&self.os, target.path())? {
+            let staged_read_only = staged.is_some_and(|mount| mount.read_only || mount.superblock_read_only);
+            let is_read_only = backend.is_read_only(place, there, &uses)?;
+            let read_only = read_only || staged_read_only;
+            if volume.is_block() {
+                // The device decides, and no flag of a mount.
+                return same_or_exists(is_read_only == read_only, || {
+                    format!("{} is published at {}", volume.id, target.path().display())
+                });
+            }
+            return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
         }
         self.nothing_else_at(target)?;
         if let (SecondPublish::Refused, Some(other)) =
-            (mode.second_publish(), uses.elsewhere(&[staging.path(), target.path()]))
+            (mode.second_publish(), uses.elsewhere(Some(staging.path()), target.path()))
         {
             let (mode, other) = (mode.as_str(), other.display());
             return Err(Error::InUse(format!(
@@ -80,11 +86,12 @@ impl Driver {
                 volume.id
             )));
         }
-        backend.publish(place, &Publish { staging: staging.path(), target, flags: &flags, read_only }, &uses)
+        backend.publish(
+            place,
+            &Publish { staging: staging.path(), target, flags: &flags, read_only },
+            &uses,
+        )?;
+        self.bound.remember(target.path());
+        Ok(())
     }
-}
-
-/// Whether the staged mount is read-only itself, so that every publish of it is.
-fn staged_read_only(uses: &Uses, staging: &Target) -> bool {
-    uses.at(staging.path()).next_back().is_some_and(|mount| mount.read_only || mount.superblock_read_only)
 }

@@ -29,6 +29,7 @@ impl Driver {
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = settled(|| backend.uses(place))?;
+        uses.sound(place)?;
         let record = |format| self.record_format(&volume, format);
         let room = |bytes| self.room_for_copy(&volume, bytes);
         let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
@@ -40,14 +41,19 @@ impl Driver {
                 })?;
                 return backend.finish_stage(place, &stage, &uses);
             }
-        } else if let Some(there) = uses.at(target.path()).next_back() {
+        } else if let Some(there) = uses.top_at(&self.os, target.path())? {
             let is_read_only = backend.is_read_only(place, there, &uses)?;
+            if volume.content == Content::Directory {
+                return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
+            }
             let same = is_read_only == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is staged at {}", volume.id, target.path().display()))?;
             return backend.finish_stage(place, &stage, &uses);
         }
         self.nothing_else_at(&target)?;
-        backend.stage(place, &stage, &uses)
+        backend.stage(place, &stage, &uses)?;
+        self.bound.remember(target.path());
+        Ok(())
     }
 
     /// Whether ControllerPublishVolume granted reading only. Without `--attach` everything is granted.

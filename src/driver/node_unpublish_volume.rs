@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Driver, not_found};
-use crate::backend::{self, backend_of};
+use crate::backend::{self, Uses, backend_of, hidden};
 use crate::error::{Error, OsContext, Result};
 use crate::model::Volume;
 use crate::model::request::NodeUnpublishVolume;
@@ -36,32 +36,35 @@ impl Driver {
 
     /// Unmounts the volume from the target, as often as it is mounted there, and removes the empty target.
     fn leave_target(&self, volume: Option<&Volume>, target: &Path) -> Result<()> {
+        let uses = match volume {
+            Some(volume) => {
+                let paths = self.paths_of_use(volume)?;
+                backend_of(&volume.content).uses(self.place(volume, &paths))?
+            }
+            None => Uses::default(),
+        };
         let target = match self.mount_target(target) {
             Ok(target) if target.exists() => target,
-            Ok(_) | Err(Error::NotFound(_)) => return Ok(()),
+            Ok(_) | Err(Error::NotFound(_)) => {
+                return match uses.at(target).next() {
+                    Some(mount) => Err(hidden(&self.os, &mount.target)),
+                    None => Ok(()),
+                };
+            }
             Err(error) => return Err(error),
         };
         let path = target.path();
-        let ours = match volume {
-            Some(volume) => {
-                let paths = self.paths_of_use(volume)?;
-                let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
-                uses.at(path).cloned().collect()
-            }
-            None => Vec::new(),
-        };
         let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-        let there: Vec<_> = mounts.into_iter().filter(|mount| mount.target == path).collect();
-        if let Some(other) = there.iter().find(|mount| !ours.contains(mount)) {
+        let mut there = mounts.iter().filter(|mount| mount.target == path);
+        if let Some(other) = there.find(|mount| uses.at(path).all(|ours| ours.id != mount.id)) {
             let (path, source) = (path.display(), &other.source);
             return Err(Error::InUse(format!(
-                "{path} has a mount that is not the volume's ({} from {source})",
+                "{path} has a mount that is not the volume's ({} from {source}): unmount that first",
                 other.fs_type
             )));
         }
-        for _ in &there {
-            self.os.mounts.unmount(path).doing(|| format!("unmount {}", path.display()))?;
-        }
+        backend::take_away(&self.os, path, &uses)?;
+        self.bound.forget(path);
         backend::remove_target(&self.os, path)
     }
 }

@@ -1,7 +1,7 @@
 //! CSI NodeUnstageVolume.
 
 use super::{Driver, not_found};
-use crate::backend::backend_of;
+use crate::backend::{backend_of, hidden};
 use crate::error::{Error, Result};
 use crate::model::request::NodeUnstageVolume;
 
@@ -17,24 +17,34 @@ impl Driver {
         let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let uses = backend.uses(place)?;
-        if !uses.any() {
-            return Ok(()); // after a reboot, or a second call: the path may be gone as well
-        }
         let target = match self.mount_target(&request.staging_path) {
-            // Nothing can be staged at a path that is not there.
-            Err(Error::NotFound(_)) if !volume.is_block() => return Ok(()),
+            // Nothing can be staged at a path that is not there, unless the way to it is hidden.
+            Err(Error::NotFound(_)) if !volume.is_block() || !uses.any() => {
+                return match uses.at(&request.staging_path).next() {
+                    Some(mount) => Err(hidden(&self.os, &mount.target)),
+                    None => Ok(()),
+                };
+            }
+            // After a reboot, or a second call.
+            Err(_) if !uses.any() => return Ok(()),
             target => target?,
         };
+        if !volume.is_block() && uses.at(target.path()).next().is_none() {
+            // What cannot be told to be the volume's is not said to be gone either.
+            self.nothing_else_at(&target)?;
+        }
         if !backend.is_staged(&uses, target.path()) {
             return Ok(()); // spec.md, NodeUnstageVolume: it is not staged at this path, wherever else it is
         }
-        if let Some(path) = uses.elsewhere(&[target.path()]) {
+        if let Some(path) = uses.elsewhere(Some(target.path()), target.path()) {
             let path = path.display();
             return Err(Error::InUse(format!(
                 "volume {} is still mounted at {path}, unpublish it first",
                 volume.id
             )));
         }
-        backend.unstage(place, &target, &uses)
+        backend.unstage(place, &target, &uses)?;
+        self.bound.forget(target.path());
+        Ok(())
     }
 }

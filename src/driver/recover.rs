@@ -164,8 +164,10 @@ impl Driver {
         if let Some(volume) = volume {
             let paths = self.paths(&volume)?;
             let uses = backend_of(&volume.content).uses(self.place(&volume, &paths))?;
-            if let Some(mount) = uses.mounts.iter().chain(&uses.partial).next()
-                && self.os.mounts.thaw(&mount.target).doing(|| format!("thaw {}", volume.id))?
+            let thawing = || format!("thaw {}", volume.id);
+            if let Some(mount) = uses.reachable(&self.os, |_| true)?
+                && let pinned = self.os.mounts.pin(mount).doing(thawing)?
+                && self.os.mounts.thaw(pinned.path()).doing(thawing)?
             {
                 tracing::warn!(volume.id = %volume.id, "thawed the filesystem, which an earlier process had left frozen");
             }

@@ -295,6 +295,10 @@ pub trait LogFile: Send {
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// Its id, which no other mount has while it is there.
+    pub id: u64,
+    /// The id of the mount that it is mounted on.
+    pub parent: u64,
     /// Device number of the files of the mount, as `makedev` encodes it.
     pub dev: u64,
     /// Path within the filesystem that is mounted here.
@@ -315,18 +319,64 @@ pub struct MountEntry {
     pub shared: bool,
 }
 
+/// A mount that is held by its root, whatever is mounted on top of it.
+pub struct Pinned {
+    path: PathBuf,
+    _hold: Box<dyn Send + Sync>,
+}
+
+impl Pinned {
+    /// The root of a mount at a path that is good as long as `hold` lives.
+    pub fn new(path: PathBuf, hold: Box<dyn Send + Sync>) -> Self {
+        Pinned { path, _hold: hold }
+    }
+
+    /// A path that leads to the root of the mount and nowhere else, in this process only.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// Mounting.
 pub trait Mounts: Send + Sync {
     /// What is mounted in this mount namespace, in mount order (a later entry at the same target lies on top).
     fn list(&self) -> io::Result<Vec<MountEntry>>;
+    /// The id of the mount that whoever opens this path gets to, links on the way followed and not at the end. Asks no
+    /// filesystem more than the way to it, so that it also tells of one that has shut down.
+    fn mount_at(&self, path: &Path) -> io::Result<u64>;
+    /// Holds the root directory of exactly this mount, which keeps it busy.
+    ///
+    /// # Errors
+    /// ESTALE where something else is at its path: it has gone, or another mount hides it.
+    fn pin(&self, mount: &MountEntry) -> io::Result<Pinned>;
     /// Mounts the filesystem on `device` at the directory `target`, which is not followed if it is a link.
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()>;
     /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with
-    /// `read_only` nothing can be written through it. Either all of it is done or nothing is mounted.
+    /// `read_only` nothing can be written through it. It appears with its flags at once, here and wherever it propagates
+    /// to (Linux 5.12); on an older kernel a process that is killed can leave it without them, which
+    /// [`tighten`](Mounts::tighten) mends.
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> io::Result<()>;
+    /// Gives exactly this mount more of the per-mount flags, and makes it read-only with `read_only`. It keeps what it
+    /// has.
+    ///
+    /// # Errors
+    /// EBUSY where it would become read-only and somebody writes through it; ESTALE where another mount hides it.
+    fn tighten(&self, mount: &MountEntry, flags: &MountFlags) -> io::Result<()>;
     /// Unmounts the topmost mount at `target` (umount2(2), UMOUNT_NOFOLLOW, never lazy, never forced). Waits a moment
     /// where it is busy, since a use may be about to end; then EBUSY.
     fn unmount(&self, target: &Path) -> io::Result<()>;
+    /// Unmounts exactly this mount, as [`unmount`](Mounts::unmount) does it; fine if it is gone. Another one that is
+    /// mounted over it meanwhile stays.
+    ///
+    /// # Errors
+    /// ESTALE where another mount hides it; EBUSY.
+    fn unmount_exactly(&self, mount: &MountEntry) -> io::Result<()>;
+    /// Takes exactly this mount out of the tree, with all that is mounted below it, also while it is busy: it ends with
+    /// its last user (umount2(2), MNT_DETACH).
+    ///
+    /// # Errors
+    /// ESTALE where another mount hides it.
+    fn detach(&self, mount: &MountEntry) -> io::Result<()>;
     /// Freezes the filesystem that is mounted at `mount_point` (FIFREEZE, after a syncfs(2) without the freeze): it is
     /// on its device in a consistent state, and whoever writes to it waits, through whichever mount. It thaws when the
     /// value is dropped, when `limit` has passed, and when this process ends, however it ends: a helper process sees to
@@ -364,8 +414,10 @@ pub trait Frozen: Send {
 pub struct LoopDevice {
     /// N of /dev/loopN.
     pub number: u32,
-    /// The backing file.
-    pub backing: FileId,
+    /// The backing file; `None` where the kernel does not tell, since the filesystem of the file has shut down.
+    pub backing: Option<FileId>,
+    /// Where the kernel does not tell which file it is: its name, as [`LoopDevices::backing_path`] gives it.
+    pub known_as: Option<PathBuf>,
     /// Its device number (`st_rdev` of its node).
     pub rdev: u64,
     /// Attached read-only.
@@ -415,6 +467,11 @@ pub trait LoopDevices: Send + Sync {
     /// Every device whose backing file is this one, by LOOP_GET_STATUS64, lowest number first. A device whose last
     /// user has gone may show for a moment longer while anybody (this method for another file, udev) looks at it.
     fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>>;
+    /// The name of the backing file, as the kernel shows it to this process: followed by ` (deleted)` where it has none
+    /// any more, and counted from the root of its mount where that is in no mount namespace, or in another one. `None`
+    /// where nothing is attached any more. That the device still is the one that was found is made sure of by whatever is
+    /// done to it.
+    fn backing_path(&self, device: &LoopDevice) -> io::Result<Option<PathBuf>>;
     /// Opens a device that [`find`](LoopDevices::find) gave, made sure it still has the same backing file;
     /// makes its node where /dev lacks it. ENXIO where it has gone or changed.
     fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop>;

@@ -50,6 +50,7 @@ fn loops() {
 fn mounts() {
     let (os, dir) = setup();
     contract::mounts(&os, &dir);
+    contract::stacked(&os, &dir);
 }
 
 #[test]

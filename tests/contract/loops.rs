@@ -28,7 +28,7 @@ fn explicit(os: &Os, file: &Path) {
     let open = os.loops.attach(file, FOR_BLOCK).expect("attach");
     let device = open.device.clone();
     let stat = os.disks.stat(file).expect("stat").expect("there");
-    assert_eq!(device.backing, stat.id);
+    assert_eq!(device.backing, Some(stat.id));
     let node = os.disks.stat(&device.path()).expect("stat").expect("its node is there");
     assert_eq!(node.rdev, device.rdev);
     assert!(!device.autoclear && !device.read_only);
@@ -69,7 +69,7 @@ fn changed(os: &Os, dir: &Path) {
     image(os, &other, 8 * MIB);
     let device = os.loops.attach(&one, FOR_BLOCK).expect("attach").device;
     let stale =
-        LoopDevice { backing: os.disks.stat(&other).expect("stat").expect("there").id, ..device.clone() };
+        LoopDevice { backing: os.disks.stat(&other).expect("stat").map(|stat| stat.id), ..device.clone() };
     assert_eq!(errno(os.loops.open(&stale).map(drop)), Some(Errno::ENXIO));
     assert_eq!(errno(os.loops.size(&stale)), Some(Errno::ENXIO));
     os.loops.detach(&stale).expect("somebody else's is left alone");

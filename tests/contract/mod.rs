@@ -10,6 +10,7 @@ mod freeze;
 mod identities;
 mod loops;
 mod mounts;
+mod stacked;
 mod tree_stream;
 
 use std::io;
@@ -27,6 +28,7 @@ pub use freeze::freeze;
 pub use identities::identities;
 pub use loops::loops;
 pub use mounts::mounts;
+pub use stacked::stacked;
 pub use tree_stream::{copy as copy_stream, tree_stream};
 
 pub const MIB: u64 = 1 << 20;

@@ -90,7 +90,7 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
     }
     for device in &loops {
         let name = device.path();
-        let owner = images.get(&Some(device.backing)).and_then(|id| recorded.get(id));
+        let owner = images.get(&device.backing).and_then(|id| recorded.get(id));
         let thick = owner.is_some_and(|record| record["parameters"]["provisioning"] == "thick");
         let root = format!("/{}", name.file_name().unwrap_or_default().to_string_lossy());
         let in_use = is_mounted(&mounts, device.number)
@@ -98,7 +98,7 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
         if thick && in_use && kernel.loop_discards(device.number) {
             broken.push(format!("{} is of a thick volume, in use, and discards", name.display()));
         }
-        if !images.contains_key(&Some(device.backing)) {
+        if !images.contains_key(&device.backing) {
             broken.push(format!("{} belongs to no volume", name.display()));
         }
         if device.autoclear && !is_mounted(&mounts, device.number) {

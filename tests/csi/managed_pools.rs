@@ -48,7 +48,7 @@ fn id(kernel: &FakeKernel, file: &str) -> FileId {
 
 fn devices_of(kernel: &FakeKernel, file: &str) -> Vec<u32> {
     let id = id(kernel, file);
-    kernel.loops().iter().filter(|device| device.backing == id).map(|device| device.number).collect()
+    kernel.loops().iter().filter(|device| device.backing == Some(id)).map(|device| device.number).collect()
 }
 
 fn formats_of(kernel: &FakeKernel, file: &str) -> usize {

@@ -26,7 +26,7 @@ fn create_mutable(name: &str, parameters: &[(&str, &str)]) -> csi::CreateVolumeR
 /// What there is of a volume: allocated bytes, and of its device in use direct I/O and discards.
 fn seen(rig: &Rig, vol: &Vol) -> (bool, Option<(bool, bool)>) {
     let image = rig.kernel.stat(format!("{}/disk.img", rig.directory(vol))).expect("an image");
-    let device = rig.kernel.loops().into_iter().find(|device| device.backing == image.id);
+    let device = rig.kernel.loops().into_iter().find(|device| device.backing == Some(image.id));
     let device = device.map(|device| (device.direct_io, rig.kernel.loop_discards(device.number)));
     (image.allocated >= image.size, device)
 }

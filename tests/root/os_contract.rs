@@ -37,6 +37,7 @@ fn loops() {
 fn mounts() {
     let (os, _temp, dir) = setup();
     crate::contract::mounts(&os, &dir);
+    crate::contract::stacked(&os, &dir);
 }
 
 #[test]

@@ -212,7 +212,10 @@ impl Managed<'_> {
             discard: false,
         };
         let open = self.os.loops.attach(image, options).doing(|| self.doing("attach its image"))?;
-        self.only_device(image, open.device.backing)?;
+        let looking = || self.doing("look at its image");
+        let stat = self.os.disks.stat(image).doing(looking)?;
+        let id = stat.map(|stat| stat.id).filter(|id| open.device.backing == Some(*id));
+        self.only_device(image, id.ok_or_else(|| self.refuse("its image was exchanged".to_owned()))?)?;
         Ok(open)
     }
 

@@ -63,7 +63,8 @@ impl World {
         self.filesystems.push(filesystem);
         self.content_mut(image)?.image = Some(self.filesystems.len() - 1);
         self.sync(image);
-        self.formats.push((self.loops[&number].status().backing, fs_type));
+        let made = self.loops[&number].id;
+        self.formats.push((made, fs_type));
         self.make_options.push(options.clone());
         Ok(())
     }

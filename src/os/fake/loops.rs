@@ -1,6 +1,6 @@
 //! Loop devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
@@ -22,8 +22,11 @@ pub(super) enum LoopBacking {
 pub(super) struct Loop {
     number: u32,
     pub(super) backing: LoopBacking,
-    /// The identity of the backing file when it was attached, and the mount that it was opened through.
-    id: FileId,
+    /// The identity of the backing file when it was attached, and the mount and path that it was opened through: the
+    /// path as the tree showed it, and counted from the root of the mount.
+    pub(super) id: FileId,
+    path: PathBuf,
+    below: PathBuf,
     pub(super) mount: u64,
     pub(super) read_only: bool,
     autoclear: bool,
@@ -42,20 +45,35 @@ impl Loop {
     pub(super) fn rdev(&self) -> u64 {
         rdev(self.number)
     }
-
-    pub(super) fn status(&self) -> LoopDevice {
-        LoopDevice {
-            number: self.number,
-            backing: self.id,
-            rdev: self.rdev(),
-            read_only: self.read_only,
-            autoclear: self.autoclear,
-            direct_io: self.direct_io,
-        }
-    }
 }
 
 impl World {
+    /// What LOOP_GET_STATUS64 and sysfs tell of a device.
+    pub(super) fn status(&self, device: &Loop) -> LoopDevice {
+        // The former asks the filesystem, which answers nothing any more once it has shut down.
+        let failed = matches!(device.backing, LoopBacking::File(node) if self.failed.contains(&node.fs));
+        LoopDevice {
+            number: device.number,
+            backing: (!failed).then_some(device.id),
+            known_as: failed.then(|| self.backing_path(device)),
+            rdev: device.rdev(),
+            read_only: device.read_only,
+            autoclear: device.autoclear,
+            direct_io: device.direct_io,
+        }
+    }
+
+    /// The name of the backing file as sysfs shows it.
+    fn backing_path(&self, device: &Loop) -> PathBuf {
+        let shown = if self.mounts.contains_key(&device.mount) { &device.path } else { &device.below };
+        match device.backing {
+            LoopBacking::File(node) if self.inode(node).links == 0 => {
+                PathBuf::from(format!("{} (deleted)", shown.display()))
+            }
+            _ => shown.clone(),
+        }
+    }
+
     /// The attached device with this device number.
     pub(super) fn loop_of_rdev(&self, number: u64) -> Outcome<u32> {
         self.loops
@@ -89,9 +107,24 @@ impl World {
         let direct_io = direct_io && self.direct_io.is_some_and(|alignment| alignment <= block_size);
         let mount = place.mount;
         let discard = discard && !self.stuck.contains(&number);
-        let device =
-            Loop { number, backing, id, mount, read_only, autoclear, direct_io, block_size, discard, size };
-        let status = device.status();
+        let from = &self.mounts[&mount].root_path;
+        let below = Path::new("/").join(place.inner.strip_prefix(from).unwrap_or(&place.inner));
+        let path = place.path;
+        let device = Loop {
+            number,
+            backing,
+            id,
+            path,
+            below,
+            mount,
+            read_only,
+            autoclear,
+            direct_io,
+            block_size,
+            discard,
+            size,
+        };
+        let status = self.status(&device);
         self.loops.insert(number, device);
         self.attached += 1;
         self.make_node(number);
@@ -117,11 +150,16 @@ impl World {
 
     /// A device that is still the one that the caller knows.
     fn same(&self, device: &LoopDevice) -> Outcome<&Loop> {
-        self.loops.get(&device.number).filter(|now| now.id == device.backing).ok_or(Errno::ENXIO)
+        let same = |now: &&Loop| {
+            let now = self.status(now);
+            (now.backing, now.known_as) == (device.backing, device.known_as.clone())
+        };
+        self.loops.get(&device.number).filter(same).ok_or(Errno::ENXIO)
     }
 
     fn same_mut(&mut self, device: &LoopDevice) -> Outcome<&mut Loop> {
-        self.loops.get_mut(&device.number).filter(|now| now.id == device.backing).ok_or(Errno::ENXIO)
+        self.same(device)?;
+        self.loops.get_mut(&device.number).ok_or(Errno::ENXIO)
     }
 
     /// What follows when a device has lost a user: with autoclear it goes with its last one.
@@ -133,15 +171,15 @@ impl World {
     }
 
     fn clear(&mut self, number: u32) {
-        let gone = self.loops.remove(&number);
-        if gone.as_ref().is_some_and(|device| !device.discard) {
+        let Some(device) = self.loops.remove(&number) else { return };
+        if !device.discard {
             self.stuck.insert(number);
         }
-        match gone.map(|device| device.backing) {
-            Some(LoopBacking::File(node)) => self.fs_mut(node.fs).closed(node.ino),
-            Some(LoopBacking::Loop(below)) => self.settle(below),
-            None => {}
+        match device.backing {
+            LoopBacking::File(node) => self.fs_mut(node.fs).closed(node.ino),
+            LoopBacking::Loop(below) => self.settle(below),
         }
+        self.end_if_unused(device.mount);
     }
 
     pub(super) fn detach(&mut self, number: u32) {
@@ -210,7 +248,14 @@ impl LoopDevices for Process {
 
     fn find(&self, backing: FileId) -> std::io::Result<Vec<LoopDevice>> {
         self.look("find loop of", format!("{backing:?}"), |world| {
-            Ok(world.loops.values().filter(|device| device.id == backing).map(Loop::status).collect())
+            let all = world.loops.values().map(|device| world.status(device));
+            Ok(all.filter(|device| device.backing == Some(backing)).collect())
+        })
+    }
+
+    fn backing_path(&self, device: &LoopDevice) -> std::io::Result<Option<PathBuf>> {
+        self.look("look at the file of", device.path().display(), |world| {
+            Ok(world.same(device).ok().map(|device| world.backing_path(device)))
         })
     }
 
@@ -220,7 +265,7 @@ impl LoopDevices for Process {
         self.look("open", name.display(), |world| world.same(device).map(drop))?;
         let mut world = self.kernel.lock();
         // Both may have changed since: another thread can have been faster.
-        let status = match world.same(device).map(Loop::status) {
+        let status = match world.same(device).map(|device| world.status(device)) {
             Ok(status) if world.alive.contains(&self.generation) => status,
             _ => {
                 return Err(crate::os::errno_error(Errno::ENXIO, format!("open {}", name.display())));
@@ -258,7 +303,9 @@ impl LoopDevices for Process {
     }
 
     fn list(&self) -> std::io::Result<Vec<LoopDevice>> {
-        self.look("list", "loop devices", |world| Ok(world.loops.values().map(Loop::status).collect()))
+        self.look("list", "loop devices", |world| {
+            Ok(world.loops.values().map(|device| world.status(device)).collect())
+        })
     }
 
     fn set_direct_io(&self, device: &LoopDevice, on: bool) -> std::io::Result<()> {

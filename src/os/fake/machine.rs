@@ -97,6 +97,17 @@ impl FakeKernel {
         mounts.for_each(|mount| mount.superblock_read_only = read_only);
     }
 
+    /// Makes a directory of a btrfs, given by its path in the tree, what the next mount of it shows (btrfs subvolume
+    /// set-default).
+    ///
+    /// # Panics
+    /// Where nothing is there: the test is wrong.
+    pub fn set_default_subvolume(&self, path: impl AsRef<Path>) {
+        let mut world = self.lock();
+        let place = world.walk(path.as_ref(), Last::Follow).expect("a path");
+        world.fs_mut(place.node.fs).default = place.inner;
+    }
+
     /// Damages the filesystem in an image, so that a check finds it.
     ///
     /// # Errors

@@ -9,11 +9,11 @@ use nix::errno::Errno;
 use super::loops::LoopBacking;
 use super::resolve::Last;
 use super::superblock;
-use super::tree::{Backing, FsId, Node, NodeRef, ROOT};
-use super::world::{Opened, Place, World};
-use super::{Outcome, Process};
+use super::tree::{Backing, Filesystem, FsId, Node, NodeRef, ROOT};
+use super::world::{Open, Opened, Place, World};
+use super::{Descriptor, Outcome, Process};
 use crate::model::{FsType, MountFlags, VfsFlag};
-use crate::os::{Frozen, MountEntry, Mounts};
+use crate::os::{Frozen, MountEntry, Mounts, Pinned};
 
 /// A mount.
 pub(super) struct Mount {
@@ -40,16 +40,18 @@ pub(super) struct Mount {
 
 impl World {
     pub(super) fn add_mount(&mut self, mount: Mount) {
-        let number = self.next_mount;
         self.next_mount += 1;
+        let number = self.next_mount;
         if let Some(at) = mount.at {
             self.covered.insert(at, number);
         }
         self.mounts.insert(number, mount);
     }
 
-    pub(super) fn entry(&self, mount: &Mount) -> MountEntry {
+    pub(super) fn entry(&self, number: u64, mount: &Mount) -> MountEntry {
         MountEntry {
+            id: number,
+            parent: mount.at.map_or(0, |(parent, _)| parent),
             dev: mount.dev,
             root: mount.root_path.clone(),
             target: mount.target.clone(),
@@ -93,13 +95,14 @@ impl World {
             dev = libc::makedev(0, 100 + 2 * number);
             st_dev = libc::makedev(0, 101 + 2 * number);
         }
+        let (root, root_path) = self.mounted_root(fs, fs_type, flags)?;
         let shown = flags.vfs.iter().copied().filter(|flag| flag.is_shown_per_mount()).collect();
         self.add_mount(Mount {
             at: Some((target.mount, target.node)),
             shared: self.mounts[&target.mount].shared,
             target: target.path,
-            root: NodeRef { fs, ino: ROOT },
-            root_path: "/".into(),
+            root,
+            root_path,
             dev,
             st_dev,
             source,
@@ -110,6 +113,21 @@ impl World {
             base: false,
         });
         Ok(())
+    }
+
+    /// What a mount of the filesystem shows: its top, but for a subvolume that the option `subvol=` or the default of a
+    /// btrfs names. A directory does for a subvolume.
+    fn mounted_root(&self, fs: FsId, fs_type: FsType, flags: &MountFlags) -> Outcome<(NodeRef, PathBuf)> {
+        let named = flags.data.iter().find_map(|word| word.strip_prefix("subvol="));
+        let name = named.map(PathBuf::from).unwrap_or_else(|| self.filesystems[fs].default.clone());
+        let (mut ino, mut path) = (ROOT, PathBuf::from("/"));
+        if fs_type == FsType::Btrfs {
+            for name in name.iter().filter_map(|name| name.to_str()).filter(|name| *name != "/") {
+                ino = *self.filesystems[fs].entries(ino)?.get(name).ok_or(Errno::ENOENT)?;
+                path.push(name);
+            }
+        }
+        Ok((NodeRef { fs, ino }, path))
     }
 
     /// Whether this filesystem can be mounted from the device, and which it is.
@@ -204,26 +222,98 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn unmount(&mut self, target: &Path) -> Outcome<()> {
+    /// The mount whose root is at this path.
+    pub(super) fn mount_point(&self, target: &Path) -> Outcome<u64> {
         let place = self.walk(target, Last::Keep)?;
-        let number = place.mount;
-        let mount = &self.mounts[&number];
-        if mount.root != place.node || mount.target != place.path {
-            return Err(Errno::EINVAL);
+        let mount = &self.mounts[&place.mount];
+        let is_root = mount.root == place.node && mount.target == place.path;
+        if is_root { Ok(place.mount) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Where exactly this mount can be reached: ESTALE where it has gone, or another one hides it.
+    fn reach(&self, mount: &MountEntry) -> Outcome<Place> {
+        let place = self.walk(&mount.target, Last::Keep)?;
+        if place.mount == mount.id { Ok(place) } else { Err(Errno::ESTALE) }
+    }
+
+    /// umount2(2), MNT_DETACH: the mount and all below it are in the tree no more.
+    pub(super) fn detach_mount(&mut self, number: u64) {
+        let below: Vec<u64> = self
+            .mounts
+            .iter()
+            .filter(|(_, mount)| mount.at.is_some_and(|(on, _)| on == number))
+            .map(|(number, _)| *number)
+            .collect();
+        below.into_iter().for_each(|below| self.detach_mount(below));
+        if let Some(mount) = self.mounts.remove(&number) {
+            if let Some(at) = mount.at {
+                self.covered.remove(&at);
+            }
+            self.detached.insert(number, mount);
+            self.end_if_unused(number);
         }
+    }
+
+    /// Whether a descriptor or a loop device keeps the mount.
+    fn keeps_busy(&self, number: u64) -> bool {
+        self.opens.values().any(|open| open.mount == Some(number))
+            || self.loops.values().any(|device| device.mount == number)
+    }
+
+    /// Ends a detached mount that has lost its last user.
+    pub(super) fn end_if_unused(&mut self, number: u64) {
+        if !self.keeps_busy(number)
+            && let Some(mount) = self.detached.remove(&number)
+        {
+            self.ended(&mount);
+        }
+    }
+
+    /// A filesystem in the machine's memory, as somebody mounts it.
+    pub(super) fn mount_memory(&mut self, target: &Path) -> Outcome<()> {
+        let place = self.walk(target, Last::Keep)?;
+        self.filesystems[place.node.fs].entries(place.node.ino)?;
+        self.filesystems.push(Filesystem::new("tmpfs", Backing::Memory));
+        let fs = self.filesystems.len() - 1;
+        let dev = libc::makedev(0, 10_000 + self.unique() as u32);
+        self.add_mount(Mount {
+            at: Some((place.mount, place.node)),
+            shared: self.mounts[&place.mount].shared,
+            target: place.path,
+            root: NodeRef { fs, ino: ROOT },
+            root_path: "/".into(),
+            dev,
+            st_dev: dev,
+            source: "tmpfs".to_owned(),
+            loop_number: None,
+            read_only: false,
+            superblock_read_only: false,
+            flags: BTreeSet::new(),
+            base: false,
+        });
+        Ok(())
+    }
+
+    pub(super) fn unmount(&mut self, target: &Path) -> Outcome<()> {
+        let number = self.mount_point(target)?;
+        let mount = &self.mounts[&number];
         let below = self.mounts.values().any(|other| other.at.is_some_and(|(on, _)| on == number));
-        let open = self.opens.values().any(|open| open.mount == Some(number));
-        let image = self.loops.values().any(|device| device.mount == number);
-        if mount.base || below || open || image {
+        if mount.base || below || self.keeps_busy(number) {
             return Err(Errno::EBUSY);
         }
         let mount = self.mounts.remove(&number).ok_or(Errno::EINVAL)?;
         if let Some(at) = mount.at {
             self.covered.remove(&at);
         }
+        self.ended(&mount);
+        Ok(())
+    }
+
+    /// What follows when a mount is no more.
+    fn ended(&mut self, mount: &Mount) {
         let same = |other: &Mount| other.root.fs == mount.root.fs && other.loop_number == mount.loop_number;
         if let Some(device) = mount.loop_number
-            && !self.mounts.values().any(same)
+            && !self.mounts.values().chain(self.detached.values()).any(same)
         {
             // The superblock goes, and all of it is written first.
             if !mount.superblock_read_only {
@@ -231,13 +321,12 @@ impl World {
             }
             self.settle(device);
         }
-        Ok(())
     }
 
     /// Whether a superblock is on the device: it is mounted, or was unmounted while it was frozen.
     pub(super) fn is_mounted(&self, number: u32) -> bool {
-        self.mounts.values().any(|mount| mount.loop_number == Some(number))
-            || self.freezes.hold_device(number)
+        let mut all = self.mounts.values().chain(self.detached.values());
+        all.any(|mount| mount.loop_number == Some(number)) || self.freezes.hold_device(number)
     }
 
     /// Whether anybody has the device open, another loop device included. A bound node is not open.
@@ -271,8 +360,28 @@ fn is_known(fs_type: FsType, word: &str) -> bool {
 impl Mounts for Process {
     fn list(&self) -> std::io::Result<Vec<MountEntry>> {
         self.look("read", "/proc/self/mountinfo", |world| {
-            Ok(world.mounts.values().map(|mount| world.entry(mount)).collect())
+            Ok(world.mounts.iter().map(|(number, mount)| world.entry(*number, mount)).collect())
         })
+    }
+
+    fn mount_at(&self, path: &Path) -> std::io::Result<u64> {
+        self.look("open", path.display(), |world| Ok(world.walk(path, Last::Keep)?.mount))
+    }
+
+    /// Like every open, no step.
+    fn pin(&self, mount: &MountEntry) -> std::io::Result<Pinned> {
+        let subject = mount.target.display();
+        let place = self.look("open", &subject, |world| world.reach(mount))?;
+        let mut world = self.kernel.lock();
+        if !world.alive.contains(&self.generation) {
+            return Err(crate::os::errno_error(Errno::EIO, format!("open {subject}")));
+        }
+        let what = Opened::File(place.node);
+        let id = world.open(Open { generation: Some(self.generation), mount: Some(place.mount), what });
+        world.pins.insert(id, place);
+        drop(world);
+        let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
+        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
     }
 
     fn mount(
@@ -291,8 +400,37 @@ impl Mounts for Process {
         self.step("bind", subject, |world| world.bind(source, target, flags))
     }
 
+    fn tighten(&self, mount: &MountEntry, flags: &MountFlags) -> std::io::Result<()> {
+        self.step("tighten", mount.target.display(), |world| {
+            let number = world.reach(mount)?.mount;
+            // Whoever has something open here may write.
+            if flags.read_only && world.keeps_busy(number) {
+                return Err(Errno::EBUSY);
+            }
+            let mount = world.mounts.get_mut(&number).ok_or(Errno::ESTALE)?;
+            mount.read_only |= flags.read_only;
+            mount.flags.extend(flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()));
+            Ok(())
+        })
+    }
+
     fn unmount(&self, target: &Path) -> std::io::Result<()> {
         self.step("unmount", target.display(), |world| world.unmount(target))
+    }
+
+    fn unmount_exactly(&self, mount: &MountEntry) -> std::io::Result<()> {
+        self.step("unmount", mount.target.display(), |world| match world.mounts.contains_key(&mount.id) {
+            true => world.reach(mount).and_then(|_| world.unmount(&mount.target)),
+            false => Ok(()),
+        })
+    }
+
+    fn detach(&self, mount: &MountEntry) -> std::io::Result<()> {
+        self.step("detach_mount", mount.target.display(), |world| {
+            let number = world.reach(mount)?.mount;
+            world.detach_mount(number);
+            Ok(())
+        })
     }
 
     fn freeze(&self, mount_point: &Path, limit: Duration) -> std::io::Result<Box<dyn Frozen>> {

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::loops::Loop;
 use super::resolve::Last;
 use super::superblock::EXT4_STATE;
 use super::tree::{Node, NodeRef};
@@ -222,6 +221,22 @@ impl FakeKernel {
         self.outside("unmount", target, |world| world.unmount(target))
     }
 
+    /// Unmounts with everything below it, also while it is in use (umount -l): it ends with its last user.
+    pub fn unmount_lazily(&self, target: impl AsRef<Path>) -> io::Result<()> {
+        let target = target.as_ref();
+        self.outside("unmount", target, |world| {
+            let number = world.mount_point(target)?;
+            world.detach_mount(number);
+            Ok(())
+        })
+    }
+
+    /// Mounts a filesystem of the machine's memory as somebody else does.
+    pub fn mount_tmpfs(&self, target: impl AsRef<Path>) -> io::Result<()> {
+        let target = target.as_ref();
+        self.outside("mount", target, |world| world.mount_memory(target))
+    }
+
     /// Whether there is anything at this path; a link is not followed.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.lock().walk(path.as_ref(), Last::Keep).is_ok()
@@ -287,7 +302,8 @@ impl FakeKernel {
 
     /// The attached loop devices, foreign ones too.
     pub fn loops(&self) -> Vec<LoopDevice> {
-        self.lock().loops.values().map(Loop::status).collect()
+        let world = self.lock();
+        world.loops.values().map(|device| world.status(device)).collect()
     }
 
     /// How many loop devices were ever attached.
@@ -303,7 +319,8 @@ impl FakeKernel {
     /// What was mounted since the machine started, in order; without `/`, /dev and /run.
     pub fn mounts(&self) -> Vec<MountEntry> {
         let world = self.lock();
-        world.mounts.values().filter(|mount| !mount.base).map(|mount| world.entry(mount)).collect()
+        let mounted = world.mounts.iter().filter(|(_, mount)| !mount.base);
+        mounted.map(|(number, mount)| world.entry(*number, mount)).collect()
     }
 
     /// Every filesystem that was ever made, by its image, in order.

@@ -14,6 +14,8 @@ impl World {
     /// Mounts what is always mounted, on a disk that is as it is.
     pub(super) fn boot(&mut self) {
         self.mounts.clear();
+        self.detached.clear();
+        self.pins.clear();
         self.covered.clear();
         let root = NodeRef { fs: 0, ino: ROOT };
         let dev = libc::makedev(254, 1);

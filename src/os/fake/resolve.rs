@@ -22,7 +22,11 @@ pub(super) enum Last {
 impl World {
     /// Walks a path. Links on the way are followed, one at its end as `last` says.
     pub(super) fn walk(&self, path: &Path, last: Last) -> Outcome<Place> {
-        let mut stack = vec![self.root()];
+        let (start, path) = match self.pinned(path) {
+            Some((place, rest)) => (place, rest),
+            None => (self.root(), path),
+        };
+        let mut stack = vec![start];
         let mut todo = names(path);
         let mut links = 0;
         while let Some(name) = todo.pop() {
@@ -46,6 +50,14 @@ impl World {
             }
         }
         stack.pop().ok_or(Errno::ENOENT)
+    }
+
+    /// The root of a mount that a path through a descriptor leads to, and what follows in the path.
+    fn pinned<'a>(&self, path: &'a Path) -> Option<(Place, &'a Path)> {
+        let rest = path.strip_prefix("/proc/self/fd").ok()?;
+        let number = rest.components().next()?;
+        let place = self.pins.get(&number.as_os_str().to_str()?.parse().ok()?)?;
+        Some((place.clone(), rest.strip_prefix(number).ok()?))
     }
 
     /// A path's directory and its last name, which may not be there.

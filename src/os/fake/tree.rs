@@ -78,6 +78,8 @@ pub(super) struct Filesystem {
     pub(super) damaged: bool,
     /// Its files can share blocks.
     pub(super) reflink: bool,
+    /// The subvolume that a mount shows where it names none, as a path from the top.
+    pub(super) default: PathBuf,
     /// Some did.
     shares: bool,
     next: u64,
@@ -108,6 +110,7 @@ impl Filesystem {
             needs_recovery: false,
             damaged: false,
             reflink: false,
+            default: PathBuf::from("/"),
             shares: false,
             next: ROOT + 1,
             next_block: 1,

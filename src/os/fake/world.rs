@@ -45,6 +45,8 @@ pub(super) struct World {
     pub(super) filesystems: Vec<Filesystem>,
     /// By number, which is also the order of mounting.
     pub(super) mounts: BTreeMap<u64, Mount>,
+    /// Those that were taken out of the tree while they were in use.
+    pub(super) detached: BTreeMap<u64, Mount>,
     /// The mount on top of a place: the mount that the place is in and its inode.
     pub(super) covered: BTreeMap<(u64, NodeRef), u64>,
     pub(super) next_mount: u64,
@@ -52,6 +54,8 @@ pub(super) struct World {
     /// Numbers without a device whose next one cannot discard (since Linux 6.9), until they are given back.
     pub(super) stuck: BTreeSet<u32>,
     pub(super) opens: BTreeMap<u64, Open>,
+    /// The roots of mounts that a process holds, by its descriptor: what its /proc/self/fd leads to.
+    pub(super) pins: BTreeMap<u64, Place>,
     next_open: u64,
     pub(super) seam: Seam,
     /// The newest process, and those that live.
@@ -81,11 +85,13 @@ impl World {
         let mut world = World {
             filesystems: Vec::new(),
             mounts: BTreeMap::new(),
+            detached: BTreeMap::new(),
             covered: BTreeMap::new(),
             next_mount: 0,
             loops: BTreeMap::new(),
             stuck: BTreeSet::new(),
             opens: BTreeMap::new(),
+            pins: BTreeMap::new(),
             next_open: 0,
             seam: Seam::default(),
             generation: 1,
@@ -137,19 +143,21 @@ impl World {
 
     /// Closes a descriptor; one of a process that is gone is closed already.
     pub(super) fn close(&mut self, id: u64) {
-        let open = self.opens.remove(&id);
-        let generation = open.as_ref().and_then(|open| open.generation);
-        let by_the_living = generation.is_some_and(|generation| self.alive.contains(&generation));
-        match open.map(|open| open.what) {
-            Some(Opened::File(node) | Opened::Lock(node)) => self.fs_mut(node.fs).closed(node.ino),
-            Some(Opened::Loop(number)) => {
+        self.pins.remove(&id);
+        let Some(open) = self.opens.remove(&id) else { return };
+        let by_the_living = open.generation.is_some_and(|generation| self.alive.contains(&generation));
+        match open.what {
+            Opened::File(node) | Opened::Lock(node) => self.fs_mut(node.fs).closed(node.ino),
+            Opened::Loop(number) => {
                 self.settle(number);
                 // Whoever lives gives the number back.
                 if by_the_living && !self.loops.contains_key(&number) {
                     self.stuck.remove(&number);
                 }
             }
-            None => {}
+        }
+        if let Some(mount) = open.mount {
+            self.end_if_unused(mount);
         }
     }
 
@@ -183,7 +191,8 @@ impl World {
 
     /// The identity of a file seen through a mount.
     pub(super) fn file_id(&self, mount: u64, node: NodeRef) -> FileId {
-        FileId { dev: self.mounts[&mount].st_dev, ino: node.ino }
+        let mount = self.mounts.get(&mount).or_else(|| self.detached.get(&mount)).expect("a mount in use");
+        FileId { dev: mount.st_dev, ino: node.ino }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, FIEMAP,
-//! FIFREEZE and FITHAW, sync_file_range(2), and statx(2) for what no other call tells. The only file with `unsafe`.
+//! FIFREEZE and FITHAW, sync_file_range(2), mount_setattr(2), and statx(2) for what no other call tells. The only file with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -272,6 +272,33 @@ pub(super) fn thaw(file: impl AsFd) -> nix::Result<()> {
     unsafe { raw::fithaw(file.as_fd().as_raw_fd(), 0) }.map(drop)
 }
 
+/// `struct mount_attr` (linux/mount.h).
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// Changes the `MOUNT_ATTR_*` of the mount whose root is open (mount_setattr(2), Linux 5.12; ENOSYS before).
+pub(super) fn set_mount_attributes(root: impl AsFd, set: u64, clear: u64) -> nix::Result<()> {
+    let attributes = MountAttr { set, clear, propagation: 0, userns: 0 };
+    // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `attributes` has the layout
+    // of struct mount_attr, is as long as the last argument says, and lives through the call, which only reads it.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            root.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttr>(),
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
 /// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_attributes` lies at 0x08 and
 /// `stx_attributes_mask` at 0x38, both with 64 bits, `stx_dio_offset_align` at 0x9c (linux/stat.h). libc's own struct
 /// lacks the field for some targets.
@@ -338,6 +365,7 @@ mod tests {
         assert_eq!(size_of::<LoopConfig>(), 304);
         assert_eq!(std::mem::offset_of!(LoopInfo64, flags), 52);
         assert_eq!(size_of::<Statx>(), 256);
+        assert_eq!(size_of::<MountAttr>(), 32);
         assert_eq!(size_of::<Fiemap>(), HEADER_WORDS * 8);
     }
 

@@ -1,9 +1,11 @@
 //! Loop devices (loop(4)).
 #![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -133,7 +135,7 @@ fn make_anew(number: u32) -> io::Result<()> {
 }
 
 /// See [`LoopDevices::give_back`].
-fn give_back(number: u32, backing: FileId) -> io::Result<()> {
+fn give_back(number: u32, backing: Option<FileId>) -> io::Result<()> {
     let (tries, pause) = PATIENCE;
     for _ in 1..tries {
         if !discard::is_stuck(number) {
@@ -186,14 +188,60 @@ fn is_attached(number: u32) -> bool {
 }
 
 /// The device as the kernel describes it; ENXIO if it is attached to nothing.
-fn describe(number: u32, node: &Node) -> nix::Result<LoopDevice> {
-    ioctl::status(&node.fd).map(|status| device_of(number, node, status))
+fn describe(number: u32, node: &Node) -> io::Result<LoopDevice> {
+    let described = match ioctl::status(&node.fd) {
+        Ok(status) => Ok(device_of(number, node, status)),
+        Err(errno @ (Errno::ENXIO | Errno::ENODEV)) => Err(errno),
+        // LOOP_GET_STATUS64 asks the filesystem of the image (vfs_getattr), and one that has shut down refuses that
+        // (xfs_vn_getattr). What needs no filesystem is in sysfs.
+        Err(errno) => match described_by_sysfs(number, node)? {
+            Some(device) => return Ok(device),
+            None => Err(errno),
+        },
+    };
+    described.map_err(at("get the status of", Path::new(&format!("/dev/loop{number}"))))
+}
+
+/// `None` where sysfs has nothing of it: it is attached to nothing by now.
+fn described_by_sysfs(number: u32, node: &Node) -> io::Result<Option<LoopDevice>> {
+    let word = |file: &str| read_sysfs(number, file).map(|text| text.map(|text| text.trim_ascii() == b"1"));
+    let (name, read_only) = (backing_name(number)?, word("ro")?);
+    let (autoclear, direct_io) = (word("loop/autoclear")?, word("loop/dio")?);
+    let all = name.zip(read_only).zip(autoclear).zip(direct_io);
+    Ok(all.map(|(((name, read_only), autoclear), direct_io)| LoopDevice {
+        number,
+        backing: None,
+        known_as: Some(name),
+        rdev: node.rdev,
+        read_only,
+        autoclear,
+        direct_io,
+    }))
+}
+
+/// A file of a device in sysfs; `None` where it is not attached.
+fn read_sysfs(number: u32, file: &str) -> io::Result<Option<Vec<u8>>> {
+    let path = sysfs(number, file);
+    match std::fs::read(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => Ok(None),
+        Err(e) => Err(at("read", &path)(e)),
+    }
+}
+
+/// The name of the backing file, as d_path shows it (drivers/block/loop.c, loop_attr_backing_file_show).
+fn backing_name(number: u32) -> io::Result<Option<PathBuf>> {
+    let text = read_sysfs(number, "loop/backing_file")?;
+    // The kernel adds the newline; a device that is being detached shows nothing.
+    let name = text.map(|text| text.strip_suffix(b"\n").map(<[u8]>::to_vec).unwrap_or(text));
+    Ok(name.filter(|name| !name.is_empty()).map(|name| PathBuf::from(OsString::from_vec(name))))
 }
 
 fn device_of(number: u32, node: &Node, status: LoopStatus) -> LoopDevice {
     LoopDevice {
         number,
-        backing: status.backing,
+        backing: Some(status.backing),
+        known_as: None,
         rdev: node.rdev,
         read_only: status.read_only,
         autoclear: status.autoclear,
@@ -211,7 +259,7 @@ fn look_at(number: u32) -> io::Result<LoopDevice> {
         return Ok(device_of(number, &node, status));
     }
     let node = open_node(number, OFlag::O_RDONLY)?;
-    describe(number, &node).map_err(at("get the status of", Path::new(&format!("/dev/loop{number}"))))
+    describe(number, &node)
 }
 
 /// Opens a device and makes sure that it still has this backing file. It keeps it while it is open: the last
@@ -220,8 +268,8 @@ fn look_at(number: u32) -> io::Result<LoopDevice> {
 fn open_same(device: &LoopDevice) -> io::Result<(Node, LoopDevice)> {
     let path = device.path();
     let node = open_node(device.number, OFlag::O_RDONLY)?;
-    let now = describe(device.number, &node).map_err(at("get the status of", &path))?;
-    if now.backing != device.backing {
+    let now = describe(device.number, &node)?;
+    if (now.backing, &now.known_as) != (device.backing, &device.known_as) {
         return Err(errno_error(
             Errno::ENXIO,
             format_args!("open {}: it has another file now", path.display()),
@@ -252,8 +300,8 @@ impl LoopDevices for LinuxLoops {
         };
         let disable = if options.discard { Ok(()) } else { discard::disable(number) };
         let checked = disable.and_then(|()| {
-            let device = describe(number, &node).map_err(at("get the status of the device of", image))?;
-            match device.backing == id {
+            let device = describe(number, &node)?;
+            match device.backing == Some(id) {
                 true => Ok(device),
                 false => {
                     Err(errno_error(Errno::ESTALE, format_args!("attach {}: exchanged", image.display())))
@@ -286,7 +334,11 @@ impl LoopDevices for LinuxLoops {
 
     fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>> {
         let all = self.list()?;
-        Ok(all.into_iter().filter(|device| device.backing == backing).collect())
+        Ok(all.into_iter().filter(|device| device.backing == Some(backing)).collect())
+    }
+
+    fn backing_path(&self, device: &LoopDevice) -> io::Result<Option<PathBuf>> {
+        backing_name(device.number)
     }
 
     fn open(&self, device: &LoopDevice) -> io::Result<OpenLoop> {

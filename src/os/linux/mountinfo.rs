@@ -30,7 +30,8 @@ pub(super) fn parse(table: &[u8]) -> io::Result<Vec<MountEntry>> {
 /// target, per-mount options, any number of optional fields, `-`, type, source, superblock options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     // Fields are separated by one blank each; a source may be empty, so blanks must not be merged.
-    let mut fields = line.split(|byte| *byte == b' ').skip(2);
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
     let dev = parse_device(fields.next()?)?;
     let root = path(fields.next()?);
     let target = path(fields.next()?);
@@ -47,6 +48,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let superblock = fields.next()?;
     let has = |options: &[u8], word: &str| options.split(|byte| *byte == b',').any(|o| o == word.as_bytes());
     Some(MountEntry {
+        id,
+        parent,
         dev,
         root,
         target,
@@ -58,6 +61,15 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         superblock_read_only: has(superblock, "ro") || has(superblock, "emergency_ro"),
         shared,
     })
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// The id of the mount in the `/proc/self/fdinfo` of a descriptor (proc_pid_fdinfo(5)).
+pub(super) fn parse_fdinfo(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 /// `major:minor`
@@ -117,6 +129,7 @@ mod tests {
         let entry = one(
             "36 35 7:300 /a /mnt/x ro,nosuid,nodev,noatime shared:12 master:3 - xfs /dev/loop300 rw,nouuid\n",
         );
+        assert_eq!((entry.id, entry.parent), (36, 35));
         assert_eq!(entry.dev, makedev(7, 300));
         assert_eq!((entry.root, entry.target), (PathBuf::from("/a"), PathBuf::from("/mnt/x")));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_str()), ("xfs", "/dev/loop300"));
@@ -148,6 +161,7 @@ mod tests {
         let good = "1 2 0:5 / / rw - tmpfs none rw\n";
         for bad in [
             "x",
+            "1 x 0:5 / / rw - tmpfs none rw",
             "1 2 0:5 / / rw tmpfs none rw",
             "1 2 05 / / rw - tmpfs none rw",
             "1 2 0:5 / / rw - tmpfs none",
@@ -155,6 +169,13 @@ mod tests {
             let error = parse(format!("{good}{bad}\n").as_bytes()).expect_err(bad);
             assert!(error.to_string().contains("line 2"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_mount_of_a_descriptor_is_read() {
+        let text = "pos:\t0\nflags:\t012100000\nmnt_id:\t29\nino:\t2\n";
+        assert_eq!(parse_fdinfo(text), Some(29));
+        assert_eq!(parse_fdinfo("pos:\t0\n"), None);
     }
 
     proptest! {

@@ -14,8 +14,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use super::super::{Frozen, MountEntry, Mounts};
-use super::{Tools, at, freeze, id_of, kind_bits, mountinfo};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use super::super::{Frozen, MountEntry, Mounts, Pinned, errno_error};
+use super::{Tools, at, freeze, id_of, ioctl, kind_bits, mountinfo};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
 /// The mounts of this process's mount namespace.
@@ -40,6 +42,31 @@ fn pin(path: &Path, kind: OFlag) -> nix::Result<OwnedFd> {
     let fd = open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | kind, Mode::empty())?;
     // Without O_DIRECTORY, O_PATH opens the link itself.
     if kind_bits(&fstat(&fd)?) == libc::S_IFLNK { Err(Errno::ELOOP) } else { Ok(fd) }
+}
+
+/// What lies at a path, and the mount that it is in. Nothing is asked of its filesystem: one that has shut down would
+/// not answer.
+fn open_at(path: &Path) -> io::Result<(OwnedFd, u64)> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = open(path, flags, Mode::empty()).map_err(at("open", path))?;
+    let info = PathBuf::from(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let text = std::fs::read_to_string(&info).map_err(at("read", &info))?;
+    let id = mountinfo::parse_fdinfo(&text)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fdinfo has no mnt_id"))?;
+    Ok((fd, id))
+}
+
+/// The root of exactly this mount.
+fn open_exactly(mount: &MountEntry) -> io::Result<OwnedFd> {
+    match open_at(&mount.target)? {
+        (fd, id) if id == mount.id => Ok(fd),
+        _ => Err(hidden(mount)),
+    }
+}
+
+fn hidden(mount: &MountEntry) -> io::Error {
+    let (id, target) = (mount.id, mount.target.display());
+    errno_error(Errno::ESTALE, format_args!("reach mount {id} at {target}: another mount is there"))
 }
 
 /// The name under which the kernel finds exactly what was opened.
@@ -92,6 +119,59 @@ fn inherited(now: FsFlags, wanted: &MountFlags) -> MsFlags {
         .fold(MsFlags::empty(), |all, (_, flag, _)| all | flag)
 }
 
+/// The `MOUNT_ATTR_*` to set and to clear for these flags (linux/mount.h). Those of the superblock have none.
+fn attributes(flags: &MountFlags) -> (u64, u64) {
+    /// A field, not a bit: to set it, all of it has to be cleared. Its value 0 is `relatime`.
+    const ATIME: u64 = 0x70;
+    let has = |flag: VfsFlag| flags.vfs.contains(&flag);
+    let bits = [
+        (flags.read_only, 0x1),
+        (has(VfsFlag::NoSuid), 0x2),
+        (has(VfsFlag::NoDev), 0x4),
+        (has(VfsFlag::NoExec), 0x8),
+        (has(VfsFlag::NoDirAtime), 0x80),
+    ];
+    let set = bits.into_iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, bit)| all | bit);
+    // Of several the one counts that does for mount(2).
+    match (has(VfsFlag::StrictAtime), has(VfsFlag::NoAtime), has(VfsFlag::RelAtime)) {
+        (true, _, _) => (set | 0x20, ATIME),
+        (_, true, _) => (set | 0x10, ATIME),
+        (_, _, true) => (set, ATIME),
+        _ => (set, 0),
+    }
+}
+
+/// Binds in one step: the new mount gets its flags before it is anywhere (open_tree(2), move_mount(2)). Where this ends
+/// in the middle, it goes with its descriptor.
+fn bind_at_once(from: &OwnedFd, to: &OwnedFd, flags: &MountFlags) -> nix::Result<()> {
+    let errno = |error: rustix::io::Errno| Errno::from_raw(error.raw_os_error());
+    let is_directory = |fd: &OwnedFd| fstat(fd).map(|stat| kind_bits(&stat) == libc::S_IFDIR);
+    if is_directory(from)? != is_directory(to)? {
+        return Err(Errno::ENOTDIR); // as mount(2) says it
+    }
+    let how =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(from, c"", how).map_err(errno)?;
+    match attributes(flags) {
+        (0, 0) => {}
+        (set, clear) => ioctl::set_mount_attributes(&tree, set, clear)?,
+    }
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(&tree, c"", to, c"", how).map_err(errno)
+}
+
+/// The same before Linux 5.12, in two steps.
+fn bind_in_two_steps(from: &OwnedFd, to: &OwnedFd, target: &Path, flags: &MountFlags) -> nix::Result<()> {
+    mount(Some(&name_of(from)), &name_of(to), NONE, MsFlags::MS_BIND, NONE)?;
+    if !flags.read_only && flags.vfs.is_empty() {
+        return Ok(());
+    }
+    set_bind_flags(from, target, flags).inspect_err(|_| {
+        // All or nothing; the first error is the one to report.
+        let _ = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
+    })
+}
+
 /// Gives the bind that was just made at `target` its flags. The target is opened again, since what was opened
 /// before lies under the new mount; that it is the source now proves that nobody exchanged it.
 fn set_bind_flags(source: &OwnedFd, target: &Path, flags: &MountFlags) -> nix::Result<()> {
@@ -99,9 +179,28 @@ fn set_bind_flags(source: &OwnedFd, target: &Path, flags: &MountFlags) -> nix::R
     if id_of(&fstat(&bound)?) != id_of(&fstat(source)?) {
         return Err(Errno::ESTALE);
     }
-    let keep = inherited(fstatvfs(&bound)?.flags(), flags);
+    remount(&bound, flags)
+}
+
+/// Changes the flags of the mount whose root is open; it keeps what it has.
+fn remount(root: &OwnedFd, flags: &MountFlags) -> nix::Result<()> {
+    let keep = inherited(fstatvfs(root)?.flags(), flags);
     let all = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | ms_flags(flags) | keep;
-    mount(NONE, &name_of(&bound), NONE, all, NONE)
+    mount(NONE, &name_of(root), NONE, all, NONE)
+}
+
+impl LinuxMounts {
+    /// Whether the mount is there, from the table alone, since whoever opens a path takes the mark of
+    /// [`Mounts::unmount_exactly`] away; ESTALE where another one hides it.
+    fn is_on_top(&self, mount: &MountEntry) -> io::Result<bool> {
+        let table = self.list()?;
+        let is_it = |other: &MountEntry| other.id == mount.id && other.target == mount.target;
+        let hides = |other: &MountEntry| other.parent == mount.id && other.target == mount.target;
+        match table.iter().any(is_it) {
+            true if table.iter().any(hides) => Err(hidden(mount)),
+            there => Ok(there),
+        }
+    }
 }
 
 impl Mounts for LinuxMounts {
@@ -112,6 +211,16 @@ impl Mounts for LinuxMounts {
         let read = File::open(path).and_then(|mut file| file.read_to_end(&mut table));
         read.map_err(at("read", path))?;
         mountinfo::parse(&table)
+    }
+
+    fn mount_at(&self, path: &Path) -> io::Result<u64> {
+        open_at(path).map(|(_, id)| id)
+    }
+
+    fn pin(&self, mount: &MountEntry) -> io::Result<Pinned> {
+        let fd = open_exactly(mount)?;
+        // With the dot the last component is no link, which others refuse to follow.
+        Ok(Pinned::new(name_of(&fd).join("."), Box::new(fd)))
     }
 
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()> {
@@ -126,16 +235,21 @@ impl Mounts for LinuxMounts {
         let from = pin(source, OFlag::empty()).map_err(at("open", source))?;
         let to = pin(target, OFlag::empty()).map_err(at("open", target))?;
         let operation = format!("bind {} at", source.display());
-        mount(Some(&name_of(&from)), &name_of(&to), NONE, MsFlags::MS_BIND, NONE)
-            .map_err(at(&operation, target))?;
-        if !flags.read_only && flags.vfs.is_empty() {
-            return Ok(());
-        }
-        set_bind_flags(&from, target, flags).map_err(|errno| {
-            // All or nothing; the first error is the one to report.
-            let _ = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-            at(&operation, target)(errno)
-        })
+        let bound = match bind_at_once(&from, &to, flags) {
+            Err(Errno::ENOSYS) => bind_in_two_steps(&from, &to, target, flags),
+            bound => bound,
+        };
+        bound.map_err(at(&operation, target))
+    }
+
+    fn tighten(&self, mount: &MountEntry, flags: &MountFlags) -> io::Result<()> {
+        let root = open_exactly(mount)?;
+        let (set, clear) = attributes(flags);
+        let done = match ioctl::set_mount_attributes(&root, set, clear) {
+            Err(Errno::ENOSYS) => remount(&root, flags),
+            done => done,
+        };
+        done.map_err(at("change the flags of", &mount.target))
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
@@ -146,6 +260,39 @@ impl Mounts for LinuxMounts {
                 done => return done.map_err(at("unmount", target)),
             }
         }
+    }
+
+    /// A descriptor would keep the mount busy, and a path may lead to another mount by the time of the call: so it is
+    /// marked first (umount2(2), MNT_EXPIRE), and goes only if it is the one that was marked. One that is mounted over it
+    /// after the look at the table is not marked.
+    fn unmount_exactly(&self, mount: &MountEntry) -> io::Result<()> {
+        let last_try = Instant::now() + PASSING_USE;
+        let expire = || umount2(&mount.target, MntFlags::MNT_EXPIRE | MntFlags::UMOUNT_NOFOLLOW);
+        let failed = |errno| Err(at("unmount", &mount.target)(errno));
+        loop {
+            if !self.is_on_top(mount)? {
+                return Ok(());
+            }
+            // `Ok`: it was marked by a call that was cut off.
+            let done = match expire() {
+                Err(Errno::EAGAIN) if self.is_on_top(mount)? => expire(),
+                done => done,
+            };
+            match done {
+                Ok(()) => return Ok(()),
+                // Somebody uses it, or has just looked at it.
+                Err(Errno::EBUSY | Errno::EAGAIN) if Instant::now() < last_try => {
+                    std::thread::sleep(PASSING_USE / 50);
+                }
+                Err(Errno::EAGAIN) => return failed(Errno::EBUSY),
+                Err(errno) => return failed(errno),
+            }
+        }
+    }
+
+    fn detach(&self, mount: &MountEntry) -> io::Result<()> {
+        let fd = open_exactly(mount)?;
+        umount2(&name_of(&fd), MntFlags::MNT_DETACH).map_err(at("detach", &mount.target))
     }
 
     fn freeze(&self, mount_point: &Path, limit: Duration) -> io::Result<Box<dyn Frozen>> {
@@ -172,6 +319,15 @@ mod tests {
         assert_eq!(inherited(now, &flags(&["noexec"])), all);
         assert_eq!(inherited(now, &flags(&["relatime"])), all - MsFlags::MS_NOATIME);
         assert_eq!(inherited(FsFlags::empty(), &flags(&["ro"])), MsFlags::empty());
+    }
+
+    #[test]
+    fn attributes_are_set_and_the_field_of_atime_is_cleared_first() {
+        assert_eq!(attributes(&flags(&[])), (0, 0));
+        assert_eq!(attributes(&flags(&["ro", "nosuid", "nodev", "noexec", "nodiratime"])), (0x8f, 0));
+        assert_eq!(attributes(&flags(&["noatime"])), (0x10, 0x70));
+        assert_eq!(attributes(&flags(&["relatime", "sync"])), (0, 0x70));
+        assert_eq!(attributes(&flags(&["strictatime", "ro"])), (0x21, 0x70));
     }
 
     #[test]

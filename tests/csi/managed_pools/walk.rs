@@ -101,7 +101,7 @@ fn growing_can_end_at_any_step() {
 
 /// Files that two loop devices have.
 fn devices_of_any(kernel: &FakeKernel) -> Vec<FileId> {
-    let mut backing: Vec<_> = kernel.loops().iter().map(|device| device.backing).collect();
+    let mut backing: Vec<_> = kernel.loops().iter().filter_map(|device| device.backing).collect();
     backing.sort();
     backing.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
 }

@@ -120,7 +120,7 @@ pub fn in_force(kernel: &FakeKernel, model: &Model) -> Verdict {
         let directory = directory_of(kernel, id).unwrap_or_default();
         let Some(image) = kernel.stat(format!("{directory}/disk.img")) else { continue };
         let thick = known.parameter("provisioning") == Some("thick");
-        for device in kernel.loops().into_iter().filter(|device| device.backing == image.id) {
+        for device in kernel.loops().into_iter().filter(|device| device.backing == Some(image.id)) {
             let direct_io = known.parameter("directIO") != Some("false");
             ensure!(device.direct_io == direct_io, "direct I/O of {id} is {}", device.direct_io);
             let keeps = thick || known.parameter("discard") == Some("false");

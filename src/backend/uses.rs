@@ -1,0 +1,304 @@
+//! Who uses a volume, as the kernel tells it, and what proves it.
+//!
+//! A name is never enough by itself, and a file that is missing or does not answer never means that nobody uses it.
+//! The backing file of a loop device is the volume's image if it has the identity of the file that lies there now: as
+//! long as it is attached, no other file can get that identity. Where that cannot be told, or the image is another file
+//! by now, the name of the backing file counts, which the kernel makes up from the place where it is, or was last: the
+//! directory of a volume has a name that is nobody else's. See [`Evidence`].
+
+use std::path::{Path, PathBuf};
+
+use super::{Place, VolumePaths};
+use crate::error::{Error, OsContext, Result};
+use crate::os::{LoopDevice, MountEntry, Os};
+
+/// What the kernel says about a volume now.
+#[derive(Debug, Clone, Default)]
+pub struct Uses {
+    /// Mounts of the whole volume: staged, published, and those that others made of them.
+    pub mounts: Vec<MountEntry>,
+    /// Mounts of a part of it, such as kubelet's subPath mounts.
+    pub partial: Vec<MountEntry>,
+    /// Its loop devices.
+    pub loops: Vec<LoopDevice>,
+    /// Loop devices that may be its own: they forbid what must not be done to a volume in use, and are left alone.
+    pub suspected: Vec<LoopDevice>,
+    /// Why what uses the volume is not what lies in its pool now; it can only be taken away.
+    pub astray: Option<String>,
+}
+
+impl Uses {
+    /// Whether anything uses the volume.
+    pub fn any(&self) -> bool {
+        self.all().next().is_some() || !(self.loops.is_empty() && self.suspected.is_empty())
+    }
+
+    /// Every mount of the volume.
+    pub fn all(&self) -> impl Iterator<Item = &MountEntry> {
+        self.mounts.iter().chain(&self.partial)
+    }
+
+    /// The devices of a raw block volume that are there to stay. One that was detached while somebody had it open
+    /// has autoclear from then on and goes with its last user: nothing new may be built on it.
+    pub fn live_loops(&self) -> impl Iterator<Item = &LoopDevice> {
+        self.loops.iter().filter(|device| !device.autoclear)
+    }
+
+    /// The volume's mounts at `path`, whatever they show of it.
+    pub fn at<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
+        self.all().filter(move |mount| mount.target == path)
+    }
+
+    /// The volume's mount that is seen at `path`; `None` where it has none there.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION where something else hides it.
+    pub fn top_at<'a>(&'a self, os: &Os, path: &Path) -> Result<Option<&'a MountEntry>> {
+        if self.at(path).next().is_none() {
+            return Ok(None);
+        }
+        let seen = os.mounts.mount_at(path).ok();
+        match self.all().find(|mount| mount.target == path && Some(mount.id) == seen) {
+            Some(top) => Ok(Some(top)),
+            None => Err(hidden(os, path)),
+        }
+    }
+
+    /// Of these mounts one that can be reached, since nothing hides it; `None` where there is none of them at all.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION where something else hides each of them.
+    pub fn reachable<'a>(
+        &'a self,
+        os: &Os,
+        which: impl Fn(&MountEntry) -> bool,
+    ) -> Result<Option<&'a MountEntry>> {
+        let mut hides = None;
+        for mount in self.all().filter(|mount| which(mount)) {
+            match os.mounts.mount_at(&mount.target) {
+                Ok(id) if id == mount.id => return Ok(Some(mount)),
+                _ => hides = hides.or(Some(&mount.target)),
+            }
+        }
+        hides.map_or(Ok(None), |path| Err(hidden(os, path)))
+    }
+
+    /// Where the whole volume is mounted, besides `target`, its staging path and what kubelet itself made of a block
+    /// volume. What is whole is what the staged mount shows, which is not the top of a btrfs that has another default
+    /// subvolume.
+    pub fn elsewhere(&self, staging: Option<&Path>, target: &Path) -> Option<&Path> {
+        let staged = staging.and_then(|staging| self.at(staging).next());
+        let whole = |mount: &&MountEntry| match staged {
+            Some(staged) => (mount.dev, &mount.root) == (staged.dev, &staged.root),
+            None => self.mounts.contains(mount),
+        };
+        let other = |mount: &&MountEntry| {
+            mount.target != target
+                && staging.is_none_or(|staging| mount.target != staging)
+                && !is_kubelet_block_map(&mount.target)
+        };
+        self.all().filter(whole).find(other).map(|mount| mount.target.as_path())
+    }
+
+    /// Makes sure that what uses the volume is what lies in its pool, so that more can be built on it.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    pub fn sound(&self, place: Place<'_>) -> Result<()> {
+        let refuse = |why: &String| {
+            let (id, uses) = (&place.volume.id, self.describe());
+            Error::InUse(format!("volume {id} is {uses}, but {why}: end its pods, so that it is unstaged"))
+        };
+        self.astray.as_ref().map_or(Ok(()), |why| Err(refuse(why)))
+    }
+
+    /// A line for people: who uses it.
+    pub fn describe(&self) -> String {
+        let mounts = self.all().map(|m| format!("mounted at {}", m.target.display()));
+        let loops = self.loops.iter().map(|l| format!("attached as {}", l.path().display()));
+        let suspected = self.suspected.iter().map(|l| {
+            format!("perhaps attached as {} (see losetup, and detach it if it is)", l.path().display())
+        });
+        mounts.chain(loops).chain(suspected).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Whether the path is one at which kubelet binds the device of a block volume for itself,
+/// `…/volumeDevices/<pv>/dev/<pod uid>`, below the path that NodePublishVolume was given: it is not a second publish.
+fn is_kubelet_block_map(path: &Path) -> bool {
+    let name = |levels: usize| path.ancestors().nth(levels).and_then(Path::file_name);
+    name(1).is_some_and(|n| n == "dev") && name(3).is_some_and(|n| n == "volumeDevices")
+}
+
+/// FAILED_PRECONDITION for a mount at `path` that another one hides, which is named.
+pub fn hidden(os: &Os, path: &Path) -> Error {
+    let on_the_way = path.ancestors().find_map(|path| Some((path, os.mounts.mount_at(path).ok()?)));
+    let mounts = os.mounts.list().unwrap_or_default();
+    let other = on_the_way.and_then(|(_, id)| mounts.iter().find(|mount| mount.id == id));
+    let other = other.map_or_else(String::new, |other| {
+        format!(" ({} from {} at {})", other.fs_type, other.source, other.target.display())
+    });
+    let path = path.display();
+    Error::InUse(format!("another mount hides the volume's at {path}{other}: unmount that first"))
+}
+
+/// What the name of a file says of whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// It is not in a directory with the name of the volume's, or is found where that of another driver is.
+    Foreign,
+    /// It was in a directory with the name of the volume's, of which nobody can say where it is.
+    Suspected,
+    /// It is, or was, in the directory of the volume.
+    Proven,
+}
+
+/// Whose a file is that the kernel shows at this path, or did before it was removed; it is not the volume's image as
+/// it lies there now.
+///
+/// Where the path is that of the volume's directory, the file was in it, unless it still is in another one with the same
+/// path: that of another mount namespace. Any other path ends with the name of the directory at least. Where a directory
+/// is found there, it is that of another driver, which has a volume of the same name. Where none is found, the mount is
+/// in no namespace any more, as after `umount -l` of the pool, and the path begins at its root, so that the end of the
+/// volume's path is the same; or it is in another namespace, and the two have nothing else in common.
+pub(super) fn evidence(place: Place<'_>, shown: &Path) -> Result<Evidence> {
+    let (Some(directory), own) = (shown.parent(), &place.paths.directory) else {
+        return Ok(Evidence::Foreign);
+    };
+    // What a growth that was cut off has left was never mounted, and is looked at by itself (`remove_growing`).
+    let growing = place.paths.growing_image();
+    let is_growing = shown
+        .file_name()
+        .zip(growing.file_name())
+        .is_some_and(|(shown, growing)| shown.as_encoded_bytes().starts_with(growing.as_encoded_bytes()));
+    if is_growing || !directory.ends_with(last_two(own)) {
+        return Ok(Evidence::Foreign);
+    }
+    let disks = &place.os.disks;
+    if directory == own {
+        // Neither gone nor the image: of the same name, and elsewhere.
+        let seen = disks.stat(shown).is_ok_and(|stat| stat.is_some());
+        return Ok(if seen { Evidence::Suspected } else { Evidence::Proven });
+    }
+    match disks.stat(directory) {
+        Ok(Some(there)) => {
+            let own = disks.stat(own).ok().flatten();
+            let same = own.is_some_and(|own| own.id == there.id);
+            Ok(if same { Evidence::Proven } else { Evidence::Foreign })
+        }
+        // It does not answer, but is at another place.
+        Err(_) => Ok(Evidence::Foreign),
+        Ok(None) => Ok(match directory.strip_prefix("/").is_ok_and(|end| own.ends_with(end)) {
+            true => Evidence::Proven,
+            false => Evidence::Suspected,
+        }),
+    }
+}
+
+/// `volumes/<id>`, the part of a path that belongs to nobody else.
+fn last_two(directory: &Path) -> PathBuf {
+    let names: Vec<_> = directory.components().rev().take(2).collect();
+    names.into_iter().rev().collect()
+}
+
+/// The suffix of the root of a bind in mountinfo whose directory was removed (fs/d_path.c, dentry_path).
+const DELETED: &str = "//deleted";
+
+/// Whose a directory is that is bound somewhere: the volume's, a part of the volume's, or another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    Whole,
+    Part,
+    Other,
+}
+
+/// Whose directory a mount shows, among all mounts. It is the volume's if one of the mounts of its filesystem, hidden or
+/// not, leads to the place of the volume's data. Where none leads to it, the filesystem is mounted nowhere any more but
+/// for such binds, as after `umount -l` of the pool: then the name counts.
+pub(super) fn bound(mount: &MountEntry, mounts: &[MountEntry], paths: &VolumePaths) -> Bound {
+    let data = paths.data();
+    let root = mount.root.to_str().and_then(|root| root.strip_suffix(DELETED)).map(Path::new);
+    let root = root.unwrap_or(&mount.root);
+    let name = last_two(&paths.directory).join(data.file_name().unwrap_or_default());
+    let Some((whole, part)) = split_after(root, &name) else { return Bound::Other };
+    let found = if part.as_os_str().is_empty() { Bound::Whole } else { Bound::Part };
+    let same = |other: &&MountEntry| other.dev == mount.dev && other.root.starts_with("/");
+    let leads = mounts.iter().filter(same).filter_map(|other| {
+        // Not what lies within the volume itself.
+        let below = whole.strip_prefix(&other.root).ok().filter(|below| !below.as_os_str().is_empty())?;
+        Some(other.target.join(below))
+    });
+    let places: Vec<PathBuf> = leads.collect();
+    let ours = match places.is_empty() {
+        true => whole.strip_prefix("/").is_ok_and(|end| data.ends_with(end)) || data.ends_with(&name),
+        false => places.contains(&data),
+    };
+    if ours { found } else { Bound::Other }
+}
+
+/// A path cut after the first place where it has these names, one after the other.
+fn split_after(path: &Path, names: &Path) -> Option<(PathBuf, PathBuf)> {
+    let whole = path.ancestors().filter(|path| path.ends_with(names)).last()?;
+    Some((whole.to_owned(), path.strip_prefix(whole).ok()?.to_owned()))
+}
+
+/// The mounts of this machine.
+pub(super) fn all_mounts(os: &Os) -> Result<Vec<MountEntry>> {
+    os.mounts.list().doing(|| "read mountinfo".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::VolumeId;
+
+    #[test]
+    fn kubelets_own_binds_are_no_publish() {
+        let map = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pv/dev/pod";
+        let publish = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/pod";
+        assert!(is_kubelet_block_map(Path::new(map)));
+        assert!(!is_kubelet_block_map(Path::new(publish)));
+    }
+
+    fn mount(dev: u64, root: &str, target: &str) -> MountEntry {
+        MountEntry {
+            id: 0,
+            parent: 0,
+            dev,
+            root: root.into(),
+            target: target.into(),
+            fs_type: "ext4".to_owned(),
+            source: "/dev/vda".to_owned(),
+            read_only: false,
+            flags: Vec::new(),
+            superblock_read_only: false,
+            shared: false,
+        }
+    }
+
+    #[test]
+    fn whose_directory_a_bind_shows() {
+        let id: VolumeId = "vol-0123456789ab-00000000-0000-5000-8000-000000000000".parse().expect("an id");
+        let paths = VolumePaths::new(Path::new("/srv/pool"), &id);
+        let pool = mount(2, "/", "/srv");
+        let hidden = [mount(1, "/", "/"), pool.clone(), mount(9, "/", "/srv")];
+        let detached = [mount(1, "/", "/")];
+        let elsewhere = [mount(1, "/", "/"), mount(2, "/", "/mnt/of-others")];
+        let cases = [
+            ("/pool/volumes/ID/data", [Bound::Whole, Bound::Whole, Bound::Other]),
+            ("/pool/volumes/ID/data//deleted", [Bound::Whole, Bound::Whole, Bound::Other]),
+            ("/pool/volumes/ID/data/a/b", [Bound::Part, Bound::Part, Bound::Other]),
+            ("/pool/volumes/ID", [Bound::Other, Bound::Other, Bound::Other]),
+            ("/pool/volumes/IDx/data", [Bound::Other, Bound::Other, Bound::Other]),
+            ("/other/volumes/ID/data", [Bound::Other, Bound::Whole, Bound::Other]),
+        ];
+        for (root, expected) in cases {
+            let bind = mount(2, &root.replace("ID", id.as_str()), "/kubelet/target");
+            let tables = [&hidden[..], &detached[..], &elsewhere[..]];
+            for (table, expected) in tables.into_iter().zip(expected) {
+                let table: Vec<MountEntry> = table.iter().chain([&bind]).cloned().collect();
+                assert_eq!(bound(&bind, &table, &paths), expected, "{root} {table:?}");
+            }
+        }
+    }
+}
