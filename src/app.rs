@@ -49,7 +49,7 @@ use crate::wire::peer::peer_server::PeerServer;
 use self::anchor::Anchors;
 pub use self::checks::DataDir;
 pub use self::controller::run_controller;
-pub use self::node::run_node;
+pub use self::node::{connector, run_node};
 
 /// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
 pub const IDLE_SOURCES: Duration = Duration::from_secs(600);

@@ -12,12 +12,12 @@ use tonic::service::Routes;
 use tonic::transport::Uri;
 
 use super::{Ended, Outside, Parts, StartError, blocking, open, parts, peer_routes, run_with, watch_sources};
-use crate::cluster::identity::PeerRole;
+use crate::cluster::identity::{PeerIdentity, PeerRole};
 use crate::cluster::pull::{Connector, Pull, endpoint};
 use crate::cluster::tls::Tls;
 use crate::config::PeerPort;
 use crate::metrics::Expiry;
-use crate::model::Settings;
+use crate::model::{NodeKey, Settings};
 use crate::os::Os;
 use crate::server::{Observer, Stop, Stopped, serve_peers};
 use crate::service::{Behind, IdentityService, NodeService, Starting};
@@ -118,23 +118,36 @@ impl Drop for Watching {
     }
 }
 
-/// The way to other nodes. Who answers there is asked by the one who pulls (Peer.Hello).
-fn connector(tls: Tls) -> Connector {
-    Arc::new(move |address: &str| {
-        let (tls, address) = (tls.clone(), address.to_owned());
+/// The way to other nodes. A certificate that names a node is taken of that node only; who answers with one that all
+/// nodes share is asked by the one who pulls (Peer.Hello).
+pub fn connector(tls: Tls) -> Connector {
+    Arc::new(move |address: &str, node_key: &str| {
+        let (tls, address, node_key) = (tls.clone(), address.to_owned(), node_key.to_owned());
         Box::pin(async move {
             let dial = tower::service_fn(move |_: Uri| {
-                let (tls, address) = (tls.clone(), address.clone());
+                let (tls, address, node_key) = (tls.clone(), address.clone(), node_key.clone());
                 async move {
                     let stream = TcpStream::connect(&address).await?;
                     stream.set_nodelay(true)?;
                     let stream = tls.connect(stream, PeerRole::Node, None).await;
-                    stream.map(TokioIo::new).map_err(std::io::Error::other)
+                    let stream = stream.map_err(std::io::Error::other)?;
+                    is_named(stream.identity(), &node_key)?;
+                    Ok::<_, std::io::Error>(TokioIo::new(stream))
                 }
             });
             endpoint().connect_with_connector(dial).await.map_err(|error| reasons(&error))
         })
     })
+}
+
+/// Whether a certificate may be that of the node with this key.
+fn is_named(identity: &PeerIdentity, node_key: &str) -> std::io::Result<()> {
+    match &identity.node_id {
+        Some(node_id) if NodeKey::of(node_id).as_str() != node_key => Err(std::io::Error::other(format!(
+            "the peer is refused: its certificate is of the node {node_id:?}, and that with the key {node_key} is wanted"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// An error with what it comes from, in one line.

@@ -6,7 +6,7 @@
 use std::error::Error as _;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -29,8 +29,8 @@ const OPEN_WITHIN: Duration = Duration::from_secs(60);
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Between two messages of a stream; reading one of them takes the other node a moment.
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// How long a broken connection is tried again.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a broken connection is tried again: a caller comes back every minute, and brings a new address of the source.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Closing waits for a stream that the other node has not seen the end of; it removes the cut later otherwise.
 const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
@@ -55,8 +55,9 @@ pub fn endpoint() -> Endpoint {
 /// A connection on its way, or why there is none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Channel, String>> + Send>>;
 
-/// Connects to the node at an address (`HOST:PORT`), mutually authenticated.
-pub type Connector = Arc<dyn Fn(&str) -> Connecting + Send + Sync>;
+/// Connects to the node at an address (`HOST:PORT`), mutually authenticated; the certificate there is that of the node
+/// with this key, or one that all nodes share.
+pub type Connector = Arc<dyn Fn(&str, &str) -> Connecting + Send + Sync>;
 
 /// Pulls over connections that a [`Connector`] makes.
 #[derive(Clone)]
@@ -72,14 +73,14 @@ impl Pull {
         Pull { connector, runtime, patience: PATIENCE }
     }
 
-    /// Changes how long a broken connection is tried again while nothing arrives: two minutes.
+    /// Changes how long a broken connection is tried again while nothing arrives: five minutes.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Pull { patience, ..self }
     }
 
-    async fn connect(&self, address: &str) -> Result<PeerClient<Channel>, String> {
-        let channel = timeout(CONNECT_WITHIN, (self.connector)(address)).await;
+    async fn connect(&self, address: &str, node_key: &str) -> Result<PeerClient<Channel>, String> {
+        let channel = timeout(CONNECT_WITHIN, (self.connector)(address, node_key)).await;
         let channel = channel.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
         Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE))
     }
@@ -87,7 +88,7 @@ impl Pull {
     /// Connects, and makes sure that the node is the one that has what is wanted: an address may have been another
     /// node's a moment ago.
     async fn reach(&self, address: &str, node_key: &str) -> Result<(PeerClient<Channel>, String), String> {
-        let mut client = self.connect(address).await?;
+        let mut client = self.connect(address, node_key).await?;
         let hello = timeout(CONNECT_WITHIN, client.hello(peer::HelloRequest {})).await;
         let hello = hello.map_err(|_| "no answer in time".to_owned())?;
         let hello = hello.map_err(|status| describe(&status))?.into_inner();
@@ -99,7 +100,7 @@ impl Pull {
 }
 
 impl RemoteSources for Pull {
-    fn open(&self, address: &str, request: &OpenSource) -> Result<Box<dyn RemoteSource>> {
+    fn open(&self, address: &str, request: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
         let unreachable = |why: String| {
             Error::Unavailable(format!(
                 "the node that has the source, at {address}, cannot be reached: {why}"
@@ -124,7 +125,8 @@ impl RemoteSources for Pull {
                 ))
             })
         })?;
-        Ok(Box::new(Opened { pull: self.clone(), address: address.to_owned(), description }))
+        let way = Mutex::new(Way { address: address.to_owned(), moves: 0 });
+        Ok(Arc::new(Opened { pull: self.clone(), way, description }))
     }
 
     fn patience(&self) -> Duration {
@@ -132,13 +134,24 @@ impl RemoteSources for Pull {
     }
 }
 
+/// Where the node is.
+struct Way {
+    address: String,
+    moves: u64,
+}
+
 struct Opened {
     pull: Pull,
-    address: String,
+    way: Mutex<Way>,
     description: SourceDescription,
 }
 
 impl Opened {
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn connect(&self) -> Result<PeerClient<Channel>, Broken> {
         // At the end of the process the runtime goes first, and takes no task any more.
         if tokio::spawn(async {}).await.is_err() {
@@ -146,7 +159,8 @@ impl Opened {
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
         let node_key = self.description.handle.id.node_key();
-        let reached = self.pull.reach(&self.address, node_key).await;
+        let address = self.way().address.clone();
+        let reached = self.pull.reach(&address, node_key).await;
         reached.map(|(client, _)| client).map_err(Broken::Connection)
     }
 }
@@ -179,6 +193,18 @@ impl RemoteSource for Opened {
             take(pull::decode_tree(message).map_err(malformed)?)?;
         }
         Ok(())
+    }
+
+    fn moved(&self, address: &str) {
+        let mut way = self.way();
+        if way.address != address {
+            tracing::info!(source = %self.description.handle.id, address, "the node of the source has moved");
+            *way = Way { address: address.to_owned(), moves: way.moves + 1 };
+        }
+    }
+
+    fn moves(&self) -> u64 {
+        self.way().moves
     }
 
     fn close(&self) {

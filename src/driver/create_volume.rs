@@ -58,7 +58,12 @@ impl Driver {
             Some(VolumeSource::Volume(source)) => keys.push((source.as_str(), Mode::Shared)),
             None => {}
         }
-        let _guard = self.lock_all(keys)?;
+        let guard = self.lock_all(keys);
+        if let (Err(_), Some(address)) = (&guard, &source_address) {
+            // Perhaps it is pulled at this moment, from a node that has moved meanwhile.
+            self.pulls.found_at(&id, address);
+        }
+        let _guard = guard?;
         let wanted = Wanted {
             id: id.clone(),
             name,

@@ -107,6 +107,8 @@ pub struct Driver {
     bound: bound::Answered,
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
+    pulls: pull::Running,
+    recent_cuts: sources::RecentCuts,
     ready: AtomicBool,
 }
 
@@ -136,6 +138,8 @@ impl Driver {
             bound: bound::Answered::default(),
             remote_sources: None,
             reservations: reservations::Reservations::default(),
+            pulls: pull::Running::default(),
+            recent_cuts: sources::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }
     }

@@ -13,7 +13,7 @@ impl Driver {
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
-    /// asked for; RESOURCE_EXHAUSTED without room for the cut. Nothing is left of a cut that failed.
+    /// asked for; RESOURCE_EXHAUSTED without room for the cut, or after too many. Nothing is left of a cut that failed.
     pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
         match &request.source {
             VolumeSource::Snapshot(id) => {
@@ -53,6 +53,7 @@ impl Driver {
             Some(cut) => self.remove_snapshot(&cut)?,
             None => {}
         }
+        self.recent_cuts.admit(target.node_key(), std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
         let _turn = self.copy_turn()?;

@@ -209,10 +209,7 @@ impl Driver {
         }
         let result = match snapshot.phase {
             Phase::Creating | Phase::Deleting => self.remove_snapshot(snapshot).map(|()| found.removed += 1),
-            // Whoever pulled from it begins anew.
-            Phase::Ready if snapshot.pulled_for.is_some() => {
-                self.remove_snapshot(snapshot).map(|()| found.removed += 1)
-            }
+            // A cut as well: whoever pulls from it goes on, and it goes when nobody does for a while.
             Phase::Ready => self.look_at_snapshot(snapshot),
         };
         if let Err(error) = result {

@@ -9,7 +9,7 @@ use super::lock::{Guard, Mode};
 use crate::backend::expect_whole;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId};
+use crate::model::{Snapshot, SnapshotId, VolumeId};
 
 /// When each cut was last read from.
 #[derive(Default)]
@@ -32,7 +32,43 @@ impl LastReads {
     }
 }
 
+/// So many cuts are made in a minute for one node,
+const PER_NODE: usize = 30;
+/// and for all of them together: each may freeze a filesystem and take room.
+const IN_ALL: usize = 120;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The cuts that were made for other nodes in the last minute, with the key of the node.
+#[derive(Default)]
+pub(super) struct RecentCuts(Mutex<Vec<(String, Instant)>>);
+
+impl RecentCuts {
+    /// Lets one more be made for this node.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where there were too many; its node tries again.
+    pub(super) fn admit(&self, node_key: &str, now: Instant) -> Result<()> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.retain(|(_, at)| now.saturating_duration_since(*at) < MINUTE);
+        let of_node = recent.iter().filter(|(key, _)| key == node_key).count();
+        if of_node >= PER_NODE || recent.len() >= IN_ALL {
+            return Err(Error::Exhausted(format!(
+                "{of_node} cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} is \
+                 the most; try again",
+                recent.len()
+            )));
+        }
+        recent.push((node_key.to_owned(), now));
+        Ok(())
+    }
+}
+
 impl Driver {
+    /// The volume on another node for which this was cut; `None` for anything else.
+    pub fn pulled_for(&self, id: &SnapshotId) -> Option<VolumeId> {
+        self.store.snapshot(id)?.pulled_for.clone()
+    }
+
     /// Takes what was opened for reading.
     ///
     /// # Errors
@@ -84,5 +120,27 @@ impl Driver {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_so_many_cuts_in_a_minute_and_all_so_many_together() {
+        let (cuts, now) = (RecentCuts::default(), Instant::now());
+        for n in 0..PER_NODE {
+            cuts.admit("a", now).unwrap_or_else(|error| unreachable!("{n}: {error}"));
+        }
+        assert!(matches!(cuts.admit("a", now), Err(Error::Exhausted(_))));
+        for n in 0..IN_ALL - PER_NODE {
+            assert!(cuts.admit(&format!("b-{n}"), now).is_ok(), "{n}");
+        }
+        assert!(
+            matches!(cuts.admit("c", now), Err(Error::Exhausted(_))),
+            "also with names that were made up"
+        );
+        assert!(cuts.admit("a", now + MINUTE).is_ok());
     }
 }

@@ -130,6 +130,11 @@ pub struct Consistency {
     pub freeze_timeout_ms: u64,
 }
 
+impl Consistency {
+    /// Longest freeze in milliseconds: whoever writes to a frozen filesystem hangs.
+    pub const LONGEST_FREEZE_MS: u64 = 300_000;
+}
+
 impl Default for Consistency {
     fn default() -> Self {
         Consistency { freeze: true, freeze_timeout_ms: 30_000 }

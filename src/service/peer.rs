@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use tonic::{Request, Response};
+use tonic::{Request, Response, Status};
 use tracing::Span;
 
 use super::stream::{self, Messages};
 use super::{Reply, caller, run};
 use crate::driver::Driver;
+use crate::model::{NodeKey, VolumeId};
 use crate::wire::{peer, pull, reserve};
 
 /// Serves `hostloop.v1.Peer`.
@@ -29,6 +30,24 @@ fn observe(fields: &[(&'static str, &str)]) {
     for (field, value) in fields {
         let cut = value.char_indices().nth(LIMIT).map_or(value.len(), |(at, _)| at);
         Span::current().record(*field, value.get(..cut).unwrap_or_default());
+    }
+}
+
+/// The node that its certificate names, put there by the server.
+fn named_node<T>(request: &Request<T>) -> Option<NodeKey> {
+    request.extensions().get().cloned()
+}
+
+/// Whether what is made for `target` is the caller's to open, read and close. A certificate that all nodes share names
+/// nobody, and is good for all; a snapshot is made for nobody.
+fn is_theirs(caller: Option<&NodeKey>, target: Option<&VolumeId>) -> Result<(), Status> {
+    match caller.zip(target) {
+        Some((caller, target)) if caller.as_str() != target.node_key() => {
+            Err(Status::permission_denied(format!(
+                "volume {target} is made on another node than that of the caller's certificate (key {caller})"
+            )))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -82,6 +101,7 @@ impl peer::peer_server::Peer for PeerService {
         request: Request<peer::OpenSourceRequest>,
     ) -> Reply<peer::OpenSourceResponse> {
         use peer::open_source_request::Source;
+        let caller = named_node(&request);
         let request = request.into_inner();
         let source = match &request.source {
             Some(Source::SnapshotId(id) | Source::VolumeId(id)) => id.as_str(),
@@ -89,6 +109,7 @@ impl peer::peer_server::Peer for PeerService {
         };
         observe(&[("source.id", source), ("volume.id", &request.target_volume_id)]);
         let request = pull::open_source(request)?;
+        is_theirs(caller.as_ref(), Some(&request.target))?;
         let source = run(&self.driver, move |driver| driver.open_source(&request)).await?;
         Ok(Response::new(pull::encode_description(&source)))
     }
@@ -100,6 +121,7 @@ impl peer::peer_server::Peer for PeerService {
         let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
         let (handle, offset) = pull::blocks_request(request.get_ref())?;
+        is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&handle.id).as_ref())?;
         let work =
             move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_blocks(&handle, offset, emit);
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_blocks, work)?))
@@ -112,6 +134,7 @@ impl peer::peer_server::Peer for PeerService {
         let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
         let (handle, from) = pull::tree_request(request.get_ref())?;
+        is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&handle.id).as_ref())?;
         let work = move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_tree(&handle, from, emit);
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
     }
@@ -122,8 +145,24 @@ impl peer::peer_server::Peer for PeerService {
     ) -> Reply<peer::CloseSourceResponse> {
         observe(&[("source.id", &request.get_ref().handle)]);
         if let Some(id) = pull::close_source(request.get_ref()) {
+            is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&id).as_ref())?;
             run(&self.driver, move |driver| driver.close_source(&id)).await?;
         }
         Ok(Response::new(peer::CloseSourceResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_its_certificate_names_opens_for_its_own_volumes() {
+        let [own, other] = ["a", "b"].map(NodeKey::of);
+        let target = VolumeId::of_name(&own, "v");
+        assert!(is_theirs(Some(&own), Some(&target)).is_ok());
+        let refused = is_theirs(Some(&other), Some(&target)).expect_err("another node's");
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        assert!(is_theirs(None, Some(&target)).is_ok() && is_theirs(Some(&other), None).is_ok());
     }
 }

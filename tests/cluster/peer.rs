@@ -285,3 +285,31 @@ async fn the_log_says_who_called_and_who_was_not_let_in() {
         "{line}"
     );
 }
+
+/// A stolen certificate of one node is not good for being another one, where each node has its own.
+#[tokio::test]
+async fn a_pull_takes_the_certificate_of_the_named_node_only() {
+    use hostloop::model::NodeKey;
+
+    let pki = Pki::new();
+    let connect = hostloop::app::connector(pki.tls("puller", &node(Some("node-2"))));
+    let wanted = NodeKey::of("node-1");
+    for (name, identity, is_taken) in [
+        ("named", node(Some("node-1")), true),
+        ("stolen", node(Some("node-3")), false),
+        ("shared", node(None), true),
+    ] {
+        let server = start(pki.tls(name, &identity)).await;
+        let channel = connect(&server.address.to_string(), wanted.as_str()).await;
+        match channel {
+            Ok(channel) => {
+                assert!(is_taken, "{name}");
+                assert_eq!(call(&channel, "/hostloop.v1.Peer/Hello").await.code(), Code::Aborted, "{name}");
+            }
+            Err(why) => assert!(
+                !is_taken && why.contains("its certificate is of the node \"node-3\""),
+                "{name}: {why}"
+            ),
+        }
+    }
+}

@@ -95,7 +95,7 @@ fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (c
     let (from, to) = (source.dir.join("peer.sock"), target.dir.join("peer.sock"));
     let sent = Arc::new(AtomicU64::new(0));
     let (way, count) = (from.clone(), Arc::clone(&sent));
-    let connector: Connector = Arc::new(move |address: &str| {
+    let connector: Connector = Arc::new(move |address: &str, _: &str| {
         assert_eq!(address, ADDRESS);
         let (way, count) = (way.clone(), Arc::clone(&count));
         Box::pin(async move {

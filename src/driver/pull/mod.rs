@@ -8,6 +8,8 @@ mod blocks;
 mod resume;
 mod tree;
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Driver;
@@ -15,7 +17,7 @@ use crate::backend::{VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription};
 use crate::model::tree::{Item, Position};
-use crate::model::{BackendKind, Volume, VolumeSource};
+use crate::model::{BackendKind, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -23,7 +25,7 @@ pub trait RemoteSources: Send + Sync {
     ///
     /// # Errors
     /// Those of OpenSource at that node; UNAVAILABLE where it does not answer, or where another node does.
-    fn open(&self, address: &str, request: &OpenSource) -> Result<Box<dyn RemoteSource>>;
+    fn open(&self, address: &str, request: &OpenSource) -> Result<Arc<dyn RemoteSource>>;
 
     /// How long a broken connection is tried again while nothing arrives.
     fn patience(&self) -> Duration;
@@ -49,6 +51,12 @@ pub trait RemoteSource: Send + Sync {
     /// [`Broken`].
     fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken>;
 
+    /// The node listens at another address by now. What is read goes on from there.
+    fn moved(&self, address: &str);
+
+    /// How often it has moved.
+    fn moves(&self) -> u64;
+
     /// Tells the node that it is not needed any more. Never fails: what the node is not told it finds out by itself.
     fn close(&self);
 }
@@ -73,8 +81,37 @@ impl From<Error> for Broken {
 /// A source on another node; closed when dropped.
 pub(super) struct Remote {
     pub(super) source: VolumeSource,
-    opened: Box<dyn RemoteSource>,
+    opened: Arc<dyn RemoteSource>,
     patience: Duration,
+}
+
+/// The sources of the pulls that run, by the volume that is made: a retry of a call finds its pull here, and tells it
+/// where the source is now.
+#[derive(Default)]
+pub(super) struct Running(Mutex<HashMap<VolumeId, Arc<dyn RemoteSource>>>);
+
+impl Running {
+    /// The source of this volume listens there.
+    pub(super) fn found_at(&self, volume: &VolumeId, address: &str) {
+        // The lock of the map is not held while the source is told.
+        let source = self.all().get(volume).cloned();
+        if let Some(source) = source {
+            source.moved(address);
+        }
+    }
+
+    fn begin(&self, volume: &VolumeId, source: &Arc<dyn RemoteSource>) {
+        self.all().insert(volume.clone(), Arc::clone(source));
+    }
+
+    fn end(&self, volume: &VolumeId) {
+        self.all().remove(volume);
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn all(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<dyn RemoteSource>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Remote {
@@ -90,8 +127,8 @@ impl Remote {
         }
     }
 
-    /// What it means to the caller that the node does not have the source any more. A cut of a volume went with a
-    /// restart of its node; the volume may still be there.
+    /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
+    /// has read it for a while; the volume may still be there.
     fn gone(&self, error: Error) -> Error {
         match (&self.source, error) {
             (VolumeSource::Volume(id), Error::NotFound(_)) => Error::Unavailable(format!(
@@ -125,6 +162,13 @@ impl Driver {
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
     /// removes them.
     pub(super) fn pull(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
+        self.pulls.begin(&volume.id, &remote.opened);
+        let pulled = self.pull_files(remote, volume, to);
+        self.pulls.end(&volume.id);
+        pulled
+    }
+
+    fn pull_files(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
         let (kind, description) = (volume.parameters.backend, remote.description());
         prepare_files(&self.os, to, kind)?;
         tracing::info!(volume.id = %volume.id, source = remote.describe(), bytes = description.data_bytes, "pulling");

@@ -14,7 +14,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs `stream` until it has come to its end. It gets `state`, which tells by `position` how far it is: as long as
-/// that moves, every break has the full patience.
+/// that moves, or the source does, every break has the full patience.
 ///
 /// # Errors
 /// UNAVAILABLE where it cannot be taken up again; INTERNAL where the same part arrived damaged twice; NOT_FOUND where
@@ -25,14 +25,15 @@ pub(super) fn resumed<S, P: PartialEq>(
     position: impl Fn(&S) -> P,
     mut stream: impl FnMut(&mut S) -> Result<(), Broken>,
 ) -> Result<()> {
-    let (mut since, mut wait, mut at) = (Instant::now(), FIRST_WAIT, position(state));
+    let place = |state: &S| (position(state), remote.opened.moves());
+    let (mut since, mut wait, mut at) = (Instant::now(), FIRST_WAIT, place(state));
     let mut damaged_at = None;
     loop {
         let broken = match stream(state) {
             Ok(()) => return Ok(()),
             Err(broken) => broken,
         };
-        let now = position(state);
+        let now = place(state);
         if now != at {
             (since, wait, at) = (Instant::now(), FIRST_WAIT, now);
         }
@@ -41,7 +42,7 @@ pub(super) fn resumed<S, P: PartialEq>(
             Broken::Connection(why) => why,
             Broken::Damaged(what) if damaged_at.as_ref() == Some(&at) => return Err(damaged(remote, &what)),
             Broken::Damaged(what) => {
-                damaged_at = Some(position(state));
+                damaged_at = Some(place(state));
                 what
             }
         };

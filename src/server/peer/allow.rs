@@ -12,6 +12,7 @@ use tower::{Layer, Service};
 
 use crate::cluster::identity::PeerIdentity;
 use crate::cluster::identity::PeerRole::{self, Controller, Node};
+use crate::model::NodeKey;
 
 /// A service, one of its methods or `*` for those that have no line of their own, and the roles that may call it.
 const ALLOWED: [(&str, &str, &[PeerRole]); 8] = [
@@ -83,7 +84,12 @@ where
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        // A node that its certificate names pulls for its own volumes only: the service knows it by its key.
+        let node_id = request.extensions().get().and_then(|peer: &PeerIdentity| peer.node_id.clone());
+        if let Some(node_id) = node_id {
+            request.extensions_mut().insert(NodeKey::of(&node_id));
+        }
         match refusal(request.extensions().get(), request.uri().path()) {
             Some(status) => Box::pin(ready(Ok(status.into_http()))),
             None => Box::pin(self.0.call(request)),

@@ -13,8 +13,8 @@ pub(super) const FREEZE_TIMEOUT: &str = "freezeTimeout";
 const KEYS: [&str; 2] = [FREEZE, FREEZE_TIMEOUT];
 /// Shortest `freezeTimeout` in milliseconds: less would fail under any load.
 const SHORTEST_MS: u64 = 100;
-/// Longest `freezeTimeout` in milliseconds: whoever writes to a frozen filesystem hangs.
-const LONGEST_MS: u64 = 300_000;
+/// Longest `freezeTimeout` in milliseconds.
+const LONGEST_MS: u64 = Consistency::LONGEST_FREEZE_MS;
 
 /// `parameters` of CreateSnapshot and CreateVolumeGroupSnapshot. The error says what to change.
 pub(super) fn snapshot_class(parameters: &HashMap<String, String>) -> Result<Consistency, String> {

@@ -45,7 +45,8 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
     let target = target.map_err(|error| Error::Invalid(format!("target_volume_id: {error}")))?;
     let freeze_timeout_ms = match request.freeze_timeout_ms {
         0 => Consistency::default().freeze_timeout_ms,
-        limit => limit,
+        // Whoever is at the other end, nobody hangs for longer than a StorageClass can say.
+        limit => limit.min(Consistency::LONGEST_FREEZE_MS),
     };
     let consistency = Consistency { freeze: !request.no_freeze, freeze_timeout_ms };
     Ok(OpenSource { source, target, consistency })

@@ -26,7 +26,10 @@ fn an_order_arrives_as_it_was_sent() {
         target_volume_id: volume("new").to_string(),
         ..Default::default()
     };
-    assert_eq!(open_source(order).expect("an order").consistency, Consistency::default());
+    assert_eq!(open_source(order.clone()).expect("an order").consistency, Consistency::default());
+    let for_ever = peer::OpenSourceRequest { freeze_timeout_ms: u64::MAX, ..order };
+    let bounded = open_source(for_ever).expect("an order").consistency.freeze_timeout_ms;
+    assert_eq!(bounded, Consistency::LONGEST_FREEZE_MS);
 }
 
 #[test]

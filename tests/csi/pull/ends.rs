@@ -199,10 +199,47 @@ fn a_snapshot_is_read_on_when_its_node_is_back() {
 }
 
 #[test]
-fn a_volume_begins_anew_when_its_node_was_restarted() {
+fn a_cut_of_a_volume_is_read_on_when_its_node_is_back() {
     let (pair, answer) = restarted(tree_from_volume, "write_tree");
-    let status = answer.expect_err("its cut is gone");
-    assert_eq!(status.code(), Code::Unavailable, "{}", status.message());
-    assert!(status.message().contains("a retry begins anew"), "{}", status.message());
-    pair.assert_nothing_left();
+    answer.expect("a volume");
+    assert_eq!(pair.source.cuts(), 0, "it was closed");
+}
+
+/// The source's pod is replaced in the middle of a pull: the caller's retry brings the new address, and the pull goes on
+/// with what it has.
+#[test]
+fn a_source_that_moves_is_followed() {
+    let from: [fn(&str, &str) -> csi::VolumeContentSource; 2] =
+        [|snapshot, _| from_snapshot(snapshot), |_, volume| from_volume(volume)];
+    for from in from {
+        let rig = Rig::new();
+        let (vol, cut, _) = super::scattered(&rig);
+        let mut pair = Pair::new(rig);
+        let request = copy("pulled", from(&cut.snapshot_id, &vol.id), block(), &[]);
+        pair.target.kernel.hold("write_at");
+        let mut controller = pair.target.controller.clone();
+        let mut call = tonic::Request::new(request.clone());
+        let address = super::SOURCE.parse().expect("an address");
+        call.metadata_mut().insert(hostloop::service::SOURCE_ADDRESS, address);
+        let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
+        pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+        pair.move_source("elsewhere");
+        pair.target.kernel.release();
+        let pulled = loop {
+            match pair.pull_from(request.clone(), Some("elsewhere")) {
+                Ok(pulled) => break pulled,
+                Err(status) => assert_eq!(status.code(), Code::Aborted, "{}", status.message()),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let first = pair.runtime.block_on(call).expect("no panic").expect("the first call has it too");
+        assert_eq!(first.into_inner().volume.expect("a volume").volume_id, pulled.volume_id);
+        let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();
+        assert_eq!(writes, 3 + 1 + 3 + 1, "nothing is fetched twice");
+        let read =
+            |kernel: &hostloop::os::fake::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
+        let source = read(&pair.source.kernel, super::image_of(&cut.snapshot_id));
+        assert!(read(&pair.target.kernel, super::disk_of(&pulled.volume_id)) == source);
+        assert_eq!(pair.source.cuts(), 0);
+    }
 }

@@ -146,6 +146,14 @@ impl Pair {
         self.source = self.again(&self.source, false);
     }
 
+    /// The same, at another address, and nobody at the old one.
+    pub fn move_source(&mut self, address: &str) {
+        let before = self.network.clone();
+        before.leaves(self.source.name);
+        self.source = self.again(&self.source, false);
+        self.network.moves(self.source.name, address);
+    }
+
     pub fn restart_target(&mut self) {
         self.target = self.again(&self.target, false);
     }

@@ -37,6 +37,18 @@ impl Network {
         self.sockets.lock().unwrap().insert(address.to_owned(), socket);
     }
 
+    /// What listens at one address listens at another one instead.
+    pub fn moves(&self, from: &str, to: &str) {
+        let mut sockets = self.sockets.lock().unwrap();
+        let socket = sockets.remove(from).expect("somebody listens");
+        sockets.insert(to.to_owned(), socket);
+    }
+
+    /// Nobody listens there any more.
+    pub fn leaves(&self, address: &str) {
+        self.sockets.lock().unwrap().remove(address);
+    }
+
     /// Breaks the connection whenever as many bytes have passed as one of these numbers.
     pub fn cut_after(&self, mut bytes: Vec<u64>) {
         bytes.sort_unstable_by(|one, other| other.cmp(one));
@@ -66,7 +78,7 @@ impl Network {
 
     pub fn connector(&self) -> Connector {
         let network = self.clone();
-        Arc::new(move |address: &str| {
+        Arc::new(move |address: &str, _: &str| {
             let (network, address) = (network.clone(), address.to_owned());
             Box::pin(async move {
                 let way = tower::service_fn(move |_| network.clone().open(address.clone()));
