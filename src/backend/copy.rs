@@ -122,7 +122,11 @@ pub fn prepare_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<
     let (disks, preparing) = (&os.disks, || format!("prepare {}", paths.directory.display()));
     disks.create_directory(&paths.directory, 0o700).doing(preparing)?;
     match kind {
-        BackendKind::Loop => disks.create_file(&paths.image()).doing(preparing),
+        BackendKind::Loop => {
+            disks.create_file(&paths.image()).doing(preparing)?;
+            // A clone becomes as its source is.
+            disks.write_in_place(&paths.image()).doing(preparing).map(drop)
+        }
         BackendKind::Directory => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn create(place: Place<'_>) -> Result<()> {
     let creating = || format!("create the image of {}", place.volume.id);
     disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
     disks.create_file(&image).doing(creating)?;
+    disks.write_in_place(&image).doing(creating)?;
     resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
     disks.sync_file(&image).doing(creating)?;
     disks.sync_directory(&place.paths.directory).doing(creating)?;
@@ -81,6 +82,18 @@ pub(super) fn stat(place: Place<'_>) -> Result<FileStat> {
     stat.ok_or_else(|| lost(place, &image))
 }
 
+/// An image of 0.1.0 was not prepared when it was made, and one of a pool that was away not at the start. A full disk
+/// does not stop a volume for that: without it the promises of its pool are in danger, and nothing else.
+fn prepare(place: Place<'_>) -> std::io::Result<()> {
+    match place.os.disks.write_in_place(&place.paths.image()) {
+        Err(error) if is_errno(&error, Errno::ENOSPC) => {
+            tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared to be written in place");
+            Ok(())
+        }
+        prepared => prepared.map(drop),
+    }
+}
+
 fn lost(place: Place<'_>, image: &Path) -> Error {
     let context = format!(
         "volume {} has lost its image; restore it from a backup or delete the volume",
@@ -135,6 +148,7 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
         return Ok(open);
     }
     if !read_only {
+        prepare(place).doing(attaching)?;
         mend(place)?;
     }
     let options = AttachOptions {

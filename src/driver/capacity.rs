@@ -12,6 +12,13 @@
 //!
 //! Directories are promised nothing: what they take shows as less free space.
 //!
+//! A filesystem needs a part for itself ([`Upkeep`]): what is promised counts with the metadata that it takes when each
+//! of its blocks is an extent of its own, and some of what is free cannot be given to files. So `T`, `S` and `N` are
+//! more than the sizes they stand for, and `P` has the metadata that images take already. Where metadata have space of
+//! their own (btrfs) they must also fit into what that can become. Where an extent stays whole until nobody has a block
+//! of it (btrfs), what volumes share with each other and with no snapshot counts once more, as a part of `S`: each of
+//! them can come to own every block, and a few that are left keep all of what they shared.
+//!
 //! A thick volume that shares blocks needs new ones to be rewritten. Only in a managed pool without over-commit is
 //! it sure that those stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they
 //! and their snapshots get blocks of their own.
@@ -28,6 +35,7 @@ use super::{Driver, Pool};
 use crate::backend::VolumePaths;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
+use crate::os::Upkeep;
 use crate::store::Totals;
 
 pub use figures::PoolFigures;
@@ -43,30 +51,54 @@ struct Budget {
     promised: Totals,
     /// `R`
     overcommit: f64,
+    /// Bytes of metadata for each byte that is promised.
+    metadata: f64,
+    /// Where metadata have space of their own.
+    apart: Option<Apart>,
+}
+
+/// What two kinds of space can become, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Apart {
+    data: u64,
+    metadata: u64,
 }
 
 impl Budget {
+    /// The bytes of images there can be in all.
+    fn bytes(self) -> f64 {
+        // f64 is exact to 2^53 bytes (8 PiB), and errs by less than a block far beyond.
+        let bytes = self.usable as f64 / (1.0 + self.metadata);
+        match self.apart {
+            Some(Apart { data, metadata }) if self.metadata > 0.0 => {
+                bytes.min(data as f64).min(metadata as f64 / self.metadata)
+            }
+            _ => bytes,
+        }
+    }
+
     /// `P − T − S`
-    fn unowned(self) -> u64 {
-        self.usable.saturating_sub(self.promised.thick_bytes).saturating_sub(self.promised.snapshot_bytes)
+    fn unowned(self) -> f64 {
+        let Totals { thick_bytes, snapshot_bytes, .. } = self.promised;
+        (self.bytes() - thick_bytes as f64 - snapshot_bytes as f64).max(0.0)
     }
 
     /// What is not promised to anybody: `P − T − S − N / R`.
     fn rest(self) -> u64 {
-        // f64 is exact to 2^53 bytes (8 PiB), and errs by less than a block far beyond.
-        (self.unowned() as f64 - self.promised.thin_bytes as f64 / self.overcommit).max(0.0) as u64
+        (self.unowned() - self.promised.thin_bytes as f64 / self.overcommit).max(0.0) as u64
     }
 
     /// The largest volume of this kind for which there is room.
     fn room(self, backend: BackendKind, provisioning: Provisioning) -> u64 {
-        let (thin_bytes, rest) = (self.promised.thin_bytes, self.unowned() as f64);
-        let thick = self.rest();
+        let thin_bytes = self.promised.thin_bytes as f64;
         match (backend, provisioning) {
             (BackendKind::Loop, Provisioning::Thin) if self.free == 0 => 0,
             (BackendKind::Loop, Provisioning::Thin) => {
-                (rest * self.overcommit - thin_bytes as f64).max(0.0) as u64
+                (self.unowned() * self.overcommit - thin_bytes).max(0.0) as u64
             }
-            (BackendKind::Loop, Provisioning::Thick) | (BackendKind::Directory, _) => thick.min(self.free),
+            (BackendKind::Loop, Provisioning::Thick) | (BackendKind::Directory, _) => {
+                self.rest().min(self.free)
+            }
         }
     }
 }
@@ -111,6 +143,10 @@ struct Measured {
     at: Instant,
     cost: Duration,
     usable: u64,
+    /// What the filesystem takes for itself.
+    upkeep: Upkeep,
+    /// Where metadata have space of their own.
+    apart: Option<Apart>,
     /// What the snapshots keep, blocks that several have counted once: they never change.
     kept: u64,
     /// What their records said at that time.
@@ -168,6 +204,8 @@ pub(super) enum Want {
     Volume(BackendKind, Provisioning, u64),
     /// A snapshot that keeps so many bytes allocated; of a directory nothing is promised.
     Snapshot(BackendKind, u64),
+    /// A volume that shares so many bytes with another one, where extents stay whole.
+    Shared(u64),
 }
 
 impl Want {
@@ -182,6 +220,7 @@ impl Want {
             Want::Volume(_, Provisioning::Thin, bytes) => (bytes, "thin volume"),
             Want::Volume(_, Provisioning::Thick, bytes) => (bytes, "thick volume"),
             Want::Snapshot(_, bytes) => (bytes, "snapshot"),
+            Want::Shared(bytes) => (bytes, "copy that shares its extents"),
         }
     }
 
@@ -191,7 +230,7 @@ impl Want {
             Want::Volume(BackendKind::Directory, ..) | Want::Snapshot(BackendKind::Directory, _) => none,
             Want::Volume(_, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
             Want::Volume(_, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
-            Want::Snapshot(_, bytes) => Totals { snapshot_bytes: bytes, ..none },
+            Want::Snapshot(_, bytes) | Want::Shared(bytes) => Totals { snapshot_bytes: bytes, ..none },
         }
     }
 }
@@ -209,7 +248,7 @@ impl Driver {
         let room = match want {
             Want::Volume(backend, provisioning, _) => budget.room(backend, provisioning),
             Want::Snapshot(BackendKind::Directory, _) => budget.free,
-            Want::Snapshot(BackendKind::Loop, _) => budget.rest(),
+            Want::Snapshot(BackendKind::Loop, _) | Want::Shared(_) => budget.rest(),
         };
         let exhausted = |room, what, bytes| {
             let (room, bytes) = (format_bytes(room), format_bytes(bytes));
@@ -285,9 +324,20 @@ impl Driver {
             snapshot_bytes: measured.snapshots(stored.snapshot_bytes) + reserved.promised.snapshot_bytes,
         };
         let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let free =
-            space.available.saturating_sub(pool.reserve.bytes(space.total)).saturating_sub(reserved.copying);
-        Ok(Budget { usable: measured.usable, free, promised, overcommit: pool.overcommit })
+        let free = space.available.saturating_sub(kept_free(pool, &measured.upkeep, space.total));
+        Ok(Budget {
+            usable: measured.usable,
+            free: free.saturating_sub(reserved.copying),
+            promised,
+            overcommit: pool.overcommit,
+            metadata: measured.upkeep.per_block as f64 / 4096.0,
+            apart: measured.apart,
+        })
+    }
+
+    /// Whether the pool's filesystem keeps an extent until no file has any block of it.
+    pub(super) fn keeps_whole_extents(&self, pool: &Pool) -> Result<bool> {
+        Ok(self.measured(pool)?.upkeep.whole_extents)
     }
 
     /// Forgets what was measured, after a change that moves bytes between what counts and what does not.
@@ -308,18 +358,31 @@ impl Driver {
         let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend == BackendKind::Loop);
         let volumes: Vec<Arc<Volume>> = volumes.collect();
         let snapshots = self.snapshot_images(pool);
+        let mut upkeep =
+            self.os.disks.upkeep(&pool.path).doing(|| format!("look at {}", pool.path.display()))?;
         // Without copies no two images can share a block, and a stat of each tells all.
         let shares =
             pool.probe.may_reflink() && (!snapshots.is_empty() || volumes.iter().any(|v| v.source.is_some()));
-        let mut tally = Tally::new(&self.os, shares);
+        // Metadata that a stat does not tell of are estimated by the extents.
+        let mut tally = Tally::new(&self.os, shares || upkeep.metadata.is_some());
         snapshots.iter().try_for_each(|image| tally.add(image))?;
-        let kept = tally.total();
+        let (mut kept, shared_by_snapshots) = (tally.total(), tally.shared());
         for volume in volumes {
             tally.add(&VolumePaths::new(&pool.path, &volume.id).image())?;
         }
-        let usable =
-            space.available.saturating_add(tally.total()).saturating_sub(pool.reserve.bytes(space.total));
-        let measured = Measured { at: Instant::now(), cost: started.elapsed(), usable, kept, recorded };
+        let in_images = tally.total();
+        if upkeep.whole_extents {
+            kept = kept.saturating_add(tally.shared().saturating_sub(shared_by_snapshots));
+        }
+        let metadata = MetadataOfImages::of(&upkeep, &tally);
+        upkeep.unusable = upkeep.unusable.saturating_add(metadata.rounding);
+        let in_all = space.available.saturating_add(in_images).saturating_add(metadata.usable);
+        let kept_free = kept_free(pool, &upkeep, space.total);
+        let usable = in_all.saturating_sub(kept_free);
+        let data = usable.saturating_sub(metadata.usable);
+        let apart = metadata.space.map(|metadata| Apart { data, metadata });
+        let (at, cost) = (Instant::now(), started.elapsed());
+        let measured = Measured { at, cost, usable, upkeep, apart, kept, recorded };
         let mut state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.usable.insert(pool.name.clone(), measured);
         Ok(measured)
@@ -344,6 +407,37 @@ impl Driver {
     }
 }
 
+/// What volumes leave free: for others, and since the filesystem cannot give it to files.
+fn kept_free(pool: &Pool, upkeep: &Upkeep, total: u64) -> u64 {
+    pool.reserve.bytes(total).max(upkeep.unusable)
+}
+
+/// Metadata of images as a part of what can be given to them.
+struct MetadataOfImages {
+    /// What they have, or can have without taking from what is available.
+    usable: u64,
+    /// What they can become in all, where they have space of their own.
+    space: Option<u64>,
+    /// What can be lost when they grow.
+    rounding: u64,
+}
+
+impl MetadataOfImages {
+    fn of(upkeep: &Upkeep, tally: &Tally<'_>) -> Self {
+        let Some(metadata) = upkeep.metadata else {
+            return MetadataOfImages { usable: tally.metadata(), space: None, rounding: 0 };
+        };
+        let of_images = metadata.used.min(tally.extents().saturating_mul(metadata.per_extent));
+        let of_others = metadata.used - of_images;
+        let usable = metadata.total.saturating_sub(of_others);
+        // btrfs gives metadata more when four fifths are in use; where that will never be, nothing is rounded.
+        let most = of_others.saturating_add((metadata.data / 4096).saturating_mul(metadata.per_extent));
+        let rounding = if most < metadata.total / 4 * 3 { 0 } else { metadata.rounding };
+        let space = usable.saturating_add(metadata.growth.saturating_sub(rounding));
+        MetadataOfImages { usable, space: Some(space), rounding }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,7 +451,17 @@ mod tests {
             free,
             promised: Totals { thin_bytes: thin, thick_bytes: thick, snapshot_bytes: 0 },
             overcommit,
+            metadata: 0.0,
+            apart: None,
         }
+    }
+
+    #[test]
+    fn metadata_take_their_part() {
+        let pool = Budget { metadata: 0.25, ..budget(100 * GIB, 100 * GIB, 0, 40 * GIB, 1.0) };
+        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thick), 40 * GIB);
+        let small = Budget { apart: Some(Apart { data: 100 * GIB, metadata: 15 * GIB }), ..pool };
+        assert_eq!(small.room(BackendKind::Loop, Provisioning::Thin), 20 * GIB);
     }
 
     #[test]

@@ -113,12 +113,18 @@ impl Driver {
         self.nothing_on_disk(&paths)?;
         let plan = origin.as_ref().map(|origin| self.plan(origin, &volume)).transpose()?;
         let mut reservation = self.reserve(&pool, Self::want(&volume), plan.map_or(0, |(_, bytes)| bytes))?;
+        let shared =
+            origin.as_ref().zip(plan).map(|(origin, (share, _))| self.reserve_shared(&pool, origin, share));
+        let shared = shared.transpose()?.flatten();
         let volume = self.store.put(volume)?;
         reservation.recorded();
         let made = match origin.as_ref().zip(plan) {
             Some((origin, plan)) => self.copy_origin(origin, &volume, plan, consistency),
             None => backend_of(&volume.content).create(self.place(&volume, &paths)),
         };
+        if shared.is_some() {
+            self.measure_again(&pool.name);
+        }
         let made =
             made.and_then(|()| Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?));
         made.map_err(|cause| after_undo(cause, self.remove_volume(&volume)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::capacity::Want;
+use super::capacity::{Reservation, Want};
 use super::create_volume::Wanted;
 use super::cut::Member;
 use super::pull::Remote;
@@ -183,11 +183,40 @@ impl Driver {
         let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
-        let share = self.may_share(&from, &to, thick)?;
+        let share = self.may_share(&from, &to, thick)? && !self.is_to_be_mended(origin, &paths)?;
         match volume.parameters.backend {
             BackendKind::Loop if share => Ok((share, 0)),
             backend => Ok((share, self.bytes_to_copy(&paths, backend)?)),
         }
+    }
+
+    /// Whether a restore is the way to make an image of 0.1.0 one that is written in place, which no clone can be.
+    fn is_to_be_mended(&self, origin: &Origin, paths: &VolumePaths) -> Result<bool> {
+        let image = paths.image();
+        match origin {
+            Origin::Snapshot(snapshot) if snapshot.content.backend() == BackendKind::Loop => {
+                let in_place = self.os.disks.is_in_place(&image);
+                in_place.doing(|| format!("look at {}", image.display())).map(|in_place| !in_place)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Holds room for what a clone shares with its source, until both have been measured: where extents stay whole,
+    /// both can come to own every block, while a few that are left keep all of what they shared. What a snapshot
+    /// shares it keeps anyhow.
+    pub(super) fn reserve_shared(
+        &self,
+        pool: &Pool,
+        origin: &Origin,
+        share: bool,
+    ) -> Result<Option<Reservation>> {
+        let Origin::Volume(source) = origin else { return Ok(None) };
+        if !share || source.content.backend() != BackendKind::Loop || !self.keeps_whole_extents(pool)? {
+            return Ok(None);
+        }
+        let bytes = self.allocated_bytes(&self.paths(source)?, BackendKind::Loop)?;
+        self.reserve(pool, Want::Shared(bytes), 0).map(Some)
     }
 
     /// What the files of a volume or snapshot have allocated.

@@ -262,6 +262,19 @@ impl Driver {
         Ok(self.store.delete(&volume.id, Durability::Synced)?)
     }
 
+    /// Images of 0.1.0 were not prepared when they were made.
+    fn prepare_image(&self, volume: &Volume, image: &Path) {
+        match self.os.disks.write_in_place(image) {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                volume.id = %volume.id, image = %image.display(),
+                "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not"
+            ),
+            // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
+            Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),
+        }
+    }
+
     /// An expansion that a crash cut off left an image and a record of different sizes.
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
@@ -275,6 +288,7 @@ impl Driver {
             tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
         }
         let image = paths.image();
+        self.prepare_image(volume, &image);
         let stat = self.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
         match stat {
             None => Err(gone(&image, "volume")),

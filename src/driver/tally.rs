@@ -17,6 +17,9 @@ pub(super) struct Tally<'a> {
     /// The images may share blocks, so that their extents have to be looked at.
     shares: bool,
     own: u64,
+    /// What is allocated beside the extents: the tree of a file's extents, where the filesystem counts it so.
+    metadata: u64,
+    extents: u64,
     /// Start and end on the disk of what has been seen of shared blocks; sorted and apart after `total`.
     shared: Vec<(u64, u64)>,
 }
@@ -24,7 +27,7 @@ pub(super) struct Tally<'a> {
 impl<'a> Tally<'a> {
     /// An empty sum.
     pub(super) fn new(os: &'a Os, shares: bool) -> Self {
-        Tally { os, shares, own: 0, shared: Vec::new() }
+        Tally { os, shares, own: 0, metadata: 0, extents: 0, shared: Vec::new() }
     }
 
     /// Adds an image; nothing if it is not there, since it may be going at this moment.
@@ -37,16 +40,38 @@ impl<'a> Tally<'a> {
             self.own += self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
             return Ok(());
         }
-        let (own, shared) = (&mut self.own, &mut self.shared);
-        each_extent(self.os, image, false, |extent| match extent.shared && extent.located {
-            true => shared.push((extent.physical, extent.physical.saturating_add(extent.length))),
-            false => *own = own.saturating_add(extent.length),
+        let (own, shared, extents) = (&mut self.own, &mut self.shared, &mut self.extents);
+        let mut mapped = 0u64;
+        each_extent(self.os, image, false, |extent| {
+            (*extents, mapped) = (*extents + 1, mapped.saturating_add(extent.length));
+            match extent.shared && extent.located {
+                true => shared.push((extent.physical, extent.physical.saturating_add(extent.length))),
+                false => *own = own.saturating_add(extent.length),
+            }
         })
-        .doing(looking)
+        .doing(looking)?;
+        let allocated = self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
+        self.metadata = self.metadata.saturating_add(allocated.saturating_sub(mapped));
+        Ok(())
     }
 
-    /// The sum so far.
-    pub(super) fn total(&mut self) -> u64 {
+    /// What the images have allocated beside their extents, as far as the filesystem tells.
+    pub(super) fn metadata(&self) -> u64 {
+        self.metadata
+    }
+
+    /// How many extents the images have.
+    pub(super) fn extents(&self) -> u64 {
+        self.extents
+    }
+
+    /// What of the sum is in blocks that other files have too.
+    pub(super) fn shared(&mut self) -> u64 {
+        self.merge();
+        self.shared.iter().fold(0, |total, (from, to)| total.saturating_add(to - from))
+    }
+
+    fn merge(&mut self) {
         self.shared.sort_unstable();
         self.shared.dedup_by(|next, last| {
             let joins = next.0 <= last.1;
@@ -55,7 +80,11 @@ impl<'a> Tally<'a> {
             }
             joins
         });
-        self.shared.iter().fold(self.own, |total, (from, to)| total.saturating_add(to - from))
+    }
+
+    /// The sum so far.
+    pub(super) fn total(&mut self) -> u64 {
+        self.own.saturating_add(self.shared())
     }
 }
 

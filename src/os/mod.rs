@@ -99,6 +99,36 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
+/// What a filesystem takes for itself of the space that [`Space::available`] promises, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Upkeep {
+    /// Metadata of each block of 4096 bytes of an image, at most: an extent of its own.
+    pub per_block: u64,
+    /// What files cannot have although it is available.
+    pub unusable: u64,
+    /// Where metadata have space of their own.
+    pub metadata: Option<MetadataSpace>,
+    /// An extent is kept whole until no file has any block of it (btrfs).
+    pub whole_extents: bool,
+}
+
+/// Space for metadata that does not count as available (the block groups of btrfs), all copies of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetadataSpace {
+    /// What is set aside for them.
+    pub total: u64,
+    /// What they take of it, and what the filesystem keeps of it for itself.
+    pub used: u64,
+    /// What each extent of a file takes.
+    pub per_extent: u64,
+    /// By how much `total` can grow, as long as no data are in its place.
+    pub growth: u64,
+    /// What data can have in all, `growth` among it.
+    pub data: u64,
+    /// What of `growth` can be lost to either, since it is given out in large pieces.
+    pub rounding: u64,
+}
+
 /// What a directory tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
@@ -158,6 +188,12 @@ pub trait Disks: Send + Sync {
     fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>>;
     /// statvfs(3).
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// What the filesystem of this directory takes for itself.
+    fn upkeep(&self, directory: &Path) -> io::Result<Upkeep> {
+        let _ = directory;
+        Ok(Upkeep::default())
+    }
+
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
     /// The alignment in bytes that direct I/O on files of this directory's filesystem needs (statx(2),
@@ -178,8 +214,27 @@ pub trait Disks: Send + Sync {
     /// temporary files.
     fn can_reflink(&self, directory: &Path) -> io::Result<bool>;
 
+    /// Prepares a file to be written to at random without more than its blocks: those that no other file has are
+    /// written in place, and of those that others have too, only what is written to gets a new place. On btrfs that is
+    /// FS_NOCOW_FL, which it can get as long as it is empty, and which ends the checksums of its data (ioctl_iflags(2));
+    /// on xfs a copy-on-write extent size of one block (FS_XFLAG_COWEXTSIZE, ioctl_xfs_fssetxattr(2)), since 128 KiB
+    /// are taken for each write otherwise. Can be repeated. Whether the file is as it should be: not so is a file of
+    /// btrfs that has a content already.
+    fn write_in_place(&self, file: &Path) -> io::Result<bool> {
+        let _ = file;
+        Ok(true)
+    }
+
+    /// Whether blocks of this file that no other file has are written in place: not so on btrfs without
+    /// FS_NOCOW_FL.
+    fn is_in_place(&self, file: &Path) -> io::Result<bool> {
+        let _ = file;
+        Ok(true)
+    }
+
     /// FICLONE: `target`, an empty regular file on the same filesystem, gets the content of `source` as it is at one
-    /// point in time, by sharing its blocks. EOPNOTSUPP, EINVAL or EXDEV where that cannot be, EEXIST where `target` has
+    /// point in time, by sharing its blocks, and is written to as `source` is
+    /// ([`write_in_place`](Disks::write_in_place)), without which btrfs refuses. EOPNOTSUPP, EINVAL or EXDEV where that cannot be, EEXIST where `target` has
     /// a content already. Durable with the next [`sync_file`](Disks::sync_file) of `target`.
     fn reflink(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Copies `len` bytes at `offset` of `source` to the same place of `target`, which is long enough, into blocks

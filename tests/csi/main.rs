@@ -49,6 +49,7 @@ mod restore;
 mod scrape;
 mod secrets;
 mod silent;
+mod space;
 mod starting;
 mod support;
 mod taken_over;

@@ -53,6 +53,7 @@ mod readonly;
 mod restart;
 mod selftest;
 mod stacked;
+mod space_promises;
 mod starting;
 mod streams;
 mod subvolumes;

@@ -35,7 +35,7 @@ impl Budget {
     fn lacking(self) -> u64 {
         let Totals { thin_bytes, thick_bytes, snapshot_bytes } = self.promised;
         let needed = (thick_bytes as f64) + (snapshot_bytes as f64) + thin_bytes as f64 / self.overcommit;
-        (needed - self.usable as f64).max(0.0) as u64
+        (needed - self.bytes()).max(0.0) as u64
     }
 }
 
@@ -59,7 +59,7 @@ impl Driver {
             used: space.used,
             free: space.available,
             reserve: pool.reserve.bytes(space.total),
-            usable: budget.usable,
+            usable: budget.bytes() as u64,
             promised: budget.promised,
             room: budget.room(BackendKind::Loop, Provisioning::Thin),
             lacking: budget.lacking(),

@@ -49,12 +49,25 @@ impl Managed<'_> {
             Some(stat) if stat.kind == FileKind::File => {
                 let found = inspect(self.os.disks.as_ref(), image)?;
                 let filesystem_bytes = self.expect_filesystem(image, found)?;
+                self.warn_of_copy_on_write(image)?;
                 let open = self.device_of(image, stat.id)?;
                 self.check_size(&open.device, stat.size)?;
                 Ok(Medium::of(image, open, filesystem_bytes, false))
             }
             Some(_) => Err(self.refuse(format!("{} is no regular file", image.display()))),
         }
+    }
+
+    /// On btrfs an image of 0.1.0 is written elsewhere each time, for which its disk may have no room.
+    fn warn_of_copy_on_write(&self, image: &Path) -> Result<()> {
+        let looking = || self.doing("look at its image");
+        if !self.os.disks.is_in_place(image).doing(looking)? {
+            tracing::warn!(
+                pool = %self.name, image = %image.display(),
+                "the pool's image is copy-on-write (made by 0.1.0 on btrfs): its volumes fail when their disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and give that its name"
+            );
+        }
+        Ok(())
     }
 
     /// Makes the image with its filesystem. It gets its name when it is whole and durable: one that has the name is
@@ -114,6 +127,7 @@ impl Managed<'_> {
         let disks = &self.os.disks;
         let making = || self.doing(&format!("make {}", new.display()));
         disks.create_file(new).doing(making)?;
+        disks.write_in_place(new).doing(making)?;
         self.allocate(new, bytes)?;
         disks.sync_file(new).doing(making)?;
         let device = self.attach_new(new)?;

@@ -108,6 +108,11 @@ impl Map {
         self.0.values().map(Run::length).sum()
     }
 
+    /// How many runs there are: what their map takes metadata for.
+    pub(super) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     /// The runs within `start..end`.
     pub(super) fn runs(&self, start: u64, end: u64) -> impl Iterator<Item = Run> {
         let before = self.0.range(..start).next_back().map(|(_, run)| *run).filter(|run| run.end > start);

@@ -16,6 +16,8 @@ pub(super) struct Content {
     written: BTreeMap<u64, Arc<Vec<u8>>>,
     /// Every block that takes space, those of `written` among them, and where on the disk it lies.
     places: Map,
+    /// It was prepared to be written in place.
+    pub(super) in_place: bool,
     /// The filesystem whose files this image holds. They are a tree of their own and not among the bytes;
     /// kept here so that they come and go with the bytes at a power cut.
     pub(super) image: Option<FsId>,
@@ -92,7 +94,7 @@ impl Content {
     }
 
     pub(super) fn erase(&mut self) {
-        *self = Content { size: self.size, ..Content::default() };
+        *self = Content { size: self.size, in_place: self.in_place, ..Content::default() };
     }
 
     /// Makes the blocks of `start..end` read as zeros; they stay allocated.
@@ -112,6 +114,11 @@ impl Content {
         let start = (first * BLOCK).max(offset);
         let end = (end * BLOCK).min(self.size);
         (start < end).then_some((start, end))
+    }
+
+    /// How many blocks of `start..end` were written to.
+    pub(super) fn written_among(&self, (start, end): (u64, u64)) -> u64 {
+        self.written.range(start..end.max(start)).count() as u64
     }
 
     /// The runs that take space, and whether each was written to: a block that was not reads as zeros.

@@ -74,6 +74,7 @@ impl World {
         // The kernel places what is dirty on the disk first.
         self.fs_mut(from.fs).sync(from.ino);
         let mut copy = self.content(from)?.clone();
+        copy.in_place |= self.filesystems[from.fs].fs_type == "xfs";
         match how {
             Effect::Whole => copy.image = copy.image.map(|tree| self.add_tree(self.tree_of(tree), to)),
             // It shares run by run, and a signal ends it between two.

@@ -14,7 +14,7 @@ use super::tree_stream::{Walk, Writer};
 use super::world::{Place, World};
 use super::{Outcome, Process};
 use crate::model::tree::{Item, Position};
-use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, TreeWriter, Usage};
+use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, TreeWriter, Upkeep, Usage};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -255,6 +255,26 @@ impl Disks for Process {
 
     fn space(&self, path: &Path) -> io::Result<Space> {
         self.look("statvfs", path.display(), |world| world.space(path))
+    }
+
+    fn upkeep(&self, directory: &Path) -> io::Result<Upkeep> {
+        self.look("statfs", directory.display(), |world| {
+            Ok(world.filesystems[world.walk(directory, Last::Follow)?.node.fs].upkeep)
+        })
+    }
+
+    fn write_in_place(&self, file: &Path) -> io::Result<bool> {
+        self.step("write_in_place", file.display(), |world| {
+            let node = world.writable_file(file)?.node;
+            world.write_in_place(node)
+        })
+    }
+
+    fn is_in_place(&self, file: &Path) -> io::Result<bool> {
+        self.look("flags of", file.display(), |world| {
+            let node = world.walk(file, Last::Keep)?.node;
+            Ok(world.content(node)?.in_place || world.filesystems[node.fs].fs_type != "btrfs")
+        })
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

@@ -8,6 +8,7 @@ use super::resolve::Last;
 use super::tree::{Backing, Filesystem, FsId};
 use super::world::{Disk, World};
 use crate::model::FsType;
+use crate::os::Upkeep;
 
 impl World {
     /// The filesystem of a disk that holds this path.
@@ -53,6 +54,17 @@ impl FakeKernel {
         let mut world = self.lock();
         let (fs, _) = world.disk_at(path.as_ref());
         world.fs_mut(fs).reflink = possible;
+    }
+
+    /// What the filesystem of the disk that holds `path` takes for itself: `per_block` is taken for each run of a file's
+    /// blocks, `unusable` stays available and cannot be had.
+    ///
+    /// # Panics
+    /// Where the path is on no disk: the test is wrong.
+    pub fn set_upkeep(&self, path: impl AsRef<Path>, upkeep: Upkeep) {
+        let mut world = self.lock();
+        let (fs, _) = world.disk_at(path.as_ref());
+        world.fs_mut(fs).upkeep = upkeep;
     }
 
     /// The size of the disk with `/`, and how much of it is free now.

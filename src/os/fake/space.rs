@@ -14,6 +14,9 @@ use super::world::World;
 /// The largest file of ext4 with blocks of 4 KiB.
 const MAX_FILE: u64 = 16 << 40;
 
+/// What xfs takes at once for a write to a shared block, unless the file says otherwise (XFS_DEFAULT_COWEXTSZ_HINT).
+const COW_PREALLOCATION: u64 = 128 << 10;
+
 /// The blocks that hold `len` bytes at `offset`, start to end.
 pub(super) fn blocks(offset: u64, len: u64) -> (u64, u64) {
     let end = if len == 0 { offset / BLOCK } else { (offset + len).div_ceil(BLOCK) };
@@ -36,7 +39,8 @@ impl World {
         let (total, taken) = match filesystem.backing {
             Backing::Disk(disk) => {
                 let disk = &self.disks[disk];
-                (disk.total, filesystem.used.saturating_add(disk.other))
+                let metadata = filesystem.metadata();
+                (disk.total, filesystem.used.saturating_add(disk.other).saturating_add(metadata))
             }
             Backing::Memory => (1 << 30, filesystem.used),
             Backing::Image(image) => (self.filesystem_size(image), filesystem.used),
@@ -77,10 +81,48 @@ impl World {
 
     fn demand_that_fits(&self, file: NodeRef, blocks: (u64, u64)) -> Outcome<Demand> {
         let demand = self.demand(file, blocks)?;
-        if demand.bytes > 0 && self.room(file.fs).1 < demand.bytes {
+        let beside = self.taken_beside(file, blocks, &demand)?;
+        if demand.bytes + beside > 0 && self.left_for_files(file.fs) < demand.bytes + beside {
             return Err(Errno::ENOSPC);
         }
         Ok(demand)
+    }
+
+    /// What can still be given to files.
+    fn left_for_files(&self, fs: FsId) -> u64 {
+        let upkeep = self.filesystems[fs].upkeep;
+        // The next extent needs its place in a map too.
+        self.room(fs).1.saturating_sub(upkeep.unusable).saturating_sub(upkeep.per_block)
+    }
+
+    /// What a write takes for a moment beside the blocks that it keeps, where the file was not prepared to be written
+    /// in place: btrfs puts every block elsewhere, and xfs takes 128 KiB around each that other files have.
+    fn taken_beside(&self, file: NodeRef, blocks: (u64, u64), demand: &Demand) -> Outcome<u64> {
+        let content = self.content(file)?;
+        Ok(match self.filesystems[file.fs].fs_type {
+            _ if content.in_place => 0,
+            "btrfs" => content.written_among(blocks) * BLOCK,
+            "xfs" if !content.places().among(blocks.0, blocks.1, &demand.shared, true).is_empty() => {
+                (COW_PREALLOCATION - BLOCK) * (blocks.1 - blocks.0).div_ceil(COW_PREALLOCATION / BLOCK)
+            }
+            _ => 0,
+        })
+    }
+
+    /// [`Disks::write_in_place`](crate::os::Disks::write_in_place)
+    pub(super) fn write_in_place(&mut self, file: NodeRef) -> Outcome<bool> {
+        let fs_type = self.filesystems[file.fs].fs_type;
+        let content = self.content_mut(file)?;
+        match fs_type {
+            "btrfs" if !content.in_place && (content.size() > 0 || content.allocated_bytes() > 0) => {
+                Ok(false)
+            }
+            "btrfs" | "xfs" => {
+                content.in_place = true;
+                Ok(true)
+            }
+            _ => Ok(true),
+        }
     }
 
     pub(super) fn write_at(&mut self, file: NodeRef, offset: u64, bytes: &[u8]) -> Outcome<()> {
@@ -144,7 +186,7 @@ impl World {
         let count = self.content(file)?.places().missing(range.0, range.1);
         let fresh = Fresh::new(self.filesystems[file.fs].free_blocks(count));
         let demand = Demand { shared: Ranges::default(), fresh, bytes: count * BLOCK };
-        if demand.bytes > 0 && self.room(file.fs).1 < demand.bytes {
+        if demand.bytes > 0 && self.left_for_files(file.fs) < demand.bytes {
             return Err(Errno::ENOSPC);
         }
         self.place(file, range, demand)

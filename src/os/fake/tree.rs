@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use super::Outcome;
 use super::blocks::Ranges;
 use super::content::{BLOCK, Content};
+use crate::os::Upkeep;
 
 /// Number of a filesystem in the world.
 pub(super) type FsId = usize;
@@ -80,6 +81,8 @@ pub(super) struct Filesystem {
     pub(super) reflink: bool,
     /// The subvolume that a mount shows where it names none, as a path from the top.
     pub(super) default: PathBuf,
+    /// What it takes for itself.
+    pub(super) upkeep: Upkeep,
     /// Some did.
     shares: bool,
     next: u64,
@@ -111,6 +114,7 @@ impl Filesystem {
             damaged: false,
             reflink: false,
             default: PathBuf::from("/"),
+            upkeep: Upkeep::default(),
             shares: false,
             next: ROOT + 1,
             next_block: 1,
@@ -277,6 +281,15 @@ impl Filesystem {
         let mut blocks = Ranges::default();
         used.for_each(|(_, _, now, _)| add(now, &mut blocks));
         blocks.total() * BLOCK
+    }
+
+    /// What the maps of files' blocks take beside them. They are looked at only where that is not nothing.
+    pub(super) fn metadata(&self) -> u64 {
+        if self.upkeep.per_block == 0 {
+            return 0;
+        }
+        let used = self.files().filter(|(_, inode, ..)| inode.links > 0 || inode.open > 0);
+        used.map(|(_, _, now, _)| now.places().count()).sum::<u64>() * self.upkeep.per_block
     }
 
     /// Where files share blocks, what is used is no sum.

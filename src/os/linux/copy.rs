@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, PosixFadviseAdvice, fallocate, posix_fadvise};
 
 use super::super::{Extent, errno_error};
-use super::at;
 use super::disks::{offset as signed, open_file, open_to_change, uninterrupted};
 use super::ioctl::{self, RawExtent};
+use super::{at, upkeep};
 
 /// Bytes read and written at once.
 const BUFFER: usize = 4 << 20;
@@ -55,12 +55,14 @@ pub(super) fn reflink(source: &Path, target: &Path) -> io::Result<()> {
         // The ioctl would keep what lies beyond the end of the source.
         return Err(at(&context, target)(Errno::EEXIST));
     }
+    upkeep::match_flags(&from, &to, target)?;
     match ioctl::clone_file(&to, &from) {
         // What a filesystem that knows no such ioctl answers.
         Err(Errno::ENOTTY) => Err(Errno::EOPNOTSUPP),
         result => result,
     }
-    .map_err(at(&context, target))
+    .map_err(at(&context, target))?;
+    upkeep::finish_clone(&to, target)
 }
 
 /// Copies a range by reading and writing; see [`Disks::copy_range`](super::super::Disks::copy_range).

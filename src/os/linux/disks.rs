@@ -13,9 +13,9 @@ use nix::sys::statvfs;
 use nix::unistd::{UnlinkatFlags, Whence, lseek, mkdir, unlinkat};
 
 use super::super::{
-    BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Usage,
+    BlockDevice, Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Upkeep, Usage,
 };
-use super::{at, block, btrfs, copy, lock, log, probe, tree};
+use super::{at, block, btrfs, copy, lock, log, probe, tree, upkeep};
 use crate::model::tree::{Item, Position};
 
 /// The files of this machine.
@@ -144,6 +144,18 @@ impl Disks for LinuxDisks {
             inodes: vfs.files(),
             inodes_free: vfs.files_free(),
         })
+    }
+
+    fn upkeep(&self, directory: &Path) -> io::Result<Upkeep> {
+        upkeep::upkeep(directory)
+    }
+
+    fn write_in_place(&self, file: &Path) -> io::Result<bool> {
+        upkeep::write_in_place(file)
+    }
+
+    fn is_in_place(&self, file: &Path) -> io::Result<bool> {
+        upkeep::is_in_place(file)
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

@@ -1,5 +1,6 @@
 //! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, FIEMAP,
-//! FIFREEZE and FITHAW, sync_file_range(2), mount_setattr(2), and statx(2) for what no other call tells. The only file with `unsafe`.
+//! FIFREEZE and FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2),
+//! mount_setattr(2), and statx(2) for what no other call tells. The only file with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -78,8 +79,46 @@ pub(super) struct LoopStatus {
     pub(super) direct_io: bool,
 }
 
+/// `struct fsxattr`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Fsxattr {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    pad: [u8; 8],
+}
+
+/// FS_XFLAG_COWEXTSIZE
+const HAS_COW_EXTENT_SIZE: u32 = 0x1_0000;
+
+/// `struct btrfs_ioctl_space_args` with room for as many `struct btrfs_ioctl_space_info` as a filesystem can have:
+/// three kinds and a reserve, in each profile.
+#[repr(C)]
+struct SpaceArgs {
+    slots: u64,
+    total: u64,
+    spaces: [SpaceInfo; SPACES],
+}
+
+const SPACES: usize = 64;
+
+/// `struct btrfs_ioctl_space_info`
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct SpaceInfo {
+    /// `BTRFS_BLOCK_GROUP_*`: kind and profile.
+    pub(super) flags: u64,
+    /// Bytes of the block groups, one copy.
+    pub(super) total: u64,
+    /// Bytes in use.
+    pub(super) used: u64,
+}
+
 mod raw {
-    use super::{Fiemap, LoopConfig, LoopInfo64};
+    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs};
 
     // linux/loop.h numbers these by hand, without direction and size.
     nix::ioctl_none_bad!(clr_fd, 0x4C01);
@@ -98,6 +137,15 @@ mod raw {
     // linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int), although the kernel looks at no argument.
     nix::ioctl_write_int_bad!(fifreeze, nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>()));
     nix::ioctl_write_int_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
+    // linux/fs.h: _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr).
+    nix::ioctl_read!(fsgetxattr, b'X', 31, Fsxattr);
+    nix::ioctl_write_ptr!(fssetxattr, b'X', 32, Fsxattr);
+    // linux/btrfs.h: _IOWR(0x94, 20, struct btrfs_ioctl_space_args), counted without what follows it.
+    nix::ioctl_readwrite_bad!(
+        space_info,
+        nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>()),
+        SpaceArgs
+    );
     // linux/fs.h: _IOR(0x12, 114, size_t), although the kernel writes 64 bits everywhere.
     nix::ioctl_read!(blkgetsize64, 0x12, 114, libc::size_t);
 }
@@ -199,6 +247,39 @@ pub(super) fn device_size(device: impl AsFd) -> nix::Result<u64> {
 pub(super) fn clone_file(to: impl AsFd, from: impl AsFd) -> nix::Result<()> {
     // SAFETY: the argument is a number; both descriptors are open for the length of the call.
     unsafe { raw::ficlone(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd()) }.map(drop)
+}
+
+/// The copy-on-write extent size of a file in bytes, 0 where it has none of its own (FS_IOC_FSGETXATTR).
+pub(super) fn cow_extent_size(file: impl AsFd) -> nix::Result<u32> {
+    let attributes = fsxattr(file)?;
+    Ok(if attributes.flags & HAS_COW_EXTENT_SIZE == 0 { 0 } else { attributes.cow_extent_size })
+}
+
+fn fsxattr(file: impl AsFd) -> nix::Result<Fsxattr> {
+    let mut attributes = Fsxattr::default();
+    // SAFETY: `attributes` has the layout of struct fsxattr, is writable and lives through the call.
+    unsafe { raw::fsgetxattr(file.as_fd().as_raw_fd(), &mut attributes) }?;
+    Ok(attributes)
+}
+
+/// Gives a file a copy-on-write extent size in bytes and leaves its other attributes (FS_IOC_FSSETXATTR).
+pub(super) fn set_cow_extent_size(file: impl AsFd, bytes: u32) -> nix::Result<()> {
+    let before = fsxattr(file.as_fd())?;
+    let flags = before.flags | HAS_COW_EXTENT_SIZE;
+    let attributes = Fsxattr { flags, cow_extent_size: bytes, ..before };
+    // SAFETY: `attributes` has the layout of struct fsxattr and lives through the call, which only reads it.
+    unsafe { raw::fssetxattr(file.as_fd().as_raw_fd(), &attributes) }.map(drop)
+}
+
+/// What the kinds of block groups of the btrfs that holds this file have, one line for each kind and profile
+/// (BTRFS_IOC_SPACE_INFO).
+pub(super) fn btrfs_spaces(file: impl AsFd) -> nix::Result<Vec<SpaceInfo>> {
+    let mut args = SpaceArgs { slots: SPACES as u64, total: 0, spaces: [SpaceInfo::default(); SPACES] };
+    // SAFETY: `args` has the layout of struct btrfs_ioctl_space_args with `slots` infos after it, of which the kernel
+    // writes no more (fs/btrfs/ioctl.c, btrfs_ioctl_space_info), is writable and lives through the call.
+    unsafe { raw::space_info(file.as_fd().as_raw_fd(), &mut args) }?;
+    let count = usize::try_from(args.total).unwrap_or(SPACES);
+    Ok(args.spaces.into_iter().take(count).collect())
 }
 
 /// One extent as FIEMAP tells it, with its `FIEMAP_EXTENT_*` flags.
@@ -367,6 +448,9 @@ mod tests {
         assert_eq!(size_of::<Statx>(), 256);
         assert_eq!(size_of::<MountAttr>(), 32);
         assert_eq!(size_of::<Fiemap>(), HEADER_WORDS * 8);
+        assert_eq!(size_of::<Fsxattr>(), 28);
+        assert_eq!(std::mem::offset_of!(SpaceArgs, spaces), 16);
+        assert_eq!(size_of::<SpaceInfo>(), 24);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod probe;
 mod process;
 mod tools;
 mod tree;
+mod upkeep;
 mod walk;
 mod watch;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop::model::tree::{Item, Position};
-use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, TreeWriter, Usage};
+use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, TreeWriter, Upkeep, Usage};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 
@@ -58,6 +58,9 @@ impl Disks for Careless {
         next_data(file: &Path, offset: u64) -> Option<(u64, u64)>;
         space(path: &Path) -> Space;
         usage(directory: &Path) -> Usage;
+        upkeep(directory: &Path) -> Upkeep;
+        write_in_place(file: &Path) -> bool;
+        is_in_place(file: &Path) -> bool;
         direct_io_alignment(directory: &Path) -> Option<u32>;
         extents(file: &Path, offset: u64, max: usize, sync: bool) -> Vec<Extent>;
         can_reflink(directory: &Path) -> bool;

@@ -104,6 +104,10 @@ impl Csi {
         self.call(async |c| IdentityClient::new(c).get_plugin_info(csi::GetPluginInfoRequest {}).await)
     }
 
+    pub fn get_capacity(&self, request: csi::GetCapacityRequest) -> Answer<csi::GetCapacityResponse> {
+        self.call(async |c| ControllerClient::new(c).get_capacity(request).await)
+    }
+
     pub fn create(&self, request: csi::CreateVolumeRequest) -> Answer<csi::Volume> {
         let answer = self.call(async |c| ControllerClient::new(c).create_volume(request).await)?;
         Ok(answer.volume.expect("a volume"))

@@ -1,0 +1,189 @@
+//! What filesystems take for themselves, and how images are written without more than that.
+#![allow(clippy::disallowed_types, reason = "implements os::Disks")]
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::statvfs;
+use rustix::fs::{IFlags, fstatfs, ioctl_getflags, ioctl_setflags};
+
+use super::super::{MetadataSpace, Upkeep};
+use super::at;
+use super::disks::{open_file, open_to_change};
+use super::ioctl::{self, SpaceInfo, btrfs_spaces};
+
+/// `f_type` of statfs(2).
+const BTRFS: u64 = 0x9123_683E;
+const XFS: u64 = 0x5846_5342;
+const EXT4: u64 = 0xEF53;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// In an extent tree each block holds 340 extents of 12 bytes (ext4 disk layout, "Extent Tree"), at least half of them
+/// where it was split: 4096 / 170. The most that was seen is 12.6.
+const EXT4_PER_BLOCK: u64 = 25;
+
+/// A block of the tree of a file's extents holds 251 records of 16 bytes (`struct xfs_bmbt_rec`), and never less than
+/// half: 4096 / 125, and as much of that for the levels above. The most that was seen is 24.5. The trees of reverse
+/// mappings and of reference counts have reservations that are not available (fs/xfs/libxfs/xfs_ag_resv.c).
+const XFS_PER_BLOCK: u64 = 34;
+
+/// What btrfs takes of a leaf for an extent of its own: its item in the file (25 bytes and
+/// `struct btrfs_file_extent_item`) and the one in the extent tree (25 bytes, `struct btrfs_extent_item` and an inline
+/// reference): 156 bytes in full leaves. Up to 197 were seen, and a quarter of metadata stays free before more is
+/// allocated for them.
+const BTRFS_PER_EXTENT: u64 = 200;
+const BTRFS_PER_BLOCK: u64 = 256;
+
+/// What transactions ask for before they know that they need it, several at once.
+const EXT4_UNUSABLE: u64 = MIB;
+const XFS_UNUSABLE: u64 = 4 * MIB;
+const BTRFS_UNUSABLE: u64 = 4 * MIB;
+
+/// BTRFS_BLOCK_GROUP_*, and the global reserve of BTRFS_IOC_SPACE_INFO.
+const DATA: u64 = 1;
+const METADATA: u64 = 1 << 2;
+const TWICE: u64 = 1 << 4 | 1 << 5 | 1 << 6;
+const THRICE: u64 = 1 << 9;
+const FOUR_TIMES: u64 = 1 << 10;
+const GLOBAL_RESERVE: u64 = 1 << 49;
+
+/// [`Disks::upkeep`](super::super::Disks::upkeep)
+pub(super) fn upkeep(directory: &Path) -> io::Result<Upkeep> {
+    let file = open_file(directory, OFlag::O_RDONLY)?;
+    Ok(match magic(&file, directory)? {
+        EXT4 => Upkeep { per_block: EXT4_PER_BLOCK, unusable: EXT4_UNUSABLE, ..Upkeep::default() },
+        XFS => Upkeep { per_block: XFS_PER_BLOCK, unusable: XFS_UNUSABLE, ..Upkeep::default() },
+        BTRFS => {
+            let vfs = statvfs::fstatvfs(&file).map_err(at("statvfs", directory))?;
+            let unit = vfs.fragment_size();
+            let spaces = btrfs_spaces(&file).map_err(at("space info of", directory))?;
+            of_btrfs(&spaces, vfs.blocks() * unit, vfs.blocks_available() * unit)
+        }
+        _ => Upkeep::default(),
+    })
+}
+
+#[allow(
+    clippy::cast_sign_loss,
+    reason = "the magic number of a filesystem, which is 32 bits of a signed word"
+)]
+fn magic(file: &File, path: &Path) -> io::Result<u64> {
+    let stat = fstatfs(file).map_err(|errno| at("statfs", path)(io::Error::from(errno)))?;
+    Ok(u64::from(stat.f_type as u32))
+}
+
+/// Copies of each block in block groups of this profile.
+fn copies(flags: u64) -> u64 {
+    match flags {
+        _ if flags & FOUR_TIMES != 0 => 4,
+        _ if flags & THRICE != 0 => 3,
+        _ if flags & TWICE != 0 => 2,
+        _ => 1,
+    }
+}
+
+/// Data and metadata have block groups of their own, which are made of what nobody has, and are not taken back in a
+/// hurry. So the last one for data can be larger than what comes into it, and then metadata lack it.
+fn of_btrfs(spaces: &[SpaceInfo], total: u64, available: u64) -> Upkeep {
+    let is = |flags: u64, kind: u64| flags & kind != 0;
+    let data = spaces.iter().filter(|space| is(space.flags, DATA));
+    let (data_total, data_used) =
+        data.fold((0, 0), |(total, used), space| (total + space.total, used + space.used));
+    let metadata =
+        || spaces.iter().filter(|space| is(space.flags, METADATA) && !is(space.flags, GLOBAL_RESERVE));
+    let copies = metadata().map(|space| copies(space.flags)).max().unwrap_or(1);
+    let reserve: u64 =
+        spaces.iter().filter(|space| is(space.flags, GLOBAL_RESERVE)).map(|space| space.total).sum();
+    let mixed = metadata().any(|space| is(space.flags, DATA));
+    let per_block = BTRFS_PER_BLOCK * copies;
+    if mixed {
+        let unusable = available.min(reserve.saturating_add(16 * MIB));
+        return Upkeep { per_block, unusable, metadata: None, whole_extents: true };
+    }
+    // fs/btrfs/volumes.c, init_alloc_chunk_ctl_policy_regular: the sizes of new block groups.
+    let unallocated = available.saturating_sub(data_total.saturating_sub(data_used));
+    let largest = if total > 50 * GIB { GIB } else { 256 * MIB };
+    let metadata = MetadataSpace {
+        total: metadata().map(|space| space.total * copies).sum(),
+        used: metadata().map(|space| space.used * copies).sum::<u64>() + reserve * copies,
+        per_extent: BTRFS_PER_EXTENT * copies,
+        growth: unallocated,
+        data: data_total + unallocated,
+        rounding: unallocated.min(GIB.min(total / 10) + copies * largest.min(total / 10)),
+    };
+    Upkeep { per_block, unusable: BTRFS_UNUSABLE, metadata: Some(metadata), whole_extents: true }
+}
+
+/// [`Disks::write_in_place`](super::super::Disks::write_in_place)
+pub(super) fn write_in_place(path: &Path) -> io::Result<bool> {
+    let file = open_to_change(path)?;
+    match magic(&file, path)? {
+        BTRFS if no_cow(&file, path)? => Ok(true),
+        BTRFS if file.metadata().map_err(at("stat", path))?.len() != 0 => Ok(false),
+        BTRFS => set_no_cow(&file, path, true).map(|()| true),
+        XFS => one_block(&file, path).map(|()| true),
+        _ => Ok(true),
+    }
+}
+
+/// [`Disks::is_in_place`](super::super::Disks::is_in_place)
+pub(super) fn is_in_place(path: &Path) -> io::Result<bool> {
+    let file = open_file(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
+    match magic(&file, path)? {
+        BTRFS => no_cow(&file, path),
+        _ => Ok(true),
+    }
+}
+
+/// Gives the target of a clone the attributes without which it cannot be one, or cannot be written to as its source.
+/// The target is empty.
+pub(super) fn match_flags(source: &File, target: &File, path: &Path) -> io::Result<()> {
+    if magic(target, path)? != BTRFS {
+        return Ok(());
+    }
+    match (no_cow(source, path)?, no_cow(target, path)?) {
+        (from, to) if from == to => Ok(()),
+        (from, _) => set_no_cow(target, path, from),
+    }
+}
+
+/// After a clone: FICLONE does not carry a copy-on-write extent size over.
+pub(super) fn finish_clone(target: &File, path: &Path) -> io::Result<()> {
+    if magic(target, path)? == XFS { one_block(target, path) } else { Ok(()) }
+}
+
+fn no_cow(file: &File, path: &Path) -> io::Result<bool> {
+    let flags = ioctl_getflags(file).map_err(|errno| at("flags of", path)(io::Error::from(errno)))?;
+    Ok(flags.contains(IFlags::NOCOW))
+}
+
+fn set_no_cow(file: &File, path: &Path, on: bool) -> io::Result<()> {
+    let wrong = |errno| at("flags of", path)(io::Error::from(errno));
+    let mut flags = ioctl_getflags(file).map_err(wrong)?;
+    flags.set(IFlags::NOCOW, on);
+    if on {
+        flags.remove(IFlags::COMPRESSED);
+    }
+    ioctl_setflags(file, flags).map_err(wrong)
+}
+
+fn block_size(file: &File, path: &Path) -> io::Result<u64> {
+    Ok(statvfs::fstatvfs(file).map_err(at("statvfs", path))?.block_size())
+}
+
+fn one_block(file: &File, path: &Path) -> io::Result<()> {
+    let bytes = u32::try_from(block_size(file, path)?).unwrap_or(4096);
+    let setting = at("set the extent size of", path);
+    if ioctl::cow_extent_size(file).map_err(at("attributes of", path))? == bytes {
+        return Ok(());
+    }
+    match ioctl::set_cow_extent_size(file, bytes) {
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(()), // made without reflinks
+        result => result.map_err(setting),
+    }
+}

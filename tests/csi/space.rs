@@ -1,0 +1,77 @@
+//! What a pool promised can be written, although filesystems take a part of their space for themselves.
+
+use hostloop::model::FsType;
+use hostloop::os::Upkeep;
+use hostloop::os::fake::FakeKernel;
+use hostloop::wire::csi;
+
+use crate::life::*;
+use crate::requests::snapshot;
+use crate::support::*;
+
+const BLOCK: u64 = 4096;
+
+/// A pool on a disk of its own, and what its filesystem takes.
+fn pool_on(fs_type: FsType, bytes: u64, upkeep: Upkeep) -> Rig {
+    let kernel = FakeKernel::new();
+    kernel.add_disk("/var/lib/fast", fs_type, bytes);
+    kernel.set_upkeep("/var/lib/fast", upkeep);
+    Rig::on(kernel, &["--pool", "fast=/var/lib/fast,reserve=0"])
+}
+
+fn largest(rig: &Rig, parameters: &[(&str, &str)]) -> u64 {
+    rig.ok(capacity(parameters)).maximum_volume_size.expect("a maximum") as u64
+}
+
+fn raw(rig: &Rig, name: &str, bytes: u64, parameters: &[(&str, &str)]) -> Vol {
+    rig.made(csi::CreateVolumeRequest {
+        capacity_range: range(bytes as i64, 0),
+        volume_capabilities: vec![block()],
+        ..create_with(name, parameters)
+    })
+}
+
+/// Every second block, and then the others: none lies beside the one before it.
+fn write_all(rig: &Rig, target: &str, bytes: u64, round: u8) {
+    let blocks = bytes / BLOCK;
+    for at in (0..blocks).step_by(2).chain((1..blocks).step_by(2)) {
+        let written = rig.kernel.write(target, at * BLOCK, &[round; BLOCK as usize]);
+        written.unwrap_or_else(|error| panic!("round {round}, block {at} of {blocks}: {error}"));
+    }
+}
+
+#[test]
+fn the_largest_volume_can_be_written_and_written_again() {
+    for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+        let upkeep = Upkeep { per_block: 34, unusable: 1 << 20, ..Upkeep::default() };
+        for provisioning in ["thick", "thin"] {
+            let rig = pool_on(fs_type, 32 << 20, upkeep);
+            let parameters = [("pool", "fast"), ("provisioning", provisioning)];
+            let bytes = largest(&rig, &parameters);
+            assert!(bytes > 30 << 20, "{fs_type} {provisioning}: {bytes}");
+            let vol = raw(&rig, "v", bytes, &parameters);
+            rig.stage(&vol);
+            let target = rig.publish(&vol, "pod");
+            for round in [1, 2] {
+                write_all(&rig, &target, bytes, round);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_with_a_snapshot_can_be_written_again() {
+    for fs_type in [FsType::Xfs, FsType::Btrfs] {
+        let whole_extents = fs_type == FsType::Btrfs;
+        let upkeep = Upkeep { per_block: 34, unusable: 1 << 16, whole_extents, metadata: None };
+        let rig = pool_on(fs_type, 6 << 20, upkeep);
+        let parameters = [("pool", "fast"), ("provisioning", "thin")];
+        let bytes = (largest(&rig, &parameters) / 2 - BLOCK) / BLOCK * BLOCK;
+        let vol = raw(&rig, "v", bytes, &parameters);
+        rig.stage(&vol);
+        let target = rig.publish(&vol, "pod");
+        write_all(&rig, &target, bytes, 1);
+        rig.ok(snapshot("s", &vol.id));
+        write_all(&rig, &target, bytes, 2);
+    }
+}
