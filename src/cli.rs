@@ -118,13 +118,15 @@ pub struct ServeArgs {
     /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
     /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
     /// makes and mounts a filesystem of its own (size=SIZE, fs=xfs or btrfs), or with kind=device a blank block
-    /// device for the same. reserve=SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit. Repeat
+    /// device for the same. reserve=auto|SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit. Repeat
     /// the flag for more pools; in the environment variable separate them with ;
     #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     pub pool: Vec<String>,
 
-    /// What volumes leave free on a pool's filesystem: a size, or a part of the filesystem such as 10% [default: 0]
-    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "SIZE|PERCENT%")]
+    /// What volumes leave free on a pool's filesystem: a size, a part of the filesystem such as 10%, or auto: 20% where
+    /// kubelet has its directory on the same filesystem, so that full volumes do not make it evict pods, otherwise 1%
+    /// and at most 1Gi, and nothing in a filesystem of hostloop's own [default: auto]
+    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "auto|SIZE|PERCENT%")]
     pub reserve: Option<String>,
 
     /// Bytes of thin volumes promised for each byte there is, 1.0 to 1000 [default: 1.0]

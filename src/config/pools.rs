@@ -22,7 +22,7 @@ pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSetting
         name: PoolName::default(),
         path: data_dir.to_owned(),
         kind: PoolKind::Directory,
-        reserve: reserve(args.reserve.as_deref().unwrap_or("0"))
+        reserve: reserve(args.reserve.as_deref().unwrap_or("auto"))
             .map_err(|e| Flag("--reserve", "HOSTLOOP_RESERVE").wrong(e))?,
         overcommit: overcommit(args.overcommit.as_deref().unwrap_or("1.0"))
             .map_err(|e| Flag("--overcommit", "HOSTLOOP_OVERCOMMIT").wrong(e))?,
@@ -59,7 +59,7 @@ fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
             Some(("fs", value)) => fs = Some(value),
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of a pool, use reserve=SIZE|PERCENT%, overcommit=RATIO, \
+                    "{option:?} is no option of a pool, use reserve=auto|SIZE|PERCENT%, overcommit=RATIO, \
                      kind=image|device, size=SIZE or fs=xfs|btrfs"
                 ));
             }
@@ -158,10 +158,13 @@ fn is_kept_from(medium: &Path, pool: &PoolSettings) -> bool {
 }
 
 fn reserve(text: &str) -> Result<Reserve, String> {
+    if text == "auto" {
+        return Ok(Reserve::Auto);
+    }
     let Some(percent) = text.strip_suffix('%') else {
         return parse_quantity(text)
             .map(Reserve::Bytes)
-            .map_err(|e| format!("{e}, or a percentage such as 10%"));
+            .map_err(|e| format!("{e}, or a percentage such as 10%, or auto"));
     };
     let percent = plain_number(percent).filter(|percent| (0.0..100.0).contains(percent));
     percent

@@ -38,7 +38,7 @@ fn defaults() {
     assert_eq!((settings.driver_name.as_str(), settings.node_id.as_str()), ("hostloop.csi.dev", "host-1"));
     assert_eq!(settings.data_dir, PathBuf::from("/var/lib/hostloop"));
     assert_eq!(settings.pools.len(), 1);
-    assert_eq!((settings.pools[0].reserve, settings.pools[0].overcommit), (Reserve::Bytes(0), 1.0));
+    assert_eq!((settings.pools[0].reserve, settings.pools[0].overcommit), (Reserve::Auto, 1.0));
     assert_eq!(
         (settings.attach, settings.max_volumes_per_node, settings.max_volume_bytes),
         (false, 0, 1 << 40)

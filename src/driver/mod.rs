@@ -53,6 +53,7 @@ mod pull_blocks;
 mod pull_tree;
 mod recover;
 mod reservations;
+mod reserve;
 mod snapshots;
 mod sources;
 mod tally;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::managed_pool;
 use super::pool_marker::Marker;
 use super::probe::Probe;
+use super::{managed_pool, reserve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{PoolName, PoolSettings, Settings};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
@@ -368,7 +368,8 @@ fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Res
         marker.write()?;
     }
     let probe = Probe::begin(os, &path)?;
-    let PoolSettings { name, reserve, overcommit, .. } = pool.clone();
+    let reserve = reserve::settle(os, settings, pool, &path)?;
+    let PoolSettings { name, overcommit, .. } = pool.clone();
     let managed = medium.is_some();
     let (id, _locks) = (found.id, PoolLocks(Arc::new(locks)));
     let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, _locks };
@@ -398,8 +399,8 @@ fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     let mount = holder(&mounts, &pool.path);
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
-        bytes = space.total, available = space.available, reflink = pool.probe.describe_reflink(),
-        direct_io = pool.probe.describe_direct_io(), "pool"
+        bytes = space.total, available = space.available, reserve = pool.reserve.bytes(space.total),
+        reflink = pool.probe.describe_reflink(), direct_io = pool.probe.describe_direct_io(), "pool"
     );
     Ok(())
 }

@@ -65,6 +65,8 @@ impl PoolKind {
 /// What a pool keeps free for others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reserve {
+    /// What the start finds right: enough for kubelet where the pool is on its disk, little otherwise.
+    Auto,
     /// So many bytes.
     Bytes(u64),
     /// So much of the filesystem's size, in percent.
@@ -72,9 +74,10 @@ pub enum Reserve {
 }
 
 impl Reserve {
-    /// The reserve in bytes on a filesystem of `total` bytes.
+    /// The reserve in bytes on a filesystem of `total` bytes; none where the start has to choose first.
     pub fn bytes(self, total: u64) -> u64 {
         match self {
+            Reserve::Auto => 0,
             Reserve::Bytes(bytes) => bytes,
             // Both are far below 2^53 times a percentage: no precision that matters is lost.
             Reserve::Percent(percent) => (total as f64 * percent / 100.0) as u64,

@@ -135,7 +135,8 @@ impl Rig {
         kernel.create_directories(KUBELET);
         let node: &[&str] = if flags.contains(&"--node-id") { &[] } else { &["--node-id", NODE] };
         let fixed = ["hostloop", "serve", "--data-dir", DATA];
-        let cli = Cli::try_parse_from(fixed.iter().chain(node).chain(flags)).unwrap();
+        let reserve: &[&str] = if flags.contains(&"--reserve") { &[] } else { &["--reserve", "0"] };
+        let cli = Cli::try_parse_from(fixed.iter().chain(node).chain(reserve).chain(flags)).unwrap();
         let Command::Serve(args) = cli.command else { unreachable!() };
         let settings = Config::new(&args, None).unwrap().role.settings().unwrap().clone();
         let server = Server::try_start(kernel.os(), &settings).map_err(|error| error.to_string())?;

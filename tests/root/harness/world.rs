@@ -77,6 +77,9 @@ impl World {
         if !self.flags.iter().any(|flag| flag == "--log-level") {
             all.extend(["--log-level", "debug"].map(str::to_owned));
         }
+        if !self.flags.iter().any(|flag| flag == "--reserve") {
+            all.extend(["--reserve", "0"].map(str::to_owned));
+        }
         all.extend(self.flags.iter().cloned());
         all
     }
