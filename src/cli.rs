@@ -118,8 +118,10 @@ pub struct ServeArgs {
     /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
     /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
     /// makes and mounts a filesystem of its own (size=SIZE, fs=xfs or btrfs), or with kind=device a blank block
-    /// device for the same. reserve=auto|SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit. Repeat
-    /// the flag for more pools; in the environment variable separate them with ;
+    /// device for the same. reserve=auto|SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit.
+    /// directories=true makes it a pool of directory volumes, which have no enforced size, and of nothing else; its
+    /// filesystem must not be that of a pool with other volumes. Repeat the flag for more pools; in the environment
+    /// variable separate them with ;
     #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     pub pool: Vec<String>,
 
@@ -133,6 +135,11 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO")]
     pub overcommit: Option<String>,
 
+    /// Make the pool `default` one of directory volumes, which have no enforced size, and of nothing else
+    #[arg(long, env = "HOSTLOOP_DIRECTORIES", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub directories: String,
+
     /// Serve ControllerPublishVolume too, for clusters whose CSIDriver object says attachRequired: true
     #[arg(long, env = "HOSTLOOP_ATTACH", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -145,6 +152,19 @@ pub struct ServeArgs {
     /// The largest size of a volume, at least 1Mi [default: 1Ti]
     #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE")]
     pub max_volume_size: Option<String>,
+
+    /// The largest inline ephemeral volume, at least 1Mi. Whoever may make a pod can ask for one [default: 10Gi]
+    #[arg(long, env = "HOSTLOOP_INLINE_MAX_SIZE", value_name = "SIZE")]
+    pub inline_max_size: Option<String>,
+
+    /// The pools in which inline ephemeral volumes may be, with , between them [default: default]
+    #[arg(long, env = "HOSTLOOP_INLINE_POOLS", value_name = "NAME[,NAME]...")]
+    pub inline_pools: Option<String>,
+
+    /// The backends that inline ephemeral volumes may have, with , between them: loop, whose size is enforced, and
+    /// directory, whose size is not [default: loop]
+    #[arg(long, env = "HOSTLOOP_INLINE_BACKENDS", value_name = "BACKEND[,BACKEND]...")]
+    pub inline_backends: Option<String>,
 
     /// kubelet's directory, such as /var/lib/kubelet: when given, staging and target paths must lie below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR")]

@@ -72,7 +72,12 @@ fn main() {
 
 /// A driver in a directory of its own, ready.
 async fn driver(dir: &Path) -> (DriverProcess, Client) {
-    let mut driver = DriverProcess::start(Path::new(PROGRAM), dir).unwrap();
+    driver_with(dir, &[]).await
+}
+
+/// The same with further flags.
+async fn driver_with(dir: &Path, flags: &[String]) -> (DriverProcess, Client) {
+    let mut driver = DriverProcess::start_with(Path::new(PROGRAM), dir, flags).unwrap();
     let client = Client::new(&DriverProcess::socket(dir)).unwrap();
     driver.ready(&client).await.unwrap();
     (driver, client)
@@ -82,6 +87,10 @@ async fn lives(dir: &Path, runs: usize) {
     let dir = tempfile::Builder::new().prefix("hostloop-bench-").tempdir_in(dir).unwrap();
     let os = linux::os(Tools::find());
     let (driver, client) = driver(dir.path()).await;
+    // Directories are in a pool of their own.
+    let place = dir.path().join("directories");
+    std::fs::create_dir(&place).unwrap();
+    let (directories, of_directories) = driver_with(&place, &["--directories".to_owned()]).await;
     let mut probe = Sample::default();
     for _ in 0..200 {
         let started = Instant::now();
@@ -100,7 +109,8 @@ async fn lives(dir: &Path, runs: usize) {
     for run in 0..WARM_UPS + runs {
         for (check, kind) in &mut kinds {
             let (check, place) = (*check, dir.path().to_owned());
-            let rpcs = life(&client, check, &place, run).await;
+            let client = if check == Check::Directory { &of_directories } else { &client };
+            let rpcs = life(client, check, &place, run).await;
             let os = os.clone();
             let raw = tokio::task::spawn_blocking(move || raw::life(&os, check, &place)).await.unwrap();
             let started = Instant::now();
@@ -114,6 +124,7 @@ async fn lives(dir: &Path, runs: usize) {
         }
     }
     driver.stop().await.unwrap();
+    directories.stop().await.unwrap();
     println!("A life of a volume of 1 GiB, {runs} runs; milliseconds: median (10th–90th percentile)\n");
     print(&mut kinds);
     println!("\nProbe: {} ms", probe.show());

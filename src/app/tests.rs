@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::config::ServerConfig;
-use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve};
+use crate::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve};
 use crate::os::fake::FakeKernel;
 use crate::server::Endpoint;
 
@@ -13,7 +13,7 @@ const DATA: &str = "/var/lib/hostloop";
 fn pool(name: &str, path: &str) -> PoolSettings {
     let name = name.parse().unwrap();
     let (path, kind) = (path.into(), PoolKind::Directory);
-    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0 }
+    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0, directories: false }
 }
 
 struct Place {
@@ -34,6 +34,7 @@ fn place() -> Place {
         attach: false,
         max_volumes_per_node: 0,
         max_volume_bytes: 1 << 40,
+        inline: InlineSettings::default(),
         kubelet_dir: None,
     };
     let server = ServerConfig {

@@ -107,7 +107,11 @@ pub(super) fn max_volumes_per_node(text: &str) -> Result<u32> {
 }
 
 pub(super) fn max_volume_size(text: &str) -> Result<u64> {
-    let flag = Flag("--max-volume-size", "HOSTLOOP_MAX_VOLUME_SIZE");
+    largest(Flag("--max-volume-size", "HOSTLOOP_MAX_VOLUME_SIZE"), text)
+}
+
+/// The largest size of volumes of some kind.
+pub(super) fn largest(flag: Flag, text: &str) -> Result<u64> {
     let bytes = parse_quantity(text).map_err(|e| flag.wrong(e))?;
     if bytes >= MIN_MAX_VOLUME {
         return Ok(bytes);

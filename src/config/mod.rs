@@ -2,6 +2,7 @@
 
 mod certs;
 mod fields;
+mod inline;
 mod operation;
 mod pools;
 mod roles;
@@ -153,10 +154,12 @@ impl Config {
 fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, ConfigError> {
     let text = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_owned());
     let data_dir = fields::data_dir(&text(&args.data_dir, "/var/lib/hostloop"))?;
+    let pools = pools::pools(args, &data_dir)?;
     Ok(Settings {
         driver_name: fields::driver_name(&args.driver_name)?,
         node_id: fields::node_id(args.node_id.clone(), host_name)?,
-        pools: pools::pools(args, &data_dir)?,
+        inline: inline::inline(args, &pools)?,
+        pools,
         data_dir,
         anchor_dir: fields::anchor_dir(args.anchor_dir.as_deref())?,
         attach: fields::attach(&args.attach)?,

@@ -9,6 +9,7 @@ use crate::model::{
 };
 
 const POOL: Flag = Flag("--pool", "HOSTLOOP_POOLS");
+pub(super) const DIRECTORIES: Flag = Flag("--directories", "HOSTLOOP_DIRECTORIES");
 /// More than this many bytes promised for each that exists is a typing error.
 const MAX_OVERCOMMIT: f64 = 1000.0;
 
@@ -26,6 +27,7 @@ pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSetting
             .map_err(|e| Flag("--reserve", "HOSTLOOP_RESERVE").wrong(e))?,
         overcommit: overcommit(args.overcommit.as_deref().unwrap_or("1.0"))
             .map_err(|e| Flag("--overcommit", "HOSTLOOP_OVERCOMMIT").wrong(e))?,
+        directories: fields::truth(DIRECTORIES, &args.directories)?,
     };
     let mut pools = vec![default];
     for text in
@@ -48,19 +50,25 @@ fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
     let mut parts = text.split(',');
     let (name, path) = parts.next().and_then(|part| part.split_once('=')).ok_or("write it as NAME=PATH")?;
     let name: PoolName = name.parse().map_err(|e: crate::model::InvalidPoolName| e.to_string())?;
-    let mut pool = PoolSettings { name, path: fields::absolute(path)?, ..default.clone() };
+    let mut pool =
+        PoolSettings { name, path: fields::absolute(path)?, directories: false, ..default.clone() };
     let (mut kind, mut size, mut fs) = (None, None, None);
     for option in parts {
         match option.split_once('=') {
             Some(("reserve", value)) => pool.reserve = reserve(value)?,
             Some(("overcommit", value)) => pool.overcommit = overcommit(value)?,
+            Some(("directories", "true")) => pool.directories = true,
+            Some(("directories", "false")) => pool.directories = false,
+            Some(("directories", value)) => {
+                return Err(format!("directories={value:?} is neither true nor false"));
+            }
             Some(("kind", value)) => kind = Some(value),
             Some(("size", value)) => size = Some(value),
             Some(("fs", value)) => fs = Some(value),
             _ => {
                 return Err(format!(
                     "{option:?} is no option of a pool, use reserve=auto|SIZE|PERCENT%, overcommit=RATIO, \
-                     kind=image|device, size=SIZE or fs=xfs|btrfs"
+                     kind=image|device, size=SIZE, fs=xfs|btrfs or directories=true"
                 ));
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{ConfigError, Flag, fields, settings};
+use super::{ConfigError, Flag, fields, inline, pools, settings};
 use crate::cli::ServeArgs;
 use crate::model::{NodeKey, Settings, check_topology_value};
 
@@ -107,7 +107,7 @@ const NODE: &[&str] = &["node"];
 const CONTROLLER: &[&str] = &["controller"];
 
 /// Every flag that belongs to some roles only: whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 14] {
+fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 18] {
     let max_volumes = Flag("--max-volumes-per-node", "HOSTLOOP_MAX_VOLUMES_PER_NODE");
     let max_volume = Flag("--max-volume-size", "HOSTLOOP_MAX_VOLUME_SIZE");
     let anchor_dir = args.anchor_dir.as_ref().is_some_and(|dir| !dir.is_empty());
@@ -126,6 +126,10 @@ fn given(args: &ServeArgs) -> [(Flag, bool, &'static [&'static str]); 14] {
         (Flag("--overcommit", "HOSTLOOP_OVERCOMMIT"), args.overcommit.is_some(), VOLUMES),
         (max_volumes, args.max_volumes_per_node.is_some(), VOLUMES),
         (max_volume, args.max_volume_size.is_some(), VOLUMES),
+        (pools::DIRECTORIES, !matches!(args.directories.as_str(), "" | "false"), VOLUMES),
+        (inline::MAX_SIZE, args.inline_max_size.is_some(), VOLUMES),
+        (inline::POOLS, args.inline_pools.is_some(), VOLUMES),
+        (inline::BACKENDS, args.inline_backends.is_some(), VOLUMES),
         (Flag("--kubelet-dir", "HOSTLOOP_KUBELET_DIR"), kubelet_dir, VOLUMES),
     ]
 }

@@ -2,7 +2,7 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::model::{FsType, PoolKind, Reserve};
+use crate::model::{BackendKind, FsType, InlineSettings, PoolKind, PoolName, Reserve};
 use crate::telemetry::{LogFormat, LogLevel};
 
 fn serve(flags: &[&str]) -> Result<Config, ConfigError> {
@@ -44,6 +44,25 @@ fn defaults() {
         (false, 0, 1 << 40)
     );
     assert_eq!(settings.kubelet_dir, None);
+    assert!(!settings.pools[0].directories);
+    let inline = &settings.inline;
+    assert_eq!((inline.max_bytes, inline.backends.as_slice()), (10 << 30, &[BackendKind::Loop][..]));
+    assert_eq!(inline.pools, [PoolName::default()]);
+}
+
+#[test]
+fn what_inline_volumes_may_be() {
+    let pools = ["--pool", "fast=/a; dirs=/b,directories=true; plain=/c,directories=false", "--directories"];
+    let directories: Vec<bool> = settings(&pools).pools.iter().map(|pool| pool.directories).collect();
+    assert_eq!(directories, [true, false, true, false]);
+    let flags =
+        ["--inline-max-size", "1Ti", "--inline-pools", "dirs, fast,dirs", "--inline-backends", "directory"];
+    let inline = settings(&[&pools[..], &flags[..]].concat()).inline;
+    assert_eq!((inline.max_bytes, inline.backends), (1 << 40, vec![BackendKind::Directory]));
+    assert_eq!(inline.pools.iter().map(PoolName::as_str).collect::<Vec<_>>(), ["dirs", "fast"]);
+    // An empty variable is how a manifest leaves it out.
+    let empty = ["--inline-max-size", "", "--inline-pools", "", "--inline-backends", ""];
+    assert_eq!(settings(&empty).inline, InlineSettings::default());
 }
 
 #[test]
@@ -154,6 +173,12 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--pool", "a=/mnt/a,size=3", "kind=image"),
     ("--pool", "a=/mnt/a,fs=xfs", "kind=image"),
     ("--pool", "a=/mnt/a,kind=directory,fs=xfs", "kind=image"),
+    ("--pool", "a=/mnt/a,directories=yes", "neither true nor false"),
+    ("--directories", "maybe", "neither true nor false"),
+    ("--inline-max-size", "10", "at least 1 Mi"),
+    ("--inline-pools", "default,fast", "there are: default"),
+    ("--inline-backends", "zfs", "loop or directory"),
+    ("--inline-backends", "loop,directory", "--inline-pools"),
     ("--pool", "a=/mnt/a,kind=zfs", "no kind"),
     ("--pool", "a=/a.img,kind=image", "size="),
     ("--pool", "a=/a.img,kind=image,size=1TB", "no size"),

@@ -10,7 +10,8 @@
 //! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
 //! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
 //!
-//! Directories are promised nothing: what they take shows as less free space.
+//! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so that new
+//! ones are only where nothing is promised (see `directories`).
 //!
 //! A filesystem needs a part for itself ([`Upkeep`]): what is promised counts with the metadata that it takes when each
 //! of its blocks is an extent of its own, and some of what is free cannot be given to files. So `T`, `S` and `N` are
@@ -247,7 +248,7 @@ impl Driver {
         let (bytes, what) = want.describe();
         let room = match want {
             Want::Volume(backend, provisioning, _) => budget.room(backend, provisioning),
-            Want::Snapshot(BackendKind::Directory, _) => budget.free,
+            Want::Snapshot(BackendKind::Directory, _) => budget.rest().min(budget.free),
             Want::Snapshot(BackendKind::Loop, _) | Want::Shared(_) => budget.rest(),
         };
         let exhausted = |room, what, bytes| {

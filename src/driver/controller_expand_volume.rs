@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Driver, after_undo, check, not_found};
+use super::{Driver, after_undo, check, directories, not_found};
 use crate::backend::backend_of;
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
 use crate::model::request::ControllerExpandVolume;
-use crate::model::{Content, SizeRange, Volume};
+use crate::model::{BackendKind, Content, SizeRange, Volume};
 
 impl Driver {
     /// Grows a volume's storage; a raw device in use takes on the size at once, a filesystem with
@@ -15,7 +15,8 @@ impl Driver {
     ///
     /// # Errors
     /// NOT_FOUND; OUT_OF_RANGE for a size that cannot be; INVALID_ARGUMENT for a capability that the volume
-    /// does not have; RESOURCE_EXHAUSTED without room.
+    /// does not have, and for a loop volume that is left in a pool of directory volumes; RESOURCE_EXHAUSTED without
+    /// room.
     pub fn controller_expand_volume(&self, request: ControllerExpandVolume) -> Result<Expanded> {
         let volume_id = &request.volume_id;
         let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
@@ -49,6 +50,9 @@ impl Driver {
         }
         let bytes = size.choose(Volume::minimum_bytes(&volume.content), self.settings.max_volume_bytes)?;
         let pool = self.pool_of(&volume)?;
+        if volume.parameters.backend == BackendKind::Loop {
+            directories::admit(&self.store, &pool, BackendKind::Loop)?; // more would be promised
+        }
         let _reservation = self.reserve_volume(&pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::Want;
-use super::{Driver, Pool, after_undo, not_found};
+use super::{Driver, Pool, after_undo, directories, not_found};
 use crate::backend::{VolumePaths, backend_of, expect_whole};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;
@@ -127,6 +127,7 @@ impl Driver {
         if (before, after) != (Provisioning::Thin, Provisioning::Thick) {
             return Ok(None);
         }
+        directories::admit(&self.store, pool, BackendKind::Loop)?;
         let image = paths.image();
         let shared = pool.probe.may_reflink() && self.has_shared_extents(&image)?;
         let unshares = shared && !self.may_share(pool, pool, true)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::lock::Mode;
 use super::origin::{self, Origin};
-use super::{Driver, after_undo, check};
+use super::{Driver, after_undo, check, directories};
 use crate::backend::backend_of;
 use crate::error::{Error, Result};
 use crate::model::request::{CreateVolume, Source};
@@ -141,6 +141,7 @@ impl Driver {
             return Err(Error::Invalid(reason));
         }
         let pool = self.pools.require(&parameters.pool)?;
+        directories::admit(&self.store, &pool, parameters.backend)?;
         if let Content::Filesystem { fs_type, .. } = content {
             let tools = self.os.filesystems.check_tools(fs_type);
             tools

@@ -1,6 +1,6 @@
 //! CSI GetCapacity.
 
-use super::{Driver, check};
+use super::{Driver, check, directories};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
 use crate::model::request::GetCapacity;
@@ -25,6 +25,9 @@ impl Driver {
         let Ok(capabilities) = capabilities else { return Ok(nothing) };
         let Ok(content) = check::content_for(&request.parameters, &capabilities) else { return Ok(nothing) };
         if capabilities.iter().any(|c| check::unsupported(&content, &request.parameters, c).is_some()) {
+            return Ok(nothing);
+        }
+        if directories::admit(&self.store, &pool, request.parameters.backend).is_err() {
             return Ok(nothing);
         }
         let available = self.room(&pool, request.parameters.backend, request.parameters.provisioning)?;

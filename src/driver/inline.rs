@@ -12,7 +12,7 @@ use super::{Driver, after_undo, check};
 use crate::backend::{Stage, backend_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
-use crate::model::{Volume, VolumeId};
+use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_bytes};
 
 /// The inline volumes deleted last: a repeated NodeUnpublishVolume of one is fine.
 #[derive(Default)]
@@ -75,13 +75,44 @@ impl Driver {
             }
             None => {
                 self.usable_target(&request.target_path)?; // before anything is made
-                let volume = self.make_volume(wanted)?;
+                let volume = self.make_volume(self.allowed(wanted)?)?;
                 self.mount_inline(&volume, request).map_err(|cause| {
                     let volume = self.store.get(&volume.id).unwrap_or(volume);
                     after_undo(cause, self.delete(&volume))
                 })
             }
         }
+    }
+
+    /// What the author of a pod may have: the administrator decides, and what is there already stays.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT that names the flag.
+    fn allowed(&self, wanted: Wanted) -> Result<Wanted> {
+        let allowed = &self.settings.inline;
+        let VolumeParameters { backend, pool, .. } = &wanted.parameters;
+        let refuse = |attribute: &str, value: &str, flag: &str, instead: String| {
+            Err(Error::Invalid(format!(
+                "volume attribute {attribute}: the administrator has not allowed {value} for inline volumes ({flag}); \
+                 use {instead}, or a PersistentVolumeClaim"
+            )))
+        };
+        if !allowed.backends.contains(backend) {
+            let instead: Vec<&str> = allowed.backends.iter().map(|backend| backend.as_str()).collect();
+            return refuse("backend", backend.as_str(), "--inline-backends", instead.join(" or "));
+        }
+        if !allowed.pools.contains(pool) {
+            let instead: Vec<&str> = allowed.pools.iter().map(PoolName::as_str).collect();
+            return refuse("pool", pool.as_str(), "--inline-pools", instead.join(" or "));
+        }
+        let most = allowed.max_bytes.min(self.settings.max_volume_bytes);
+        let least = Volume::minimum_bytes(&check::content_for(&wanted.parameters, &wanted.capabilities)?);
+        let bytes = wanted.size.required.max(least);
+        if bytes > most {
+            let (bytes, most) = (format_bytes(bytes), format_bytes(most));
+            return refuse("size", &bytes, "--inline-max-size", format!("at most {most}"));
+        }
+        Ok(Wanted { size: SizeRange { limit: most, ..wanted.size }, ..wanted })
     }
 
     fn mount_inline(&self, volume: &Volume, request: &NodePublishVolume) -> Result<()> {

@@ -21,6 +21,7 @@ mod cut;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
+mod directories;
 mod durations;
 mod figures;
 mod get_capacity;

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 
 use super::pool_marker::Marker;
 use super::probe::Probe;
-use super::{managed_pool, reserve};
+use super::{directories, managed_pool, reserve};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{PoolName, PoolSettings, Settings};
+use crate::model::{BackendKind, PoolName, PoolSettings, Settings};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
@@ -34,10 +34,17 @@ pub struct Pool {
     pub managed: bool,
     /// The image or device of a managed pool, links resolved.
     pub medium: Option<PathBuf>,
+    /// Whether it is a pool of directory volumes, and of nothing else.
+    pub directories: bool,
     _locks: PoolLocks,
 }
 
 impl Pool {
+    /// What the pool is for.
+    pub fn backend(&self) -> BackendKind {
+        if self.directories { BackendKind::Directory } else { BackendKind::Loop }
+    }
+
     /// The logical block size in bytes for a new volume's loop device: 512, or more where direct I/O on the
     /// pool's disk needs it (loop silently falls back to buffered I/O on a device of smaller blocks).
     ///
@@ -139,6 +146,9 @@ impl Pools {
                 only,
             });
         }
+        let pools = opened(&slots);
+        directories::apart(os, &pools)?;
+        directories::report(store, &pools);
         let kubelet_dir = settings
             .kubelet_dir
             .as_deref()
@@ -238,8 +248,11 @@ impl Pools {
         if !usable && attempt.is_due() {
             let started = Instant::now();
             let opened = self.is_of_state(slot).and_then(|()| {
-                let opened = open(&self.settings, &self.os, store, &slot.settings)?;
-                alone(&self.slots, &opened).map(|()| opened)
+                let pool = open(&self.settings, &self.os, store, &slot.settings)?;
+                alone(&self.slots, &pool)?;
+                let mut all = opened(&self.slots);
+                all.push(Arc::new(pool.clone()));
+                directories::apart(&self.os, &all).map(|()| pool)
             });
             *attempt = Attempt(Some((started, started.elapsed())));
             match opened {
@@ -326,6 +339,15 @@ impl State {
     }
 }
 
+/// The pools that could be used when they were looked at last.
+fn opened(slots: &[Slot]) -> Vec<Arc<Pool>> {
+    let open = |slot: &Slot| match &*slot.state() {
+        State::Open(pool) => Some(Arc::clone(pool)),
+        State::Closed { .. } => None,
+    };
+    slots.iter().filter_map(open).collect()
+}
+
 /// Says that a pool cannot be used.
 fn unavailable(name: &PoolName, why: &str) -> String {
     let why = why.strip_prefix(&format!("pool {name}: ")).unwrap_or(why);
@@ -369,10 +391,10 @@ fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Res
     }
     let probe = Probe::begin(os, &path)?;
     let reserve = reserve::settle(os, settings, pool, &path)?;
-    let PoolSettings { name, overcommit, .. } = pool.clone();
+    let PoolSettings { name, overcommit, directories, .. } = pool.clone();
     let managed = medium.is_some();
     let (id, _locks) = (found.id, PoolLocks(Arc::new(locks)));
-    let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, _locks };
+    let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, directories, _locks };
     report(os, &prepared, pool.kind.as_str())?;
     Ok(prepared)
 }

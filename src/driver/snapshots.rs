@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Driver;
 use super::capacity::{Reservation, Want};
 use super::cut::Member;
+use super::{Driver, directories};
 use crate::backend::{expect_whole, remove_files};
 use crate::error::{Error, Result};
 use crate::model::{
@@ -45,6 +45,8 @@ impl Driver {
         name: String,
         purpose: Purpose,
     ) -> Result<Draft> {
+        // What another node pulls is gone soon, and is how a volume gets away from here.
+        let is_kept = !matches!(purpose, Purpose::Pull(_));
         let (group, pulled_for) = match purpose {
             Purpose::Caller => (None, None),
             Purpose::Group(group) => (Some(group), None),
@@ -52,6 +54,9 @@ impl Driver {
         };
         let pool = self.pool_of(&volume)?;
         let kind = volume.content.backend();
+        if is_kept {
+            directories::admit_snapshot(&pool, kind)?;
+        }
         let share = self.may_share(&pool, &pool, volume.parameters.provisioning == Provisioning::Thick)?;
         let paths = self.paths(&volume)?;
         expect_whole(&self.os, &paths, kind, volume.capacity_bytes, format_args!("volume {}", volume.id))?;

@@ -23,7 +23,7 @@ pub use id::{GroupSnapshotId, InvalidId, InvalidPoolName, NodeKey, PoolName, Sna
 pub use limits::Limits;
 pub use mount_flags::{InvalidMountFlag, MountFlags, VfsFlag};
 pub use parameters::{BackendKind, Consistency, Modification, Provisioning, VolumeParameters};
-pub use settings::{PoolKind, PoolSettings, Reserve, Settings};
+pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub use size::{
     DEFAULT_BYTES, GRANULARITY, InvalidQuantity, SizeError, SizeRange, format_bytes, parse_quantity,
 };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{FsType, PoolName};
+use super::{BackendKind, FsType, PoolName};
 
 /// One pool.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,9 @@ pub struct PoolSettings {
     pub reserve: Reserve,
     /// How many bytes of thin volumes are promised for each byte there is: 1.0 promises only what exists.
     pub overcommit: f64,
+    /// Whether it is a pool of directory volumes, which have no enforced size: then it has nothing else, since they
+    /// could use up what was promised to others.
+    pub directories: bool,
 }
 
 /// What a pool is made of.
@@ -85,6 +88,33 @@ impl Reserve {
     }
 }
 
+/// What the author of a pod may ask for as an inline ephemeral volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InlineSettings {
+    /// The largest one in bytes.
+    pub max_bytes: u64,
+    /// The pools that they may be in.
+    pub pools: Vec<PoolName>,
+    /// The backends that they may have.
+    pub backends: Vec<BackendKind>,
+}
+
+impl InlineSettings {
+    /// The largest one in bytes, where the administrator says nothing: less than what one pod should be able to ask
+    /// of a node that others share, and much for a scratch space.
+    pub const DEFAULT_MAX_BYTES: u64 = 10 << 30;
+}
+
+impl Default for InlineSettings {
+    fn default() -> Self {
+        InlineSettings {
+            max_bytes: Self::DEFAULT_MAX_BYTES,
+            pools: vec![PoolName::default()],
+            backends: vec![BackendKind::Loop],
+        }
+    }
+}
+
 /// The driver's settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -105,6 +135,8 @@ pub struct Settings {
     pub max_volumes_per_node: u32,
     /// The largest size of a volume in bytes.
     pub max_volume_bytes: u64,
+    /// What an inline ephemeral volume may be.
+    pub inline: InlineSettings,
     /// Staging and target paths must lie below this directory, if it is given.
     pub kubelet_dir: Option<PathBuf>,
 }

@@ -136,6 +136,8 @@ pub(super) type Done = Result<(), Failure>;
 pub(super) struct World {
     pub(super) client: Client,
     pub(super) os: Os,
+    /// Of the driver, in the workspace.
+    pub(super) dir: PathBuf,
     pub(super) workspace: Arc<Workspace>,
     pub(super) size: u64,
     /// Files in the workspace can share blocks.
@@ -264,7 +266,7 @@ impl Life {
 
     /// Where the driver keeps the snapshot.
     fn snapshot_files(&self, snapshot: &Snapshot) -> PathBuf {
-        self.world.workspace.path().join("data/snapshots").join(&snapshot.id)
+        self.world.dir.join("data/snapshots").join(&snapshot.id)
     }
 
     async fn snapshot(&mut self) -> Done {

@@ -1,4 +1,4 @@
-//! `hostloop selftest`: looks at the machine, then starts a driver of its own and leads a volume of each kind through
+//! `hostloop selftest`: looks at the machine, then starts drivers of its own and leads a volume of each kind through
 //! its whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing
 //! of its insides.
 //!
@@ -63,7 +63,18 @@ pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
         drop(workspace);
         return conclude(&output, &hopeless);
     }
-    let mut summary = volumes(&config, &os, &workspace, &shutdown, &output).await;
+    output.line("\nVolumes");
+    let mut summary = Summary::default();
+    // Directories are in a pool of their own, and so are made by a driver of their own.
+    let (directories, others): (Vec<Check>, Vec<Check>) =
+        config.checks.iter().partition(|check| **check == Check::Directory);
+    let drivers = [(others, "loops", vec![]), (directories, "dirs", vec!["--directories".to_owned()])];
+    for (checks, name, flags) in drivers {
+        if !checks.is_empty() && !summary.interrupted {
+            let run = Run { os: &os, workspace: &workspace, shutdown: &shutdown, output: &output };
+            volumes(&run, (&checks, config.size), (name, &flags), &mut summary).await;
+        }
+    }
     sweep(workspace, &mut summary).await;
     if !summary.times.is_empty() {
         output.line(format_args!("\nDuration of each step\n{}\n", report::times(&summary.times)));
@@ -88,31 +99,38 @@ fn conclude(output: &Output, problems: &[String]) -> bool {
     problems.is_empty()
 }
 
-/// Starts a driver, leads every volume through its life, and stops the driver.
+/// What every driver of the run has to do with.
+struct Run<'a> {
+    os: &'a Os,
+    workspace: &'a Arc<Workspace>,
+    shutdown: &'a Shutdown,
+    output: &'a Output,
+}
+
+/// Starts a driver with these flags in a directory of its own, leads every volume of this size through its life, and
+/// stops the driver.
 async fn volumes(
-    config: &SelftestConfig,
-    os: &Os,
-    workspace: &Arc<Workspace>,
-    shutdown: &Shutdown,
-    output: &Output,
-) -> Summary {
-    output.line("\nVolumes");
-    let mut summary = Summary::default();
-    let started = machine::own_program().and_then(|program| DriverProcess::start(&program, workspace.path()));
+    run: &Run<'_>,
+    (checks, size): (&[Check], u64),
+    (name, flags): (&str, &[String]),
+    summary: &mut Summary,
+) {
+    let Run { os, workspace, shutdown, output } = *run;
+    let dir = workspace.path().join(name);
+    let started = os.disks.create_directory(&dir, 0o700);
+    let started = started.and_then(|()| machine::own_program());
+    let started = started.and_then(|program| DriverProcess::start_with(&program, &dir, flags));
     let mut driver = match started {
         Ok(driver) => driver,
         Err(error) => {
             summary.problems.push(format!("the driver cannot be started: {error}"));
-            return summary;
+            return;
         }
     };
     let log = driver.log();
-    let client = match Client::new(&DriverProcess::socket(workspace.path())) {
+    let client = match Client::new(&DriverProcess::socket(&dir)) {
         Ok(client) => client,
-        Err(error) => {
-            summary.problems.push(error.to_string());
-            return summary;
-        }
+        Err(error) => return summary.problems.push(error.to_string()),
     };
     let ready = tokio::select! {
         ready = driver.ready(&client) => ready.map_err(|error| summary.problems.push(error)).is_ok(),
@@ -122,8 +140,8 @@ async fn volumes(
         let (os, workspace) = (os.clone(), Arc::clone(workspace));
         let (shutdown, output) = (shutdown.clone(), output.clone());
         let reflinks = linux::reflink_works(workspace.path()).unwrap_or(false);
-        let world = World { client, os, workspace, size: config.size, reflinks, shutdown, output };
-        lives(config, &world, &mut summary).await;
+        let world = World { client, os, dir, workspace, size, reflinks, shutdown, output };
+        lives(checks, &world, summary).await;
     }
     // A second Ctrl-C does not wait for a driver that hangs: it is killed.
     tokio::select! {
@@ -135,12 +153,11 @@ async fn volumes(
         let said = String::from_utf8_lossy(&said);
         output.line(format_args!("\nLog of the driver\n{}", said.trim_end()));
     }
-    summary
 }
 
 /// One kind after the other; a failure of one is none of the next.
-async fn lives(config: &SelftestConfig, world: &World, summary: &mut Summary) {
-    for check in config.checks.iter().copied() {
+async fn lives(checks: &[Check], world: &World, summary: &mut Summary) {
+    for check in checks.iter().copied() {
         let name = check.as_str();
         if let Some(Err(missing)) = machine::fs_type(check).map(|fs| world.os.filesystems.check_tools(fs)) {
             world.output.begin(check);

@@ -28,7 +28,7 @@ pub(super) struct Place {
 impl Place {
     /// One without a volume.
     pub(super) fn new(world: &World, check: Check, name: &str, seed: u64) -> Self {
-        let directory = world.workspace.path().join(name);
+        let directory = world.dir.join(name);
         let (staging, target) = (directory.join("staging"), directory.join("pod"));
         Place { world: world.clone(), check, directory, staging, target, volume: None, seed }
     }
@@ -62,7 +62,7 @@ impl Place {
 
     /// Where the driver keeps it.
     fn files(&self, volume: &Volume) -> PathBuf {
-        self.world.workspace.path().join("data/volumes").join(&volume.id)
+        self.world.dir.join("data/volumes").join(&volume.id)
     }
 
     /// NodeStageVolume.

@@ -41,11 +41,12 @@ fn a_filesystem_in_use_is_frozen_while_it_is_copied() {
 fn what_cannot_be_held_back_is_cloned_only_as_it_is() {
     let rig = both_pools();
     let [fast, directory] = [("pool", "fast"), ("backend", "directory")];
+    let [plain, shared] = ["directories", "fast-directories"].map(|pool| ("pool", pool));
     let classes = [
         ("device", block(), vec![], false),
         ("shared device", block(), vec![fast], true),
-        ("directory", mount(), vec![directory], false),
-        ("shared directory", mount(), vec![fast, directory], false),
+        ("directory", mount(), vec![plain, directory], false),
+        ("shared directory", mount(), vec![shared, directory], false),
     ];
     for (name, capability, class, possible) in &classes {
         let capability = capability.clone();

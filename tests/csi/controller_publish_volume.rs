@@ -44,7 +44,10 @@ fn what_is_missing_comes_before_what_does_not_exist() {
         },
         csi::ControllerPublishVolumeRequest { volume_capability: Some(block()), ..base() },
         csi::ControllerPublishVolumeRequest { volume_capability: Some(fs("xfs")), ..base() },
-        csi::ControllerPublishVolumeRequest { volume_context: map(&[("backend", "directory")]), ..base() },
+        csi::ControllerPublishVolumeRequest {
+            volume_context: map(&[("backend", "directory"), ("pool", "directories")]),
+            ..base()
+        },
     ] {
         rig.fails(Code::InvalidArgument, request);
     }

@@ -247,7 +247,7 @@ fn a_raw_device_in_use_is_cut_only_where_blocks_are_shared() {
 #[test]
 fn a_directory_in_use_cannot_be_held_back() {
     let rig = both_pools();
-    for pool in ["default", "fast"] {
+    for pool in ["directories", "fast-directories"] {
         let (vol, _) = rig.in_use(create_with(pool, &[("backend", "directory"), ("pool", pool)]));
         rig.write(&vol, "text");
         let message = rig.fails(Code::FailedPrecondition, snapshot("s", &vol));

@@ -167,7 +167,10 @@ fn what_is_missing_or_unsupported_is_an_invalid_argument() {
         ("mkfs on a file", create_with("v", &[("mkfsOptions", "-d /etc")])),
         (
             "block directory",
-            csi::CreateVolumeRequest { parameters: map(&[("backend", "directory")]), ..create("v", block()) },
+            csi::CreateVolumeRequest {
+                parameters: map(&[("backend", "directory"), ("pool", "directories")]),
+                ..create("v", block())
+            },
         ),
     ] {
         let message = rig.fails(Code::InvalidArgument, request);
@@ -199,9 +202,11 @@ fn modes_of_several_nodes_need_shared_on_node() {
 #[test]
 fn the_same_call_again_gives_the_same_volume() {
     let rig = Rig::new();
-    for request in
-        [create("fs", fs("xfs")), create("block", block()), create_with("dir", &[("backend", "directory")])]
-    {
+    for request in [
+        create("fs", fs("xfs")),
+        create("block", block()),
+        create_with("dir", &[("backend", "directory"), ("pool", "directories")]),
+    ] {
         let request = csi::CreateVolumeRequest { capacity_range: range(300 * MIB, 0), ..request };
         let first = rig.ok(request.clone()).volume;
         assert_eq!(rig.ok(request).volume, first);
@@ -250,7 +255,7 @@ fn a_repeated_call_must_ask_for_what_is_there() {
         ("block", used(vec![block()])),
         ("another filesystem", used(vec![fs("xfs")])),
         ("thick", parameters(&[("provisioning", "thick")])),
-        ("directory", parameters(&[("backend", "directory")])),
+        ("directory", parameters(&[("backend", "directory"), ("pool", "directories")])),
         ("mkfs options", parameters(&[("mkfsOptions", "-q")])),
         ("direct I/O", parameters(&[("directIO", "false")])),
         ("shared", parameters(&[("sharedOnNode", "true")])),
@@ -331,7 +336,7 @@ fn what_fails_half_way_leaves_nothing() {
 
 #[test]
 fn files_without_a_record_are_neither_used_nor_removed() {
-    for parameters in [&[][..], &[("backend", "directory")]] {
+    for parameters in [&[][..], &[("backend", "directory"), ("pool", "directories")]] {
         let rig = Rig::new();
         let vol = rig.made(create_with("v", parameters));
         rig.ok(vol.delete_request());

@@ -5,18 +5,23 @@ use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
+use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
 
 /// Where the pool `fast` lies, whose files can share blocks. Those of the default pool cannot.
 pub const FAST: &str = "/pools/fast";
-pub const WITH_FAST: [&str; 2] = ["--pool", "fast=/pools/fast"];
+/// The same for directory volumes.
+const FAST_DIRECTORIES: &str = "/pools/fast-directories";
+pub const WITH_FAST: [&str; 2] =
+    ["--pool", "fast=/pools/fast; fast-directories=/pools/fast-directories,directories=true"];
 /// A class that takes copies while writes go on.
 pub const AS_IT_IS: [(&str, &str); 1] = [("freeze", "false")];
 
 pub fn machine_with_fast(fs_type: FsType) -> FakeKernel {
     let kernel = FakeKernel::new();
     kernel.add_disk(FAST, fs_type, 100 << 30);
+    kernel.add_disk(FAST_DIRECTORIES, fs_type, 100 << 30);
     kernel
 }
 
@@ -149,7 +154,8 @@ impl Rig {
 
     /// The directory of a volume, in whichever pool.
     pub fn directory(&self, vol: &Vol) -> String {
-        let directories = [DATA, FAST].map(|pool| format!("{pool}/volumes/{}", vol.id));
+        let directories =
+            [DATA, FAST, DIRECTORIES_DIR, FAST_DIRECTORIES].map(|pool| format!("{pool}/volumes/{}", vol.id));
         directories.into_iter().find(|path| self.kernel.exists(path)).expect("a directory")
     }
 
@@ -164,7 +170,8 @@ impl Rig {
     #[track_caller]
     pub fn assert_no_snapshot(&self) {
         assert!(self.snapshots().is_empty());
-        let places = [format!("{DATA}/snapshots"), format!("{FAST}/snapshots"), format!("{DATA}/frozen")];
+        let pools = [DATA, FAST, DIRECTORIES_DIR, FAST_DIRECTORIES].map(|pool| format!("{pool}/snapshots"));
+        let places = pools.into_iter().chain([format!("{DATA}/frozen")]).collect::<Vec<_>>();
         let left: Vec<String> = places.iter().flat_map(|place| self.kernel.tree(place)).collect();
         assert_eq!(left, Vec::<String>::new());
         assert_eq!(self.kernel.frozen(), Vec::<std::path::PathBuf>::new());
@@ -180,12 +187,12 @@ pub fn kinds() -> Vec<csi::CreateVolumeRequest> {
         large(create("xfs", fs("xfs"))),
         large(create("btrfs", fs("btrfs"))),
         create("block", block()),
-        create_with("directory", &[("backend", "directory")]),
+        create_with("directory", &[("backend", "directory"), ("pool", "directories")]),
         large(csi::CreateVolumeRequest {
             parameters: map(&[("pool", "fast")]),
             ..create("fast", fs("btrfs"))
         }),
         csi::CreateVolumeRequest { parameters: map(&[("pool", "fast")]), ..create("fast-block", block()) },
-        create_with("fast-directory", &[("pool", "fast"), ("backend", "directory")]),
+        create_with("fast-directory", &[("pool", "fast-directories"), ("backend", "directory")]),
     ]
 }

@@ -35,7 +35,7 @@ fn a_deleted_volume_is_gone_and_deleting_again_is_fine() {
         ("fs", create("fs", mount())),
         ("block", create("block", block())),
         ("thick", create_with("thick", &[("provisioning", "thick")])),
-        ("directory", create_with("directory", &[("backend", "directory")])),
+        ("directory", create_with("directory", &[("backend", "directory"), ("pool", "directories")])),
     ] {
         let vol = rig.made(request);
         assert!(rig.kernel.exists(vol.directory()), "{name}");
@@ -54,7 +54,7 @@ fn a_volume_in_use_stays_with_its_data() {
     for (name, request) in [
         ("fs", create("fs", mount())),
         ("block", create("block", block())),
-        ("directory", create_with("directory", &[("backend", "directory")])),
+        ("directory", create_with("directory", &[("backend", "directory"), ("pool", "directories")])),
     ] {
         let vol = rig.made(request);
         rig.stage(&vol);
@@ -88,7 +88,7 @@ fn a_loop_device_of_somebody_else_keeps_a_volume() {
 #[test]
 fn a_mount_below_a_directory_volume_keeps_it() {
     let rig = Rig::new();
-    let vol = rig.made(create_with("v", &[("backend", "directory")]));
+    let vol = rig.made(create_with("v", &[("backend", "directory"), ("pool", "directories")]));
     let other = rig.made(create("other", mount()));
     rig.stage(&other);
     let inside = format!("{}/data/inside", vol.directory());

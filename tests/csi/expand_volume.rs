@@ -197,7 +197,7 @@ fn a_read_only_mount_cannot_grow() {
 #[test]
 fn a_directory_volume_has_the_size_that_is_asked() {
     let rig = Rig::new();
-    let vol = rig.made(create_with("v", &[("backend", "directory")]));
+    let vol = rig.made(create_with("v", &[("backend", "directory"), ("pool", "directories")]));
     rig.stage(&vol);
     let answer = rig.ok(vol.expand_request(2 * SIZE, 0));
     assert_eq!((answer.capacity_bytes, answer.node_expansion_required), (2 * SIZE, false));

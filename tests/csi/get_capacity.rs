@@ -5,6 +5,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
+use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
 
@@ -35,11 +36,12 @@ fn what_it_says_can_be_made_and_no_byte_more() {
     for parameters in [
         &[("provisioning", "thin")][..],
         &[("provisioning", "thick")],
-        &[("backend", "directory")],
+        &[("backend", "directory"), ("pool", "directories")],
         &[("provisioning", "thin"), ("pool", "fast")],
     ] {
         let flags = ["--reserve", "1Gi", "--pool", "fast=/var/lib/fast,reserve=10%"];
         let rig = Rig::on(disk(20 * GIB, 10 * GIB), &flags);
+        rig.kernel.set_space_at(DIRECTORIES_DIR, 20 << 30, 10 << 30);
         let maximum = largest(&rig, parameters);
         assert!(maximum > 7 * GIB && maximum < 10 * GIB, "{parameters:?}: {maximum}");
         rig.fails(Code::ResourceExhausted, sized("v", maximum + 4096, parameters));
@@ -74,10 +76,13 @@ fn a_full_disk_has_nothing() {
     for free in [0, 4096] {
         let rig = Rig::on(disk(10 * GIB, 1 << 20), &["--overcommit", "10", "--reserve", "2Gi"]);
         rig.kernel.set_space(10 << 30, free);
-        for parameters in
-            [[("provisioning", "thin")], [("provisioning", "thick")], [("backend", "directory")]]
-        {
-            let reply = rig.ok(capacity(&parameters));
+        rig.kernel.set_space_at(DIRECTORIES_DIR, 10 << 30, free);
+        for parameters in [
+            &[("provisioning", "thin")][..],
+            &[("provisioning", "thick")],
+            &[("backend", "directory"), ("pool", "directories")],
+        ] {
+            let reply = rig.ok(capacity(parameters));
             assert_eq!((reply.available_capacity, reply.maximum_volume_size), (0, Some(0)), "{parameters:?}");
         }
         rig.fails(Code::ResourceExhausted, create("v", mount()));
@@ -135,7 +140,10 @@ fn elsewhere_and_for_what_cannot_be_there_is_nothing() {
     assert!(rig.ok(used(block())).available_capacity > 0);
     zero(used(mode(Mode::MultiNodeMultiWriter)));
     zero(used(fs("ntfs")));
-    zero(csi::GetCapacityRequest { parameters: map(&[("backend", "directory")]), ..used(block()) });
+    zero(csi::GetCapacityRequest {
+        parameters: map(&[("backend", "directory"), ("pool", "directories")]),
+        ..used(block())
+    });
 }
 
 #[test]

@@ -175,7 +175,8 @@ fn what_cannot_be_cut_at_one_point_in_time_is_no_group() {
     let [one, two] = &raw;
     let message = rig.fails(Code::FailedPrecondition, group_of("g", &[one, two]));
     assert!(message.contains(&one.id) && message.contains(&two.id), "{message}");
-    let (directory, _) = rig.in_use(create_with("directory", &[("backend", "directory")]));
+    let (directory, _) =
+        rig.in_use(create_with("directory", &[("backend", "directory"), ("pool", "directories")]));
     rig.fails(Code::FailedPrecondition, group_of("g", &[one, &directory]));
     rig.assert_no_snapshot();
     rig.rest(one);

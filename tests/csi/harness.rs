@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
-use hostloop::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve, Settings};
+use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
 use hostloop::server::Endpoint;
@@ -40,6 +40,14 @@ pub const SNAPSHOTS: &str = "/var/lib/hostloop/snapshots";
 pub const SHARING: &str = "sharing";
 /// Where it lies.
 pub const SHARING_DIR: &str = "/pools/sharing";
+/// The pool of directory volumes.
+pub const DIRECTORIES: &str = "directories";
+/// Where it lies, on a disk of its own.
+pub const DIRECTORIES_DIR: &str = "/pools/directories";
+/// A further one, whose files can share blocks.
+pub const SHARING_DIRECTORIES: &str = "sharing-directories";
+/// Where that lies.
+pub const SHARING_DIRECTORIES_DIR: &str = "/pools/sharing-directories";
 /// The node.
 pub const NODE: &str = "node-a";
 /// kubelet's directory, in the fake kernel's tree: staging and target paths lie below it.
@@ -51,13 +59,16 @@ pub fn machine() -> FakeKernel {
     for directory in [DATA_DIR, "/var/lib/kubelet/stage", "/var/lib/kubelet/pods"] {
         kernel.create_directories(directory);
     }
+    kernel.add_disk(DIRECTORIES_DIR, FsType::Ext4, 100 << 30);
     kernel
 }
 
 /// A machine with the pool [`SHARING`], and the settings for it.
 pub fn with_sharing(kernel: &FakeKernel, settings: Settings) -> Settings {
     kernel.add_disk(SHARING_DIR, FsType::Xfs, 100 << 30);
-    let pools = settings.pools.into_iter().chain([pool(SHARING, SHARING_DIR)]).collect();
+    kernel.add_disk(SHARING_DIRECTORIES_DIR, FsType::Xfs, 100 << 30);
+    let further = [pool(SHARING, SHARING_DIR), directories(SHARING_DIRECTORIES, SHARING_DIRECTORIES_DIR)];
+    let pools = settings.pools.into_iter().chain(further).collect();
     Settings { pools, ..settings }
 }
 
@@ -67,11 +78,12 @@ pub fn settings() -> Settings {
         driver_name: "hostloop.csi.dev".to_owned(),
         node_id: NODE.to_owned(),
         data_dir: PathBuf::from(DATA_DIR),
-        pools: vec![pool(PoolName::DEFAULT, DATA_DIR)],
+        pools: vec![pool(PoolName::DEFAULT, DATA_DIR), directories(DIRECTORIES, DIRECTORIES_DIR)],
         anchor_dir: None,
         attach: false,
         max_volumes_per_node: 0,
         max_volume_bytes: 16 << 40,
+        inline: InlineSettings::default(),
         kubelet_dir: None,
     }
 }
@@ -80,7 +92,12 @@ pub fn settings() -> Settings {
 pub fn pool(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
     let name = name.parse().expect("a name of a pool");
     let (path, kind) = (path.into(), PoolKind::Directory);
-    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0 }
+    PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0, directories: false }
+}
+
+/// A pool of directory volumes.
+pub fn directories(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
+    PoolSettings { directories: true, ..pool(name, path) }
 }
 
 /// Typed clients on one connection; clones share it.

@@ -25,6 +25,28 @@ fn inline(rig: &Rig, id: &str, attributes: &[(&str, &str)]) -> csi::NodePublishV
     }
 }
 
+#[test]
+fn the_administrator_allows_more_or_less() {
+    let rig = Rig::with(&["--inline-max-size", "2Ti", "--max-volume-size", "1Ti"]);
+    rig.fails(Code::InvalidArgument, inline(&rig, ID, &[("size", "2Ti")]));
+    rig.fails(Code::ResourceExhausted, inline(&rig, ID, &[("size", "500Gi")]));
+    let rig = Rig::with(&["--inline-max-size", "100Mi"]);
+    rig.ok(inline(&rig, ID, &[])); // the default size is less then
+    let xfs = csi::NodePublishVolumeRequest {
+        volume_id: "csi-2".to_owned(),
+        target_path: target("csi-2"),
+        volume_capability: Some(fs("xfs")),
+        ..inline(&rig, "csi-2", &[])
+    };
+    assert!(rig.fails(Code::InvalidArgument, xfs).contains("--inline-max-size"), "it needs 300 MiB");
+}
+
+/// What an administrator says who allows directories for inline volumes.
+const DIRECTORIES: [&str; 4] =
+    ["--inline-backends", "loop,directory", "--inline-pools", "default,directories"];
+/// Each backend, and the pool for it.
+const KINDS: [(&str, &str); 2] = [("loop", "default"), ("directory", "directories")];
+
 fn target(id: &str) -> String {
     format!("{KUBELET}/pods/uid/volumes/kubernetes.io~csi/{:08x}/mount", crc32fast::hash(id.as_bytes()))
 }
@@ -35,9 +57,9 @@ fn unpublish(id: &str) -> csi::NodeUnpublishVolumeRequest {
 
 #[test]
 fn it_is_made_and_deleted_with_its_pod() {
-    let mut rig = Rig::with(&["--attach"]);
-    for backend in ["loop", "directory"] {
-        let request = inline(&rig, ID, &[("size", "64Mi"), ("backend", backend)]);
+    let mut rig = Rig::with(&[&DIRECTORIES[..], &["--attach"]].concat());
+    for (backend, pool) in KINDS {
+        let request = inline(&rig, ID, &[("size", "64Mi"), ("backend", backend), ("pool", pool)]);
         for _ in 0..2 {
             rig.ok(request.clone());
         }
@@ -94,8 +116,15 @@ fn attributes_are_not_trusted() {
         let message = rig.fails(Code::InvalidArgument, inline(&rig, ID, &[attribute]));
         assert!(message.contains(attribute.0), "{message}");
     }
-    rig.fails(Code::OutOfRange, inline(&rig, ID, &[("size", "2Ti")]));
-    rig.fails(Code::ResourceExhausted, inline(&rig, ID, &[("size", "500Gi")]));
+    for (attribute, flag) in [
+        (("size", "11Gi"), "--inline-max-size"),
+        (("size", "2Ti"), "--inline-max-size"),
+        (("backend", "directory"), "--inline-backends"),
+        (("pool", "directories"), "--inline-pools"),
+    ] {
+        let message = rig.fails(Code::InvalidArgument, inline(&rig, ID, &[attribute]));
+        assert!(message.contains(flag) && message.contains("administrator"), "{message}");
+    }
     let as_block =
         csi::NodePublishVolumeRequest { volume_capability: Some(block()), ..inline(&rig, ID, &[]) };
     rig.fails(Code::InvalidArgument, as_block);
@@ -153,10 +182,10 @@ fn a_second_target_or_other_attributes_are_refused() {
 
 #[test]
 fn a_publish_that_fails_leaves_nothing() {
-    for backend in ["loop", "directory"] {
+    for (backend, pool) in KINDS {
         for step in 1..60 {
-            let rig = Rig::new();
-            let request = inline(&rig, ID, &[("size", "8Mi"), ("backend", backend)]);
+            let rig = Rig::with(&DIRECTORIES);
+            let request = inline(&rig, ID, &[("size", "8Mi"), ("backend", backend), ("pool", pool)]);
             rig.kernel.fail_at(step, nix::errno::Errno::EIO);
             if rig.call(request.clone()).is_ok() {
                 assert!(step > 5);

@@ -9,7 +9,16 @@ use serde_json::Value;
 use crate::harness::{DATA_DIR, KUBELET, SNAPSHOTS, Server, VOLUMES};
 
 /// Where volumes and snapshots lie, in every pool.
-pub const PLACES: [&str; 4] = [VOLUMES, SNAPSHOTS, "/pools/sharing/volumes", "/pools/sharing/snapshots"];
+pub const PLACES: [&str; 8] = [
+    VOLUMES,
+    SNAPSHOTS,
+    "/pools/sharing/volumes",
+    "/pools/sharing/snapshots",
+    "/pools/directories/volumes",
+    "/pools/directories/snapshots",
+    "/pools/sharing-directories/volumes",
+    "/pools/sharing-directories/snapshots",
+];
 
 /// Panics with everything that is not as it must be; see [`broken`].
 pub fn check_invariants(kernel: &FakeKernel, server: &Server) {

@@ -5,6 +5,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use hostloop::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
+use crate::harness::{DIRECTORIES, DIRECTORIES_DIR};
 use crate::support::{DATA, KUBELET, MIB, Rig, map};
 
 /// The size of a volume where a test does not care.
@@ -196,7 +197,11 @@ impl Vol {
 
     /// The volume's directory.
     pub fn directory(&self) -> String {
-        format!("{DATA}/volumes/{}", self.id)
+        let pool = match self.info.volume_context.get("pool").map(String::as_str) {
+            Some(DIRECTORIES) => DIRECTORIES_DIR,
+            _ => DATA,
+        };
+        format!("{pool}/volumes/{}", self.id)
     }
 
     pub fn image(&self) -> String {

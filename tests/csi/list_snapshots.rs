@@ -31,7 +31,7 @@ fn ids(reply: &csi::ListSnapshotsResponse) -> Vec<String> {
 
 /// Two volumes with snapshots, a group of both, and the ids of all.
 fn fill(rig: &Rig, count: usize) -> (Vec<Vol>, BTreeSet<String>) {
-    let directory = |name| rig.made(create_with(name, &[("backend", "directory")]));
+    let directory = |name| rig.made(create_with(name, &[("backend", "directory"), ("pool", "directories")]));
     let vols = vec![directory("one"), directory("two")];
     for n in 0..count {
         rig.cut(&format!("s{n}"), &vols[n % 2]);

@@ -18,7 +18,9 @@ fn ids(reply: &csi::ListVolumesResponse) -> Vec<String> {
 
 /// Makes volumes, several at a time, and gives their ids.
 fn fill(rig: &Rig, count: usize) -> BTreeSet<String> {
-    let requests = (0..count).map(|n| create_with(&format!("v{n}"), &[("backend", "directory")])).collect();
+    let requests = (0..count)
+        .map(|n| create_with(&format!("v{n}"), &[("backend", "directory"), ("pool", "directories")]))
+        .collect();
     let made = rig.at_once(requests).into_iter().map(|reply| reply.expect("a volume"));
     made.map(|reply| reply.volume.expect("a volume").volume_id).collect()
 }

@@ -255,7 +255,7 @@ fn filesystems_have_blocks_as_well() {
 fn codes() {
     let rig = Rig::new();
     let (vol, other) = (block_volume(&rig, "v", "default", SMALL), rig.volume("w", mount()));
-    let directory = rig.made(create_with("d", &[("backend", "directory")]));
+    let directory = rig.made(create_with("d", &[("backend", "directory"), ("pool", "directories")]));
     let [base, target] = ["base", "target"].map(|name| rig.cut(name, &vol).snapshot_id);
     let foreign = rig.cut("foreign", &other).snapshot_id;
     let trees = ["tree", "tree again"].map(|name| rig.cut(name, &directory).snapshot_id);

@@ -149,7 +149,7 @@ fn codes_of_what_is_missing() {
 #[test]
 fn a_directory_is_thin_and_nothing_else() {
     let rig = Rig::new();
-    let vol = rig.made(create_with("v", &[("backend", "directory")]));
+    let vol = rig.made(create_with("v", &[("backend", "directory"), ("pool", "directories")]));
     rig.ok(modify(&vol, &[("provisioning", "thin")]));
     for parameter in [("provisioning", "thick"), ("directIO", "false"), ("discard", "true")] {
         let message = rig.fails(Code::InvalidArgument, modify(&vol, &[parameter]));

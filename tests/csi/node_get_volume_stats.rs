@@ -70,7 +70,7 @@ fn of_a_device_the_size_is_known() {
 #[test]
 fn a_directory_volume_is_measured_by_what_is_in_it() {
     let rig = Rig::new();
-    let vol = rig.made(create_with("v", &[("backend", "directory")]));
+    let vol = rig.made(create_with("v", &[("backend", "directory"), ("pool", "directories")]));
     rig.stage(&vol);
     let target = rig.publish(&vol, "pod");
     rig.kernel.write_file("/var/lib/other", &vec![1; 8 << 20]).expect("write");

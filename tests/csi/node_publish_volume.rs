@@ -15,7 +15,10 @@ fn read_only(request: csi::NodePublishVolumeRequest) -> csi::NodePublishVolumeRe
 
 /// A volume of each kind that is published by a mount.
 fn mountable(rig: &Rig) -> Vec<Vol> {
-    vec![rig.volume("fs", mount()), rig.made(create_with("dir", &[("backend", "directory")]))]
+    vec![
+        rig.volume("fs", mount()),
+        rig.made(create_with("dir", &[("backend", "directory"), ("pool", "directories")])),
+    ]
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn the_second_publish_follows_the_matrix() {
         let second = multi_node || wanted == Mode::SingleNodeMultiWriter;
         let reader = name.ends_with("READER_ONLY");
         let mut uses = vec![(create_with(&format!("fs-{name}"), &[("sharedOnNode", "true")]), mode(wanted))];
-        let directory = [("sharedOnNode", "true"), ("backend", "directory")];
+        let directory = [("sharedOnNode", "true"), ("backend", "directory"), ("pool", "directories")];
         uses.push((create_with(&format!("dir-{name}"), &directory), mode(wanted)));
         if !multi_node {
             uses.push((create(&format!("block-{name}"), block()), block_mode(wanted)));
@@ -150,7 +153,7 @@ fn read_only_lets_nobody_write_and_others_still_can() {
     let many = Mode::SingleNodeMultiWriter;
     let directory = csi::CreateVolumeRequest {
         volume_capabilities: vec![mode(many)],
-        ..create_with("dir", &[("backend", "directory")])
+        ..create_with("dir", &[("backend", "directory"), ("pool", "directories")])
     };
     for vol in [rig.volume("fs", mode(many)), rig.made(directory), rig.volume("block", block_mode(many))] {
         rig.stage(&vol);

@@ -225,9 +225,10 @@ fn mount_flags_reach_the_mount() {
 #[test]
 fn a_mount_of_somebody_else_at_the_path_is_left_alone() {
     let rig = Rig::new();
-    for (name, request) in
-        [("fs", create("fs", mount())), ("dir", create_with("dir", &[("backend", "directory")]))]
-    {
+    for (name, request) in [
+        ("fs", create("fs", mount())),
+        ("dir", create_with("dir", &[("backend", "directory"), ("pool", "directories")])),
+    ] {
         let vol = rig.made(request);
         bind_foreign(&rig, "/var/lib/other", &vol.staging());
         rig.fails(Code::FailedPrecondition, rig.stage_request(&vol));

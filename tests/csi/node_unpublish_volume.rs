@@ -26,9 +26,11 @@ fn what_is_missing_comes_before_what_does_not_exist() {
 #[test]
 fn what_publish_made_is_removed_and_a_second_call_is_fine() {
     let rig = Rig::new();
-    for request in
-        [create("fs", mount()), create("block", block()), create_with("dir", &[("backend", "directory")])]
-    {
+    for request in [
+        create("fs", mount()),
+        create("block", block()),
+        create_with("dir", &[("backend", "directory"), ("pool", "directories")]),
+    ] {
         let vol = rig.made(request);
         rig.stage(&vol);
         rig.unpublish(&vol, "never");

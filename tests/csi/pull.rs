@@ -10,6 +10,7 @@ use hostloop::wire::csi;
 use tonic::Code;
 
 use crate::cuts::*;
+use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
 use nodes::{Pair, SOURCE, TARGET};
@@ -33,7 +34,7 @@ fn kinds() -> Vec<csi::CreateVolumeRequest> {
         capacity_range: range(BYTES, 0),
         ..request
     };
-    let directory = [("backend", "directory")];
+    let directory = [("backend", "directory"), ("pool", "directories")];
     let requests = [
         create("ext4", fs("ext4")),
         create("xfs", fs("xfs")),
@@ -78,7 +79,7 @@ pub fn scattered(rig: &Rig) -> (Vol, csi::Snapshot, u64) {
 
 /// A directory with a tree in it, its snapshot.
 pub fn directory(rig: &Rig) -> (Vol, csi::Snapshot) {
-    let (vol, top) = rig.in_use(create_with("source", &[("backend", "directory")]));
+    let (vol, top) = rig.in_use(create_with("source", &[("backend", "directory"), ("pool", "directories")]));
     let kernel = &rig.kernel;
     kernel.create_directories(format!("{top}/a/b/c"));
     kernel.create_directories(format!("{top}/empty"));
@@ -96,7 +97,7 @@ pub fn directory(rig: &Rig) -> (Vol, csi::Snapshot) {
 
 /// The tree of a directory volume or snapshot, as text: names, sizes, what is allocated, and all bytes.
 pub fn tree_of(kernel: &hostloop::os::fake::FakeKernel, place: &str) -> Vec<String> {
-    let top = format!("{DATA}/{place}/data");
+    let top = format!("{DIRECTORIES_DIR}/{place}/data");
     let describe = |path: String| {
         let stat = kernel.stat(&path).expect("it is listed");
         let name = path.strip_prefix(&top).expect("below").to_owned();
@@ -196,9 +197,10 @@ fn a_tree_is_pulled_with_its_links_and_holes() {
     assert_eq!(source.len(), 10, "{source:?}");
     for (name, content) in [("s", from_snapshot(&cut.snapshot_id)), ("v", from_volume(&vol.id))] {
         pair.network.mend();
-        let pulled = pair.pulled(copy(name, content, mount(), &[("backend", "directory")]));
+        let pulled =
+            pair.pulled(copy(name, content, mount(), &[("backend", "directory"), ("pool", "directories")]));
         assert_eq!(tree_of(&pair.target.kernel, &format!("volumes/{}", pulled.id)), source);
-        let top = format!("{DATA}/volumes/{}/data", pulled.id);
+        let top = format!("{DIRECTORIES_DIR}/volumes/{}/data", pulled.id);
         let id = |name: &str| pair.target.kernel.stat(format!("{top}/{name}")).expect("a file").id;
         assert_eq!(id("a/large"), id("a/b/c/same"), "two names of one file");
         assert!(pair.network.passed() < 4 << 20, "{}", pair.network.passed());
@@ -214,7 +216,7 @@ fn what_cannot_be_is_refused_as_at_home() {
     let copy = |capability, parameters: &[(&str, &str)]| copy("pulled", source(), capability, parameters);
     let message = pair.fails(Code::InvalidArgument, copy(mount(), &[]));
     assert!(message.contains("a raw device"), "{message}");
-    pair.fails(Code::InvalidArgument, copy(mount(), &[("backend", "directory")]));
+    pair.fails(Code::InvalidArgument, copy(mount(), &[("backend", "directory"), ("pool", "directories")]));
     let smaller = csi::CreateVolumeRequest { capacity_range: range(MIB, 2 * MIB), ..copy(block(), &[]) };
     pair.fails(Code::OutOfRange, smaller);
     // Without an address a source of another node is unknown.

@@ -8,7 +8,7 @@ use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use hostloop::wire::csi;
 
-use crate::harness::{KUBELET, NODE, SHARING};
+use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, SHARING_DIRECTORIES};
 
 pub const MIB: i64 = 1 << 20;
 
@@ -94,9 +94,13 @@ impl Spec {
         if self.thick {
             parameters.insert("provisioning".to_owned(), "thick".to_owned());
         }
-        if self.sharing {
-            parameters.insert("pool".to_owned(), SHARING.to_owned());
-        }
+        let pool = match (self.kind, self.sharing) {
+            (Kind::Directory, false) => Some(DIRECTORIES),
+            (Kind::Directory, true) => Some(SHARING_DIRECTORIES),
+            (_, true) => Some(SHARING),
+            (_, false) => None,
+        };
+        parameters.extend(pool.map(|pool| ("pool".to_owned(), pool.to_owned())));
         parameters
     }
 

@@ -15,7 +15,7 @@ fn kinds() -> Vec<csi::CreateVolumeRequest> {
         large(create("btrfs", fs("btrfs"))),
         large(create("block", block())),
         create_with("thick", &[("provisioning", "thick")]),
-        create_with("directory", &[("backend", "directory")]),
+        create_with("directory", &[("backend", "directory"), ("pool", "directories")]),
     ]
 }
 

@@ -127,10 +127,18 @@ fn a_smaller_one_is_out_of_range() {
 fn what_a_source_holds_does_not_change() {
     let rig = Rig::new();
     let plain = |name, capability| rig.made(sized(create(name, capability), GIB, 0));
-    let directory = rig.made(create_with("directory", &[("backend", "directory")]));
+    let directory = rig.made(create_with("directory", &[("backend", "directory"), ("pool", "directories")]));
     let all = [
-        (plain("ext4", mount()), vec![block(), fs("xfs"), fs("btrfs")], vec![("backend", "directory")]),
-        (plain("xfs", fs("xfs")), vec![block(), fs("ext4")], vec![("backend", "directory")]),
+        (
+            plain("ext4", mount()),
+            vec![block(), fs("xfs"), fs("btrfs")],
+            vec![("backend", "directory"), ("pool", "directories")],
+        ),
+        (
+            plain("xfs", fs("xfs")),
+            vec![block(), fs("ext4")],
+            vec![("backend", "directory"), ("pool", "directories")],
+        ),
         (plain("block", block()), vec![mount(), fs("ext4")], vec![]),
         (directory, vec![block(), mount(), fs("ext4")], vec![]),
     ];

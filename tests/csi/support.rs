@@ -6,14 +6,14 @@ use std::future::Future;
 use clap::Parser;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
-use hostloop::model::Settings;
+use hostloop::model::{FsType, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use crate::harness::{Clients, Server};
+use crate::harness::{Clients, DIRECTORIES, DIRECTORIES_DIR, Server};
 pub use crate::harness::{DATA_DIR as DATA, KUBELET, NODE};
 
 pub const MIB: i64 = 1 << 20;
@@ -133,8 +133,12 @@ impl Rig {
     /// The same where the start may fail; the message is what the user sees.
     pub fn try_on(kernel: FakeKernel, flags: &[&str]) -> Result<Self, String> {
         kernel.create_directories(KUBELET);
+        if !kernel.exists(DIRECTORIES_DIR) {
+            kernel.add_disk(DIRECTORIES_DIR, FsType::Ext4, 100 << 30);
+        }
+        let directories = format!("{DIRECTORIES}={DIRECTORIES_DIR},directories=true");
         let node: &[&str] = if flags.contains(&"--node-id") { &[] } else { &["--node-id", NODE] };
-        let fixed = ["hostloop", "serve", "--data-dir", DATA];
+        let fixed = ["hostloop", "serve", "--data-dir", DATA, "--pool", &directories];
         let reserve: &[&str] = if flags.contains(&"--reserve") { &[] } else { &["--reserve", "0"] };
         let cli = Cli::try_parse_from(fixed.iter().chain(node).chain(reserve).chain(flags)).unwrap();
         let Command::Serve(args) = cli.command else { unreachable!() };

@@ -90,7 +90,7 @@ fn node_request(id: &str, publish: &str, staging: &str) -> csi::NodeGetVolumeHea
 }
 
 fn directory() -> csi::CreateVolumeRequest {
-    create_with("directory", &[("backend", "directory")])
+    create_with("directory", &[("backend", "directory"), ("pool", "directories")])
 }
 
 fn every_kind() -> [csi::CreateVolumeRequest; 5] {

@@ -84,12 +84,13 @@ fn the_selinux_context_reaches_the_mount() {
 
 #[test]
 fn flags_that_mount_something_else_are_refused() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for flag in ["bind", "remount", "loop", "rbind", "move", "offset=1"] {
         let vol = Vol::create(&world, Kind::Ext4, "v", 64 * MIB, &[]).with_flags(&[flag]);
         assert_eq!(vol.stage().expect_err(flag).code(), Code::InvalidArgument, "{flag}");
         vol.delete().expect("DeleteVolume");
     }
+    world.serve(Kind::Directory);
     let vol = Vol::create(&world, Kind::Directory, "d", 64 * MIB, &[]).with_flags(&["noexec", "nodev"]);
     vol.up();
     let mounts = kernel::mounts(&vol.target("a"));

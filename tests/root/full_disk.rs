@@ -86,7 +86,12 @@ struct Before {
     snapshot: csi::Snapshot,
 }
 
-fn prepare(world: &World) -> Before {
+fn prepare(world: &mut World) -> Before {
+    // It lies beside promises, as 0.1.0 allowed it: so it has to be there before them.
+    world.serve(Kind::Directory);
+    let directory = Vol::create(world, Kind::Directory, "directory", 16 * MIB, &[]).volume;
+    world.serve(Kind::Ext4);
+    let world = &*world;
     let used = Vol::create(world, Kind::Ext4, "used", 32 * MIB, &THICK);
     used.up();
     write_at(&used.file("a"), 0, &pattern(7, 4096)).expect("write");
@@ -98,7 +103,7 @@ fn prepare(world: &World) -> Before {
     write_at(&idle.file("a"), 0, &pattern(9, 1 << 20)).expect("write");
     idle.down();
     let fresh = Vol::create(world, Kind::Ext4, "fresh", 16 * MIB, &THICK);
-    let directory = Vol::create(world, Kind::Directory, "directory", 16 * MIB, &[]);
+    let directory = Vol::of(world, Kind::Directory, directory);
     directory.up();
     let snapshot = world.csi.snapshot("cut", idle.id(), &[]).expect("CreateSnapshot");
     let one_of_many = |n| Vol::create(world, Kind::Block, &format!("many {n}"), MIB, &[]).volume;
@@ -172,7 +177,7 @@ fn heals(fs_type: &str, size: u64, fill: fn(&Path)) {
     let other = format!("other={}", text(&world.directory("other")));
     world.set_flags(&["--reserve", "0", "--overcommit", "8", "--pool", &other]);
     world.restart_after_kill();
-    let before = prepare(&world);
+    let before = prepare(&mut world);
     let filling = pool.join("fill");
     fs::create_dir(&filling).expect("mkdir");
     fill(&filling);

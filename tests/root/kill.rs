@@ -8,7 +8,8 @@ use tonic::{Code, Status};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World};
+use crate::harness::world::mount_image;
+use crate::harness::{Kind, MIB, Vol, World, run, text};
 
 const FOR: Duration = Duration::from_secs(15);
 const LEN: usize = 1 << 16;
@@ -34,10 +35,15 @@ impl Known {
         Known { kind, name, volume: None, bytes: kind.size(), written: None, step: 0, circles: 0 }
     }
 
+    fn request(&self) -> csi::CreateVolumeRequest {
+        let directories: &[_] = if self.kind == Kind::Directory { &[("pool", "directories")] } else { &[] };
+        create_request(self.kind, &self.name, self.bytes, directories)
+    }
+
     /// Makes the next call. One that got no answer is made again after the restart.
     fn advance(&mut self, world: &World, seed: u64) -> Result<(), Status> {
         let Some(volume) = self.volume.clone() else {
-            self.volume = Some(world.csi.create(create_request(self.kind, &self.name, self.bytes, &[]))?);
+            self.volume = Some(world.csi.create(self.request())?);
             self.step = 1;
             return Ok(());
         };
@@ -86,10 +92,7 @@ impl Known {
         let volume = match &self.volume {
             Some(volume) => volume.clone(),
             // Perhaps made and not acknowledged.
-            None => world
-                .csi
-                .create(create_request(self.kind, &self.name, self.bytes, &[]))
-                .expect("CreateVolume"),
+            None => world.csi.create(self.request()).expect("CreateVolume"),
         };
         let vol = Vol::of(world, self.kind, volume);
         if !deleting {
@@ -125,7 +128,11 @@ fn gone(error: &Status) -> bool {
 
 #[test]
 fn nothing_is_lost_and_nothing_is_left() {
-    let mut world = World::new(&[]);
+    let mut world = World::empty(&[]);
+    let disk = world.dir.join("directories");
+    mount_image(&world.dir.join("directories.img"), &disk, "ext4", 256 * MIB);
+    world.set_flags(&["--pool", &format!("directories={},directories=true", text(&disk))]);
+    world.start();
     let mut volumes = [Kind::Ext4, Kind::Block, Kind::Directory, Kind::Xfs].map(Known::new);
     let (started, mut rounds, mut calls) = (Instant::now(), 0, 0);
     let mut random = u64::from(std::process::id());
@@ -150,5 +157,8 @@ fn nothing_is_lost_and_nothing_is_left() {
     for known in volumes {
         known.tear_down(&world);
     }
-    world.finish();
+    assert_eq!(std::fs::read_dir(disk.join("volumes")).expect("list").count(), 0);
+    world.take_driver().stop();
+    run("umount", &[text(&disk)]);
+    world.assert_nothing_left();
 }

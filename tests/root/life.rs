@@ -38,7 +38,7 @@ fn directory_lives_its_whole_life() {
 }
 
 fn alone(kind: Kind) {
-    let world = World::new(&[]);
+    let world = World::for_kind(kind, &[]);
     life(&world, kind);
     world.finish();
 }

@@ -24,6 +24,7 @@ mod broken_pools;
 mod cluster;
 mod copies;
 mod copy_tree;
+mod directories;
 mod failed_expansion;
 mod flags;
 mod foreign;

@@ -4,8 +4,9 @@ use crate::harness::{Kind, MIB, World, kernel};
 use crate::life::life;
 
 fn on(fs_type: &str) {
-    let world = World::on(fs_type, 1024 * MIB, &[]);
+    let mut world = World::on(fs_type, 1024 * MIB, &[]);
     for kind in [Kind::Ext4, Kind::Block, Kind::Directory] {
+        world.serve(kind);
         life(&world, kind);
     }
     assert_eq!(kernel::mounts(&world.dir).len(), 1, "the pool's own");

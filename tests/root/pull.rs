@@ -130,9 +130,14 @@ fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (c
 
 /// Two nodes that have run once.
 fn worlds() -> (World, World) {
-    let mut target = World::new(&[]);
+    worlds_for(Kind::Ext4)
+}
+
+/// The same where the default pools are for volumes of this kind.
+fn worlds_for(kind: Kind) -> (World, World) {
+    let mut target = World::for_kind(kind, &[]);
     target.take_driver().stop();
-    (World::new(&[]), target)
+    (World::for_kind(kind, &[]), target)
 }
 
 /// The checksum of a filesystem's image or of a device.
@@ -182,7 +187,7 @@ fn a_volume_in_an_image_arrives_byte_for_byte() {
 
 #[test]
 fn a_directory_arrives_with_everything_in_it() {
-    let (mut source, mut target) = worlds();
+    let (mut source, mut target) = worlds_for(Kind::Directory);
     let vol = Vol::create(&source, Kind::Directory, "source", 512 * MIB, &[]);
     let id = vol.id().to_owned();
     let top = source.volume_directory(&id).join("data");

@@ -16,7 +16,7 @@ fn errno(result: std::io::Result<()>) -> Option<Errno> {
 
 /// Published for writing to `a` and for reading to `b`.
 fn readers_read_and_writers_write(kind: Kind) {
-    let world = World::new(&[]);
+    let world = World::for_kind(kind, &[]);
     let vol = Vol::create(&world, kind, "shared", kind.size(), &[]);
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");

@@ -94,7 +94,7 @@ fn a_truncated_snapshot() {
 
 #[test]
 fn a_directory_that_is_gone_is_said() {
-    let mut world = World::new(&[]);
+    let mut world = World::for_kind(Kind::Directory, &[]);
     let id = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[]).id().to_owned();
     std::fs::remove_dir(world.volume_directory(&id).join("data")).expect("rmdir");
     world.restart_after_kill();

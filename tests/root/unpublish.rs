@@ -23,9 +23,10 @@ fn precious(directory: &Path) {
 
 #[test]
 fn a_foreign_mount_on_a_target_stays() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     let foreign = foreign(&world);
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), 64 * MIB, &[]);
         vol.up();
         std::fs::write(vol.file("a"), "data").expect("write");
@@ -43,9 +44,10 @@ fn a_foreign_mount_on_a_target_stays() {
 
 #[test]
 fn a_foreign_mount_inside_a_published_volume_stays() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     let foreign = foreign(&world);
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), 64 * MIB, &[]);
         vol.up();
         let inside = vol.target("a").join("inside");
@@ -63,8 +65,9 @@ fn a_foreign_mount_inside_a_published_volume_stays() {
 
 #[test]
 fn files_in_a_bare_target_stay() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Directory, Kind::Block] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), 64 * MIB, &[]);
         vol.stage().expect("NodeStageVolume");
         let target = vol.target("a");
@@ -90,8 +93,9 @@ fn files_in_a_bare_target_stay() {
 /// They would be hidden, and be in the way of unpublishing.
 #[test]
 fn a_volume_is_not_mounted_over_files() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), 64 * MIB, &[]);
         std::fs::write(vol.staging().join("precious"), "precious").expect("write");
         assert_eq!(code(vol.stage()), Code::FailedPrecondition);
@@ -112,7 +116,7 @@ fn a_volume_is_not_mounted_over_files() {
 
 #[test]
 fn a_directory_volume_with_a_mount_inside_is_not_deleted() {
-    let world = World::new(&[]);
+    let world = World::for_kind(Kind::Directory, &[]);
     let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[]);
     let inside = world.volume_directory(vol.id()).join("data/deep/inside");
     std::fs::create_dir_all(&inside).expect("mkdir");
@@ -133,7 +137,7 @@ fn a_directory_volume_with_a_mount_inside_is_not_deleted() {
 /// Links that a pod could have made do not lead the driver out of the volume.
 #[test]
 fn deleting_follows_no_link() {
-    let world = World::new(&[]);
+    let world = World::for_kind(Kind::Directory, &[]);
     let foreign = foreign(&world);
     let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[]);
     vol.up();

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use super::{Budget, Driver, Pool};
 use crate::error::{OsContext, Result};
-use crate::model::{BackendKind, PoolName, Provisioning};
+use crate::model::{PoolName, Provisioning};
 use crate::store::Totals;
 
 /// A pool at one moment, in bytes.
@@ -22,7 +22,7 @@ pub struct PoolFigures {
     pub usable: u64,
     /// What has been promised to thin volumes, thick volumes and snapshots.
     pub promised: Totals,
-    /// The largest thin volume for which there is room.
+    /// The largest volume for which there is room: a thin one, or a directory.
     pub room: u64,
     /// What it would need more to keep its promises; 0 as long as nobody else takes its filesystem's space.
     pub lacking: u64,
@@ -61,7 +61,7 @@ impl Driver {
             reserve: pool.reserve.bytes(space.total),
             usable: budget.bytes() as u64,
             promised: budget.promised,
-            room: budget.room(BackendKind::Loop, Provisioning::Thin),
+            room: budget.room(pool.backend(), Provisioning::Thin),
             lacking: budget.lacking(),
             overcommit: pool.overcommit,
         })

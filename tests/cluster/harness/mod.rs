@@ -34,6 +34,8 @@ pub const DRIVER: &str = "hostloop.csi.dev";
 pub const KUBELET: &str = "/var/lib/kubelet";
 pub const NODE: &str = "a";
 pub const SHARING: &str = "sharing";
+pub const DIRECTORIES: &str = "directories";
+pub const SHARING_DIRECTORIES: &str = "sharing-directories";
 pub const GIB: i64 = 1 << 30;
 /// Nothing here takes so long, however busy the machine is.
 pub const LONG: Duration = Duration::from_secs(60);

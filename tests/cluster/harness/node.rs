@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hostloop::app::{self, Ended, Outside, StartError};
 use hostloop::config::OperationConfig;
-use hostloop::model::{FsType, PoolKind, PoolName, PoolSettings, Reserve, Settings};
+use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::fake::FakeKernel;
 use hostloop::server::{Observer, Stop, Stopped};
 use hostloop::shutdown::{Shutdown, Trigger};
@@ -199,6 +199,7 @@ fn settings(id: &str) -> Settings {
         kind: PoolKind::Directory,
         reserve: Reserve::Bytes(0),
         overcommit: 1.0,
+        directories: false,
     };
     Settings {
         driver_name: DRIVER.to_owned(),
@@ -209,6 +210,7 @@ fn settings(id: &str) -> Settings {
         attach: true,
         max_volumes_per_node: 0,
         max_volume_bytes: 1 << 40,
+        inline: InlineSettings::default(),
         kubelet_dir: None,
     }
 }

@@ -44,7 +44,12 @@ fn a_tree_goes_on_where_the_connection_broke() {
     for (n, at) in (0..24).map(|n| (n, 600 + n * 140_000)) {
         pair.network.cut_after(vec![at, at + 700]);
         let name = format!("pulled-{n}");
-        let request = copy(&name, from_snapshot(&cut.snapshot_id), mount(), &[("backend", "directory")]);
+        let request = copy(
+            &name,
+            from_snapshot(&cut.snapshot_id),
+            mount(),
+            &[("backend", "directory"), ("pool", "directories")],
+        );
         let pulled = pair.pulled(request);
         assert_eq!(tree_of(&pair.target.kernel, &format!("volumes/{}", pulled.id)), source, "cut at {at}");
     }
@@ -73,8 +78,14 @@ fn a_tree_with_a_byte_that_changed_is_asked_for_again() {
     let (_, cut) = directory(&rig);
     let pair = Pair::new(rig);
     let source = tree_of(&pair.source.kernel, &format!("snapshots/{}", cut.snapshot_id));
-    let request =
-        |name: &str| copy(name, from_snapshot(&cut.snapshot_id), mount(), &[("backend", "directory")]);
+    let request = |name: &str| {
+        copy(
+            name,
+            from_snapshot(&cut.snapshot_id),
+            mount(),
+            &[("backend", "directory"), ("pool", "directories")],
+        )
+    };
     // A file's name, or another part of an entry; and its data.
     for at in (400..1500).step_by(50).chain([1_500_000]) {
         pair.network.flip(at, 1);

@@ -33,12 +33,12 @@ fn image_from_volume(rig: &Rig) -> csi::CreateVolumeRequest {
 }
 
 fn tree_from_volume(rig: &Rig) -> csi::CreateVolumeRequest {
-    let (vol, top) = rig.in_use(create_with("source", &[("backend", "directory")]));
+    let (vol, top) = rig.in_use(create_with("source", &[("backend", "directory"), ("pool", "directories")]));
     rig.kernel.create_directories(format!("{top}/a/b"));
     rig.kernel.write_file(format!("{top}/a/b/file"), b"text").expect("write");
     rig.kernel.link(format!("{top}/a/b/file"), format!("{top}/a/link")).expect("link");
     rig.rest(&vol);
-    copy("pulled", from_volume(&vol.id), mount(), &[("backend", "directory")])
+    copy("pulled", from_volume(&vol.id), mount(), &[("backend", "directory"), ("pool", "directories")])
 }
 
 const MAKES: [Make; 3] = [image_from_snapshot, image_from_volume, tree_from_volume];

@@ -168,8 +168,12 @@ fn a_tree_without_a_piece_or_an_entry_is_no_volume() {
     for then in [Then::Breaks, Then::Ends] {
         for message in 0..count {
             let stolen = set(&pair, message, then);
-            let request =
-                copy("pulled", from_snapshot(&cut.snapshot_id), mount(), &[("backend", "directory")]);
+            let request = copy(
+                "pulled",
+                from_snapshot(&cut.snapshot_id),
+                mount(),
+                &[("backend", "directory"), ("pool", "directories")],
+            );
             let pulled = pair.pulled(request);
             assert!(stolen.load(Ordering::Acquire), "{message}");
             let target = tree_of(&pair.target.kernel, &format!("volumes/{}", pulled.id));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hostloop::app;
 use hostloop::cluster::pull::Pull;
 use hostloop::driver::Driver;
+use hostloop::model::FsType;
 use hostloop::model::Settings;
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
@@ -24,7 +25,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Status};
 
 use super::tamper::Network;
-use crate::harness::{KUBELET, settings};
+use crate::harness::{DIRECTORIES_DIR, KUBELET, settings};
 use crate::life::*;
 use crate::support::*;
 
@@ -94,7 +95,8 @@ impl Node {
     pub fn files(&self) -> Vec<String> {
         ["volumes", "snapshots"]
             .iter()
-            .flat_map(|place| self.kernel.tree(format!("{DATA}/{place}")))
+            .flat_map(|place| [DATA, DIRECTORIES_DIR].map(|pool| format!("{pool}/{place}")))
+            .flat_map(|place| self.kernel.tree(place))
             .collect()
     }
 
@@ -117,6 +119,7 @@ impl Pair {
         let other = FakeKernel::new();
         other.create_directories(KUBELET);
         other.create_directories(DATA);
+        other.add_disk(DIRECTORIES_DIR, FsType::Ext4, 100 << 30);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let (runtime, network) = (runtime.expect("a runtime"), Network::default());
         let sockets = tempfile::tempdir().expect("a directory for sockets");

@@ -7,7 +7,7 @@ mod copies;
 use csi::volume_capability::access_mode::Mode;
 use std::sync::OnceLock;
 
-use hostloop::model::Settings;
+use hostloop::model::{BackendKind, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::{FakeKernel, Kill};
 use hostloop::wire::csi;
@@ -17,7 +17,7 @@ use tonic::Code;
 use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
 use super::fault::FAULTS;
 use super::observe::{other, write_marker};
-use crate::harness::{DATA_DIR, Server, machine, settings, with_sharing};
+use crate::harness::{DATA_DIR, DIRECTORIES, Server, machine, settings, with_sharing};
 use crate::requests::{
     Kind, MIB, MadeFrom, Spec, expand, node_expand, publish, stage, staging_path, target_path,
 };
@@ -100,6 +100,13 @@ impl Scenario {
     fn with_sharing(mut self) -> Scenario {
         self.settings = with_sharing(&machine(), self.settings);
         self.sharing = true;
+        self
+    }
+
+    /// The administrator allows directories for inline volumes.
+    fn with_inline_directories(mut self) -> Scenario {
+        self.settings.inline.backends.push(BackendKind::Directory);
+        self.settings.inline.pools.push(DIRECTORIES.parse().expect("a name of a pool"));
         self
     }
 
@@ -334,9 +341,9 @@ pub fn all() -> Vec<Scenario> {
     let kept = life(Spec::new(Kind::Directory));
     let before = vec![kept.create(), Act::Churn(kept.id.clone())];
     all.push(Scenario::new("compaction", before, Call::expand(&kept.id, kept.grown())));
-    for kind in [Kind::Ext4, Kind::Directory] {
-        all.extend(inline(Spec::new(kind)));
-    }
+    all.extend(inline(Spec::new(Kind::Ext4)));
+    let directories = inline(Spec::new(Kind::Directory)).into_iter();
+    all.extend(directories.map(Scenario::with_inline_directories));
     all.extend(copies::all());
     all
 }

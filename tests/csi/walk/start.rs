@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use hostloop::model::FsType;
 use hostloop::os::fake::FakeKernel;
 use nix::errno::Errno;
 
@@ -10,7 +11,7 @@ use super::fault::FAULTS;
 use super::kill::{self, End, Ended};
 use super::observe::{Verdict, ensure, invariants};
 use super::scenario::Scenario;
-use crate::harness::{KUBELET, Server, settings};
+use crate::harness::{DIRECTORIES_DIR, KUBELET, Server, settings};
 
 /// The steps of a start that goes well.
 fn steps(ended: &Ended<'_>) -> Vec<&'static str> {
@@ -99,6 +100,7 @@ pub fn walk_first() -> Tally {
     let empty = || {
         let kernel = FakeKernel::new();
         kernel.create_directories(KUBELET);
+        kernel.add_disk(DIRECTORIES_DIR, FsType::Ext4, 100 << 30);
         kernel
     };
     let start = |os| Server::try_start(os, &settings()).map_err(|error| error.to_string());

@@ -141,6 +141,13 @@ impl Csi {
         Ok(answer.volume_health.expect("health"))
     }
 
+    /// `available_capacity` and `maximum_volume_size` of GetCapacity.
+    pub fn room(&self, parameters: &[(&str, &str)]) -> Answer<(i64, i64)> {
+        let request = csi::GetCapacityRequest { parameters: map(parameters), ..Default::default() };
+        let answer = self.call(async |c| ControllerClient::new(c).get_capacity(request).await)?;
+        Ok((answer.available_capacity, answer.maximum_volume_size.unwrap_or_default()))
+    }
+
     /// The volumes that ControllerListVolumeHealth lists.
     pub fn unhealthy(&self) -> Answer<Vec<String>> {
         let request = csi::ControllerListVolumeHealthRequest::default();

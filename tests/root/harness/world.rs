@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::process::{BINARY, command, serve_flags};
-use super::{Csi, Driver, MIB, eventually, kernel, output, require_machine, run, text};
+use super::{Csi, Driver, Kind, MIB, eventually, kernel, output, require_machine, run, text};
 
 pub struct World {
     /// The test's own directory.
@@ -17,6 +17,8 @@ pub struct World {
     pub socket: PathBuf,
     pub csi: Csi,
     flags: Vec<String>,
+    /// The default pool is one of directory volumes.
+    directories: bool,
     driver: Option<Driver>,
     pool: Option<PathBuf>,
     temp: Option<TempDir>,
@@ -59,6 +61,7 @@ impl World {
             socket,
             csi,
             flags,
+            directories: false,
             driver: None,
             pool: mount_point,
             temp: Some(temp),
@@ -81,7 +84,27 @@ impl World {
             all.extend(["--reserve", "0"].map(str::to_owned));
         }
         all.extend(self.flags.iter().cloned());
+        all.extend(self.directories.then(|| "--directories".to_owned()));
         all
+    }
+
+    /// A running driver whose default pool is for volumes of this kind.
+    pub fn for_kind(kind: Kind, flags: &[&str]) -> World {
+        let mut world = World::empty(flags);
+        world.directories = kind == Kind::Directory;
+        world.start();
+        world
+    }
+
+    /// Makes the default pool one for volumes of this kind, where it is not: by another start of the driver. Those of
+    /// the other kind are gone before.
+    pub fn serve(&mut self, kind: Kind) {
+        let directories = kind == Kind::Directory;
+        if self.directories != directories {
+            self.take_driver().stop();
+            self.directories = directories;
+            self.start();
+        }
     }
 
     /// Other flags, from the next start on.
@@ -223,7 +246,7 @@ impl Drop for World {
 }
 
 /// Makes a filesystem in a file and mounts it.
-fn mount_image(image: &Path, mount_point: &Path, fs_type: &str, size: u64) {
+pub fn mount_image(image: &Path, mount_point: &Path, fs_type: &str, size: u64) {
     std::fs::create_dir(mount_point).expect("mkdir");
     std::fs::File::create(image).and_then(|f| f.set_len(size)).expect("the pool's image");
     assert!(size >= 256 * MIB);

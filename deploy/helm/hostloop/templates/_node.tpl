@@ -4,6 +4,7 @@
 {{- range $key := list "kind" "size" "fs" "reserve" "overcommit" -}}
 {{- with index $ $key -}},{{ $key }}={{ . }}{{- end -}}
 {{- end -}}
+{{- if .directories -}},directories=true{{- end -}}
 {{- end -}}
 
 {{/*
@@ -35,6 +36,12 @@ the data directory or in /dev is there already. Argument: $
 - --max-copies={{ int .Values.node.maxCopies }}
 - --max-streams={{ int .Values.node.maxStreams }}
 - --stream-rate={{ .Values.node.streamRate }}
+{{- if .Values.node.directories }}
+- --directories=true
+{{- end }}
+- --inline-max-size={{ .Values.node.inline.maxSize }}
+- --inline-pools={{ join "," .Values.node.inline.pools }}
+- --inline-backends={{ join "," .Values.node.inline.backends }}
 {{- range .Values.node.pools }}
 - {{ printf "--pool=%s" (include "hostloop.pool" .) | quote }}
 {{- end }}
