@@ -28,7 +28,7 @@ pub struct CertsArgs {
 /// What to do with certificates.
 #[derive(Debug, Subcommand)]
 pub enum CertsCommand {
-    /// Make a CA: ca.crt, and ca.key with mode 0600. One that is there is never replaced
+    /// Make a CA: ca.crt, and ca.key with mode 0600, or a Secret with both. One that is there is never replaced
     Init(InitArgs),
     /// Make an identity: ca.crt, tls.crt and tls.key, all exchanged in one step
     Issue(IssueArgs),
@@ -43,8 +43,13 @@ pub enum CertsCommand {
 #[derive(Debug, Args)]
 pub struct InitArgs {
     /// Where to make it; made if it is missing
-    #[arg(long, value_name = "DIR")]
-    pub dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "secret")]
+    pub dir: Option<PathBuf>,
+
+    /// In a pod of Kubernetes, instead of --dir: make it in this Secret. One that is there stays as it is, and Helm is
+    /// told to leave it there
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "dir")]
+    pub secret: Option<String>,
 
     /// CSI plugin name, as --driver-name of hostloop serve: the CA is for the processes of this driver
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]

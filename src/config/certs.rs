@@ -3,8 +3,8 @@
 use time::Duration;
 
 use super::{ConfigError, Flag, fields};
-use crate::cli::{CertsArgs, CertsCommand, IssueArgs};
-use crate::cluster::certs::Task;
+use crate::cli::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
+use crate::cluster::certs::{SecretName, Task};
 use crate::cluster::identity::PeerRole;
 use crate::model::check_topology_value;
 
@@ -19,11 +19,7 @@ const MAX_VALID: Duration = Duration::days(366 * 100);
 /// [`ConfigError`] for the first value that cannot be.
 pub fn certs_task(args: &CertsArgs) -> Result<Task, ConfigError> {
     Ok(match &args.command {
-        CertsCommand::Init(args) => Task::Init {
-            dir: args.dir.clone(),
-            driver: fields::driver_name(&args.driver_name)?,
-            valid: valid(&args.valid)?,
-        },
+        CertsCommand::Init(args) => init(args)?,
         CertsCommand::Issue(args) => issue(args)?,
         CertsCommand::Renew(args) => Task::Renew {
             ca: args.ca.clone(),
@@ -33,6 +29,30 @@ pub fn certs_task(args: &CertsArgs) -> Result<Task, ConfigError> {
         },
         CertsCommand::Show(args) => Task::Show { dir: args.dir.clone() },
     })
+}
+
+fn init(args: &InitArgs) -> Result<Task, ConfigError> {
+    let (driver, valid) = (fields::driver_name(&args.driver_name)?, valid(&args.valid)?);
+    match &args.secret {
+        Some(text) => Ok(Task::InitSecret { secret: secret(text)?, driver, valid }),
+        None => Ok(Task::Init { dir: args.dir.clone().unwrap_or_default(), driver, valid }),
+    }
+}
+
+/// Names as the API server takes them, which become parts of a path there (RFC 1123).
+fn secret(text: &str) -> Result<SecretName, ConfigError> {
+    let plain = |part: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        (1..=253).contains(&part.len()) && part.chars().all(inner) && !part.starts_with(['-', '.'])
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if plain(namespace) && plain(name) => {
+            Ok(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => {
+            Err(Flag("--secret", "").wrong(format_args!("{text:?} is no Secret, write it as NAMESPACE/NAME")))
+        }
+    }
 }
 
 fn issue(args: &IssueArgs) -> Result<Task, ConfigError> {
@@ -104,8 +124,21 @@ mod tests {
     }
 
     #[test]
+    fn a_ca_is_in_a_directory_or_in_a_secret() {
+        let Task::InitSecret { secret, .. } = task("init --secret storage/hostloop-ca").unwrap() else {
+            panic!()
+        };
+        assert_eq!((secret.namespace.as_str(), secret.name.as_str()), ("storage", "hostloop-ca"));
+        assert!(task("init --secret a/b --dir c").unwrap_err().contains("cannot be used with"));
+        assert!(task("init --valid 1d").unwrap_err().contains("--dir"));
+    }
+
+    #[test]
     fn a_wrong_value_names_its_flag() {
         for (words, hint) in [
+            ("init --secret name", "--secret: \"name\" is no Secret"),
+            ("init --secret a/b/c", "--secret: \"a/b/c\" is no Secret"),
+            ("init --secret a/../b", "--secret: "),
             ("init --dir a --valid soon", "--valid: \"soon\" is no duration"),
             ("init --dir a --valid 1s", "--valid: \"1s\" is out of range"),
             ("init --dir a --valid 101y", "--valid: \"101y\" is out of range"),

@@ -78,7 +78,7 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "the API of Kubernetes",
-        places: &["cluster/peers/kubernetes"],
+        places: &["cluster/peers/kubernetes", "cluster/certs/secret"],
         found: |line| ["kube", "k8s_openapi"].iter().any(|name| crate_is_used(line, name)),
     },
     Only { what: "rustix", places: &["os/"], found: |line| crate_is_used(line, "rustix") },
@@ -225,7 +225,11 @@ const BAD: &[(&str, &str, &str)] = &[
     ("cluster/tls/files.rs", "use rcgen::KeyPair;", "making certificates: only in cluster/certs/"),
     ("driver/x.rs", "use crate::cluster::tls::Tls;", "driver imports cluster"),
     ("cluster/tls/mod.rs", "use crate::os::Os;", "cluster imports os"),
-    ("cluster/router/x.rs", "use kube::Client;", "Kubernetes: only in cluster/peers/kubernetes"),
+    (
+        "cluster/router/x.rs",
+        "use kube::Client;",
+        "Kubernetes: only in cluster/peers/kubernetes, cluster/certs/secret",
+    ),
     ("cluster/router/x.rs", "use crate::server::Stop;", "cluster imports server"),
     ("service/x.rs", "use crate::cluster::router::Router;", "service imports cluster"),
     ("helpers.rs", "", "helpers has no layer yet"),

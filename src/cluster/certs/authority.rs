@@ -75,6 +75,17 @@ impl Authority {
     /// # Errors
     /// [`CertsError::Exists`] where there is one.
     pub fn create(dir: &Path, driver: &str, validity: Validity) -> Result<Self, CertsError> {
+        let (text, secret) = Self::make(driver, validity)?;
+        files::create(dir, CA_KEY, secret.as_bytes(), SECRET, CA)?;
+        files::create(dir, CA, text.as_bytes(), PUBLIC, CA)?;
+        Self::open(dir)
+    }
+
+    /// A new CA as the text of `ca.crt` and `ca.key`.
+    ///
+    /// # Errors
+    /// [`CertsError::Make`] for a name that no certificate can hold.
+    pub(super) fn make(driver: &str, validity: Validity) -> Result<(String, String), CertsError> {
         let key = KeyPair::generate()?;
         // The date tells the CAs of a rotation apart.
         let date: String = Moment(validity.from).to_string().chars().take(10).collect();
@@ -83,11 +94,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.subject_alt_names = vec![uri(&format!("spiffe://{driver}"))?];
         let certificate = params.self_signed(&key)?;
-        let text = pem_of("CERTIFICATE", certificate.der());
-        let secret = pem_of("PRIVATE KEY", key.serialized_der());
-        files::create(dir, CA_KEY, secret.as_bytes(), SECRET, CA)?;
-        files::create(dir, CA, text.as_bytes(), PUBLIC, CA)?;
-        Self::open(dir)
+        Ok((pem_of("CERTIFICATE", certificate.der()), pem_of("PRIVATE KEY", key.serialized_der())))
     }
 
     /// The CA in `dir`: the certificate in `ca.crt` that fits `ca.key`.

@@ -5,6 +5,7 @@
 mod authority;
 mod files;
 mod renew;
+mod secret;
 mod show;
 
 use std::io;
@@ -18,6 +19,7 @@ use super::tls::certificate::{Details, Moment, Validity};
 use super::tls::files::{CERTIFICATE, certificates};
 
 pub use self::authority::{Authority, Issued};
+pub use self::secret::SecretName;
 
 /// A certificate is good a little before it is made, for clocks that are behind.
 const BACKDATED: Duration = Duration::minutes(5);
@@ -29,6 +31,15 @@ pub enum Task {
     Init {
         /// Where its `ca.crt` and `ca.key` are to be.
         dir: PathBuf,
+        /// CSI plugin name, for which it is.
+        driver: String,
+        /// How long it is good.
+        valid: Duration,
+    },
+    /// Make a CA in a Secret of the cluster that this process runs in, unless there is one.
+    InitSecret {
+        /// The Secret.
+        secret: SecretName,
         /// CSI plugin name, for which it is.
         driver: String,
         /// How long it is good.
@@ -103,6 +114,15 @@ pub enum CertsError {
         /// Why not.
         problem: String,
     },
+    /// The API server did not do it.
+    #[error("the API server: {0}")]
+    Kubernetes(#[from] secret::ApiError),
+    /// A Secret of this name is something else.
+    #[error("the Secret {}/{} is there and holds no CA (ca.crt and ca.key): delete it, or choose another name", .0.namespace, .0.name)]
+    SecretWithoutCa(SecretName),
+    /// This process cannot wait for the network.
+    #[error("start: {0}")]
+    Runtime(io::Error),
     /// The certificate cannot be made.
     #[error("make a certificate: {0}")]
     Make(#[from] rcgen::Error),
@@ -114,7 +134,7 @@ impl CertsError {
     }
 }
 
-/// Does it, and says what was done. Reads and writes files.
+/// Does it, and says what was done. Reads and writes files, or asks the API server; not to be called from async code.
 ///
 /// # Errors
 /// [`CertsError`] where nothing was done.
@@ -128,6 +148,12 @@ pub fn run(task: &Task) -> Result<Report, CertsError> {
                 dir.display(),
                 Moment(authority.validity().until)
             )))
+        }
+        Task::InitSecret { secret, driver, valid } => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let validity = from_now(now, *valid);
+            let text = runtime.map_err(CertsError::Runtime)?.block_on(secret::run(secret, driver, validity));
+            Ok(done(text?))
         }
         Task::Issue { ca, driver, role, node_id, out, valid } => {
             let authority = Authority::open(ca)?;
