@@ -130,12 +130,13 @@ async fn the_socket_is_served_while_a_pool_is_made() {
 async fn a_start_that_fails_ends_the_process() {
     let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
     let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
-    kernel.write_file("/srv/copies.img", b"precious").unwrap();
+    // Any other pool costs its own volumes only.
+    kernel.write_file(settings.data_dir.join("volumes"), b"precious").unwrap();
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
     let (process, _trigger) = start(&kernel, &settings, &socket, operation);
     let ended = tokio::time::timeout(LONG, process).await.expect("it does not stay").unwrap();
     let line = ended.err().expect("it cannot start").to_string();
-    assert!(line.contains("pool copies") && !socket.exists(), "{line}");
+    assert!(line.contains("volumes is not a directory") && !socket.exists(), "{line}");
 }
 
 /// What can be measured before there is a driver is.
