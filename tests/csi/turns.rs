@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use hostloop::config::OperationConfig;
 use hostloop::model::Limits;
+use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use tokio::task::JoinSet;
-use tonic::Code;
+use tonic::{Code, Response, Status};
 
 use crate::harness::{Server, machine, settings};
 use crate::requests::*;
@@ -15,6 +16,28 @@ use crate::scrape::{address, get, scrape};
 const LONG: Duration = Duration::from_secs(60);
 /// More than all threads of the runtime.
 const RESTORES: usize = 600;
+
+/// Asks for more restores than can run, and waits until as many run as can.
+async fn begin_restores(
+    server: &Server,
+    kernel: &FakeKernel,
+    source: &MadeFrom,
+) -> JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>> {
+    let mut restores = JoinSet::new();
+    for number in 0..RESTORES {
+        let mut controller = server.clients.controller.clone();
+        let request = source.source_of(Spec::new(Kind::Block).create(&format!("restored-{number}")));
+        restores.spawn(async move { controller.create_volume(request).await });
+    }
+    let started = Instant::now();
+    while kernel.waiting() < Limits::default().copies {
+        assert!(started.elapsed() < LONG, "the copies begin");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The others come as far as they can.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    restores
+}
 
 /// Restores whose callers gave up, and which cannot come further.
 #[test]
@@ -37,22 +60,7 @@ fn abandoned_restores_leave_threads_for_the_node() {
     up();
 
     kernel.hold("copy_range");
-    let restores = server.block_on(async {
-        let mut restores = JoinSet::new();
-        for number in 0..RESTORES {
-            let mut controller = server.clients.controller.clone();
-            let request = source.source_of(block.create(&format!("restored-{number}")));
-            restores.spawn(async move { controller.create_volume(request).await });
-        }
-        let started = Instant::now();
-        while kernel.waiting() < Limits::default().copies {
-            assert!(started.elapsed() < LONG, "the copies begin");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // The others come as far as they can.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        restores
-    });
+    let restores = server.block_on(begin_restores(&server, &kernel, &source));
     let meanwhile = async {
         let mut node = server.clients.node.clone();
         let request = csi::NodeGetVolumeStatsRequest {

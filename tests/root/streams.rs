@@ -9,6 +9,7 @@ use clap::Parser;
 use hostloop::app;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
+use hostloop::driver::Driver;
 use hostloop::model::{Limits, NodeKey, VolumeId};
 use hostloop::os::linux::{Tools, os};
 use hostloop::service::{IdentityService, NodeService};
@@ -18,8 +19,8 @@ use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{peer, pull};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::Code;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Streaming};
 
 use crate::harness::kernel::{pattern, write_at};
 use crate::harness::{Kind, MIB, Vol, World};
@@ -37,24 +38,69 @@ fn resident() -> u64 {
     pages * 4096 / MIB
 }
 
-#[test]
-fn unread_pulls_leave_threads_for_the_node() {
-    let mut world = World::new(&[]);
-    let vol = Vol::create(&world, Kind::Block, "source", 64 * MIB, &[]);
+/// A snapshot of a volume that is gone.
+fn snapshot_with_data(world: &World) -> String {
+    let vol = Vol::create(world, Kind::Block, "source", 64 * MIB, &[]);
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, 48 << 20)).expect("write");
     vol.down();
     let snapshot = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot").snapshot_id;
     vol.delete().expect("DeleteVolume");
-    world.take_driver().stop();
+    snapshot
+}
 
-    // The same driver in this process, for the calls of kubelet and of other nodes on one socket.
+/// The world's driver in this process.
+fn driver_here(world: &World) -> Arc<Driver> {
     let arguments = world.arguments();
     let all = ["hostloop"].into_iter().chain(arguments.iter().map(String::as_str));
     let Command::Serve(args) = Cli::try_parse_from(all).expect("flags").command else { unreachable!() };
     let settings = Config::new(&args, None).expect("flags").role.settings().cloned().expect("volumes");
     let driver = Arc::new(app::driver(settings, os(Tools::find())).expect("the state can be used"));
     assert_eq!(driver.recover().damaged, 0);
+    driver
+}
+
+type Held = (PeerClient<Channel>, Streaming<peer::PullBlocksResponse>);
+
+/// Begins many streams and reads one message of each; gives those that go on, and how many were refused.
+async fn begin_streams(endpoint: &Endpoint, snapshot: &str) -> (Vec<Held>, usize) {
+    let connect = || async { PeerClient::new(endpoint.connect().await.expect("it listens")) };
+    let source = Some(peer::open_source_request::Source::SnapshotId(snapshot.to_owned()));
+    let target_volume_id = VolumeId::of_name(&NodeKey::of("another"), "target").to_string();
+    let request = peer::OpenSourceRequest { source, target_volume_id, ..Default::default() };
+    let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner();
+    let handle = pull::decode_description(handle).expect("a description").handle;
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for _ in 0..STREAMS {
+        let request = pull::encode_blocks_request(&handle, 0);
+        let mut client = connect().await;
+        match client.pull_blocks(request).await {
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                let first = stream.message().await.expect("a stream that goes on");
+                assert!(first.is_some(), "it has data");
+                held.push((client, stream));
+            }
+            Err(status) => {
+                assert_eq!(status.code(), Code::Aborted, "{status}");
+                assert!(status.message().contains("--max-streams"), "{status}");
+                refused += 1;
+            }
+        }
+    }
+    // What can be buffered is.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    (held, refused)
+}
+
+#[test]
+fn unread_pulls_leave_threads_for_the_node() {
+    let mut world = World::new(&[]);
+    let snapshot = snapshot_with_data(&world);
+    world.take_driver().stop();
+
+    // For the calls of kubelet and of other nodes on one socket.
+    let driver = driver_here(&world);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime =
         runtime.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().expect("threads");
@@ -70,33 +116,7 @@ fn unread_pulls_leave_threads_for_the_node() {
             served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
         });
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).expect("an address");
-        let connect = || async { PeerClient::new(endpoint.connect().await.expect("it listens")) };
-        let source = Some(peer::open_source_request::Source::SnapshotId(snapshot.clone()));
-        let target_volume_id = VolumeId::of_name(&NodeKey::of("another"), "target").to_string();
-        let request = peer::OpenSourceRequest { source, target_volume_id, ..Default::default() };
-        let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner();
-        let handle = pull::decode_description(handle).expect("a description").handle;
-        let (mut held, mut refused) = (Vec::new(), 0);
-        for _ in 0..STREAMS {
-            let request = pull::encode_blocks_request(&handle, 0);
-            let mut client = connect().await;
-            match client.pull_blocks(request).await {
-                Ok(stream) => {
-                    let mut stream = stream.into_inner();
-                    let first = stream.message().await.expect("a stream that goes on");
-                    assert!(first.is_some(), "it has data");
-                    held.push((client, stream));
-                }
-                Err(status) => {
-                    assert_eq!(status.code(), Code::Aborted, "{status}");
-                    assert!(status.message().contains("--max-streams"), "{status}");
-                    refused += 1;
-                }
-            }
-        }
-        // What can be buffered is.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        (held, refused)
+        begin_streams(&endpoint, &snapshot).await
     });
     println!("{} unread streams, {} MiB of memory more", held.len(), resident().saturating_sub(before));
     assert!(held.len() >= 2 && held.len() <= Limits::default().streams, "{} streams", held.len());
