@@ -294,6 +294,8 @@ impl Driver {
             None => Err(gone(&image, "volume")),
             Some(stat) if stat.size > volume.capacity_bytes => {
                 tracing::info!(volume.id = %volume.id, bytes = stat.size, "taking over the size of an interrupted expansion");
+                // Its sync may have been cut off, and the record must not outlive what it tells of.
+                self.os.disks.sync_file(&image).doing(|| format!("sync {}", image.display()))?;
                 self.store.put(Volume { capacity_bytes: stat.size, ..(**volume).clone() })?;
                 Ok(())
             }

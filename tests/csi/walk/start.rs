@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use hostloop::model::FsType;
 use hostloop::os::fake::FakeKernel;
+use hostloop::wire::csi;
 use nix::errno::Errno;
 
 use super::Tally;
@@ -81,7 +82,13 @@ fn fail_start(scenario: &Scenario, first: End, n: usize, errno: Errno) -> Verdic
     ended.kernel.fail_at(n, errno);
     let started = scenario.start(os);
     ended.kernel.clear_plans();
-    if let Ok(server) = started {
+    if let Ok(server) = started.as_ref()
+        && !pools_are_open(server)?
+    {
+        // It costs the volumes of a pool their use until it is tried again; the next start does so, too.
+        ended.kernel.kill();
+        drop(started);
+    } else if let Ok(server) = started {
         // What could not be repaired is served as it is, and repaired by the caller's retry or the next start.
         ended.retry(&server)?;
         ended.acknowledged = true;
@@ -93,6 +100,16 @@ fn fail_start(scenario: &Scenario, first: End, n: usize, errno: Errno) -> Verdic
     ended.power = false;
     let server = ended.start_again()?;
     ended.finish(server)
+}
+
+/// Whether the start could use every pool.
+fn pools_are_open(server: &Server) -> Result<bool, String> {
+    let mut node = server.clients.node.clone();
+    let request = csi::NodeGetStorageHealthRequest::default();
+    let answer = server.block_on(async { node.node_get_storage_health(request).await });
+    let found =
+        answer.map_err(|status| format!("NodeGetStorageHealth: {status}"))?.into_inner().backend_health;
+    Ok(found.iter().all(|entry| entry.reason != "PoolUnavailable"))
 }
 
 /// The first start, on a machine that has nothing: killed and failed at each step.
