@@ -369,9 +369,9 @@ fn after_undo(cause: Error, undo: Result<()>) -> Error {
 
 /// Asks the kernel for a volume's users. After an unmount or a detach somebody who looks at the loop device for a
 /// moment (the host's udev, `losetup`, another volume's call) puts its end off: a device that only waits for that
-/// gets half a second to go. So does one under a mkfs whose driver was killed.
+/// gets two seconds to go, as an unmount does. So does one under a mkfs whose driver was killed.
 fn settled(uses: impl Fn() -> Result<Uses>) -> Result<Uses> {
-    const TRIES: u32 = 50;
+    const TRIES: u32 = 200;
     for _ in 1..TRIES {
         let uses = uses()?;
         let going = uses.mounts.is_empty()

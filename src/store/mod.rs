@@ -52,7 +52,7 @@
 //!
 //! # On a full disk
 //!
-//! The file owns room behind its end for the removal of every record ([`room`]). A change that would take from it
+//! The file owns room behind its end for the removal of every record (`store/room.rs`). A change that would take from it
 //! fails with ENOSPC before anything is written, and changes nothing.
 
 mod commit;
