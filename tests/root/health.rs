@@ -25,8 +25,9 @@ fn health(world: &World, vol: &Vol, publish: &Path) -> Result<Vec<String>, Statu
 
 #[test]
 fn volumes_of_every_kind_are_healthy_in_use_and_not() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in Kind::ALL {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
         assert_eq!(world.csi.health(vol.id()).unwrap().health_statuses, [], "{kind:?}");
         vol.up();

@@ -201,6 +201,8 @@ fn of_two_drivers_at_once_one_wins() {
             |log: &Path| std::fs::read_to_string(log).expect("log").contains("in use by another driver");
         eventually("both serve, and one has the pool", || {
             drivers.iter().all(|(_, socket, _)| socket.exists())
+                && managed.image.exists()
+                && devices_of(&managed.image).len() == 1
                 && drivers.iter().filter(|(_, _, log)| lost(log)).count() == 1
         });
         managed.device();

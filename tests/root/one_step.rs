@@ -43,11 +43,12 @@ impl Drop for Peer {
 
 #[test]
 fn a_publish_reaches_other_namespaces_with_its_flags() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     run("mount", &["--bind", text(&world.kubelet), text(&world.kubelet)]);
     run("mount", &["--make-shared", text(&world.kubelet)]);
     let peer = Peer::new();
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("peer {kind:?}"), kind.size(), &[]);
         let vol = vol.with_flags(&["noexec", "nodev"]);
         vol.stage().expect("NodeStageVolume");
@@ -86,6 +87,7 @@ fn options(path: &Path) -> Vec<String> {
 fn a_bind_without_its_flags_is_put_right() {
     let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("half {kind:?}"), kind.size(), &[]);
         vol.stage().expect("NodeStageVolume");
         half_done(&vol);
@@ -106,6 +108,7 @@ fn a_bind_without_its_flags_is_put_right() {
         assert_eq!(options(&vol.target("a"))[0], "rw", "{kind:?}");
         vol.remove();
     }
+    world.serve(Kind::Ext4);
     let vol = Vol::create(&world, Kind::Ext4, "half, other flags", Kind::Ext4.size(), &[]);
     vol.stage().expect("NodeStageVolume");
     half_done(&vol);

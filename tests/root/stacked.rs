@@ -30,8 +30,9 @@ fn uncover(path: &Path) {
 
 #[test]
 fn a_mount_over_the_staging_path_is_left_alone() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("covered {kind:?}"), kind.size(), &[]);
         let staging = vol.staging();
         vol.stage().expect("NodeStageVolume");
@@ -89,8 +90,9 @@ fn a_snapshot_is_of_the_volume_and_not_of_what_covers_it() {
 
 #[test]
 fn a_mount_over_a_target_is_left_alone() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("target {kind:?}"), kind.size(), &[]);
         vol.up();
         let target = vol.target("a");
@@ -105,6 +107,7 @@ fn a_mount_over_a_target_is_left_alone() {
         uncover(&target);
         vol.remove();
     }
+    world.serve(Kind::Block);
     let vol = Vol::create(&world, Kind::Block, "target of a device", Kind::Block.size(), &[]);
     vol.up();
     let (target, file) = (vol.target("a"), world.directory("x").join("a file"));
@@ -121,14 +124,16 @@ fn a_mount_over_a_target_is_left_alone() {
 /// The same where the mount covers a directory on the way.
 #[test]
 fn a_mount_over_the_way_to_a_volume_is_named() {
-    let world = World::new(&[]);
+    let mut world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Directory] {
+        world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("way {kind:?}"), kind.size(), &[]);
         vol.up();
         let base = vol.staging().parent().expect("a parent").to_owned();
         cover(&base);
         refused(vol.unpublish("a"), &base);
-        refused(vol.unstage(), &base);
+        let error = vol.unstage().expect_err("it is published, and hidden");
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");
         std::fs::create_dir(base.join("globalmount")).expect("mkdir");
         std::fs::create_dir(base.join("a")).expect("mkdir");
         refused(vol.unpublish("a"), &base);

@@ -27,6 +27,9 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 5] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block, Kind::Directory];
 
+    /// Those in an image, which can be in one pool.
+    pub const LOOP: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block];
+
     /// A size that it can have, and be grown from.
     pub fn size(self) -> u64 {
         let mib = match self {
