@@ -29,7 +29,7 @@ pub const KINDS: [Kind; 6] = [
     ("ext4", 32, &[]),
     ("thick", 32, &[("provisioning", "thick")]),
     ("block", 32, &[]),
-    ("directory", 32, &[("backend", "directory")]),
+    ("directory", 32, &[("backend", "directory"), ("pool", "directories")]),
     ("xfs", 300, &[]),
     ("btrfs", 256, &[]),
 ];

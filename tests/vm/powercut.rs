@@ -14,6 +14,7 @@ mod client;
 mod journal;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use client::{Client, KINDS};
 use journal::{Journal, Known, say};
@@ -82,10 +83,11 @@ fn main() {
     });
 }
 
-/// The names in the driver's directory of volumes.
+/// The names in the driver's directories of volumes: that of the pool `default`, and beside it that of the managed pool.
 fn entries(volumes: &str) -> BTreeSet<String> {
-    let Ok(entries) = std::fs::read_dir(volumes) else { return BTreeSet::new() };
-    entries.map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8")).collect()
+    let managed = Path::new(volumes).with_file_name("pools/directories/volumes");
+    let both = [Path::new(volumes), &managed].into_iter().filter_map(|path| std::fs::read_dir(path).ok());
+    both.flatten().map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8")).collect()
 }
 
 /// Checks everything and repeats what was under way; gives the volumes that are there, published.
