@@ -109,13 +109,15 @@ fn a_staged_filesystem_grows_with_the_retry() {
     world.finish();
 }
 
-/// A process that runs a program on a loop device.
-fn tool(name: &str) -> Option<i32> {
+/// A program that this driver runs, and not that of another test.
+fn tool(driver: u32, name: &str) -> Option<i32> {
     let processes = std::fs::read_dir("/proc").expect("proc");
     let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.into_iter().find(|pid| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         command.split(|b| *b == 0).next().is_some_and(|program| program.ends_with(name.as_bytes()))
+            && status.lines().any(|line| line == format!("PPid:\t{driver}"))
     })
 }
 
@@ -138,7 +140,7 @@ fn a_growth_that_is_killed_loses_nothing() {
             let staged = scope.spawn(|| vol.stage());
             let started = Instant::now();
             while started.elapsed() < Duration::from_secs(20) && !staged.is_finished() {
-                if let Some(pid) = tool("/resize2fs") {
+                if let Some(pid) = tool(driver.pid(), "/resize2fs") {
                     std::thread::sleep(Duration::from_micros(700 * round));
                     if kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok() {
                         killed += 1;
