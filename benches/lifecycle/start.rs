@@ -82,6 +82,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         capabilities: Vec::new(),
         block_size: 512,
         source: None,
+        marked: false,
         attachments: Vec::new(),
     }
 }

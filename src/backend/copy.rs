@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::VolumePaths;
+use super::mark::Mark;
 use crate::error::{Error, OsContext, Result};
 use crate::model::BackendKind;
 use crate::os::{Os, errno_error};
@@ -114,13 +115,14 @@ pub(super) fn copy_extents(
 }
 
 /// Makes the directory of a volume or a snapshot, and the image that a copy of another one goes into. The tree of a
-/// directory volume is made with its top by whoever fills it.
+/// directory volume is made with its top by whoever fills it. From here on it carries [`Mark::Making`].
 ///
 /// # Errors
 /// The kernel's.
 pub fn prepare_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
     let (disks, preparing) = (&os.disks, || format!("prepare {}", paths.directory.display()));
     disks.create_directory(&paths.directory, 0o700).doing(preparing)?;
+    Mark::Making.set(os, paths)?;
     match kind {
         BackendKind::Loop => {
             disks.create_file(&paths.image()).doing(preparing)?;
@@ -137,10 +139,11 @@ pub fn prepare_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<
 /// The kernel's.
 pub fn sync_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
     let (disks, syncing) = (&os.disks, || format!("sync {}", paths.directory.display()));
+    // First the mark: on btrfs an image can be durable without its neighbours.
+    disks.sync_directory(&paths.directory).doing(syncing)?;
     if kind == BackendKind::Loop {
         disks.sync_file(&paths.image()).doing(syncing)?;
     }
-    disks.sync_directory(&paths.directory).doing(syncing)?;
     disks.sync_directory(&paths.parent).doing(syncing)
 }
 
@@ -150,11 +153,16 @@ pub fn sync_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()>
 /// The kernel's.
 pub fn remove_files(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
     let (disks, removing) = (&os.disks, || format!("remove {}", paths.directory.display()));
+    // The marks last, since they say what the rest is.
     match kind {
-        BackendKind::Directory => disks.remove_tree(&paths.directory).doing(removing)?,
+        BackendKind::Directory => {
+            disks.remove_tree(&paths.data()).doing(removing)?;
+            disks.remove_tree(&paths.directory).doing(removing)?;
+        }
         BackendKind::Loop => {
             disks.remove_file(&paths.image()).doing(removing)?;
             disks.remove_file(&paths.growing_image()).doing(removing)?;
+            Mark::clear_all(os, paths)?;
             disks.remove_directory(&paths.directory).doing(removing)?;
         }
     }

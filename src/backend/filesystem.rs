@@ -8,7 +8,9 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::uses::{all_mounts, hidden};
-use super::{Backend, Found, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, target};
+use super::{
+    Backend, Found, Mark, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, label, target,
+};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Content, Format, FsType, MountFlags};
 use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, Pinned, Space, is_errno};
@@ -50,7 +52,11 @@ impl Backend for Filesystem {
     }
 
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
-        let (fs_type, format) = filesystem_of(place)?;
+        let (fs_type, recorded) = filesystem_of(place)?;
+        let format = format_now(place, recorded)?;
+        if format != recorded {
+            (stage.record)(format)?;
+        }
         let made = target::make_directory(place.os, stage.target)?;
         target::or_remove(place.os, stage.target, made, || {
             match format {
@@ -277,8 +283,8 @@ fn undone(cause: Error, undo: std::io::Error) -> Error {
     Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
 }
 
-/// Makes the filesystem. The order is what makes it safe: look, write down that we start, make, write down
-/// that it is done. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.
+/// Makes the filesystem. The order is what makes it safe: look, mark that we start, make, write down that it is done,
+/// take the mark away. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.
 fn make(
     place: Place<'_>,
     stage: &Stage<'_>,
@@ -294,10 +300,11 @@ fn make(
         let unmounted = uses.mounts.is_empty() && uses.partial.is_empty();
         return Err(if unmounted { Error::Unavailable(what) } else { Error::InUse(what) });
     }
-    if format == Format::Formatting {
+    let begun = Mark::Formatting.is_set(place.os, place.paths)?;
+    if begun || was_cut_off_in_0_1_0(place, format)? {
         // mkfs was cut off by a crash; the volume was never mounted, so nothing of a user is in the image. The
         // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
-        (stage.record)(Format::Formatting)?;
+        (stage.record)(Format::Blank)?;
         place.os.disks.erase(&image).doing(making)?;
         place.os.disks.sync_file(&image).doing(making)?;
     }
@@ -305,13 +312,20 @@ fn make(
         Found::Blank => {}
         found => {
             let (id, found) = (&place.volume.id, found.describe());
+            let advice = match format {
+                Format::Formatting => {
+                    " (0.1.0 may not have finished it: if nobody has used the volume, delete it)"
+                }
+                _ => "",
+            };
             return Err(Error::InUse(format!(
-                "the image of {id} holds {found} already and is never formatted over it"
+                "the image of {id} holds {found} already and is never formatted over it{advice}"
             )));
         }
     }
-    if format == Format::Blank {
-        (stage.record)(Format::Formatting)?;
+    if !begun {
+        Mark::Formatting.set(place.os, place.paths)?;
+        place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
     }
     let made = image::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
@@ -320,7 +334,36 @@ fn make(
         Ok(device)
     })?;
     (stage.record)(Format::Formatted)?;
+    Mark::Formatting.becomes(Mark::Formatted, place.os, place.paths)?;
     Ok(made)
+}
+
+/// What the volume's image holds, as far as a filesystem is to be made in it or was. The record may be older than the
+/// image: it holds what was made in it where a mark says so.
+fn format_now(place: Place<'_>, recorded: Format) -> Result<Format> {
+    match recorded {
+        Format::Formatted | Format::Copied => {
+            // A kill or a power cut can leave it behind the record.
+            Mark::Formatting.becomes(Mark::Formatted, place.os, place.paths)?;
+            Ok(recorded)
+        }
+        Format::Blank | Format::Formatting if Mark::Formatted.is_set(place.os, place.paths)? => {
+            tracing::warn!(
+                volume.id = %place.volume.id,
+                "the state file is older than the filesystem in the image, which is used as it is"
+            );
+            Ok(Format::Formatted)
+        }
+        Format::Blank | Format::Formatting => Ok(recorded),
+    }
+}
+
+/// Whether 0.1.0 began a mkfs and did not come to its end. Its record alone does not tell, since it may be older than
+/// the image; but where no label is found, no filesystem is there that anybody could have used.
+fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
+    let image = place.paths.image();
+    let reading = || format!("read {}", image.display());
+    Ok(recorded == Format::Formatting && label(place.os.disks.as_ref(), &image).doing(reading)?.is_none())
 }
 
 /// Gives a copied filesystem an identity of its own. The record follows: after a crash in between it gets another

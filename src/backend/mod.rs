@@ -9,6 +9,7 @@ mod filesystem;
 mod growth;
 mod health;
 mod image;
+mod mark;
 mod signature;
 mod target;
 mod uses;
@@ -16,6 +17,7 @@ mod whole;
 
 pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
 pub use health::{Seen, troubles};
+pub use mark::{Mark, begin_deletion};
 pub use signature::{Found, inspect, inspect_device, label};
 pub use target::{Target, remove as remove_target, resolve, take_away};
 pub use uses::{Uses, hidden};

@@ -3,7 +3,7 @@
 use super::Driver;
 use super::lock::Mode;
 use crate::error::Result;
-use crate::model::{Phase, Snapshot, SnapshotId};
+use crate::model::{Snapshot, SnapshotId};
 
 impl Driver {
     /// Removes the cut that OpenSource made of a volume. A snapshot stays; fine if nothing is there.
@@ -17,11 +17,7 @@ impl Driver {
         }
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
         let Some(cut) = self.store.snapshot(id) else { return Ok(()) };
-        let cut = match cut.phase {
-            Phase::Ready => self.store.put_snapshot(Snapshot { phase: Phase::Deleting, ..(*cut).clone() })?,
-            Phase::Creating | Phase::Deleting => cut,
-        };
-        self.remove_snapshot(&cut)?;
+        self.delete_known_snapshot(&cut)?;
         self.last_reads.forget(id);
         Ok(())
     }

@@ -85,6 +85,7 @@ mod tests {
             capabilities: Vec::new(),
             block_size: 512,
             source: None,
+            marked: false,
             attachments,
         }
     }

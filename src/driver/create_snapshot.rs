@@ -24,19 +24,20 @@ impl Driver {
         let source = self.controller_id(&source_volume_id);
         let volume_key = source.as_ref().map(|source| (source.as_str(), Mode::Shared));
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(volume_key))?;
-        match self.store.snapshot(&id) {
-            Some(there) if there.is_ready() => {
-                if source.as_ref() == Some(&there.source) {
-                    return Ok(there);
-                }
-                return Err(Error::AlreadyExists(format!(
-                    "snapshot {name:?} exists, of volume {}: choose another name",
-                    there.source
-                )));
-            }
+        let there = match self.store.snapshot(&id) {
+            Some(there) if there.is_ready() => Some(there),
             // What a failed call could not undo, or a failed deletion left.
-            Some(there) => self.remove_snapshot(&there)?,
-            None => {}
+            Some(there) => self.settle_snapshot(&there)?,
+            None => None,
+        };
+        if let Some(there) = there {
+            if source.as_ref() == Some(&there.source) {
+                return self.acknowledge_snapshot(there);
+            }
+            return Err(Error::AlreadyExists(format!(
+                "snapshot {name:?} exists, of volume {}: choose another name",
+                there.source
+            )));
         }
         let source = source.ok_or_else(|| not_found(&source_volume_id))?;
         let volume = self.ready_volume(&source, &source_volume_id)?;
@@ -50,6 +51,8 @@ impl Driver {
         let draft = self.draft(volume, id, name, Purpose::Caller)?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
-        made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))
+        let made = made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))?;
+        let acknowledged = self.acknowledge_snapshot(Arc::clone(&made));
+        acknowledged.map_err(|cause| after_undo(cause, self.delete_known_snapshot(&made)))
     }
 }

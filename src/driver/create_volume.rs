@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::lock::Mode;
 use super::origin::{self, Origin};
 use super::{Driver, after_undo, check, directories};
-use crate::backend::backend_of;
+use crate::backend::{Mark, backend_of, begin_deletion};
 use crate::error::{Error, Result};
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
@@ -95,11 +95,26 @@ impl Driver {
 
     /// The volume that is there already; what a failed call could not undo is removed first.
     pub(super) fn existing(&self, wanted: &Wanted) -> Result<Option<Arc<Volume>>> {
-        match self.store.get(&wanted.id) {
-            Some(volume) if volume.is_ready() => Ok(Some(volume)),
-            Some(volume) => self.remove_volume(&volume).map(|()| None),
-            None => Ok(None),
+        let there = match self.store.get(&wanted.id) {
+            Some(volume) if volume.is_ready() => Some(volume),
+            Some(volume) => self.settle_volume(&volume)?,
+            None => None,
+        };
+        there.map(|volume| self.acknowledge_volume(volume)).transpose()
+    }
+
+    /// Takes the marks away from a volume that is recorded as `ready`: nobody is told of it before.
+    pub(super) fn acknowledge_volume(&self, volume: Arc<Volume>) -> Result<Arc<Volume>> {
+        // Where the pool is away, they go when it is back.
+        let Ok(paths) = self.paths(&volume) else { return Ok(volume) };
+        if volume.marked {
+            Mark::Making.clear(&self.os, &paths)?;
         }
+        if Mark::Deleting.is_set(&self.os, &paths)? {
+            tracing::warn!(volume.id = %volume.id, "its deletion had begun when an older state file was restored: look whether its data are whole");
+            Mark::Deleting.clear(&self.os, &paths)?;
+        }
+        Ok(volume)
     }
 
     /// Makes a volume. Its record says `creating` before the first file is made and `ready` after the last is
@@ -127,7 +142,9 @@ impl Driver {
         }
         let made =
             made.and_then(|()| Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?));
-        made.map_err(|cause| after_undo(cause, self.remove_volume(&volume)))
+        let made = made.map_err(|cause| after_undo(cause, self.remove_volume(&volume)))?;
+        let acknowledged = self.acknowledge_volume(Arc::clone(&made));
+        acknowledged.map_err(|cause| after_undo(cause, self.delete(&made)))
     }
 
     /// The record of a new volume, with everything decided.
@@ -165,6 +182,7 @@ impl Driver {
             capabilities,
             block_size,
             source: origin.map(Origin::source),
+            marked: origin.is_some(),
             attachments,
         })
     }
@@ -172,6 +190,9 @@ impl Driver {
     /// Removes a volume's files and its record, in this order: a crash in between is finished by start-up.
     pub(super) fn remove_volume(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
+        if volume.phase == Phase::Deleting {
+            begin_deletion(&self.os, &paths)?;
+        }
         backend_of(&volume.content).remove(self.place(volume, &paths))?;
         // The record need not be gone durably before the answer: where it comes back, start-up removes it again.
         Ok(self.store.delete(&volume.id, Durability::Lazy)?)

@@ -31,13 +31,14 @@ impl Driver {
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(keys))?;
         let unknown =
             source_volume_ids.iter().zip(&parsed).find(|(_, parsed)| parsed.is_none()).map(|(id, _)| id);
-        match self.store.group(&id) {
-            Some(there) if there.phase == Phase::Ready => {
-                let same = unknown.is_none() && there.sources == sources && there.consistency == consistency;
-                return if same { self.group_of(there) } else { Err(exists(&name)) };
-            }
-            Some(there) => self.remove_group(&there)?,
-            None => {}
+        let there = match self.store.group(&id) {
+            Some(there) if there.phase == Phase::Ready => Some(there),
+            Some(there) => self.settle_group(&there)?,
+            None => None,
+        };
+        if let Some(there) = there {
+            let same = unknown.is_none() && there.sources == sources && there.consistency == consistency;
+            return if same { self.acknowledge_group(there) } else { Err(exists(&name)) };
         }
         if let Some(unknown) = unknown {
             return Err(not_found(unknown));
@@ -52,9 +53,20 @@ impl Driver {
         let group = self.store.put_group(group)?;
         let made = self.make_members(&group, volumes).and_then(|created| {
             let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };
-            self.group_of(self.store.put_group(group)?)
+            Ok(self.store.put_group(group)?)
         });
-        made.map_err(|cause| after_undo(cause, self.remove_group(&group)))
+        let made = made.map_err(|cause| after_undo(cause, self.remove_group(&group)))?;
+        let acknowledged = self.acknowledge_group(Arc::clone(&made));
+        acknowledged.map_err(|cause| after_undo(cause, self.remove_group(&made)))
+    }
+
+    /// Takes the marks away from the members of a group that is recorded as `ready`: nobody is told of it before.
+    pub(super) fn acknowledge_group(&self, group: Arc<GroupSnapshot>) -> Result<Group> {
+        let group = self.group_of(group)?;
+        for member in &group.members {
+            self.acknowledge_snapshot(Arc::clone(member))?;
+        }
+        Ok(group)
     }
 
     /// Makes the members, durable on return, and says when they were cut.

@@ -1,5 +1,7 @@
 //! CSI DeleteSnapshot.
 
+use std::sync::Arc;
+
 use super::Driver;
 use super::lock::Mode;
 use crate::error::{Error, Result};
@@ -25,11 +27,16 @@ impl Driver {
                 "snapshot {id} is a member of group {group}: delete the group (DeleteVolumeGroupSnapshot)"
             )));
         }
+        self.delete_known_snapshot(&snapshot)
+    }
+
+    /// Deletes a snapshot or a cut whose lock the caller holds. From the record `deleting` on it is gone for callers.
+    pub(super) fn delete_known_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<()> {
         let deleting = match snapshot.phase {
             Phase::Ready => {
-                self.store.put_snapshot(Snapshot { phase: Phase::Deleting, ..(*snapshot).clone() })?
+                self.store.put_snapshot(Snapshot { phase: Phase::Deleting, ..(**snapshot).clone() })?
             }
-            Phase::Creating | Phase::Deleting => snapshot,
+            Phase::Creating | Phase::Deleting => Arc::clone(snapshot),
         };
         self.remove_snapshot(&deleting)
     }

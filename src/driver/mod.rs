@@ -55,6 +55,7 @@ mod pull_tree;
 mod recover;
 mod reservations;
 mod reserve;
+mod settle;
 mod snapshots;
 mod sources;
 mod tally;

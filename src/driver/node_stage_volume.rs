@@ -51,6 +51,8 @@ impl Driver {
             return backend.finish_stage(place, &stage, &uses);
         }
         self.nothing_else_at(&target)?;
+        // A power cut brings the mark of a copy back, and its data come from here on.
+        self.acknowledge_volume(std::sync::Arc::clone(&volume))?;
         backend.stage(place, &stage, &uses)?;
         self.bound.remember(target.path());
         Ok(())

@@ -7,7 +7,7 @@ use super::create_volume::Wanted;
 use super::cut::Member;
 use super::pull::Remote;
 use super::{Driver, Pool, not_found};
-use crate::backend::{Copy, VolumePaths, expect_whole};
+use crate::backend::{Copy, Mark, VolumePaths, expect_whole};
 use crate::error::{Error, OsContext, Result};
 use crate::model::pull::OpenSource;
 use crate::model::request::Source;
@@ -96,8 +96,8 @@ impl Origin {
             }
             (Content::Filesystem { fs_type, format }, _, _) => {
                 let format = match format {
-                    Format::Blank => Format::Blank,
-                    Format::Formatting => Format::Formatting,
+                    // What mkfs has left there is told by a mark.
+                    Format::Blank | Format::Formatting => Format::Blank,
                     Format::Copied | Format::Formatted => Format::Copied,
                 };
                 Ok(Content::Filesystem { fs_type: *fs_type, format })
@@ -244,6 +244,27 @@ impl Driver {
         Ok(bytes)
     }
 
+    /// Whether what is copied is what a mkfs has left that was cut off.
+    fn is_half_formatted(&self, origin: &Origin) -> Result<bool> {
+        let recorded =
+            |content: &Content| matches!(content, Content::Filesystem { format: Format::Formatting, .. });
+        match origin {
+            // Of a volume the record alone does not tell.
+            Origin::Volume(volume) => self.is_volume_half_formatted(volume),
+            Origin::Snapshot(_) | Origin::Remote(_) => Ok(recorded(origin.content())),
+        }
+    }
+
+    /// The same of a volume.
+    pub(super) fn is_volume_half_formatted(&self, volume: &Volume) -> Result<bool> {
+        match volume.content {
+            Content::Filesystem { format: Format::Blank | Format::Formatting, .. } => {
+                Mark::Formatting.is_set(&self.os, &self.paths(volume)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Makes the files of a new volume from its source; durable on return. After an error the caller removes them.
     pub(super) fn copy_origin(
         &self,
@@ -253,6 +274,7 @@ impl Driver {
         consistency: Consistency,
     ) -> Result<()> {
         let to = self.paths(volume)?;
+        let half_formatted = self.is_half_formatted(origin)?;
         match origin {
             Origin::Volume(source) => {
                 let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
@@ -271,6 +293,11 @@ impl Driver {
                 })?;
                 copy.sync()?;
             }
+        }
+        if half_formatted {
+            Mark::Formatting.set(&self.os, &to)?;
+            let syncing = || format!("sync {}", to.directory.display());
+            self.os.disks.sync_directory(&to.directory).doing(syncing)?;
         }
         self.stretch(volume, &to, origin.bytes())
     }

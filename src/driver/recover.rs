@@ -11,7 +11,6 @@ use super::{Driver, Pool};
 use crate::backend::{backend_of, expect_whole, remove_growing};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, GroupSnapshot, Phase, PoolName, Snapshot, Volume};
-use crate::store::Durability;
 
 /// What the log says where a thaw failed.
 const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
@@ -58,9 +57,16 @@ impl Driver {
     /// Brings one volume, which nobody else works on, and its record together.
     fn recover_volume(&self, volume: &Arc<Volume>, found: &mut Recovered) {
         let result = match volume.phase {
-            Phase::Creating | Phase::Deleting => self.finish(volume).map(|()| found.removed += 1),
-            Phase::Ready => self.reconcile(volume),
+            Phase::Creating | Phase::Deleting => self.settle_volume(volume),
+            Phase::Ready => Ok(Some(Arc::clone(volume))),
         };
+        let result = result.and_then(|settled| match settled {
+            Some(volume) => self.reconcile(&volume),
+            None => {
+                found.removed += 1;
+                Ok(())
+            }
+        });
         if let Err(error) = result {
             found.damaged += 1;
             tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
@@ -191,8 +197,8 @@ impl Driver {
         if group.phase == Phase::Ready {
             return;
         }
-        match self.remove_group(group) {
-            Ok(()) => found.removed += 1,
+        match self.settle_group(group) {
+            Ok(settled) => found.removed += usize::from(settled.is_none()),
             Err(error) => {
                 found.damaged += 1;
                 tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
@@ -201,24 +207,35 @@ impl Driver {
     }
 
     /// Brings one snapshot, which nobody else works on, and its record together.
-    fn recover_snapshot(&self, snapshot: &Snapshot, found: &mut Recovered) {
+    fn recover_snapshot(&self, snapshot: &Arc<Snapshot>, found: &mut Recovered) {
         found.snapshots += 1;
         if self.pools.get(&snapshot.pool).is_err() {
             found.damaged += 1; // the log has its pool
             return;
         }
         let result = match snapshot.phase {
-            Phase::Creating | Phase::Deleting => self.remove_snapshot(snapshot).map(|()| found.removed += 1),
+            Phase::Creating | Phase::Deleting => self.settle_snapshot(snapshot),
             // A cut as well: whoever pulls from it goes on, and it goes when nobody does for a while.
-            Phase::Ready => self.look_at_snapshot(snapshot),
+            Phase::Ready => Ok(Some(Arc::clone(snapshot))),
         };
+        let result = result.and_then(|settled| match settled {
+            Some(snapshot) => self.look_at_snapshot(&snapshot),
+            None => {
+                found.removed += 1;
+                Ok(())
+            }
+        });
         if let Err(error) = result {
             found.damaged += 1;
             tracing::error!(snapshot.id = %snapshot.id, phase = ?snapshot.phase, %error, "snapshot needs attention");
         }
     }
 
-    fn look_at_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+    fn look_at_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<()> {
+        let is_ready = |group| self.store.group(group).is_some_and(|group| group.phase == Phase::Ready);
+        if snapshot.group.as_ref().is_none_or(is_ready) {
+            self.acknowledge_snapshot(Arc::clone(snapshot))?;
+        }
         let paths = self.snapshot_paths(snapshot)?;
         let file = match snapshot.content.backend() {
             BackendKind::Loop => paths.image(),
@@ -248,20 +265,6 @@ impl Driver {
         }
     }
 
-    /// Removes a volume that nobody was told of, or that was to be deleted.
-    fn finish(&self, volume: &Volume) -> Result<()> {
-        let paths = self.paths(volume)?;
-        let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
-        if uses.any() {
-            // Cannot be by our own doing: staging needs `ready`, and deleting an unused volume.
-            return Err(Error::InUse(format!("it is half made or deleted, and in use: {}", uses.describe())));
-        }
-        backend.remove(place)?;
-        tracing::info!(volume.id = %volume.id, phase = ?volume.phase, "removed what an interrupted call left");
-        Ok(self.store.delete(&volume.id, Durability::Synced)?)
-    }
-
     /// Images of 0.1.0 were not prepared when they were made.
     fn prepare_image(&self, volume: &Volume, image: &Path) {
         match self.os.disks.write_in_place(image) {
@@ -278,6 +281,7 @@ impl Driver {
     /// An expansion that a crash cut off left an image and a record of different sizes.
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
+        self.acknowledge_volume(Arc::clone(volume))?;
         if volume.parameters.backend != BackendKind::Loop {
             let data = paths.data();
             let found = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?;

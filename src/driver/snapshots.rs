@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::capacity::{Reservation, Want};
 use super::cut::Member;
 use super::{Driver, directories};
-use crate::backend::{expect_whole, remove_files};
+use crate::backend::{Mark, begin_deletion, expect_whole, remove_files};
 use crate::error::{Error, Result};
 use crate::model::{
-    BackendKind, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+    BackendKind, Content, Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp,
+    Volume, VolumeId,
 };
 use crate::store::Durability;
 
@@ -64,6 +65,15 @@ impl Driver {
             true => self.allocated_bytes(&paths, kind)?,
             false => self.bytes_to_copy(&paths, kind)?,
         };
+        let content = match volume.content {
+            Content::Filesystem { fs_type, .. } if self.is_volume_half_formatted(&volume)? => {
+                Content::Filesystem { fs_type, format: Format::Formatting }
+            }
+            Content::Filesystem { fs_type, format: Format::Formatting } => {
+                Content::Filesystem { fs_type, format: Format::Blank }
+            }
+            ref content => content.clone(),
+        };
         let snapshot = Snapshot {
             id,
             name,
@@ -72,9 +82,10 @@ impl Driver {
             created: Timestamp::now(),
             size_bytes: volume.capacity_bytes,
             allocated_bytes: bytes,
-            content: volume.content.clone(),
+            content,
             pool: pool.name.clone(),
             block_size: volume.block_size,
+            marked: true,
             group,
             pulled_for,
         };
@@ -114,9 +125,25 @@ impl Driver {
         Ok(ready)
     }
 
+    /// Takes the mark away from a snapshot that is recorded as `ready`: nobody is told of it before. That of a member
+    /// goes after its group is, too.
+    pub(super) fn acknowledge_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Snapshot>> {
+        // Where the pool is away, it goes when it is back.
+        if snapshot.marked
+            && let Ok(paths) = self.snapshot_paths(&snapshot)
+        {
+            Mark::Making.clear(&self.os, &paths)?;
+        }
+        Ok(snapshot)
+    }
+
     /// Removes a snapshot's files and its record, in this order: a crash in between is finished by start-up.
     pub(super) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
-        remove_files(&self.os, &self.snapshot_paths(snapshot)?, snapshot.content.backend())?;
+        let paths = self.snapshot_paths(snapshot)?;
+        if snapshot.phase == Phase::Deleting {
+            begin_deletion(&self.os, &paths)?;
+        }
+        remove_files(&self.os, &paths, snapshot.content.backend())?;
         self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
         self.measure_again(&snapshot.pool);
         Ok(())
@@ -134,7 +161,14 @@ impl Driver {
         if group.phase == Phase::Ready {
             self.store.put_group(crate::model::GroupSnapshot { phase: Phase::Deleting, ..group.clone() })?;
         }
-        for member in self.members_of(&group.id) {
+        let members = self.members_of(&group.id);
+        if group.phase != Phase::Creating {
+            // Of all first: one mark tells of the whole group.
+            for member in &members {
+                begin_deletion(&self.os, &self.snapshot_paths(member)?)?;
+            }
+        }
+        for member in members {
             self.remove_snapshot(&member)?;
         }
         // The members' records must be gone durably before that of the group is: without it they would be there again.

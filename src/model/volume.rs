@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{BackendKind, Capability, FsType, PoolName, SnapshotId, VolumeId, VolumeParameters};
 
-/// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`.
+/// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
+/// the same: the record may be older than that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -38,8 +39,8 @@ impl Phase {
 pub enum Format {
     /// Never formatted: the image must be blank, and anything found in it stops the staging.
     Blank,
-    /// mkfs was started and its end is not recorded: the volume was never mounted, so what is found in the
-    /// image is our own and mkfs starts again.
+    /// mkfs was started and its end is not recorded. 0.1.0 wrote it of volumes; since then the record stays `Blank`, and
+    /// a mark beside the image tells of it (`backend::Mark`). Of a snapshot it says that its image is such a one.
     Formatting,
     /// The image is a copy whose filesystem still has the identity of its source: it gets one of its own before
     /// it is mounted.
@@ -122,6 +123,9 @@ pub struct Volume {
     /// What it was made from, which may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<VolumeSource>,
+    /// A copy carries a mark as long as it is made (`backend::Mark`). 0.1.0 made none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marked: bool,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,

@@ -19,6 +19,7 @@ fn sample() -> Volume {
         capabilities: vec![capability.clone()],
         block_size: 512,
         source: None,
+        marked: false,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],
     }
 }
@@ -121,6 +122,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         pool: PoolName::default(),
         block_size: 512,
         group,
+        marked: false,
         pulled_for: None,
     }
 }

@@ -28,6 +28,7 @@ fn volume(world: &World, number: usize) -> Volume {
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
         source: None,
+        marked: false,
         attachments: Vec::new(),
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");

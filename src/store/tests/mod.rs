@@ -52,6 +52,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
         source: None,
+        marked: false,
         attachments: Vec::new(),
     }
 }

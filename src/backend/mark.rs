@@ -1,0 +1,120 @@
+//! Marks: empty files beside the data of a volume or a snapshot that say how far its making, its formatting or its
+//! deletion is.
+//!
+//! A record may be older than what it tells of, since state files are restored. So what a crash has left is erased only
+//! where record and mark agree, and what has no mark is kept. For that a mark is there before what it tells of, and
+//! goes after the record does that tells of the end. The first needs no sync of its own, since a filesystem with a
+//! journal puts no later change on the disk before an earlier one of the same directory. Nor does the second: a mark
+//! that a power cut brings back is taken away before the data are used.
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use super::VolumePaths;
+use crate::error::{OsContext, Result};
+use crate::os::{Os, is_errno};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It is copied from something, and nobody was told of it.
+    Making,
+    /// mkfs(8) has begun, and nobody has mounted it.
+    Formatting,
+    /// mkfs(8) has made the filesystem in it. 0.1.0 made no such mark.
+    Formatted,
+    /// Its deletion has begun.
+    Deleting,
+}
+
+impl Mark {
+    const ALL: [Mark; 4] = [Mark::Making, Mark::Formatting, Mark::Formatted, Mark::Deleting];
+
+    /// The name of its file.
+    fn name(self) -> &'static str {
+        match self {
+            Mark::Making => "making",
+            Mark::Formatting => "formatting",
+            Mark::Formatted => "formatted",
+            Mark::Deleting => "deleting",
+        }
+    }
+
+    fn path(self, paths: &VolumePaths) -> PathBuf {
+        paths.directory.join(self.name())
+    }
+
+    /// Whether it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_set(self, os: &Os, paths: &VolumePaths) -> Result<bool> {
+        let path = self.path(paths);
+        Ok(os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some())
+    }
+
+    /// Makes it, if it is not there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set(self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        let path = self.path(paths);
+        match os.disks.create_file(&path) {
+            Err(error) if is_errno(&error, Errno::EEXIST) => Ok(()),
+            set => set.doing(|| format!("make {}", path.display())),
+        }
+    }
+
+    /// Takes it away, if it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn clear(self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        match self.is_set(os, paths)? {
+            true => {
+                let path = self.path(paths);
+                os.disks.remove_file(&path).doing(|| format!("remove {}", path.display()))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Makes another one of it, if it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn becomes(self, next: Mark, os: &Os, paths: &VolumePaths) -> Result<()> {
+        match self.is_set(os, paths)? {
+            true => {
+                let (from, to) = (self.path(paths), next.path(paths));
+                os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Takes all of them away.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn clear_all(os: &Os, paths: &VolumePaths) -> Result<()> {
+        Mark::ALL.into_iter().try_for_each(|mark| mark.clear(os, paths))
+    }
+}
+
+/// Says that the deletion of what is there has begun. A full disk does not stop a deletion: the data of an image go in
+/// one step even so, and of a directory those that are left are kept until the call comes again.
+///
+/// # Errors
+/// The kernel's others.
+pub fn begin_deletion(os: &Os, paths: &VolumePaths) -> Result<()> {
+    let looking = || format!("look at {}", paths.directory.display());
+    if os.disks.stat(&paths.directory).doing(looking)?.is_none() {
+        return Ok(());
+    }
+    match Mark::Deleting.set(os, paths) {
+        Err(error) if matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT)) => Ok(()),
+        set => set,
+    }
+}

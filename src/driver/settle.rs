@@ -1,0 +1,231 @@
+//! What an interrupted call has left, or what an older state file takes for that.
+//!
+//! A record that says `creating` or `deleting` is followed where what lies on the disk says so, too: it carries a mark
+//! ([`Mark`]), or there is nothing, or nothing in it. Anything else came after the record, which was restored; it is
+//! kept and recorded as `ready`. A caller who deletes something by its name has it erased in any case.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Driver;
+use crate::backend::{Mark, VolumePaths, backend_of};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{BackendKind, GroupSnapshot, Phase, Snapshot, Volume};
+use crate::store::Durability;
+
+/// What lies there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// No data, or a mark says that they are not whole.
+    Unfinished,
+    /// Data without such a mark.
+    Whole,
+}
+
+/// What is to be done.
+enum Decision {
+    /// It is erased.
+    Erase,
+    /// It is recorded as `ready`.
+    Keep,
+    /// Nobody can tell: its files are moved away, and its name is free.
+    SetAside,
+}
+
+/// What becomes of something that is recorded as being made.
+fn of_creating(
+    left: Left,
+    is_copy: bool,
+    marked: bool,
+    is_blank: impl FnOnce() -> Result<bool>,
+) -> Result<Decision> {
+    match left {
+        Left::Unfinished => Ok(Decision::Erase),
+        // A copy of a blank source is blank when it is whole.
+        Left::Whole if is_copy && marked => Ok(Decision::Keep),
+        Left::Whole if is_blank()? => Ok(Decision::Erase),
+        // 0.1.0 left a copy that was cut off without a mark.
+        Left::Whole if is_copy => Ok(Decision::SetAside),
+        Left::Whole => Ok(Decision::Keep),
+    }
+}
+
+impl Driver {
+    /// Finishes a volume that is not recorded as `ready`, which is gone then, or keeps it.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION where that cannot be decided; the kernel's and the store's.
+    pub(super) fn settle_volume(&self, volume: &Volume) -> Result<Option<Arc<Volume>>> {
+        let paths = self.paths(volume)?;
+        let kind = volume.parameters.backend;
+        let left = self.left(&paths, kind)?;
+        let decision = match volume.phase {
+            Phase::Creating => {
+                of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths, kind))?
+            }
+            Phase::Deleting => of_deleting(left, kind, &paths)?,
+            Phase::Ready => Decision::Keep,
+        };
+        if matches!(decision, Decision::Keep) {
+            warn_of_older_record(&volume.id, volume.phase, &paths.directory);
+            return Ok(Some(self.store.put(Volume { phase: Phase::Ready, ..volume.clone() })?));
+        }
+        let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
+        if uses.any() {
+            // Cannot be by our own doing: staging needs `ready`, and deleting an unused volume.
+            return Err(Error::InUse(format!("it is half made or deleted, and in use: {}", uses.describe())));
+        }
+        match decision {
+            Decision::SetAside => {
+                self.set_aside(&paths)?;
+                self.store.delete(&volume.id, Durability::Synced)?;
+            }
+            Decision::Erase | Decision::Keep => self.remove_volume(volume)?,
+        }
+        tracing::info!(volume.id = %volume.id, phase = ?volume.phase, "removed what an interrupted call left");
+        Ok(None)
+    }
+
+    /// The same for a snapshot that is no member of a group.
+    ///
+    /// # Errors
+    /// As [`settle_volume`](Driver::settle_volume).
+    pub(super) fn settle_snapshot(&self, snapshot: &Snapshot) -> Result<Option<Arc<Snapshot>>> {
+        let (paths, kind) = (self.snapshot_paths(snapshot)?, snapshot.content.backend());
+        let decision = match snapshot.phase {
+            // A cut is nobody's data: its volume has them.
+            _ if snapshot.pulled_for.is_some() => Decision::Erase,
+            Phase::Creating => {
+                of_creating(self.left(&paths, kind)?, true, snapshot.marked, || self.is_blank(&paths, kind))?
+            }
+            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, &paths)?,
+            Phase::Ready => Decision::Keep,
+        };
+        match decision {
+            Decision::Keep => {
+                warn_of_older_record(&snapshot.id, snapshot.phase, &paths.directory);
+                return self.complete(snapshot, snapshot.created).map(Some);
+            }
+            Decision::Erase => self.remove_snapshot(snapshot)?,
+            Decision::SetAside => {
+                self.set_aside(&paths)?;
+                self.store.delete_snapshot(&snapshot.id, Durability::Synced)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same for a group with its members: all are made or none, and all are deleted as soon as one of them is.
+    ///
+    /// # Errors
+    /// As [`settle_volume`](Driver::settle_volume).
+    pub(super) fn settle_group(&self, group: &GroupSnapshot) -> Result<Option<Arc<GroupSnapshot>>> {
+        let members = self.members_of(&group.id);
+        let mut whole = 0;
+        for member in &members {
+            let left = self.left(&self.snapshot_paths(member)?, member.content.backend())?;
+            whole += usize::from(left == Left::Whole);
+        }
+        let is_old = members.iter().any(|member| !member.marked);
+        let is_directory = members.iter().any(|member| member.content.backend() == BackendKind::Directory);
+        match group.phase {
+            Phase::Creating if whole > 0 && is_old => {
+                for member in &members {
+                    self.set_aside(&self.snapshot_paths(member)?)?;
+                    self.store.delete_snapshot(&member.id, Durability::Synced)?;
+                }
+                self.store.delete_group(&group.id, Durability::Synced)?;
+                return Ok(None);
+            }
+            Phase::Creating if whole > 0 && members.len() == group.snapshots.len() => {}
+            Phase::Deleting if whole > 0 && whole == group.snapshots.len() && !is_directory => {}
+            Phase::Creating if whole > 0 => return Err(undecided(Path::new(group.id.as_str()))),
+            Phase::Deleting if whole > 0 && whole == group.snapshots.len() => {
+                return Err(undecided(Path::new(group.id.as_str())));
+            }
+            Phase::Creating | Phase::Deleting => return self.remove_group(group).map(|()| None),
+            Phase::Ready => {}
+        }
+        warn_of_older_record(&group.id, group.phase, Path::new(""));
+        for member in members.iter().filter(|member| !member.is_ready()) {
+            self.complete(member, member.created)?;
+        }
+        Ok(Some(self.store.put_group(GroupSnapshot { phase: Phase::Ready, ..group.clone() })?))
+    }
+
+    fn left(&self, paths: &VolumePaths, kind: BackendKind) -> Result<Left> {
+        let data = match kind {
+            BackendKind::Loop => paths.image(),
+            BackendKind::Directory => paths.data(),
+        };
+        let there = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
+        let marked = Mark::Making.is_set(&self.os, paths)? || Mark::Deleting.is_set(&self.os, paths)?;
+        Ok(if there && !marked { Left::Whole } else { Left::Unfinished })
+    }
+
+    /// Whether nothing was ever written there.
+    fn is_blank(&self, paths: &VolumePaths, kind: BackendKind) -> Result<bool> {
+        match kind {
+            BackendKind::Loop => {
+                let image = paths.image();
+                let data =
+                    self.os.disks.next_data(&image, 0).doing(|| format!("read {}", image.display()))?;
+                Ok(data.is_none())
+            }
+            BackendKind::Directory => {
+                let data = paths.data();
+                Ok(self.os.disks.list(&data).doing(|| format!("list {}", data.display()))?.is_empty())
+            }
+        }
+    }
+
+    /// Moves files away that may hold data, so that they are in nobody's way.
+    fn set_aside(&self, paths: &VolumePaths) -> Result<()> {
+        let from = &paths.directory;
+        let moving = || format!("move {} aside", from.display());
+        if self.os.disks.stat(from).doing(moving)?.is_none() {
+            return Ok(());
+        }
+        let mut to = PathBuf::new();
+        for number in 1_u64.. {
+            let name = from.file_name().unwrap_or_default().display();
+            to = from.with_file_name(format!("{name}.set-aside-{number}"));
+            if self.os.disks.stat(&to).doing(moving)?.is_none() {
+                break;
+            }
+        }
+        self.os.disks.rename(from, &to).doing(moving)?;
+        self.os.disks.sync_directory(&paths.parent).doing(moving)?;
+        tracing::warn!(
+            from = %from.display(), to = %to.display(),
+            "0.1.0 was interrupted while it made this, or the state file is older than it: it is moved aside, remove it if its data are not needed"
+        );
+        Ok(())
+    }
+}
+
+/// What becomes of something that is recorded as being deleted.
+fn of_deleting(left: Left, kind: BackendKind, paths: &VolumePaths) -> Result<Decision> {
+    match (left, kind) {
+        (Left::Unfinished, _) => Ok(Decision::Erase),
+        // An image goes in one step: it is whole.
+        (Left::Whole, BackendKind::Loop) => Ok(Decision::Keep),
+        // On a full disk a deletion begins without a mark, and 0.1.0 made none.
+        (Left::Whole, BackendKind::Directory) => Err(undecided(&paths.directory)),
+    }
+}
+
+fn undecided(what: &Path) -> Error {
+    Error::InUse(format!(
+        "the state file says that {} is half made or half deleted, and its files do not: it is left as it is, restore a \
+         newer state file if one was restored, or delete it once more",
+        what.display()
+    ))
+}
+
+fn warn_of_older_record(id: &dyn std::fmt::Display, phase: Phase, directory: &Path) {
+    tracing::warn!(
+        %id, phase = phase.as_str(), path = %directory.display(),
+        "the state file is older than what is on the disk, which is whole and is kept"
+    );
+}

@@ -1,0 +1,265 @@
+//! An old state file is restored: its records say `creating`, `deleting` or `formatting` of what has come to hold data
+//! since. Nothing of that is erased. What carries the mark of an interrupted call is.
+
+use std::path::{Path, PathBuf};
+
+use hostloop::model::{Content, Format, GroupSnapshot, Phase, Snapshot, Volume};
+use hostloop::os::linux::{Tools, os};
+use hostloop::store::{Identity, Store};
+use hostloop::wire::csi;
+
+use crate::harness::kernel::{pattern, read_at, write_at};
+use crate::harness::process::node_of;
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World};
+
+const LEN: usize = 1 << 16;
+
+/// Stops the driver, and rewrites its records as an older state file has them.
+fn restore(world: &mut World, rewrite: impl FnOnce(&Store)) {
+    world.take_driver().stop();
+    let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: node_of(&world.data) };
+    rewrite(&Store::open(os(Tools::find()).disks, &world.data, identity).expect("the state file"));
+    world.start();
+}
+
+fn record(store: &Store, id: &str) -> Volume {
+    (*store.get(&id.parse().expect("an id")).expect("a record")).clone()
+}
+
+/// The record with another phase and, of a filesystem, another format.
+fn put(store: &Store, id: &str, phase: Phase, format: Option<Format>) {
+    let mut volume = Volume { phase, ..record(store, id) };
+    if let (Content::Filesystem { fs_type, .. }, Some(format)) = (&volume.content, format) {
+        volume.content = Content::Filesystem { fs_type: *fs_type, format };
+    }
+    store.put(volume).expect("put");
+}
+
+/// A volume with data in it, which nobody uses.
+fn written(world: &World, kind: Kind, name: &str) -> csi::Volume {
+    let vol = Vol::create(world, kind, name, kind.size(), &[]);
+    write(&vol);
+    vol.volume.clone()
+}
+
+fn write(vol: &Vol<'_>) {
+    vol.up();
+    write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");
+    vol.down();
+}
+
+/// The volume has its data; then it goes.
+fn assert_whole(world: &World, kind: Kind, volume: csi::Volume, what: &str) {
+    let vol = Vol::of(world, kind, volume);
+    vol.up();
+    assert!(read_at(&vol.file("a"), 0, LEN) == pattern(1, LEN), "{kind:?} {what}: its data");
+    vol.remove();
+}
+
+/// Whether a file with these data lies below the directory.
+fn holds(directory: &Path, file: &str) -> bool {
+    directory.join(file).exists()
+}
+
+fn set_aside(world: &World, id: &str) -> PathBuf {
+    world.volume_directory(&format!("{id}.set-aside-1"))
+}
+
+#[test]
+fn what_is_recorded_as_being_made_is_kept() {
+    for kind in Kind::ALL {
+        let mut world = World::for_kind(kind, &[]);
+        let volume = written(&world, kind, "volume");
+        let id = volume.volume_id.clone();
+        restore(&mut world, |store| put(store, &id, Phase::Creating, Some(Format::Blank)));
+        assert_whole(&world, kind, volume, "that was being made");
+        world.finish();
+    }
+}
+
+#[test]
+fn a_copy_that_is_recorded_as_being_made_is_kept() {
+    for kind in [Kind::Ext4, Kind::Block, Kind::Directory] {
+        let mut world = World::for_kind(kind, &[]);
+        let source = written(&world, kind, "source");
+        let vol = Vol::of(&world, kind, source.clone());
+        let freeze: &[_] = if kind == Kind::Directory { &[("freeze", "false")] } else { &[] };
+        let copy = vol.copy(&world, "copy", freeze).volume;
+        vol.remove();
+        let id = copy.volume_id.clone();
+        restore(&mut world, |store| put(store, &id, Phase::Creating, Some(Format::Copied)));
+        // A retry of its call finds it, too.
+        assert_whole(&world, kind, copy, "that was being copied");
+        world.finish();
+    }
+}
+
+/// In the state file of 0.1.0 a copy that was cut off and one that came to its end look alike.
+#[test]
+fn a_copy_of_0_1_0_is_set_aside() {
+    let mut world = World::new(&[]);
+    let source = Vol::create(&world, Kind::Block, "source", MIB, &[]);
+    write(&source);
+    let copy = source.copy(&world, "copy", &[]);
+    let (source, copy) = (source.volume.clone(), copy.volume.clone());
+    let id = copy.volume_id.clone();
+    restore(&mut world, |store| {
+        let volume = Volume { phase: Phase::Creating, marked: false, ..record(store, &id) };
+        store.put(volume).expect("put");
+    });
+    let aside = set_aside(&world, &id);
+    assert!(read_at(&aside.join("disk.img"), 0, LEN) == pattern(1, LEN), "its data");
+    // The name is free, so that the call can come again.
+    let source = Vol::of(&world, Kind::Block, source);
+    let again = source.copy(&world, "copy", &[]);
+    assert_eq!(again.id(), id);
+    again.remove();
+    source.remove();
+    std::fs::remove_dir_all(aside).expect("remove");
+    world.finish();
+}
+
+#[test]
+fn what_is_recorded_as_being_deleted_is_kept() {
+    for kind in Kind::LOOP {
+        let mut world = World::new(&[]);
+        let volume = written(&world, kind, "volume");
+        let id = volume.volume_id.clone();
+        restore(&mut world, |store| put(store, &id, Phase::Deleting, None));
+        assert_whole(&world, kind, volume, "that was being deleted");
+        world.finish();
+    }
+}
+
+/// Half of a directory may be gone, where the disk was too full for a mark.
+#[test]
+fn a_directory_that_is_recorded_as_being_deleted_is_left_until_it_is_deleted_again() {
+    let mut world = World::for_kind(Kind::Directory, &[]);
+    let volume = written(&world, Kind::Directory, "volume");
+    let id = volume.volume_id;
+    restore(&mut world, |store| put(store, &id, Phase::Deleting, None));
+    let file = world.volume_directory(&id).join("data/file");
+    assert!(read_at(&file, 0, LEN) == pattern(1, LEN), "its data");
+    let request = create_request(Kind::Directory, "volume", Kind::Directory.size(), &[]);
+    let refused = world.csi.create(request).expect_err("a retry erases nothing");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    assert!(file.exists());
+    world.csi.delete(&id).expect("DeleteVolume");
+    world.finish();
+}
+
+#[test]
+fn what_is_recorded_as_blank_is_not_formatted_again() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        let mut world = World::new(&[]);
+        let volume = written(&world, kind, "volume");
+        let id = volume.volume_id.clone();
+        restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Blank)));
+        assert_whole(&world, kind, volume, "that was blank");
+        world.finish();
+    }
+}
+
+/// As the state files of 0.1.0 say it.
+#[test]
+fn what_is_recorded_as_being_formatted_is_not_formatted_again() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        let mut world = World::new(&[]);
+        let volume = written(&world, kind, "volume");
+        let id = volume.volume_id.clone();
+        std::fs::remove_file(world.volume_directory(&id).join("formatted")).expect("0.1.0 made none");
+        restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Formatting)));
+        let refused = Vol::of(&world, kind, volume.clone()).stage().expect_err("nobody can tell");
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+        restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Formatted)));
+        assert_whole(&world, kind, volume, "that was being formatted");
+        world.finish();
+    }
+}
+
+fn put_snapshot(store: &Store, id: &str, change: impl FnOnce(Snapshot) -> Snapshot) {
+    let there = store.snapshot(&id.parse().expect("an id")).expect("a record");
+    store.put_snapshot(change((*there).clone())).expect("put");
+}
+
+#[test]
+fn snapshots_and_groups_are_kept() {
+    for phase in [Phase::Creating, Phase::Deleting] {
+        let mut world = World::new(&[]);
+        let source = written(&world, Kind::Ext4, "source");
+        let snapshot = world.csi.snapshot("alone", &source.volume_id, &[]).expect("CreateSnapshot");
+        let group = world.csi.group("group", &[&source.volume_id]).expect("CreateVolumeGroupSnapshot");
+        let member = group.snapshots[0].clone();
+        restore(&mut world, |store| {
+            put_snapshot(store, &snapshot.snapshot_id, |snapshot| Snapshot { phase, ..snapshot });
+            put_snapshot(store, &member.snapshot_id, |snapshot| Snapshot { phase, ..snapshot });
+            let there = store.group(&group.group_snapshot_id.parse().expect("an id")).expect("a record");
+            store.put_group(GroupSnapshot { phase, ..(*there).clone() }).expect("put");
+        });
+        for (name, of) in [("of one", &snapshot), ("of a member", &member)] {
+            let bytes = u64::try_from(of.size_bytes).expect("a size");
+            let vol = Vol::restore(&world, Kind::Ext4, name, bytes, of, &[]);
+            assert_whole(&world, Kind::Ext4, vol.volume.clone(), name);
+        }
+        world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
+        world.csi.delete_group(&group.group_snapshot_id).expect("DeleteVolumeGroupSnapshot");
+        Vol::of(&world, Kind::Ext4, source).remove();
+        world.finish();
+    }
+}
+
+/// Where record and mark agree, what a crash has left goes.
+#[test]
+fn what_is_marked_is_finished() {
+    let mut world = World::new(&[]);
+    let source = Vol::create(&world, Kind::Ext4, "source", Kind::Ext4.size(), &[]);
+    write(&source);
+    let copy = source.copy(&world, "copy", &[]).volume;
+    let (deleted, formatted) =
+        (written(&world, Kind::Block, "deleted"), written(&world, Kind::Ext4, "formatted"));
+    let source = source.volume.clone();
+    for (volume, mark) in [(&copy, "making"), (&deleted, "deleting"), (&formatted, "formatting")] {
+        std::fs::write(world.volume_directory(&volume.volume_id).join(mark), "").expect("mark");
+    }
+    std::fs::remove_file(world.volume_directory(&formatted.volume_id).join("formatted"))
+        .expect("no mark yet");
+    restore(&mut world, |store| {
+        put(store, &copy.volume_id, Phase::Creating, None);
+        put(store, &deleted.volume_id, Phase::Deleting, None);
+        put(store, &formatted.volume_id, Phase::Ready, Some(Format::Blank));
+    });
+    for gone in [&copy, &deleted] {
+        assert!(!world.volume_directory(&gone.volume_id).exists(), "{}", gone.volume_id);
+    }
+    let vol = Vol::of(&world, Kind::Ext4, formatted);
+    vol.up();
+    assert!(!vol.file("a").exists(), "it was formatted anew");
+    assert!(!holds(&world.volume_directory(vol.id()), "formatting"));
+    vol.remove();
+    assert_whole(&world, Kind::Ext4, source, "beside them");
+    world.finish();
+}
+
+/// A mark that a power cut brought back behind its record is taken away before data come.
+#[test]
+fn a_mark_behind_its_record_goes() {
+    let mut world = World::new(&[]);
+    let source = Vol::create(&world, Kind::Ext4, "source", Kind::Ext4.size(), &[]);
+    write(&source);
+    let copy = source.copy(&world, "copy", &[]);
+    assert!(!holds(&world.volume_directory(copy.id()), "making"), "it is gone when the call is answered");
+    let (source, copy) = (source.volume.clone(), copy.volume.clone());
+    for (volume, mark) in [(&copy, "making"), (&source, "formatting")] {
+        std::fs::write(world.volume_directory(&volume.volume_id).join(mark), "").expect("mark");
+    }
+    restore(&mut world, |_| {});
+    for (volume, mark) in [(&copy, "making"), (&source, "formatting")] {
+        let vol = Vol::of(&world, Kind::Ext4, volume.clone());
+        vol.up();
+        assert!(read_at(&vol.file("a"), 0, LEN) == pattern(1, LEN));
+        assert!(!holds(&world.volume_directory(vol.id()), mark));
+        vol.remove();
+    }
+    world.finish();
+}
