@@ -35,7 +35,7 @@ use crate::register::RegisterError;
 use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
     Behind, ControllerService, Gate, GroupControllerService, IdentityService, NodeService, PeerService,
-    SnapshotMetadataService, Starting,
+    Permits, SnapshotMetadataService, Starting,
 };
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store, StoreError};
@@ -49,7 +49,7 @@ use crate::wire::peer::peer_server::PeerServer;
 use self::anchor::Anchors;
 pub use self::checks::DataDir;
 pub use self::controller::run_controller;
-pub use self::node::{connector, run_node};
+pub use self::node::{OtherNodes, connector, run_node};
 
 /// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
 pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
@@ -297,9 +297,9 @@ fn controller_services(driver: &Arc<Driver>) -> Routes {
         .add_service(SnapshotMetadataServer::new(SnapshotMetadataService::new(Arc::clone(driver))))
 }
 
-/// What a node serves to the other processes of its cluster.
-pub fn peer_routes(driver: &Arc<Driver>) -> Routes {
-    controller_services(driver).add_service(PeerServer::new(PeerService::new(Arc::clone(driver))))
+/// What a node serves to the other processes of its cluster: to other nodes what these find permitted.
+pub fn peer_routes(driver: &Arc<Driver>, permits: Arc<dyn Permits>) -> Routes {
+    controller_services(driver).add_service(PeerServer::new(PeerService::new(Arc::clone(driver), permits)))
 }
 
 /// How a driver that did serve came to its end.

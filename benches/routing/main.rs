@@ -14,12 +14,14 @@
 mod node;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
 use csi::controller_client::ControllerClient;
 use hostloop::app::{self, Outside};
 use hostloop::cluster::peers::Fixed;
+use hostloop::cluster::permit::Signer;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{NodeKey, Settings, VolumeId};
 use hostloop::server::{self, Endpoint, Listener, Stop};
@@ -152,9 +154,10 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Co
     let peers = Fixed::new(ids.iter().map(|id| (id.clone(), id.clone())));
     let (trigger, shutdown) = Shutdown::new();
     let outside = Outside { server, operation: OperationConfig::default(), shutdown, certificate: None };
-    tokio::spawn(
-        async move { app::run_controller(settings, outside, &peers, Box::new(nodes)).await.map(drop) },
-    );
+    let signer: Signer = Arc::new(|_| Err("nothing is copied here".to_owned()));
+    tokio::spawn(async move {
+        app::run_controller(settings, outside, &peers, Box::new(nodes), signer).await.map(drop)
+    });
     (trigger, connect(socket).await)
 }
 

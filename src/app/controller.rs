@@ -9,6 +9,7 @@ use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
 use crate::cluster::peers::{Fixed, Peers, Service};
+use crate::cluster::permit::{self, Signer};
 use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
 use crate::cluster::tls::Tls;
 use crate::config::{ControllerSettings, Discovery, StaticPeer};
@@ -25,7 +26,8 @@ pub(super) async fn run(settings: ControllerSettings, outside: Outside) -> Resul
     let _watching = Watching::new(&tls, &outside.shutdown);
     let peers = discover(&settings).await?;
     let outside = Outside { certificate: Some(expiry(&tls)), ..outside };
-    run_controller(settings, outside, peers.as_ref(), Box::new(Secure(tls))).await
+    let signer = permit::signer(tls.clone());
+    run_controller(settings, outside, peers.as_ref(), Box::new(Secure(tls)), signer).await
 }
 
 /// Begins to look for the nodes.
@@ -43,7 +45,8 @@ async fn discover(settings: &ControllerSettings) -> Result<Box<dyn Peers>, Start
     }
 }
 
-/// Serves with the nodes of `peers`, which are reached by `connect`.
+/// Serves with the nodes of `peers`, which are reached by `connect`, and are let read each other's data by what `signer`
+/// signs.
 ///
 /// # Errors
 /// [`StartError`] where the controller cannot serve.
@@ -52,11 +55,12 @@ pub async fn run_controller(
     outside: Outside,
     peers: &dyn Peers,
     connect: Box<dyn Connect>,
+    signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate } = outside;
     let ControllerSettings { driver_name, attach, forget_nodes, .. } = settings;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, "starting a controller");
-    let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect);
+    let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer);
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),

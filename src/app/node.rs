@@ -13,6 +13,7 @@ use tonic::transport::Uri;
 
 use super::{Ended, Outside, Parts, StartError, blocking, open, parts, peer_routes, run_with, watch_sources};
 use crate::cluster::identity::{PeerIdentity, PeerRole};
+use crate::cluster::permit::Checked;
 use crate::cluster::pull::{Connector, Pull, endpoint};
 use crate::cluster::tls::Tls;
 use crate::config::PeerPort;
@@ -20,7 +21,7 @@ use crate::metrics::Expiry;
 use crate::model::{NodeKey, Settings};
 use crate::os::Os;
 use crate::server::{Observer, Stop, Stopped, serve_peers};
-use crate::service::{Behind, IdentityService, NodeService, Starting};
+use crate::service::{Behind, IdentityService, NoPermits, NodeService, Permits, Starting};
 use crate::shutdown::Shutdown;
 use crate::wire::csi::identity_server::IdentityServer;
 use crate::wire::csi::node_server::NodeServer;
@@ -47,13 +48,22 @@ pub(super) async fn run(
     tracing::info!(%address, identity = %tls.identity(), "listening for peers");
     let _watching = Watching::new(&tls, &outside.shutdown);
     let outside = Outside { certificate: Some(expiry(&tls)), ..outside };
-    let connector = connector(tls.clone());
+    let others =
+        OtherNodes { connector: connector(tls.clone()), permits: Arc::new(Checked::new(tls.clone())) };
     let peers = |routes, stop, observer| serve_peers(listener, tls, routes, stop, observer);
-    run_node(settings, outside, os, Some(connector), peers).await
+    run_node(settings, outside, os, Some(others), peers).await
 }
 
-/// A node whose peers are served by `serve_peers`, which makes sure that it is them who call; `connector` is the way
-/// to other nodes.
+/// How a node has to do with the other ones.
+pub struct OtherNodes {
+    /// The way to them.
+    pub connector: Connector,
+    /// What they may read here.
+    pub permits: Arc<dyn Permits>,
+}
+
+/// A node whose peers are served by `serve_peers`, which makes sure that it is them who call. Without `others` it neither
+/// reads anything of another node nor lets one read anything.
 ///
 /// # Errors
 /// [`StartError`] where the driver cannot serve.
@@ -61,13 +71,18 @@ pub async fn run_node<F>(
     settings: Settings,
     outside: Outside,
     os: Os,
-    connector: Option<Connector>,
+    others: Option<OtherNodes>,
     serve_peers: impl FnOnce(Routes, Stop, Option<Arc<dyn Observer>>) -> F,
 ) -> Result<Ended, StartError>
 where
     F: Future<Output = Stopped>,
 {
-    let sources = connector.map(|connector| Arc::new(Pull::new(connector, Handle::current())));
+    let (sources, permits): (_, Arc<dyn Permits>) = match others {
+        Some(OtherNodes { connector, permits }) => {
+            (Some(Arc::new(Pull::new(connector, Handle::current()))), permits)
+        }
+        None => (None, Arc::new(NoPermits)),
+    };
     let runtime = Handle::current();
     let assemble = move |settings, os, limits, starting: &Starting| {
         let driver = open(settings, os, starting)?.with_limits(limits);
@@ -78,7 +93,7 @@ where
         runtime.spawn(watch_sources(Arc::clone(&driver)));
         let routes = Routes::new(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
             .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
-        let peer_routes = peer_routes(&driver);
+        let peer_routes = peer_routes(&driver, permits);
         Ok::<Parts, StartError>(parts(&driver, routes, peer_routes))
     };
     run_with(settings, outside, os, (Behind::Node, Behind::Peers), assemble, serve_peers).await

@@ -16,9 +16,9 @@ use tonic::{Code, Status, Streaming};
 
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
 use crate::error::{Error, Result};
-use crate::model::NodeKey;
-use crate::model::pull::{Blocks, OpenSource, SourceDescription};
+use crate::model::pull::{Blocks, OpenSource, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
+use crate::model::{NodeKey, Permit};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::pull::Malformed;
 use crate::wire::{peer, pull};
@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Closing waits for a stream that the other node has not seen the end of; it removes the cut later otherwise.
 const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
+/// Why nothing is asked of another node.
+const NO_PERMIT: &str = "the controller that sent this call has sent no permit to read the source on its node, as \
+    those before 0.2.0: upgrade the controllers; copies between nodes wait until then";
 /// An entry of a tree carries all of its extended attributes.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
@@ -100,7 +103,9 @@ impl Pull {
 }
 
 impl RemoteSources for Pull {
-    fn open(&self, address: &str, request: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
+    fn open(&self, way: &Way, request: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
+        let address = way.address.as_str();
+        let permit = way.permit.clone().ok_or_else(|| Error::Unavailable(NO_PERMIT.to_owned()))?;
         let unreachable = |why: String| {
             Error::Unavailable(format!(
                 "the node that has the source, at {address}, cannot be reached: {why}"
@@ -109,7 +114,7 @@ impl RemoteSources for Pull {
         let description = self.runtime.block_on(async {
             let node_key = request.source.node_key();
             let (mut client, node_id) = self.reach(address, node_key).await.map_err(unreachable)?;
-            let answer = timeout(OPEN_WITHIN, client.open_source(pull::encode_open(request))).await;
+            let answer = timeout(OPEN_WITHIN, client.open_source(pull::encode_open(request, &permit))).await;
             let late =
                 || unreachable("it is still making a copy of the source; a retry goes on there".to_owned());
             let answer = answer.map_err(|_| late())?;
@@ -125,7 +130,7 @@ impl RemoteSources for Pull {
                 ))
             })
         })?;
-        let way = Mutex::new(Way { address: address.to_owned(), moves: 0 });
+        let way = Mutex::new(Known { address: address.to_owned(), permit, moves: 0 });
         Ok(Arc::new(Opened { pull: self.clone(), way, description }))
     }
 
@@ -134,25 +139,27 @@ impl RemoteSources for Pull {
     }
 }
 
-/// Where the node is.
-struct Way {
+/// The way to the node, by what was heard last.
+struct Known {
     address: String,
+    permit: Permit,
     moves: u64,
 }
 
 struct Opened {
     pull: Pull,
-    way: Mutex<Way>,
+    way: Mutex<Known>,
     description: SourceDescription,
 }
 
 impl Opened {
     // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+    fn way(&self) -> std::sync::MutexGuard<'_, Known> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> Result<PeerClient<Channel>, Broken> {
+    /// A connection, and the permit to show there.
+    async fn connect(&self) -> Result<(PeerClient<Channel>, Permit), Broken> {
         // At the end of the process the runtime goes first, and takes no task any more.
         if tokio::spawn(async {}).await.is_err() {
             let ending = "the driver is shutting down; a retry begins anew".to_owned();
@@ -160,8 +167,8 @@ impl Opened {
         }
         let node_key = self.description.handle.id.node_key();
         let address = self.way().address.clone();
-        let reached = self.pull.reach(&address, node_key).await;
-        reached.map(|(client, _)| client).map_err(Broken::Connection)
+        let (client, _) = self.pull.reach(&address, node_key).await.map_err(Broken::Connection)?;
+        Ok((client, self.way().permit.clone()))
     }
 }
 
@@ -173,8 +180,9 @@ impl RemoteSource for Opened {
     fn blocks(&self, offset: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
-            let request = pull::encode_blocks_request(&self.description.handle, offset);
-            Ok::<_, Broken>(self.connect().await?.pull_blocks(request).await.map_err(broken)?.into_inner())
+            let (mut client, permit) = self.connect().await?;
+            let request = pull::encode_blocks_request(&self.description.handle, offset, &permit);
+            Ok::<_, Broken>(client.pull_blocks(request).await.map_err(broken)?.into_inner())
         })?;
         // Between messages, so that nobody writes to a disk within the runtime.
         while let Some(message) = runtime.block_on(next(&mut stream))? {
@@ -186,8 +194,9 @@ impl RemoteSource for Opened {
     fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
-            let request = pull::encode_tree_request(&self.description.handle, from);
-            Ok::<_, Broken>(self.connect().await?.pull_tree(request).await.map_err(broken)?.into_inner())
+            let (mut client, permit) = self.connect().await?;
+            let request = pull::encode_tree_request(&self.description.handle, from, &permit);
+            Ok::<_, Broken>(client.pull_tree(request).await.map_err(broken)?.into_inner())
         })?;
         while let Some(message) = runtime.block_on(next(&mut stream))? {
             take(pull::decode_tree(message).map_err(malformed)?)?;
@@ -195,11 +204,14 @@ impl RemoteSource for Opened {
         Ok(())
     }
 
-    fn moved(&self, address: &str) {
+    fn show(&self, Way { address, permit }: &Way) {
         let mut way = self.way();
-        if way.address != address {
+        if let Some(permit) = permit {
+            way.permit = permit.clone();
+        }
+        if way.address != *address {
             tracing::info!(source = %self.description.handle.id, address, "the node of the source has moved");
-            *way = Way { address: address.to_owned(), moves: way.moves + 1 };
+            (way.address, way.moves) = (address.clone(), way.moves + 1);
         }
     }
 
@@ -210,12 +222,12 @@ impl RemoteSource for Opened {
     fn close(&self) {
         let closing = async {
             for _ in 0..CLOSE_TRIES {
-                let mut client = match self.connect().await {
-                    Ok(client) => client,
+                let (mut client, permit) = match self.connect().await {
+                    Ok(connected) => connected,
                     Err(Broken::Connection(why) | Broken::Damaged(why)) => return Err(why),
                     Err(Broken::Ended(error)) => return Err(error.to_string()),
                 };
-                match client.close_source(pull::encode_close(&self.description.handle)).await {
+                match client.close_source(pull::encode_close(&self.description.handle, &permit)).await {
                     Err(status) if status.code() == Code::Aborted => sleep(CLOSE_EVERY).await,
                     answer => return answer.map(drop).map_err(|status| describe(&status)),
                 }
@@ -246,6 +258,8 @@ fn broken(status: Status) -> Broken {
     match answered(&status) {
         // A stream of the same source that has not noticed its end, or a node that starts.
         Some(Error::Busy(_)) | None => Broken::Connection(describe(&status)),
+        // What was opened was permitted. The caller's next try brings a newer permit.
+        Some(_) if status.code() == Code::PermissionDenied => Broken::Connection(describe(&status)),
         Some(error) => Broken::Ended(error),
     }
 }
@@ -299,7 +313,6 @@ mod tests {
             Code::NotFound,
             Code::InvalidArgument,
             Code::FailedPrecondition,
-            Code::PermissionDenied,
             Code::Unauthenticated,
             Code::Unimplemented,
         ];
@@ -314,6 +327,7 @@ mod tests {
             Code::Aborted,
             Code::DataLoss,
             Code::ResourceExhausted,
+            Code::PermissionDenied,
         ];
         for code in passing {
             let Broken::Connection(why) = broken(Status::new(code, "why")) else {

@@ -7,6 +7,7 @@ use super::origin::{self, Origin};
 use super::{Driver, after_undo, check, directories};
 use crate::backend::{Mark, backend_of, begin_deletion};
 use crate::error::{Error, Result};
+use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
     AccessType, Capability, Consistency, Content, MountFlags, Phase, SizeRange, Volume, VolumeId,
@@ -23,8 +24,8 @@ pub(super) struct Wanted {
     pub(super) parameters: VolumeParameters,
     pub(super) source: Option<Source>,
     pub(super) consistency: Consistency,
-    /// Where the node listens that has the source.
-    pub(super) source_address: Option<String>,
+    /// The way to a source on another node.
+    pub(super) way: Option<Way>,
 }
 
 impl Driver {
@@ -47,7 +48,7 @@ impl Driver {
             source,
             consistency,
             topology,
-            source_address,
+            way,
             reservation,
             cross_node_copy: _, // the controller's affair
         } = request;
@@ -59,21 +60,13 @@ impl Driver {
             None => {}
         }
         let guard = self.lock_all(keys);
-        if let (Err(_), Some(address)) = (&guard, &source_address) {
-            // Perhaps it is pulled at this moment, from a node that has moved meanwhile.
-            self.pulls.found_at(&id, address);
+        if let (Err(_), Some(source), Some(way)) = (&guard, &named, &way) {
+            // Perhaps it is pulled at this moment, from a node that has moved meanwhile, with a permit that ends.
+            self.pulls.show(&id, source, way);
         }
         let _guard = guard?;
-        let wanted = Wanted {
-            id: id.clone(),
-            name,
-            size,
-            capabilities,
-            parameters,
-            source,
-            consistency,
-            source_address,
-        };
+        let wanted =
+            Wanted { id: id.clone(), name, size, capabilities, parameters, source, consistency, way };
         let node = &self.settings.node_id;
         let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
         match self.existing(&wanted)? {

@@ -65,7 +65,7 @@ impl Driver {
             parameters: inline.parameters,
             source: None,
             consistency: crate::model::Consistency::default(),
-            source_address: None,
+            way: None,
         };
         let _guard = self.lock(&wanted.id)?;
         match self.existing(&wanted)? {

@@ -144,7 +144,7 @@ impl Driver {
     pub(super) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
         if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str()) {
             let request = OpenSource { source, target: wanted.id.clone(), consistency: wanted.consistency };
-            if let Some(remote) = self.open_remote(wanted.source_address.as_deref(), &request)? {
+            if let Some(remote) = self.open_remote(wanted.way.as_ref(), &request)? {
                 return Ok(Origin::Remote(remote));
             }
         }

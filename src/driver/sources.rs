@@ -9,7 +9,7 @@ use super::lock::{Guard, Mode};
 use crate::backend::expect_whole;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId, VolumeId};
+use crate::model::{Snapshot, SnapshotId};
 
 /// When each cut was last read from.
 #[derive(Default)]
@@ -64,11 +64,6 @@ impl RecentCuts {
 }
 
 impl Driver {
-    /// The volume on another node for which this was cut; `None` for anything else.
-    pub fn pulled_for(&self, id: &SnapshotId) -> Option<VolumeId> {
-        self.store.snapshot(id)?.pulled_for.clone()
-    }
-
     /// Takes what was opened for reading.
     ///
     /// # Errors

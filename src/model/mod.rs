@@ -8,6 +8,7 @@ mod id;
 mod limits;
 mod mount_flags;
 mod parameters;
+mod permit;
 pub mod pull;
 pub mod request;
 mod settings;
@@ -23,6 +24,7 @@ pub use id::{GroupSnapshotId, InvalidId, InvalidPoolName, NodeKey, PoolName, Sna
 pub use limits::Limits;
 pub use mount_flags::{InvalidMountFlag, MountFlags, VfsFlag};
 pub use parameters::{BackendKind, Consistency, Modification, Provisioning, VolumeParameters};
+pub use permit::{Grant, Permit};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub use size::{
     DEFAULT_BYTES, GRANULARITY, InvalidQuantity, SizeError, SizeRange, format_bytes, parse_quantity,

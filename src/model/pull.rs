@@ -1,6 +1,15 @@
 //! What goes from node to node when a volume is made from another node's snapshot or volume.
 
-use super::{BackendKind, Consistency, Content, SnapshotId, Timestamp, VolumeId, VolumeSource};
+use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource};
+
+/// The way to a source on another node, as a controller tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Where that node listens (`HOST:PORT`).
+    pub address: String,
+    /// With which it lets the source be read. Controllers of 0.1.0 send none.
+    pub permit: Option<Permit>,
+}
 
 /// A pull's order to the node that has the source.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::pull::Way;
 use super::{Capability, Consistency, Modification, SizeRange, TopologyRequirement, VolumeParameters};
 
 /// Most entries of one page of a list: with their usual sizes a third of the 4 MiB that a client takes.
@@ -33,8 +34,8 @@ pub struct CreateVolume {
     pub cross_node_copy: bool,
     /// Where the volume must be accessible from.
     pub topology: Option<TopologyRequirement>,
-    /// Where the node listens that has the source, if a controller says so (`HOST:PORT`): no part of the CSI message.
-    pub source_address: Option<String>,
+    /// The way to a source on another node, if a controller says so: no part of the CSI message.
+    pub way: Option<Way>,
     /// With what its controller has reserved the name; the volume is made only if that still holds. Controllers that
     /// had no other node to ask, or are of 0.1.0, have none.
     pub reservation: Option<String>,

@@ -1,6 +1,7 @@
 //! The volume as the state file keeps it. What the kernel knows (mounts, loop devices) is not in here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,15 @@ impl VolumeSource {
         match self {
             VolumeSource::Snapshot(id) => id.node_key(),
             VolumeSource::Volume(id) => id.node_key(),
+        }
+    }
+}
+
+impl fmt::Display for VolumeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeSource::Snapshot(id) => write!(f, "snapshot {id}"),
+            VolumeSource::Volume(id) => write!(f, "volume {id}"),
         }
     }
 }

@@ -8,6 +8,8 @@ use super::observe::observe;
 use super::{Reply, run, run_in_turn};
 use crate::driver::{Driver, token};
 use crate::error::Error;
+use crate::model::Permit;
+use crate::model::pull::Way;
 use crate::model::request::CreateVolume;
 use crate::wire::encode::Listed;
 use crate::wire::{csi, decode, encode};
@@ -62,6 +64,10 @@ impl ControllerService {
 /// Metadata of a CreateVolume that a controller forwards: where the node listens that has the source.
 pub const SOURCE_ADDRESS: &str = "hostloop-source-address";
 
+/// Metadata of a CreateVolume that a controller forwards, binary: what lets its node read the source there, a
+/// `SignedPermit` (`proto/hostloop/v1/peer.proto`).
+pub const PERMIT: &str = "hostloop-permit-bin";
+
 /// Metadata of a CreateVolume that a controller forwards: the token of the reservation with which it has looked
 /// whether another node has the volume.
 pub const RESERVATION: &str = "hostloop-reservation";
@@ -69,6 +75,14 @@ pub const RESERVATION: &str = "hostloop-reservation";
 fn header<T>(request: &Request<T>, name: &str) -> Option<String> {
     let value = request.metadata().get(name)?.to_str().ok()?;
     (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The way to the source of a volume, if a controller tells it.
+fn way<T>(request: &Request<T>) -> Option<Way> {
+    let address = header(request, SOURCE_ADDRESS)?;
+    let bytes = request.metadata().get_bin(PERMIT).and_then(|value| value.to_bytes().ok());
+    let permit = bytes.and_then(|bytes| Permit::new(bytes.to_vec()));
+    Some(Way { address, permit })
 }
 
 /// The RPCs that are announced.
@@ -92,9 +106,9 @@ impl csi::controller_server::Controller for ControllerService {
         &self,
         request: Request<csi::CreateVolumeRequest>,
     ) -> Reply<csi::CreateVolumeResponse> {
-        let (source_address, reservation) = (header(&request, SOURCE_ADDRESS), header(&request, RESERVATION));
+        let (way, reservation) = (way(&request), header(&request, RESERVATION));
         let request = decode::create_volume(observe(request))?;
-        let request = CreateVolume { source_address, reservation, ..request };
+        let request = CreateVolume { way, reservation, ..request };
         let volume =
             run_in_turn(&self.driver, request, |driver, request| driver.create_volume(request)).await?;
         Ok(Response::new(encode::create_volume(&volume, self.node_id())))

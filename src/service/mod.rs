@@ -8,6 +8,7 @@ mod identity;
 mod node;
 mod observe;
 mod peer;
+mod permit;
 mod snapshot_metadata;
 mod status;
 pub(crate) mod stream;
@@ -21,7 +22,7 @@ use tonic::{Response, Status};
 use tracing::Span;
 
 pub(crate) use controller::capabilities as controller_capabilities;
-pub use controller::{ControllerService, RESERVATION, SOURCE_ADDRESS};
+pub use controller::{ControllerService, PERMIT, RESERVATION, SOURCE_ADDRESS};
 pub use gate::{Behind, Gate, Starting};
 pub use group_controller::GroupControllerService;
 pub(crate) use group_controller::RPCS as GROUP_RPCS;
@@ -30,6 +31,7 @@ pub(crate) use identity::SERVICES;
 pub use node::NodeService;
 pub(crate) use observe::observe;
 pub use peer::PeerService;
+pub use permit::{NoPermits, Permits};
 pub use snapshot_metadata::SnapshotMetadataService;
 pub use status::code;
 

@@ -5,21 +5,31 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
+use super::permit::{self, Permits};
 use super::stream::{self, Messages};
 use super::{Reply, caller, run};
 use crate::driver::Driver;
-use crate::model::{NodeKey, VolumeId};
+use crate::model::{Grant, NodeKey};
 use crate::wire::{peer, pull, reserve};
 
 /// Serves `hostloop.v1.Peer`.
 pub struct PeerService {
     driver: Arc<Driver>,
+    permits: Arc<dyn Permits>,
 }
 
 impl PeerService {
-    /// The service of this driver.
-    pub fn new(driver: Arc<Driver>) -> Self {
-        PeerService { driver }
+    /// The service of this driver, which lets nothing be read but with permits that these find good.
+    pub fn new(driver: Arc<Driver>, permits: Arc<dyn Permits>) -> Self {
+        PeerService { driver, permits }
+    }
+
+    /// What a call may read here, by its permit and the caller's certificate.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED.
+    fn grant(&self, permit: &[u8], caller: Option<&NodeKey>) -> Result<Grant, Status> {
+        permit::grant(self.permits.as_ref(), permit, &self.driver.settings().node_id, caller)
     }
 }
 
@@ -36,19 +46,6 @@ fn observe(fields: &[(&'static str, &str)]) {
 /// The node that its certificate names, put there by the server.
 fn named_node<T>(request: &Request<T>) -> Option<NodeKey> {
     request.extensions().get().cloned()
-}
-
-/// Whether what is made for `target` is the caller's to open, read and close. A certificate that all nodes share names
-/// nobody, and is good for all; a snapshot is made for nobody.
-fn is_theirs(caller: Option<&NodeKey>, target: Option<&VolumeId>) -> Result<(), Status> {
-    match caller.zip(target) {
-        Some((caller, target)) if caller.as_str() != target.node_key() => {
-            Err(Status::permission_denied(format!(
-                "volume {target} is made on another node than that of the caller's certificate (key {caller})"
-            )))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[tonic::async_trait]
@@ -108,8 +105,9 @@ impl peer::peer_server::Peer for PeerService {
             None => "",
         };
         observe(&[("source.id", source), ("volume.id", &request.target_volume_id)]);
+        let grant = self.grant(&request.permit, caller.as_ref())?;
         let request = pull::open_source(request)?;
-        is_theirs(caller.as_ref(), Some(&request.target))?;
+        permit::may_open(&grant, &request)?;
         let source = run(&self.driver, move |driver| driver.open_source(&request)).await?;
         Ok(Response::new(pull::encode_description(&source)))
     }
@@ -120,8 +118,9 @@ impl peer::peer_server::Peer for PeerService {
     ) -> Reply<Messages<peer::PullBlocksResponse>> {
         let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
+        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
         let (handle, offset) = pull::blocks_request(request.get_ref())?;
-        is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&handle.id).as_ref())?;
+        permit::may_read(&grant, &handle.id)?;
         let work =
             move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_blocks(&handle, offset, emit);
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_blocks, work)?))
@@ -133,8 +132,9 @@ impl peer::peer_server::Peer for PeerService {
     ) -> Reply<Messages<peer::PullTreeResponse>> {
         let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
+        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
         let (handle, from) = pull::tree_request(request.get_ref())?;
-        is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&handle.id).as_ref())?;
+        permit::may_read(&grant, &handle.id)?;
         let work = move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_tree(&handle, from, emit);
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
     }
@@ -144,25 +144,11 @@ impl peer::peer_server::Peer for PeerService {
         request: Request<peer::CloseSourceRequest>,
     ) -> Reply<peer::CloseSourceResponse> {
         observe(&[("source.id", &request.get_ref().handle)]);
+        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
         if let Some(id) = pull::close_source(request.get_ref()) {
-            is_theirs(named_node(&request).as_ref(), self.driver.pulled_for(&id).as_ref())?;
+            permit::may_read(&grant, &id)?;
             run(&self.driver, move |driver| driver.close_source(&id)).await?;
         }
         Ok(Response::new(peer::CloseSourceResponse {}))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_its_certificate_names_opens_for_its_own_volumes() {
-        let [own, other] = ["a", "b"].map(NodeKey::of);
-        let target = VolumeId::of_name(&own, "v");
-        assert!(is_theirs(Some(&own), Some(&target)).is_ok());
-        let refused = is_theirs(Some(&other), Some(&target)).expect_err("another node's");
-        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
-        assert!(is_theirs(None, Some(&target)).is_ok() && is_theirs(Some(&other), None).is_ok());
     }
 }

@@ -5,6 +5,7 @@ pub mod csi;
 pub mod decode;
 pub mod encode;
 pub mod peer;
+pub mod permit;
 pub mod pull;
 pub mod redact;
 pub mod registration;

@@ -12,6 +12,9 @@
 #![allow(missing_docs)]
 
 mod harness;
+#[path = "../csi/pull/orders.rs"]
+#[allow(dead_code, reason = "tests/csi needs more of it")]
+mod orders;
 #[path = "../csi/requests.rs"]
 #[allow(dead_code, reason = "tests/csi sends more kinds of requests")]
 mod requests;
@@ -29,6 +32,7 @@ mod lists;
 mod log;
 mod lost_answers;
 mod peer;
+mod permits;
 mod pki;
 mod placement;
 mod silent;

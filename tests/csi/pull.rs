@@ -4,6 +4,7 @@ mod breaks;
 mod ends;
 mod left_out;
 mod nodes;
+pub mod orders;
 mod tamper;
 
 use hostloop::wire::csi;
@@ -286,8 +287,10 @@ fn a_cut_is_nobody_elses() {
     let open = OpenSourceRequest {
         source: Some(Source::VolumeId(vol.id.clone())),
         target_volume_id: target.to_string(),
+        permit: pair.permit(&copy("pulled", from_volume(&vol.id), mount(), &[])),
         ..Default::default()
     };
+    let permit = open.permit.clone();
     let opened = pair.runtime.block_on(peer.open_source(open.clone())).expect("opened").into_inner();
     let again = pair.runtime.block_on(peer.open_source(open.clone())).expect("opened").into_inner();
     assert_eq!(opened, again, "a retry finds the cut");
@@ -310,7 +313,7 @@ fn a_cut_is_nobody_elses() {
         (pair.source.driver.remove_idle_sources(std::time::Duration::ZERO), pair.source.cuts()),
         (1, 0)
     );
-    let close = CloseSourceRequest { handle: opened.handle };
+    let close = CloseSourceRequest { handle: opened.handle, permit };
     pair.runtime.block_on(peer.close_source(close)).expect("closing again is fine");
     assert_eq!(pair.source.kernel.tree(format!("{DATA}/snapshots")), Vec::<String>::new());
     let hello = pair.runtime.block_on(peer.hello(hostloop::wire::peer::HelloRequest {})).expect("hello");

@@ -16,6 +16,9 @@
 #[path = "../contract/mod.rs"]
 mod contract;
 mod harness;
+#[path = "../csi/pull/orders.rs"]
+#[allow(dead_code, reason = "tests/csi needs more of it")]
+mod orders;
 
 mod anchor;
 mod bare_dev;

@@ -17,7 +17,6 @@ use hostloop::cluster::pull::{Connector, Pull, endpoint};
 use hostloop::config::Config;
 use hostloop::driver::Driver;
 use hostloop::os::linux::{Tools, os};
-use hostloop::service::SOURCE_ADDRESS;
 use hostloop::wire::csi;
 use hostloop::wire::csi::controller_client::ControllerClient;
 use hyper_util::rt::TokioIo;
@@ -31,6 +30,7 @@ use crate::copy_tree::{assert_equal, everything, metas};
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::volume::{clone_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World};
+use crate::orders;
 
 const ADDRESS: &str = "source.example:9443";
 
@@ -82,7 +82,7 @@ fn driver(world: &World) -> Driver {
 fn serve(runtime: &Runtime, driver: &Arc<Driver>, socket: &Path) {
     let _entered = runtime.enter();
     let listener = UnixListener::bind(socket).expect("a socket");
-    let routes = app::peer_routes(driver);
+    let routes = app::peer_routes(driver, orders::permits());
     runtime.spawn(async move {
         let served = Server::builder().add_routes(routes);
         served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
@@ -113,8 +113,9 @@ fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (c
     assert_eq!((source.recover().damaged, target.recover().damaged), (0, 0));
     serve(&runtime, &source, &from);
     serve(&runtime, &target, &to);
-    let mut request = tonic::Request::new(request);
-    request.metadata_mut().insert(SOURCE_ADDRESS, ADDRESS.parse().expect("an address"));
+    let [from_node, to_node] = [&source, &target].map(|driver| driver.settings().node_id.clone());
+    let permit = orders::permit(&orders::grant(&request, &from_node, &to_node));
+    let request = orders::order(request, ADDRESS, Some(&permit));
     let made = runtime.block_on(async {
         let endpoint = Endpoint::try_from(format!("unix://{}", to.display())).expect("an address");
         ControllerClient::new(endpoint.connect().await.expect("it listens")).create_volume(request).await

@@ -8,9 +8,10 @@ use std::time::Duration;
 use clap::Parser;
 use hostloop::app;
 use hostloop::cli::{Cli, Command};
+use hostloop::cluster::permit::expiry;
 use hostloop::config::Config;
 use hostloop::driver::Driver;
-use hostloop::model::{Limits, NodeKey, VolumeId};
+use hostloop::model::{Grant, Limits, NodeKey, VolumeId, VolumeSource};
 use hostloop::os::linux::{Tools, os};
 use hostloop::service::{IdentityService, NodeService};
 use hostloop::wire::csi::identity_server::IdentityServer;
@@ -24,6 +25,7 @@ use tonic::{Code, Streaming};
 
 use crate::harness::kernel::{pattern, write_at};
 use crate::harness::{Kind, MIB, Vol, World};
+use crate::orders;
 
 /// Nothing here takes so long, however busy the machine is.
 const LONG: Duration = Duration::from_secs(60);
@@ -63,16 +65,28 @@ fn driver_here(world: &World) -> Arc<Driver> {
 type Held = (PeerClient<Channel>, Streaming<peer::PullBlocksResponse>);
 
 /// Begins many streams and reads one message of each; gives those that go on, and how many were refused.
-async fn begin_streams(endpoint: &Endpoint, snapshot: &str) -> (Vec<Held>, usize) {
+async fn begin_streams(endpoint: &Endpoint, here: &str, snapshot: &str) -> (Vec<Held>, usize) {
     let connect = || async { PeerClient::new(endpoint.connect().await.expect("it listens")) };
     let source = Some(peer::open_source_request::Source::SnapshotId(snapshot.to_owned()));
-    let target_volume_id = VolumeId::of_name(&NodeKey::of("another"), "target").to_string();
-    let request = peer::OpenSourceRequest { source, target_volume_id, ..Default::default() };
+    let target = VolumeId::of_name(&NodeKey::of("another"), "target");
+    let permit = orders::permit(&Grant {
+        source_node: here.to_owned(),
+        target_node: "another".to_owned(),
+        source: VolumeSource::Snapshot(snapshot.parse().expect("an id")),
+        target: target.clone(),
+        expires: expiry(),
+    });
+    let request = peer::OpenSourceRequest {
+        source,
+        target_volume_id: target.to_string(),
+        permit: permit.as_bytes().to_vec(),
+        ..Default::default()
+    };
     let handle = connect().await.open_source(request).await.expect("OpenSource").into_inner();
     let handle = pull::decode_description(handle).expect("a description").handle;
     let (mut held, mut refused) = (Vec::new(), 0);
     for _ in 0..STREAMS {
-        let request = pull::encode_blocks_request(&handle, 0);
+        let request = pull::encode_blocks_request(&handle, 0, &permit);
         let mut client = connect().await;
         match client.pull_blocks(request).await {
             Ok(stream) => {
@@ -104,10 +118,10 @@ fn unread_pulls_leave_threads_for_the_node() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime =
         runtime.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().expect("threads");
-    let routes = app::peer_routes(&driver)
+    let routes = app::peer_routes(&driver, orders::permits())
         .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
         .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
-    let socket = world.socket.clone();
+    let (socket, here) = (world.socket.clone(), driver.settings().node_id.clone());
     let before = resident();
     let (held, refused) = runtime.block_on(async {
         let listener = UnixListener::bind(&socket).expect("a socket");
@@ -116,7 +130,7 @@ fn unread_pulls_leave_threads_for_the_node() {
             served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
         });
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).expect("an address");
-        begin_streams(&endpoint, &snapshot).await
+        begin_streams(&endpoint, &here, &snapshot).await
     });
     println!("{} unread streams, {} MiB of memory more", held.len(), resident().saturating_sub(before));
     assert!(held.len() >= 2 && held.len() <= Limits::default().streams, "{} streams", held.len());

@@ -16,9 +16,11 @@ use super::owner::{Named, member};
 use super::placement::Candidates;
 use super::reserve::{HELD, Holds, Round};
 use crate::cluster::peers::{Member, Members};
+use crate::cluster::permit;
 use crate::error::Error;
 use crate::model::answer::Found;
 use crate::model::request::{CreateVolume, Source};
+use crate::model::{Grant, NodeKey, VolumeId, VolumeSource};
 use crate::wire::csi;
 
 /// How long a node may take to say whether it has a volume, or how much room. Both come from memory.
@@ -30,8 +32,8 @@ const NAMED: usize = 4;
 enum Origin {
     /// There is nothing to copy, or nobody knows the source: the node that is chosen says so.
     None,
-    /// From this node, and perhaps to no other one.
-    Node(Arc<Member>, Travel),
+    /// What this node has, and perhaps for no other one.
+    Node { node: Arc<Member>, source: VolumeSource, travel: Travel },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,13 +45,13 @@ enum Travel {
 
 impl Origin {
     fn of(wanted: &CreateVolume, members: &Members) -> Self {
-        let named = wanted.source.as_ref().map(|source| match source {
-            Source::Snapshot(id) => Named::snapshot(id),
-            Source::Volume(id) => Named::volume(id),
+        let named = wanted.source.as_ref().and_then(|source| match source {
+            Source::Snapshot(id) => Some((Named::snapshot(id), VolumeSource::Snapshot(id.parse().ok()?))),
+            Source::Volume(id) => Some((Named::volume(id), VolumeSource::Volume(id.parse().ok()?))),
         });
         let travel = if wanted.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
-        match named.and_then(|named| member(members, named)) {
-            Some(member) => Origin::Node(member, travel),
+        match named.and_then(|(named, source)| Some((member(members, named)?, source))) {
+            Some((node, source)) => Origin::Node { node, source, travel },
             None => Origin::None,
         }
     }
@@ -57,15 +59,15 @@ impl Origin {
     fn node(&self) -> Option<&Arc<Member>> {
         match self {
             Origin::None => None,
-            Origin::Node(member, _) => Some(member),
+            Origin::Node { node, .. } => Some(node),
         }
     }
 
     /// Whether a copy to this node may be made.
     fn allows(&self, target: &Member) -> bool {
         match self {
-            Origin::Node(node, Travel::Forbidden) => node.node_id == target.node_id,
-            Origin::Node(..) | Origin::None => true,
+            Origin::Node { node, travel: Travel::Forbidden, .. } => node.node_id == target.node_id,
+            Origin::Node { .. } | Origin::None => true,
         }
     }
 }
@@ -87,7 +89,7 @@ impl Router {
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {
-                Some(only) => self.create_on(envelope, only, &origin, request).await,
+                Some(only) => self.create_on(envelope, only, (&origin, &wanted.name), request).await,
                 None => Err(no_room(&[], &origin).into()),
             };
         };
@@ -106,7 +108,7 @@ impl Router {
             match holds {
                 Holds::Answer(Found::Held) => {
                     let envelope = envelope.with_reservation(HELD);
-                    return self.create_on(&envelope, &member, &origin, request).await;
+                    return self.create_on(&envelope, &member, (&origin, &wanted.name), request).await;
                 }
                 Holds::Answer(Found::Reserved | Found::Nothing) => {}
                 Holds::Unknown(status) => unsure.push((member.node_id.clone(), status)),
@@ -161,7 +163,7 @@ impl Router {
             }
             let (member, token) = round.settle(member).await?;
             let envelope = round.envelope.with_reservation(&token);
-            match self.create_on(&envelope, &member, origin, request.clone()).await {
+            match self.create_on(&envelope, &member, (origin, round.name), request.clone()).await {
                 Err(status) if status.code() == Code::ResourceExhausted => {
                     full.push((member.node_id.clone(), status.message().to_owned()));
                 }
@@ -178,16 +180,28 @@ impl Router {
         &self,
         envelope: &Envelope,
         member: &Arc<Member>,
-        origin: &Origin,
+        (origin, name): (&Origin, &str),
         request: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse, Status> {
-        let elsewhere = origin.node().filter(|source| source.node_id != member.node_id);
-        let Some(source) = elsewhere else { return self.call(member, envelope, request).await };
-        let Some(address) = &source.address else {
-            return Err(unreachable(source, "no process of the driver runs there, and it has the source"));
+        let elsewhere = match origin {
+            Origin::Node { node, source, .. } if node.node_id != member.node_id => Some((node, source)),
+            Origin::Node { .. } | Origin::None => None,
         };
-        tracing::info!(node = member.node_id, from = source.node_id, "the source is on another node");
-        self.call(member, &envelope.with_source(address), request).await
+        let Some((node, source)) = elsewhere else { return self.call(member, envelope, request).await };
+        let Some(address) = &node.address else {
+            return Err(unreachable(node, "no process of the driver runs there, and it has the source"));
+        };
+        let grant = Grant {
+            source_node: node.node_id.clone(),
+            target_node: member.node_id.clone(),
+            source: source.clone(),
+            target: VolumeId::of_name(&NodeKey::of(&member.node_id), name),
+            expires: permit::expiry(),
+        };
+        let wrong = |why| Error::Unavailable(format!("no permit to read {source} can be made: {why}"));
+        let permit = (self.signer)(&grant).map_err(wrong)?;
+        tracing::info!(node = member.node_id, from = node.node_id, "the source is on another node");
+        self.call(member, &envelope.with_source(address, permit), request).await
     }
 }
 
@@ -203,7 +217,7 @@ fn no_room(full: &[String], origin: &Origin) -> Error {
             format!("no allowed node has room: {}{more}", named.join("; "))
         }
     };
-    if let Origin::Node(node, Travel::Forbidden) = origin {
+    if let Origin::Node { node, travel: Travel::Forbidden, .. } = origin {
         let reason =
             format!("parameter crossNodeCopy is false, and the source is on node {:?}", node.node_id);
         message = if full.is_empty() {

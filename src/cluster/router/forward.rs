@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
-use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -15,7 +15,8 @@ use super::channel::{describe, is_local, was_not_sent};
 use super::links::{Link, Patience};
 use crate::cluster::peers::Member;
 use crate::error::Error;
-use crate::service::{RESERVATION, SOURCE_ADDRESS};
+use crate::model::Permit;
+use crate::service::{PERMIT, RESERVATION, SOURCE_ADDRESS};
 use crate::wire::{csi, peer};
 
 /// So many nodes are asked the same at once.
@@ -102,8 +103,10 @@ forward! {
 pub(super) struct Envelope {
     /// When the caller gives up.
     deadline: Option<Instant>,
-    /// Where a node finds the source of a new volume.
+    /// Where a node finds the source of a new volume,
     source_address: Option<String>,
+    /// and what lets it read that.
+    permit: Option<Permit>,
     /// With what the name of a new volume is reserved.
     reservation: Option<String>,
 }
@@ -116,8 +119,8 @@ impl Envelope {
     }
 
     /// The same, for a node that has to fetch the source of a volume from there.
-    pub(super) fn with_source(&self, address: &str) -> Self {
-        Envelope { source_address: Some(address.to_owned()), ..self.clone() }
+    pub(super) fn with_source(&self, address: &str, permit: Permit) -> Self {
+        Envelope { source_address: Some(address.to_owned()), permit: Some(permit), ..self.clone() }
     }
 
     /// The same, for a node on which the name of a volume is reserved with this.
@@ -141,6 +144,9 @@ impl Envelope {
             if let Some(value) = value.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok()) {
                 request.metadata_mut().insert(name, value);
             }
+        }
+        if let Some(permit) = &self.permit {
+            request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit.as_bytes()));
         }
         request
     }
@@ -305,11 +311,14 @@ mod tests {
     fn a_message_goes_on_with_what_is_left() {
         let mut request = Request::new(());
         request.set_timeout(Duration::from_secs(10));
-        let envelope = Envelope::of(&request).with_source("10.0.0.1:9443");
+        let permit = Permit::new(b"a permit".to_vec()).expect("a short one");
+        let envelope = Envelope::of(&request).with_source("10.0.0.1:9443", permit.clone());
         let sealed = envelope.seal(());
         let left = timeout(sealed.metadata()).expect("a timeout");
         assert!(left <= Duration::from_secs(10) && left > Duration::from_secs(1), "{left:?}");
         assert_eq!(sealed.metadata().get(SOURCE_ADDRESS).expect("an address"), "10.0.0.1:9443");
+        let sent = sealed.metadata().get_bin(PERMIT).expect("a permit").to_bytes().expect("base64");
+        assert_eq!(sent.as_ref(), permit.as_bytes());
         let short = envelope.within(Duration::from_secs(1)).seal(());
         assert!(timeout(short.metadata()).expect("a timeout") <= Duration::from_secs(1));
         let without = Envelope::default().seal(());

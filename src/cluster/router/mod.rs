@@ -33,6 +33,7 @@ pub use self::connect::{Connect, Stream};
 
 use self::links::Links;
 use super::peers::{Known, Members, Peers};
+use super::permit::Signer;
 use crate::error::Error;
 use crate::model::NodeKey;
 use crate::wire::csi::controller_server::ControllerServer;
@@ -62,17 +63,23 @@ pub struct Router {
     forget: Arc<BTreeMap<String, String>>,
     known: Known,
     links: Links,
+    signer: Signer,
 }
 
 impl Router {
-    /// A router to these nodes. Begins a task, so it has to be made within a runtime.
-    pub fn new(settings: RouterSettings, peers: &dyn Peers, connect: Box<dyn Connect>) -> Self {
+    /// A router to these nodes, which are let read each other's data by what `signer` signs. Begins a task, so it has to be made within a runtime.
+    pub fn new(
+        settings: RouterSettings,
+        peers: &dyn Peers,
+        connect: Box<dyn Connect>,
+        signer: Signer,
+    ) -> Self {
         let known = peers.known();
         let links = Links::new(connect, settings.driver_name.clone(), known.clone());
         tokio::spawn(links.clone().tidy());
         let key = |node_id: &String| (NodeKey::of(node_id).to_string(), node_id.clone());
         let forget = settings.forget_nodes.iter().map(key).collect();
-        Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links }
+        Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links, signer }
     }
 
     /// The services.

@@ -78,6 +78,11 @@ impl Credentials {
         Ok(Credentials { identity, validity, fingerprint, stamp, server: Arc::new(server), trust, certified })
     }
 
+    /// The certificate and its key.
+    pub fn certified(&self) -> &CertifiedKey {
+        &self.certified
+    }
+
     /// Who may be at the other end, by these CAs.
     pub fn verifier(&self, wanted: Wanted) -> Verifier {
         Verifier { trust: Arc::clone(&self.trust), wanted }

@@ -88,6 +88,9 @@ pub enum Refusal {
         /// The one that is.
         found: String,
     },
+    /// Somebody else signed, or something else was signed.
+    #[error("the signature is not that of the certificate's key over these words")]
+    Signature,
     /// Anything else.
     #[error("the certificate cannot be used: {0}")]
     Unsuitable(String),

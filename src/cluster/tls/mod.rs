@@ -8,6 +8,7 @@ pub mod certificate;
 mod credentials;
 mod error;
 pub(in crate::cluster) mod files;
+mod signature;
 mod stream;
 pub(in crate::cluster) mod trust;
 mod verifier;
@@ -32,6 +33,7 @@ use super::identity::{PeerIdentity, PeerRole};
 use crate::shutdown::Shutdown;
 
 pub use self::error::{Refusal, TlsError};
+pub use self::signature::Signature;
 pub use self::stream::PeerStream;
 
 /// How long a handshake may take. It is two round trips and some signatures; a peer that needs longer has stopped.

@@ -15,17 +15,18 @@ use std::time::Duration;
 use super::Driver;
 use crate::backend::{VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription};
+use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
 use crate::model::{BackendKind, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
-    /// Opens a source at the node that has it, which listens at `address` (`HOST:PORT`).
+    /// Opens a source at the node that has it.
     ///
     /// # Errors
-    /// Those of OpenSource at that node; UNAVAILABLE where it does not answer, or where another node does.
-    fn open(&self, address: &str, request: &OpenSource) -> Result<Arc<dyn RemoteSource>>;
+    /// Those of OpenSource at that node; UNAVAILABLE where it does not answer, or where another node does, and where there
+    /// is no permit to read it.
+    fn open(&self, way: &Way, request: &OpenSource) -> Result<Arc<dyn RemoteSource>>;
 
     /// How long a broken connection is tried again while nothing arrives.
     fn patience(&self) -> Duration;
@@ -51,8 +52,8 @@ pub trait RemoteSource: Send + Sync {
     /// [`Broken`].
     fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken>;
 
-    /// The node listens at another address by now. What is read goes on from there.
-    fn moved(&self, address: &str);
+    /// The node may listen at another address by now, and there is a newer permit. What is read goes on with these.
+    fn show(&self, way: &Way);
 
     /// How often it has moved.
     fn moves(&self) -> u64;
@@ -88,20 +89,23 @@ pub(super) struct Remote {
 /// The sources of the pulls that run, by the volume that is made: a retry of a call finds its pull here, and tells it
 /// where the source is now.
 #[derive(Default)]
-pub(super) struct Running(Mutex<HashMap<VolumeId, Arc<dyn RemoteSource>>>);
+pub(super) struct Running(Mutex<Pulls>);
+
+/// By the volume that is made: what it is made from, and the way to that.
+type Pulls = HashMap<VolumeId, (VolumeSource, Arc<dyn RemoteSource>)>;
 
 impl Running {
-    /// The source of this volume listens there.
-    pub(super) fn found_at(&self, volume: &VolumeId, address: &str) {
+    /// The way to this source is this by now, where the volume is made from it.
+    pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
         // The lock of the map is not held while the source is told.
-        let source = self.all().get(volume).cloned();
-        if let Some(source) = source {
-            source.moved(address);
+        let pulled = self.all().get(volume).cloned();
+        if let Some((_, opened)) = pulled.filter(|(pulled, _)| pulled == source) {
+            opened.show(way);
         }
     }
 
-    fn begin(&self, volume: &VolumeId, source: &Arc<dyn RemoteSource>) {
-        self.all().insert(volume.clone(), Arc::clone(source));
+    fn begin(&self, volume: &VolumeId, remote: &Remote) {
+        self.all().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
     }
 
     fn end(&self, volume: &VolumeId) {
@@ -109,7 +113,7 @@ impl Running {
     }
 
     // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn all(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<dyn RemoteSource>>> {
+    fn all(&self) -> MutexGuard<'_, Pulls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,10 +125,7 @@ impl Remote {
 
     /// Where it is for people.
     pub(super) fn describe(&self) -> String {
-        match &self.source {
-            VolumeSource::Snapshot(id) => format!("snapshot {id}"),
-            VolumeSource::Volume(id) => format!("volume {id}"),
-        }
+        self.source.to_string()
     }
 
     /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
@@ -150,11 +151,11 @@ impl Drop for Remote {
 
 impl Driver {
     /// Opens a source on another node, if this one may.
-    pub(super) fn open_remote(&self, address: Option<&str>, request: &OpenSource) -> Result<Option<Remote>> {
-        let Some((sources, address)) = self.remote_sources.as_ref().zip(address) else {
+    pub(super) fn open_remote(&self, way: Option<&Way>, request: &OpenSource) -> Result<Option<Remote>> {
+        let Some((sources, way)) = self.remote_sources.as_ref().zip(way) else {
             return Ok(None);
         };
-        let opened = sources.open(address, request)?;
+        let opened = sources.open(way, request)?;
         let patience = sources.patience();
         Ok(Some(Remote { source: request.source.clone(), opened, patience }))
     }
@@ -162,7 +163,7 @@ impl Driver {
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
     /// removes them.
     pub(super) fn pull(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
-        self.pulls.begin(&volume.id, &remote.opened);
+        self.pulls.begin(&volume.id, remote);
         let pulled = self.pull_files(remote, volume, to);
         self.pulls.end(&volume.id);
         pulled

@@ -33,7 +33,7 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         consistency: class.consistency,
         cross_node_copy: class.cross_node_copy,
         topology: topology::requirement(request.accessibility_requirements)?,
-        source_address: None,
+        way: None,
         reservation: None,
     })
 }

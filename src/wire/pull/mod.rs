@@ -6,7 +6,7 @@ pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
-use crate::model::{Consistency, Content, Format, SnapshotId, Timestamp, VolumeSource};
+use crate::model::{Consistency, Content, Format, Permit, SnapshotId, Timestamp, VolumeSource};
 use crate::wire::peer;
 use peer::open_source_request::Source;
 use peer::pull_blocks_response::Message;
@@ -17,7 +17,7 @@ use peer::pull_blocks_response::Message;
 pub struct Malformed(pub String);
 
 /// OpenSource as it is sent.
-pub fn encode_open(request: &OpenSource) -> peer::OpenSourceRequest {
+pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceRequest {
     let OpenSource { source, target, consistency } = request;
     peer::OpenSourceRequest {
         source: Some(match source {
@@ -27,6 +27,7 @@ pub fn encode_open(request: &OpenSource) -> peer::OpenSourceRequest {
         target_volume_id: target.to_string(),
         no_freeze: !consistency.freeze,
         freeze_timeout_ms: consistency.freeze_timeout_ms,
+        permit: permit.as_bytes().to_vec(),
     }
 }
 
@@ -140,8 +141,9 @@ fn handle(handle: &str, created_ns: u64) -> Result<SourceHandle> {
 }
 
 /// PullBlocks as it is sent.
-pub fn encode_blocks_request(handle: &SourceHandle, offset: u64) -> peer::PullBlocksRequest {
-    peer::PullBlocksRequest { handle: handle.id.to_string(), created_ns: handle.created.as_nanos(), offset }
+pub fn encode_blocks_request(handle: &SourceHandle, offset: u64, permit: &Permit) -> peer::PullBlocksRequest {
+    let (created_ns, permit) = (handle.created.as_nanos(), permit.as_bytes().to_vec());
+    peer::PullBlocksRequest { handle: handle.id.to_string(), created_ns, offset, permit }
 }
 
 /// PullBlocks as it arrives: what to read, and from where on.
@@ -188,8 +190,8 @@ fn decode_piece(data: peer::Data) -> Piece {
 }
 
 /// CloseSource as it is sent.
-pub fn encode_close(handle: &SourceHandle) -> peer::CloseSourceRequest {
-    peer::CloseSourceRequest { handle: handle.id.to_string() }
+pub fn encode_close(handle: &SourceHandle, permit: &Permit) -> peer::CloseSourceRequest {
+    peer::CloseSourceRequest { handle: handle.id.to_string(), permit: permit.as_bytes().to_vec() }
 }
 
 /// CloseSource as it arrives; `None` for a handle that no source has.

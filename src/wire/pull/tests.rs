@@ -18,7 +18,9 @@ fn an_order_arrives_as_it_was_sent() {
         for freeze in [true, false] {
             let consistency = Consistency { freeze, freeze_timeout_ms: 7 };
             let order = OpenSource { source: source.clone(), target: volume("new"), consistency };
-            assert_eq!(open_source(encode_open(&order)).expect("an order"), order);
+            let sent = encode_open(&order, &Permit::new(b"a permit".to_vec()).expect("a short one"));
+            assert_eq!(sent.permit, b"a permit");
+            assert_eq!(open_source(sent).expect("an order"), order);
         }
     }
     let order = peer::OpenSourceRequest {

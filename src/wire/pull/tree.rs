@@ -4,6 +4,7 @@ use prost::Message as _;
 
 use super::{Malformed, decode_piece, encode_piece, handle, no_place};
 use crate::error::Result;
+use crate::model::Permit;
 use crate::model::pull::{Placed, SourceHandle};
 use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
 use crate::wire::peer;
@@ -11,12 +12,13 @@ use peer::pull_tree_response::{Message, Place};
 use peer::tree_entry as wire;
 
 /// PullTree as it is sent.
-pub fn encode_tree_request(handle: &SourceHandle, from: Position) -> peer::PullTreeRequest {
+pub fn encode_tree_request(handle: &SourceHandle, from: Position, permit: &Permit) -> peer::PullTreeRequest {
     peer::PullTreeRequest {
         handle: handle.id.to_string(),
         created_ns: handle.created.as_nanos(),
         entry: from.entry,
         offset: from.offset,
+        permit: permit.as_bytes().to_vec(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod net;
 mod node;
+pub mod process;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use hostloop::app;
 use hostloop::app::Outside;
 use hostloop::cluster::peers::{Known, Member, Members, Peers};
+use hostloop::cluster::permit;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{NodeKey, Settings, VolumeId};
 use hostloop::server::Endpoint;
@@ -27,6 +29,7 @@ use csi::group_controller_client::GroupControllerClient;
 use csi::identity_client::IdentityClient;
 use csi::snapshot_metadata_client::SnapshotMetadataClient;
 
+use crate::orders::CERTIFICATES;
 pub use net::{Net, Way};
 pub use node::{Fault, Node};
 
@@ -111,9 +114,9 @@ impl Controller {
             shutdown,
             certificate: None,
         };
-        let connect = Box::new(net.clone());
+        let (connect, signer) = (Box::new(net.clone()), permit::signer(CERTIFICATES.controller.clone()));
         let serving = tokio::spawn(async move {
-            let ended = app::run_controller(settings, outside, &peers, connect).await;
+            let ended = app::run_controller(settings, outside, &peers, connect, signer).await;
             assert!(ended.is_ok_and(|ended| ended.failure.is_none()));
         });
         let socket = dir.path().join("csi.sock");

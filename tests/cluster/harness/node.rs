@@ -32,7 +32,7 @@ use tower::{Service, layer::layer_fn, service_fn};
 use super::net::Net;
 use super::{DRIVER, server};
 
-const DATA_DIR: &str = "/var/lib/hostloop";
+pub(super) const DATA_DIR: &str = "/var/lib/hostloop";
 /// Calls with this header are the tests' own: nothing happens to them.
 const DIRECT: &str = "x-direct";
 
@@ -192,7 +192,7 @@ impl Drop for Node {
     }
 }
 
-fn settings(id: &str) -> Settings {
+pub(super) fn settings(id: &str) -> Settings {
     let pool = PoolSettings {
         name: PoolName::default(),
         path: DATA_DIR.into(),

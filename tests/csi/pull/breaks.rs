@@ -125,8 +125,7 @@ fn a_caller_who_comes_back_joins_the_pull() {
     let request = copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]);
     pair.target.kernel.hold("write_at");
     let mut controller = pair.target.controller.clone();
-    let mut first = tonic::Request::new(request.clone());
-    first.metadata_mut().insert(hostloop::service::SOURCE_ADDRESS, SOURCE.parse().expect("an address"));
+    let first = pair.order(request.clone(), SOURCE);
     pair.runtime.block_on(async {
         let call = tokio::spawn(async move { controller.create_volume(first).await });
         until(|| pair.target.kernel.waiting() > 0).await;

@@ -157,8 +157,8 @@ fn a_process_that_stops_takes_back_what_it_has_not_finished() {
     let pair = Pair::new(rig);
     pair.target.kernel.hold("write_at");
     let mut controller = pair.target.controller.clone();
-    let mut call = tonic::Request::new(copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]));
-    call.metadata_mut().insert(hostloop::service::SOURCE_ADDRESS, super::SOURCE.parse().expect("an address"));
+    let request = copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]);
+    let call = pair.order(request, super::SOURCE);
     pair.runtime.spawn(async move { controller.create_volume(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     let Pair { runtime, target, .. } = pair;
@@ -177,8 +177,7 @@ fn restarted(make: Make, hold: &'static str) -> (Pair, Result<csi::Volume, tonic
     let mut pair = Pair::new(rig);
     pair.target.kernel.hold(hold);
     let mut controller = pair.target.controller.clone();
-    let mut call = tonic::Request::new(request);
-    call.metadata_mut().insert(hostloop::service::SOURCE_ADDRESS, super::SOURCE.parse().expect("an address"));
+    let call = pair.order(request, super::SOURCE);
     let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     pair.restart_source();
@@ -218,9 +217,7 @@ fn a_source_that_moves_is_followed() {
         let request = copy("pulled", from(&cut.snapshot_id, &vol.id), block(), &[]);
         pair.target.kernel.hold("write_at");
         let mut controller = pair.target.controller.clone();
-        let mut call = tonic::Request::new(request.clone());
-        let address = super::SOURCE.parse().expect("an address");
-        call.metadata_mut().insert(hostloop::service::SOURCE_ADDRESS, address);
+        let call = pair.order(request.clone(), super::SOURCE);
         let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
         pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
         pair.move_source("elsewhere");

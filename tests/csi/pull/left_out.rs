@@ -133,6 +133,7 @@ fn an_image_without_a_piece_is_no_volume() {
     let request = peer::PullBlocksRequest {
         handle: cut.snapshot_id.clone(),
         created_ns: created,
+        permit: pair.permit(&copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[])),
         ..Default::default()
     };
     let mut client = pair.source.peer.clone();
@@ -159,8 +160,12 @@ fn a_tree_without_a_piece_or_an_entry_is_no_volume() {
     let pair = Pair::new(rig);
     let source = tree_of(&pair.source.kernel, &format!("snapshots/{}", cut.snapshot_id));
     let created = pair.source.driver.store().snapshots()[0].created.as_nanos();
-    let request =
-        peer::PullTreeRequest { handle: cut.snapshot_id.clone(), created_ns: created, ..Default::default() };
+    let request = peer::PullTreeRequest {
+        handle: cut.snapshot_id.clone(),
+        created_ns: created,
+        permit: pair.permit(&copy("pulled", from_snapshot(&cut.snapshot_id), mount(), &[])),
+        ..Default::default()
+    };
     let mut client = pair.source.peer.clone();
     let is_end = |m: &peer::PullTreeResponse| matches!(m.message, Some(tree::Message::End(_)));
     let count = messages(&pair, async { client.pull_tree(request).await }, is_end);

@@ -12,7 +12,6 @@ use hostloop::model::FsType;
 use hostloop::model::Settings;
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
-use hostloop::service::SOURCE_ADDRESS;
 use hostloop::wire::csi;
 use hostloop::wire::csi::controller_client::ControllerClient;
 use hostloop::wire::peer::peer_client::PeerClient;
@@ -24,6 +23,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Status};
 
+use super::orders;
 use super::tamper::Network;
 use crate::harness::{DIRECTORIES_DIR, KUBELET, settings};
 use crate::life::*;
@@ -79,7 +79,7 @@ impl Node {
         assert_eq!(found.damaged, 0, "{found:?}");
         let _entered = runtime.enter();
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let routes = app::peer_routes(&driver);
+        let routes = app::peer_routes(&driver, orders::permits());
         let serving = runtime.spawn(async move {
             let served = Server::builder().add_routes(routes);
             served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
@@ -171,16 +171,31 @@ impl Pair {
         self.pull_from(request, Some(SOURCE))
     }
 
+    /// The same, ready to be sent.
+    pub fn order(
+        &self,
+        request: csi::CreateVolumeRequest,
+        address: &str,
+    ) -> Request<csi::CreateVolumeRequest> {
+        let permit = orders::permit(&orders::grant(&request, SOURCE, TARGET));
+        orders::order(request, address, Some(&permit))
+    }
+
+    /// What lets the target make a volume as this request wants it, encoded.
+    pub fn permit(&self, request: &csi::CreateVolumeRequest) -> Vec<u8> {
+        orders::permit(&orders::grant(request, SOURCE, TARGET)).as_bytes().to_vec()
+    }
+
     pub fn pull_from(
         &self,
         request: csi::CreateVolumeRequest,
         address: Option<&str>,
     ) -> Result<csi::Volume, Status> {
+        let request = match address {
+            Some(address) => self.order(request, address),
+            None => Request::new(request),
+        };
         let mut controller = self.target.controller.clone();
-        let mut request = Request::new(request);
-        if let Some(address) = address {
-            request.metadata_mut().insert(SOURCE_ADDRESS, address.parse().expect("an address"));
-        }
         let answer = self.runtime.block_on(controller.create_volume(request))?;
         Ok(answer.into_inner().volume.expect("a volume"))
     }

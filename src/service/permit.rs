@@ -1,0 +1,168 @@
+//! What another node may read here: what its permit says, and nothing without one.
+
+use tonic::Status;
+
+use crate::model::pull::OpenSource;
+use crate::model::{Grant, NodeKey, SnapshotId};
+
+/// Makes sure of permits.
+pub trait Permits: Send + Sync {
+    /// What a controller permits with this, if it is good now.
+    ///
+    /// # Errors
+    /// Why it is not, to follow "the permit is refused:".
+    fn open(&self, permit: &[u8]) -> Result<Grant, String>;
+}
+
+/// For a process that no other node can reach.
+pub struct NoPermits;
+
+impl Permits for NoPermits {
+    fn open(&self, _permit: &[u8]) -> Result<Grant, String> {
+        Err("this node serves no other ones".to_owned())
+    }
+}
+
+/// What the caller may read on the node `here`. `caller` is the node that its certificate names; one that all nodes share
+/// names nobody, and the permit alone says for whom it is.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+pub(super) fn grant(
+    permits: &dyn Permits,
+    permit: &[u8],
+    here: &str,
+    caller: Option<&NodeKey>,
+) -> Result<Grant, Status> {
+    if permit.is_empty() {
+        return Err(Status::permission_denied(
+            "the call comes without a permit of a controller: copies between nodes need version 0.2.0 on both nodes and \
+             on the controllers, upgrade them",
+        ));
+    }
+    let grant = permits.open(permit).map_err(refused)?;
+    let Grant { source_node, target_node, target, .. } = &grant;
+    let maker = NodeKey::of(target_node);
+    if source_node != here {
+        return Err(refused(format!("it is for reading on node {source_node:?}, and this is {here:?}")));
+    }
+    if let Some(caller) = caller.filter(|caller| **caller != maker) {
+        return Err(refused(format!(
+            "it is for node {target_node:?}, and the caller's certificate is that of another one (key {caller})"
+        )));
+    }
+    if target.node_key() != maker.as_str() {
+        return Err(refused(format!("volume {target} is not one of node {target_node:?}")));
+    }
+    Ok(grant)
+}
+
+/// Whether this may be opened.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<(), Status> {
+    if grant.source != request.source {
+        let text = format!("it is for {}, and not for {}", grant.source, request.source);
+        return Err(refused(text));
+    }
+    if grant.target != request.target {
+        let text = format!("it is for making volume {}, and not {}", grant.target, request.target);
+        return Err(refused(text));
+    }
+    Ok(())
+}
+
+/// Whether what was opened may be read and closed.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+pub(super) fn may_read(grant: &Grant, handle: &SnapshotId) -> Result<(), Status> {
+    match grant.covers(handle) {
+        true => Ok(()),
+        false => Err(refused(format!(
+            "it is for {} and volume {}, and source {handle} is another one",
+            grant.source, grant.target
+        ))),
+    }
+}
+
+fn refused(why: impl std::fmt::Display) -> Status {
+    Status::permission_denied(format!("the permit is refused: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Consistency, VolumeId, VolumeSource};
+
+    /// Takes every permit for the same grant.
+    struct Always(Grant);
+
+    impl Permits for Always {
+        fn open(&self, _permit: &[u8]) -> Result<Grant, String> {
+            Ok(self.0.clone())
+        }
+    }
+
+    fn ids() -> (SnapshotId, VolumeId) {
+        (SnapshotId::of_name(&NodeKey::of("a"), "s"), VolumeId::of_name(&NodeKey::of("b"), "t"))
+    }
+
+    fn permitted() -> Grant {
+        let (snapshot, target) = ids();
+        Grant {
+            source_node: "a".to_owned(),
+            target_node: "b".to_owned(),
+            source: VolumeSource::Snapshot(snapshot),
+            target,
+            expires: 0,
+        }
+    }
+
+    #[track_caller]
+    fn denied<T: std::fmt::Debug>(answer: Result<T, Status>, hint: &str) {
+        let status = answer.expect_err("it is denied");
+        assert_eq!(status.code(), tonic::Code::PermissionDenied);
+        assert!(status.message().contains(hint), "{}", status.message());
+    }
+
+    #[test]
+    fn a_permit_is_for_one_source_node_and_one_target_node() {
+        let [named, other] = ["b", "c"].map(NodeKey::of);
+        let always = Always(permitted());
+        let ask = |here: &str, caller| grant(&always, b"permit", here, caller);
+        assert_eq!(ask("a", Some(&named)).expect("permitted"), permitted());
+        assert_eq!(ask("a", None).expect("a shared certificate"), permitted());
+        denied(ask("c", Some(&named)), "this is \"c\"");
+        denied(ask("a", Some(&other)), "the caller's certificate is that of another one");
+        denied(grant(&always, b"", "a", Some(&named)), "without a permit");
+        denied(grant(&NoPermits, b"permit", "a", Some(&named)), "no other ones");
+        let target = VolumeId::of_name(&other, "t");
+        let wrong = Always(Grant { target, ..permitted() });
+        denied(grant(&wrong, b"permit", "a", None), "is not one of node \"b\"");
+    }
+
+    #[test]
+    fn a_permit_is_for_one_source_and_one_volume() {
+        let (snapshot, target) = ids();
+        let [source_of, target_of] = ["a", "b"].map(NodeKey::of);
+        let open = OpenSource {
+            source: VolumeSource::Snapshot(snapshot.clone()),
+            target,
+            consistency: Consistency::default(),
+        };
+        assert!(may_open(&permitted(), &open).is_ok() && may_read(&permitted(), &snapshot).is_ok());
+        let other = SnapshotId::of_name(&source_of, "x");
+        let of_other = OpenSource { source: VolumeSource::Snapshot(other.clone()), ..open.clone() };
+        denied(may_open(&permitted(), &of_other), "and not for snapshot");
+        denied(may_read(&permitted(), &other), "is another one");
+        let volume = VolumeId::of_name(&source_of, "v");
+        denied(
+            may_open(&permitted(), &OpenSource { source: VolumeSource::Volume(volume), ..open.clone() }),
+            "volume",
+        );
+        let for_other = OpenSource { target: VolumeId::of_name(&target_of, "u"), ..open };
+        denied(may_open(&permitted(), &for_other), "it is for making volume");
+    }
+}

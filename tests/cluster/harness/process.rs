@@ -1,0 +1,178 @@
+//! The processes of a cluster as `hostloop serve` runs them: nodes on fake kernels and a controller, each on a port of
+//! this machine and with a certificate of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hostloop::app::{self, Ended, StartError};
+use hostloop::cluster::tls::Tls;
+use hostloop::config::{
+    Config, ControllerSettings, Discovery, OperationConfig, PeerPort, Role, ServerConfig, StaticPeer,
+};
+use hostloop::model::FsType;
+use hostloop::model::NodeKey;
+use hostloop::os::fake::FakeKernel;
+use hostloop::shutdown::{Shutdown, Trigger};
+use hostloop::telemetry::{LogFormat, LogLevel, Logging};
+use hostloop::wire::csi;
+use hostloop::wire::csi::controller_client::ControllerClient;
+use hostloop::wire::peer::peer_client::PeerClient;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use super::node::{DATA_DIR, settings};
+use super::{DRIVER, server, within};
+use crate::pki::{Pki, controller, node};
+
+/// Whether each node has a certificate that names it, or all of them share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certificates {
+    Named,
+    Shared,
+}
+
+/// A process that runs in a task.
+struct Process {
+    trigger: Trigger,
+    running: JoinHandle<Result<Ended, StartError>>,
+    dir: TempDir,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.trigger.pull();
+        self.running.abort();
+    }
+}
+
+impl Process {
+    fn start(role: Role, kernel: Option<FakeKernel>) -> Process {
+        let dir = tempfile::tempdir().unwrap();
+        let server = ServerConfig { shutdown_timeout: Duration::from_secs(5), ..server(&dir) };
+        let logging = Logging { level: LogLevel::Info, format: LogFormat::Text };
+        let config = Config { role, server, operation: OperationConfig::default(), logging };
+        let (trigger, shutdown) = Shutdown::new();
+        let os = move || kernel.expect("a role with volumes").os();
+        let running = tokio::spawn(async move { app::run(config, os, shutdown).await });
+        Process { trigger, running, dir }
+    }
+}
+
+/// A node with its machine.
+pub struct NodeProcess {
+    pub id: String,
+    pub address: String,
+    pub kernel: FakeKernel,
+    _process: Process,
+}
+
+/// Nodes and a controller of one CA.
+pub struct Processes {
+    pub pki: Pki,
+    pub nodes: Vec<NodeProcess>,
+    pub controller: ControllerClient<Channel>,
+    certificates: Certificates,
+    _process: Process,
+}
+
+/// An address on which nobody listens.
+fn free_address() -> std::net::SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl Processes {
+    pub async fn start(ids: &[&str], certificates: Certificates) -> Processes {
+        let pki = Pki::new();
+        let mut nodes = Vec::new();
+        for id in ids {
+            let kernel = FakeKernel::new();
+            kernel.create_directories("/var/lib");
+            kernel.add_disk(DATA_DIR, FsType::Xfs, 1 << 40);
+            let listen = free_address();
+            let tls_dir = Self::issue(&pki, id, certificates);
+            let role = Role::Node(settings(id), PeerPort { listen, tls_dir });
+            let process = Process::start(role, Some(kernel.clone()));
+            let address = listen.to_string();
+            nodes.push(NodeProcess { id: (*id).to_owned(), address, kernel, _process: process });
+        }
+        let known =
+            |node: &NodeProcess| StaticPeer { node_id: node.id.clone(), address: node.address.clone() };
+        pki.tls("controller", &controller());
+        let settings = ControllerSettings {
+            driver_name: DRIVER.to_owned(),
+            attach: true,
+            tls_dir: pki.path("controller"),
+            discovery: Discovery::Static(nodes.iter().map(known).collect()),
+            forget_nodes: Default::default(),
+        };
+        let process = Process::start(Role::Controller(settings), None);
+        let socket = process.dir.path().join("csi.sock");
+        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).unwrap();
+        let controller = ControllerClient::new(endpoint.connect_lazy());
+        let processes = Processes { pki, nodes, controller, certificates, _process: process };
+        processes.all_answer().await;
+        processes
+    }
+
+    fn issue(pki: &Pki, id: &str, certificates: Certificates) -> PathBuf {
+        let named = (certificates == Certificates::Named).then_some(id);
+        pki.tls(id, &node(named));
+        pki.path(id)
+    }
+
+    /// Waits for the controller, and for every node behind it.
+    async fn all_answer(&self) {
+        let asking = async {
+            while self.controller.clone().list_volumes(csi::ListVolumesRequest::default()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(super::LONG, asking).await.expect("they start");
+    }
+
+    pub fn node(&self, id: &str) -> &NodeProcess {
+        self.nodes.iter().find(|node| node.id == id).expect("a node")
+    }
+
+    /// The certificates of a node.
+    pub fn tls(&self, id: &str) -> Tls {
+        Tls::open(&self.pki.path(id), DRIVER, hostloop::cluster::identity::PeerRole::Node).unwrap()
+    }
+
+    /// What somebody with the certificate of `caller` can call on a node.
+    pub async fn peer(&self, caller: &Tls, id: &str) -> PeerClient<Channel> {
+        let node = self.node(id);
+        let connect = app::connector(caller.clone());
+        let channel = connect(&node.address, NodeKey::of(id).as_str()).await;
+        PeerClient::new(channel.expect("a connection"))
+    }
+
+    pub async fn create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
+        let made = within(self.controller.clone().create_volume(request)).await?;
+        Ok(made.into_inner().volume.expect("a volume"))
+    }
+
+    pub async fn snapshot(&self, name: &str, volume_id: &str) -> csi::Snapshot {
+        let request = crate::requests::snapshot(name, volume_id);
+        let made = within(self.controller.clone().create_snapshot(request)).await.unwrap();
+        Response::into_inner(made).snapshot.expect("a snapshot")
+    }
+
+    pub fn certificates(&self) -> Certificates {
+        self.certificates
+    }
+}
+
+impl NodeProcess {
+    /// Where the image of a volume is.
+    pub fn image(&self, volume_id: &str) -> String {
+        format!("{DATA_DIR}/volumes/{volume_id}/disk.img")
+    }
+
+    /// The snapshots and cuts on its disk.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.kernel.tree(format!("{DATA_DIR}/snapshots"))
+    }
+}
