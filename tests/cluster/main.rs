@@ -32,6 +32,7 @@ mod lists;
 mod log;
 mod lost_answers;
 mod peer;
+mod permit_keys;
 mod permits;
 mod pki;
 mod placement;

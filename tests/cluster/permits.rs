@@ -1,11 +1,23 @@
 //! What one node may take from another one: only what a controller has permitted it.
 
+use std::time::Duration;
+
+use hostloop::cluster::permit::{expiry, sign};
+use hostloop::cluster::tls::Tls;
+use hostloop::model::{Grant, NodeKey, Permit, SnapshotId, VolumeId, VolumeSource};
+use hostloop::service::{PERMIT, SOURCE_ADDRESS};
+use hostloop::wire::csi::controller_client::ControllerClient;
+use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{csi, peer};
 use peer::open_source_request::Source;
-use tonic::{Code, Status};
+use prost::Message;
+use tonic::metadata::BinaryMetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
 
 use crate::harness::process::{Certificates, Processes};
 use crate::harness::{id_on, volume};
+use crate::pki::{Pki, controller, minutes};
 use crate::requests::{MIB, MadeFrom};
 
 const SIZE: i64 = 512 * MIB;
@@ -83,4 +95,186 @@ async fn a_copy_that_the_controller_orders_is_made() {
         }
         assert_eq!(processes.node("a").snapshots(), before, "what was cut is gone");
     }
+}
+
+/// What a controller permits b, with everything right.
+fn permitted(snapshot: &csi::Snapshot) -> Grant {
+    Grant {
+        source_node: "a".to_owned(),
+        target_node: "b".to_owned(),
+        source: VolumeSource::Snapshot(snapshot.snapshot_id.parse().unwrap()),
+        target: VolumeId::of_name(&NodeKey::of("b"), "copy"),
+        expires: expiry(),
+    }
+}
+
+/// Opens the snapshot for the volume of [`permitted`] with this permit.
+async fn try_open(
+    peer: &PeerClient<Channel>,
+    snapshot: &csi::Snapshot,
+    permit: &[u8],
+) -> Result<peer::OpenSourceResponse, Status> {
+    let source = Source::SnapshotId(snapshot.snapshot_id.clone());
+    let request = peer::OpenSourceRequest { permit: permit.to_vec(), ..open(source, &id_on("b", "copy")) };
+    peer.clone().open_source(request).await.map(tonic::Response::into_inner)
+}
+
+#[tokio::test]
+async fn a_permit_is_good_for_what_it_says_and_nothing_else() {
+    for certificates in BOTH {
+        let processes = Processes::start(&["a", "b", "c"], certificates).await;
+        let (made, snapshot) = sources(&processes).await;
+        let before = processes.node("a").snapshots();
+        let by = processes.pki.tls("another-controller", &controller());
+        let b = processes.peer(&processes.tls("b"), "a").await;
+        let right = permitted(&snapshot);
+        let good = sign(&by, &right).unwrap();
+        try_open(&b, &snapshot, good.as_bytes()).await.expect("any controller's is good");
+
+        let other: SnapshotId = SnapshotId::of_name(&NodeKey::of("a"), "other");
+        let elsewhere = VolumeId::of_name(&NodeKey::of("c"), "copy");
+        let of_volume = VolumeSource::Volume(made.volume_id.parse().unwrap());
+        for (grant, hint) in [
+            (
+                Grant { source_node: "c".to_owned(), ..right.clone() },
+                "it is for reading on node \"c\", and this is \"a\"",
+            ),
+            (Grant { source: VolumeSource::Snapshot(other), ..right.clone() }, "and not for snapshot"),
+            (Grant { source: of_volume, ..right.clone() }, "and not for snapshot"),
+            (
+                Grant { target: VolumeId::of_name(&NodeKey::of("b"), "x"), ..right.clone() },
+                "it is for making volume",
+            ),
+            (Grant { target: elsewhere, ..right.clone() }, "is not one of node \"b\""),
+            (Grant { expires: expiry() - 1000, ..right.clone() }, "it expired at"),
+        ] {
+            let permit = sign(&by, &grant).unwrap();
+            denied(try_open(&b, &snapshot, permit.as_bytes()).await, hint);
+        }
+        // What it lets be read it lets nobody read for something else.
+        let handle = |id: &str| id.to_owned();
+        let of_other = peer::PullBlocksRequest {
+            handle: handle(SnapshotId::of_name(&NodeKey::of("a"), "other").as_str()),
+            permit: good.as_bytes().to_vec(),
+            ..Default::default()
+        };
+        denied(b.clone().pull_blocks(of_other).await, "is another one");
+        let close = peer::CloseSourceRequest {
+            handle: SnapshotId::of_name(&NodeKey::of("a"), "other").to_string(),
+            permit: good.as_bytes().to_vec(),
+        };
+        denied(b.clone().close_source(close).await, "is another one");
+
+        // Another node that has got hold of it: one certificate for all names nobody.
+        let c = processes.peer(&processes.tls("c"), "a").await;
+        let replayed = try_open(&c, &snapshot, good.as_bytes()).await;
+        match certificates {
+            Certificates::Named => denied(replayed, "the caller's certificate is that of another one"),
+            Certificates::Shared => drop(replayed.expect("it is as good as b")),
+        }
+        assert_eq!(processes.node("a").snapshots(), before);
+    }
+}
+
+/// A permit with one of its parts exchanged.
+fn forged(permit: &Permit, change: impl Fn(&mut peer::SignedPermit)) -> Vec<u8> {
+    let mut signed = peer::SignedPermit::decode(permit.as_bytes()).unwrap();
+    change(&mut signed);
+    signed.encode_to_vec()
+}
+
+#[tokio::test]
+async fn nobody_but_a_controller_makes_a_permit() {
+    for certificates in BOTH {
+        let processes = Processes::start(&["a", "b"], certificates).await;
+        let (_, snapshot) = sources(&processes).await;
+        let b = processes.peer(&processes.tls("b"), "a").await;
+        let right = permitted(&snapshot);
+        let by = |tls: &Tls| sign(tls, &right).unwrap();
+        let good = by(&processes.pki.tls("another-controller", &controller()));
+        try_open(&b, &snapshot, good.as_bytes()).await.expect("as it is");
+
+        let strangers = Pki::new();
+        let of_node = by(&processes.tls("b"));
+        denied(try_open(&b, &snapshot, of_node.as_bytes()).await, "is of a node and not of a controller");
+        let of_stranger = by(&strangers.tls("stranger", &controller()));
+        denied(try_open(&b, &snapshot, of_stranger.as_bytes()).await, "signed by no CA");
+        let mut foreign = controller();
+        foreign.driver = "other.csi.dev".to_owned();
+        let of_other_driver = by(&processes.pki.tls("other-driver", &foreign));
+        denied(
+            try_open(&b, &snapshot, of_other_driver.as_bytes()).await,
+            "is of the driver \"other.csi.dev\"",
+        );
+        // One that was good a moment ago.
+        let ends = processes.pki.issue("ends", &controller(), {
+            let now = minutes(-5, 0);
+            hostloop::cluster::tls::certificate::Validity {
+                until: now.until + time::Duration::seconds(2),
+                ..now
+            }
+        });
+        let ended = by(&Tls::open(&ends, &controller().driver, controller().role).unwrap());
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        denied(try_open(&b, &snapshot, ended.as_bytes()).await, "the certificate expired at");
+
+        // Somebody else's signature below other words, the other way round, and what is none at all.
+        let signature = peer::SignedPermit::decode(of_node.as_bytes()).unwrap().signature;
+        let longer = Grant { expires: right.expires + 1, ..right.clone() };
+        let longer = sign(&processes.tls("b"), &longer).unwrap();
+        let longer = peer::SignedPermit::decode(longer.as_bytes()).unwrap().permit;
+        let hint = "is not that of the certificate's key";
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.signature.clone_from(&signature))).await, hint);
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.permit.clone_from(&longer))).await, hint);
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.signature.clear())).await, hint);
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.scheme = 0x0807)).await, hint);
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.scheme = 0)).await, hint);
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.scheme = 1 << 16)).await, "cannot be read");
+        denied(try_open(&b, &snapshot, &forged(&good, |p| p.certificates.clear())).await, "no certificate");
+        let noise = forged(&good, |p| p.certificates = vec![b"noise".to_vec(); 100]);
+        denied(try_open(&b, &snapshot, &noise).await, "a controller has not signed it");
+        let large = forged(&good, |p| p.certificates.push(vec![0; Permit::LONGEST]));
+        denied(try_open(&b, &snapshot, &large).await, "more than 8192 bytes");
+        denied(try_open(&b, &snapshot, b"\xff\xff").await, "cannot be read");
+        for at in 0..good.as_bytes().len() {
+            let mut bytes = good.as_bytes().to_vec();
+            bytes[at] ^= 1;
+            let _ = try_open(&b, &snapshot, &bytes).await.expect_err("one bit is another one");
+        }
+    }
+}
+
+/// What a controller sends to a node that is to pull.
+async fn ordered(
+    processes: &Processes,
+    request: csi::CreateVolumeRequest,
+    permit: Option<&[u8]>,
+) -> Result<csi::Volume, Status> {
+    let by = processes.pki.tls("ordering", &controller());
+    let connect = hostloop::app::connector(by);
+    let channel = connect(&processes.node("b").address, NodeKey::of("b").as_str()).await.unwrap();
+    let mut request = Request::new(request);
+    request.metadata_mut().insert(SOURCE_ADDRESS, processes.node("a").address.parse().unwrap());
+    if let Some(permit) = permit {
+        request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit));
+    }
+    let answer = ControllerClient::new(channel).create_volume(request).await?;
+    Ok(answer.into_inner().volume.expect("a volume"))
+}
+
+/// A controller of 0.1.0 sends none. The longest one passes as a header.
+#[tokio::test]
+async fn a_controller_that_permits_nothing_is_to_be_upgraded() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let (_, snapshot) = sources(&processes).await;
+    let request = MadeFrom::Snapshot(snapshot.snapshot_id.clone()).source_of(volume("copy", SIZE, &["b"]));
+    let status = ordered(&processes, request.clone(), None).await.expect_err("no permit");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("upgrade the controllers"), "{}", status.message());
+    let longest = vec![0xff; Permit::LONGEST];
+    let status = ordered(&processes, request.clone(), Some(&longest)).await.expect_err("noise");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    assert!(status.message().contains("the permit is refused: it cannot be read"), "{}", status.message());
+    let good = sign(&processes.pki.tls("by", &controller()), &permitted(&snapshot)).unwrap();
+    ordered(&processes, request, Some(good.as_bytes())).await.expect("with a permit it is made");
 }

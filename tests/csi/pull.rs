@@ -5,6 +5,7 @@ mod ends;
 mod left_out;
 mod nodes;
 pub mod orders;
+mod permits;
 mod tamper;
 
 use hostloop::wire::csi;
