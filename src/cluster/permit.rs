@@ -22,7 +22,8 @@ use crate::wire::{peer, permit};
 /// a fresh one; what is left is for clocks that differ, and for a source that is away for a while.
 pub const VALID_FOR: Duration = Duration::from_secs(900);
 
-/// What is signed begins with this, so that the signature is good for nothing else.
+/// What is signed begins with this, so that the signature is good for nothing else. A field that narrows a permit needs
+/// another number: nodes that do not know it skip it.
 const WORDS: &[u8] = b"hostloop permit 1\0";
 
 /// Makes permits.

@@ -77,8 +77,16 @@ def rbac:
     (pod_owners | select(.kind != "Pod") as $o | $o.spec.template.spec.serviceAccountName as $name
      | select($all | any(.kind == "ServiceAccount" and .metadata.name == $name) | not) | "\($o | id): there is no ServiceAccount/\($name)");
 
+# A node that had the controllers' key could permit itself to read everything. With tls.mode=generate it has that of the CA.
+def keys:
+  [pod_owners | select(.kind == "Deployment") | .spec.template.spec.volumes[] | select(.name == "tls") | .secret.secretName // empty] as $controllers
+  | pod_owners | select(.kind == "DaemonSet") as $o
+  | $o.spec.template.spec.volumes[] | .secret.secretName // empty
+  | select(. as $name | $controllers | index([$name]))
+  | "\($o | id): it has the controllers' certificate, of Secret \(.)";
+
 def names:
   (group_by([.kind, .metadata.namespace, .metadata.name])[] | select(length > 1) | "\(.[0] | id) is there twice"),
   (.[] | select((.metadata.labels // {})["app.kubernetes.io/name"] == null) | "\(id) has no labels");
 
-security, containers_complete, ports, volumes, selectors, rbac, names
+security, containers_complete, ports, volumes, selectors, rbac, keys, names
