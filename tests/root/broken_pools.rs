@@ -278,6 +278,29 @@ fn pools_that_this_node_never_had() {
     world.finish();
 }
 
+/// The directory of the pool is on its disk, so that it is not there before the disk is.
+#[test]
+fn a_disk_that_this_node_gets_later() {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    let directory = disk.place.join("hostloop");
+    std::fs::create_dir(&directory).expect("mkdir");
+    disk.unmount();
+    world.set_flags(&["--pool", &format!("fast={}", text(&directory))]);
+    world.start();
+    assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
+    assert_eq!(world.csi.storage_health().expect("NodeGetStorageHealth"), ["PoolUnavailable"]);
+    assert!(world.driver().log_text().contains("is not there: is its disk mounted?"));
+    assert_eq!(names(&disk.place), 0, "nothing was made in its place");
+    disk.mount();
+    taken_back(&world);
+    let id = with_data(&world);
+    ends_well(&world, &id, &image_of(&directory, &id));
+    world.take_driver().stop();
+    disk.unmount();
+    world.assert_nothing_left();
+}
+
 /// A running driver notices too, and DeleteVolume does not take what it does not see for deleted.
 #[test]
 fn a_disk_that_goes_while_the_driver_runs() {

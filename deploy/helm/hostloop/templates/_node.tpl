@@ -22,6 +22,49 @@ the data directory or in /dev is there already. Argument: $
 {{- uniq $dirs | toJson -}}
 {{- end -}}
 
+{{/*
+Whether the directory above a pool's can be mounted in the container in its place: "true", or nothing where it has what is
+the container's own there, or what is mounted there already. Argument: dict "root" $ "dir" "/mnt"
+*/}}
+{{- define "hostloop.mayMountAbove" -}}
+{{- $dir := printf "%s/" (trimSuffix "/" .dir) -}}
+{{- $may := true -}}
+{{- range list .root.Values.node.kubeletDir .root.Values.node.dataDir -}}
+{{- if or (hasPrefix $dir (printf "%s/" .)) (hasPrefix (printf "%s/" .) $dir) -}}{{- $may = false -}}{{- end -}}
+{{- end -}}
+{{- if regexMatch "^/((bin|boot|csi|dev|etc|lib|lib32|lib64|libx32|proc|registration|root|run|sbin|sys|tmp|usr|var/run)/.*|var/|var/lib/)?$" $dir -}}
+{{- $may = false -}}
+{{- end -}}
+{{- if $may -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+What is mounted of the host for the pools, JSON list of {path, type}. Of each directory it is the one above: so a node that
+lacks the directory gets a pod all the same, in which that pool is missing, and a disk that is mounted there later is seen.
+The directory itself is never made, as it would be on another disk. Argument: $
+*/}}
+{{- define "hostloop.poolMounts" -}}
+{{- $types := dict -}}
+{{- range include "hostloop.poolDirs" . | fromJsonArray -}}
+{{- if include "hostloop.mayMountAbove" (dict "root" $ "dir" (dir .)) -}}
+{{- $_ := set $types (dir .) (dig (dir .) "DirectoryOrCreate" $types) -}}
+{{- else -}}
+{{- $_ := set $types . "Directory" -}}
+{{- end -}}
+{{- end -}}
+{{- $mounts := list -}}
+{{- $above := list -}}
+{{- range $path := keys $types | sortAlpha -}}
+{{- $seen := false -}}
+{{- range $above -}}{{- if hasPrefix (printf "%s/" .) $path -}}{{- $seen = true -}}{{- end -}}{{- end -}}
+{{- if not $seen -}}
+{{- $above = append $above $path -}}
+{{- $mounts = append $mounts (dict "path" $path "type" (get $types $path)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $mounts -}}
+{{- end -}}
+
 {{/* Arguments of the driver on a node. Argument: $ */}}
 {{- define "hostloop.nodeArgs" -}}
 - serve
