@@ -51,6 +51,7 @@ mod old_state;
 mod one_step;
 mod os_contract;
 mod os_copies;
+mod other_release;
 mod pools;
 mod process;
 mod pull;
