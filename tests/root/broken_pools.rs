@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
+use crate::harness::process::{BINARY, command};
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
 
@@ -298,6 +299,51 @@ fn a_disk_that_this_node_gets_later() {
     ends_well(&world, &id, &image_of(&directory, &id));
     world.take_driver().stop();
     disk.unmount();
+    world.assert_nothing_left();
+}
+
+/// The chart mounts the directory above that of a pool in the container, with HostToContainer: what is mounted later on
+/// the node, on it or below it, is seen there.
+#[test]
+fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
+    let mut world = World::empty(&[]);
+    let inside = Disk::new(&world, "inside");
+    std::fs::create_dir(inside.place.join("hostloop")).expect("mkdir");
+    inside.unmount();
+    let above = world.dir.join("above");
+    std::fs::create_dir(&above).expect("mkdir");
+    // The mounts of a machine with systemd are shared.
+    for directory in [&inside.place, &above] {
+        run("mount", &["--bind", text(directory), text(directory)]);
+        run("mount", &["--make-shared", text(directory)]);
+    }
+    let flags = [format!("fast={}/hostloop", text(&inside.place)), format!("slow={}/disk", text(&above))];
+    world.set_flags(&["--pool", &flags[0], "--pool", &flags[1]]);
+    let script = r#"for directory in "$1" "$2"; do
+        mount --rbind "$directory" "$directory" && mount --make-rslave "$directory" || exit 1
+    done
+    shift 2 && exec "$@""#;
+    let (first, second) = (text(&inside.place).to_owned(), text(&above).to_owned());
+    let mut container = command("unshare");
+    container.args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh", &first, &second, BINARY]);
+    world.start_as(container.args(world.arguments()));
+    let room = |world: &World, pool| world.csi.capacity(&in_pool(pool)).expect("GetCapacity");
+    assert_eq!([room(&world, "fast"), room(&world, "slow")], [0, 0]);
+    inside.mount();
+    let slow = Disk { image: world.dir.join("slow.disk"), place: above.join("disk") };
+    std::fs::create_dir(&slow.place).expect("mkdir");
+    std::fs::File::create(&slow.image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
+    run("mkfs.ext4", &["-q", text(&slow.image)]);
+    slow.mount();
+    taken_back(&world);
+    let made =
+        world.csi.create(create_request(Kind::Block, "v", 16 * MIB, &in_pool("slow"))).expect("CreateVolume");
+    assert!(image_of(&slow.place, &made.volume_id).exists(), "it is on the disk");
+    world.csi.delete(&made.volume_id).expect("DeleteVolume");
+    world.take_driver().stop();
+    for mounted in [&slow.place, &above, &inside.place, &inside.place] {
+        run("umount", &[text(mounted)]);
+    }
     world.assert_nothing_left();
 }
 
