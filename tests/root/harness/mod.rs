@@ -1,5 +1,6 @@
 //! What the tests share: a world of its own for each, clients, and eyes on the kernel.
 
+pub mod calls;
 pub mod csi;
 pub mod kernel;
 pub mod process;
