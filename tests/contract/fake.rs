@@ -100,6 +100,7 @@ fn every_pool_filesystem() {
             path
         };
         contract::disks(&kernel.os(), &place("disks"));
+        contract::in_place(&kernel.os(), &place("in place"));
         contract::loops(&kernel.os(), &place("loops"));
         contract::filesystems(&kernel.os(), &place("filesystems"));
     }

@@ -83,6 +83,7 @@ fn every_pool_filesystem() {
             eprintln!("{fs_type}: direct I/O alignment {alignment:?}");
             crate::contract::disks(&os, &directory(&os, place.join("disks")));
             crate::contract::copies(&os, &directory(&os, place.join("copies")));
+            crate::contract::in_place(&os, &directory(&os, place.join("in place")));
             crate::contract::identities(&os, &directory(&os, place.join("identities")));
             crate::contract::loops(&os, &directory(&os, place.join("loops")));
             crate::contract::filesystems(&os, &directory(&os, place.join("filesystems")));
