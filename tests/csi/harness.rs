@@ -110,6 +110,16 @@ pub struct Clients {
     pub node: NodeClient<Channel>,
 }
 
+/// Lets steps go on that wait ([`FakeKernel::hold`]) when it is dropped, also by a test that fails: its runtime would wait
+/// for them.
+pub struct LetGo(pub FakeKernel);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
 /// A running server and a connection to it. Dropping it is [`Server::abandon`].
 pub struct Server {
     /// For several calls at a time, inside [`Server::block_on`].

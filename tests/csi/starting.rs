@@ -18,7 +18,7 @@ use csi::identity_client::IdentityClient;
 use csi::node_client::NodeClient;
 use hostloop::app::{self, Ended, StartError};
 
-use crate::harness::{machine, pool, settings};
+use crate::harness::{LetGo, machine, pool, settings};
 use crate::scrape::{Samples, address, get};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -76,6 +76,7 @@ async fn the_socket_is_served_while_a_pool_is_made() {
     let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
     let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
     kernel.hold("make");
+    let _let_go = LetGo(kernel.clone());
     let operation = OperationConfig { health_listen: Some(address), ..OperationConfig::default() };
     let (process, trigger) = start(&kernel, &settings, &socket, operation);
     until("the pool is being made", || kernel.waiting() > 0).await;
@@ -145,6 +146,7 @@ async fn metrics_are_there_from_the_start() {
     let (kernel, dir, address) = (machine(), tempfile::tempdir().unwrap(), address());
     let (settings, socket) = (managed(&kernel), dir.path().join("csi.sock"));
     kernel.hold("make");
+    let _let_go = LetGo(kernel.clone());
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
     let (process, trigger) = start(&kernel, &settings, &socket, operation);
     until("the pool is being made", || kernel.waiting() > 0).await;

@@ -85,13 +85,12 @@ fn a_repair_that_works_is_told_of_and_ends_by_itself() {
     let mut world = World::new(&[]);
     let volume = damaged(&world, "v");
     world.take_driver().stop();
-    let go_on = world.dir.join("go on");
-    let (dir, file) = (text(&world.dir).to_owned(), text(&go_on).to_owned());
-    start_with(
-        &mut world,
-        &format!("while [ -d '{dir}' ] && [ ! -e '{file}' ]; do sleep 0.05; done\nexec \"$real\" \"$@\""),
-    );
+    let (began, go_on) = (world.dir.join("began"), world.dir.join("go on"));
+    let wait =
+        format!("while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done", text(&world.dir), text(&go_on));
+    start_with(&mut world, &format!(": > '{}'\n{wait}\nexec \"$real\" \"$@\"", text(&began)));
     let staged = stage_meanwhile(&world, &volume);
+    eventually("the repair begins", || began.exists());
     let vol = Vol::of(&world, Kind::Ext4, volume.clone());
     is_told(&vol);
     // Others do not wait for it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hostloop::wire::csi::controller_client::ControllerClient;
 use hostloop::wire::csi::group_controller_client::GroupControllerClient;
@@ -99,8 +100,13 @@ impl Csi {
         })
     }
 
+    /// Answered at once, or not at all.
     pub fn probe(&self) -> Answer<csi::ProbeResponse> {
-        self.call(async |c| IdentityClient::new(c).probe(csi::ProbeRequest {}).await)
+        self.call(async |c| {
+            let mut identity = IdentityClient::new(c);
+            let answer = tokio::time::timeout(Duration::from_secs(20), identity.probe(csi::ProbeRequest {}));
+            answer.await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer to Probe")))
+        })
     }
 
     pub fn info(&self) -> Answer<csi::GetPluginInfoResponse> {
