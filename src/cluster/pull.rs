@@ -40,8 +40,10 @@ const NO_PERMIT: &str = "the controller that sent this call has sent no permit t
 /// An entry of a tree carries all of its extended attributes.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
-/// What may be under way: on a network with 10 ms there and back, 200 MB/s.
-const WINDOW: u32 = 2 << 20;
+/// What may be under way: on a network with 10 ms there and back, 100 MB/s.
+const WINDOW: u32 = 1 << 20;
+/// What comes beside a stream: each has a connection of its own, on which Hello was asked before.
+const OTHERS: u32 = 64 << 10;
 /// A node that is gone without a word is noticed after this, twice.
 const ALIVE_EVERY: Duration = Duration::from_secs(20);
 
@@ -49,8 +51,9 @@ const ALIVE_EVERY: Duration = Duration::from_secs(20);
 /// and by asking.
 pub fn endpoint() -> Endpoint {
     Endpoint::from_static("http://node")
+        .http2_adaptive_window(false)
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(2 * WINDOW)
+        .initial_connection_window_size(WINDOW + OTHERS)
         .http2_keep_alive_interval(ALIVE_EVERY)
         .keep_alive_timeout(ALIVE_EVERY)
 }

@@ -31,6 +31,21 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// that expired and CAs that are trusted no longer end with it. Calls that are running go on.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(3600);
 
+/// What a peer may send of a call before it is read, and of all calls on its connection. Requests are small.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 256 << 10;
+
+/// HTTP/2 as peers get it. Nothing in it grows with what they do.
+pub fn peer_http2() -> Server {
+    Server::builder()
+        .http2_max_header_list_size(MAX_HEADERS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .http2_adaptive_window(Some(false))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+}
+
 /// Serves peers until `stop`, and then up to the end of the calls that are running or of the time for it. The
 /// caller's [`PeerIdentity`](crate::cluster::identity::PeerIdentity) is in the extensions of each request, and in the
 /// span of each call as `peer`. A call that the identity does not allow is answered with PERMISSION_DENIED and never
@@ -54,10 +69,7 @@ async fn serve(
 ) -> Stopped {
     let running = Running::default();
     drain::run(stop, running.clone(), |requested| {
-        Server::builder()
-            .http2_max_header_list_size(MAX_HEADERS)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
+        peer_http2()
             .max_connection_age(age)
             .layer(RpcLayer::new(running, observer))
             .layer(AllowLayer)

@@ -6,6 +6,7 @@ mod left_out;
 mod nodes;
 pub mod orders;
 mod permits;
+mod streams;
 mod tamper;
 
 use hostloop::wire::csi;

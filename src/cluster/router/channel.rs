@@ -19,6 +19,12 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// and given up without one after so long: a call to a machine that lost its power ends after the sum of the two.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// What a node may send of an answer before it is read,
+const STREAM_WINDOW: u32 = 128 << 10;
+/// and of all answers on the connection. All streams that a node gives one caller (half of 64) take no more than half of
+/// it while nobody reads them, so that other answers find their way.
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+
 /// The connection of a channel is gone, and what was to be sent was not.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is closed")]
@@ -35,7 +41,10 @@ pub(super) async fn open(stream: Box<dyn Stream>) -> Result<Channel, tonic::tran
     let endpoint = Endpoint::from_static("http://node")
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true);
+        .keep_alive_while_idle(true)
+        .http2_adaptive_window(false)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
     endpoint.connect_with_connector(connect).await
 }
 

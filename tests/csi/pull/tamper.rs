@@ -8,11 +8,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use hostloop::cluster::pull::Connector;
+use hostloop::cluster::pull::{Connector, endpoint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tonic::transport::Endpoint;
 
 /// What happens to the bytes that the source sends.
 #[derive(Debug, Default)]
@@ -82,8 +81,7 @@ impl Network {
             let (network, address) = (network.clone(), address.to_owned());
             Box::pin(async move {
                 let way = tower::service_fn(move |_| network.clone().open(address.clone()));
-                let endpoint = Endpoint::from_static("http://node");
-                endpoint.connect_with_connector(way).await.map_err(|error| format!("{error:?}"))
+                endpoint().connect_with_connector(way).await.map_err(|error| format!("{error:?}"))
             })
         })
     }
