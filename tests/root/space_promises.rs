@@ -210,11 +210,16 @@ fn with_snapshot(pool: Pool, provisioning: &'static str) {
     let snapshot = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
     let left = capacity(&world, &parameters);
     assert!(left < 32 * MIB, "nearly all is promised: {left}");
+    // And then all of it, and written.
+    let rest = Vol::create(&world, Kind::Block, "rest", left, &parameters);
+    rest.up();
+    Device::open(&rest.target("a"), rest.bytes()).write_in_order(1);
     device.write_at_random(2);
     device.expect(2);
     let image = pool.directory(&world).join("snapshots").join(&snapshot.snapshot_id).join("disk.img");
     Device::open(&image, bytes).expect(1);
     drop(device);
+    rest.remove();
     vol.down();
     world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
     vol.delete().expect("DeleteVolume");
