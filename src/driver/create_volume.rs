@@ -184,7 +184,7 @@ impl Driver {
     pub(super) fn remove_volume(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
         if volume.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths)?;
+            begin_deletion(&self.os, &paths, volume.parameters.backend)?;
         }
         backend_of(&volume.content).remove(self.place(volume, &paths))?;
         // The record need not be gone durably before the answer: where it comes back, start-up removes it again.

@@ -34,7 +34,8 @@ impl Driver {
     pub(super) fn delete_known_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<()> {
         let deleting = match snapshot.phase {
             Phase::Ready => {
-                self.store.put_snapshot(Snapshot { phase: Phase::Deleting, ..(**snapshot).clone() })?
+                let phase = Phase::Deleting;
+                self.store.put_snapshot(Snapshot { phase, marked: true, ..(**snapshot).clone() })?
             }
             Phase::Creating | Phase::Deleting => Arc::clone(snapshot),
         };

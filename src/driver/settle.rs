@@ -63,7 +63,7 @@ impl Driver {
             Phase::Creating => {
                 of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths, kind))?
             }
-            Phase::Deleting => of_deleting(left, kind, &paths)?,
+            Phase::Deleting => of_deleting(left, kind, volume.marked, &paths)?,
             Phase::Ready => Decision::Keep,
         };
         if matches!(decision, Decision::Keep) {
@@ -98,7 +98,7 @@ impl Driver {
             Phase::Creating => {
                 of_creating(self.left(&paths, kind)?, true, snapshot.marked, || self.is_blank(&paths, kind))?
             }
-            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, &paths)?,
+            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, snapshot.marked, &paths)?,
             Phase::Ready => Decision::Keep,
         };
         match decision {
@@ -127,7 +127,9 @@ impl Driver {
             whole += usize::from(left == Left::Whole);
         }
         let is_old = members.iter().any(|member| !member.marked);
-        let is_directory = members.iter().any(|member| member.content.backend() == BackendKind::Directory);
+        // 0.1.0 removed half of a directory without a mark.
+        let is_directory =
+            is_old && members.iter().any(|member| member.content.backend() == BackendKind::Directory);
         match group.phase {
             Phase::Creating if whole > 0 && is_old => {
                 for member in &members {
@@ -205,12 +207,13 @@ impl Driver {
 }
 
 /// What becomes of something that is recorded as being deleted.
-fn of_deleting(left: Left, kind: BackendKind, paths: &VolumePaths) -> Result<Decision> {
+fn of_deleting(left: Left, kind: BackendKind, marked: bool, paths: &VolumePaths) -> Result<Decision> {
     match (left, kind) {
         (Left::Unfinished, _) => Ok(Decision::Erase),
         // An image goes in one step: it is whole.
         (Left::Whole, BackendKind::Loop) => Ok(Decision::Keep),
-        // On a full disk a deletion begins without a mark, and 0.1.0 made none.
+        (Left::Whole, BackendKind::Directory) if marked => Ok(Decision::Keep),
+        // 0.1.0 removed half of a directory without a mark.
         (Left::Whole, BackendKind::Directory) => Err(undecided(&paths.directory)),
     }
 }

@@ -141,7 +141,7 @@ impl Driver {
     pub(super) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         let paths = self.snapshot_paths(snapshot)?;
         if snapshot.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths)?;
+            begin_deletion(&self.os, &paths, snapshot.content.backend())?;
         }
         remove_files(&self.os, &paths, snapshot.content.backend())?;
         self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
@@ -165,7 +165,7 @@ impl Driver {
         if group.phase != Phase::Creating {
             // Of all first: one mark tells of the whole group.
             for member in &members {
-                begin_deletion(&self.os, &self.snapshot_paths(member)?)?;
+                begin_deletion(&self.os, &self.snapshot_paths(member)?, member.content.backend())?;
             }
         }
         for member in members {

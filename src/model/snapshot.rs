@@ -63,7 +63,7 @@ pub struct Snapshot {
     pub pool: PoolName,
     /// Logical block size of the source's loop device, which the restored volume's must have.
     pub block_size: u32,
-    /// It carries a mark as long as it is made (`backend::Mark`). 0.1.0 made none.
+    /// A mark tells how far its copy or its deletion is (`backend::Mark`). 0.1.0 made none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub marked: bool,
     /// The group that it is a member of.

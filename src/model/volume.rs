@@ -133,7 +133,7 @@ pub struct Volume {
     /// What it was made from, which may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<VolumeSource>,
-    /// A copy carries a mark as long as it is made (`backend::Mark`). 0.1.0 made none.
+    /// A mark tells how far the copy or the deletion is that the record speaks of (`backend::Mark`). 0.1.0 made none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub marked: bool,
     /// ControllerPublishVolume's bookkeeping.

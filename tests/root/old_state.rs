@@ -132,9 +132,22 @@ fn what_is_recorded_as_being_deleted_is_kept() {
     }
 }
 
-/// Half of a directory may be gone, where the disk was too full for a mark.
 #[test]
-fn a_directory_that_is_recorded_as_being_deleted_is_left_until_it_is_deleted_again() {
+fn a_directory_that_is_recorded_as_being_deleted_is_kept() {
+    let mut world = World::for_kind(Kind::Directory, &[]);
+    let volume = written(&world, Kind::Directory, "volume");
+    let id = volume.volume_id.clone();
+    restore(&mut world, |store| {
+        let volume = Volume { phase: Phase::Deleting, marked: true, ..record(store, &id) };
+        store.put(volume).expect("put");
+    });
+    assert_whole(&world, Kind::Directory, volume, "that was being deleted");
+    world.finish();
+}
+
+/// Half of a directory may be gone where 0.1.0 deleted it.
+#[test]
+fn a_directory_of_0_1_0_that_is_recorded_as_being_deleted_is_left_until_it_is_deleted_again() {
     let mut world = World::for_kind(Kind::Directory, &[]);
     let volume = written(&world, Kind::Directory, "volume");
     let id = volume.volume_id;

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use hostloop::app;
 use hostloop::cli::{Cli, Command};
+use hostloop::cluster::permit::expiry;
 use hostloop::cluster::pull::Pull;
 use hostloop::config::Config;
 use hostloop::driver::{Driver, RemoteSources};
-use hostloop::model::pull::{Blocks, OpenSource};
-use hostloop::model::{Consistency, NodeKey, VolumeId, VolumeSource};
+use hostloop::model::pull::{Blocks, OpenSource, Way};
+use hostloop::model::{Consistency, Grant, NodeKey, Permit, VolumeId, VolumeSource};
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{peer, pull};
@@ -22,8 +23,8 @@ use tonic::transport::{Channel, Server};
 use tonic::{Code, Status, Streaming};
 
 use super::nodes::{SOURCE, TARGET};
-use super::pattern;
 use super::tamper::Network;
+use super::{orders, pattern};
 use crate::harness::LetGo;
 use crate::life::*;
 use crate::support::*;
@@ -59,7 +60,7 @@ impl Source {
         let (network, sockets) = (Network::default(), tempfile::tempdir().expect("a directory"));
         let socket = sockets.path().join("peers.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let routes = app::peer_routes(&driver);
+        let routes = app::peer_routes(&driver, orders::permits());
         tokio::spawn(async move {
             let served = Server::builder().add_routes(routes);
             served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
@@ -75,9 +76,10 @@ impl Source {
 
     /// The data of a source, from the beginning.
     async fn read(&self, source: VolumeSource) -> Streaming<peer::PullBlocksResponse> {
-        let opened = self.client().await.open_source(pull::encode_open(&open(source))).await;
+        let permit = permit(&source);
+        let opened = self.client().await.open_source(pull::encode_open(&open(source), &permit)).await;
         let opened = pull::decode_description(opened.expect("OpenSource").into_inner());
-        let request = pull::encode_blocks_request(&opened.expect("a description").handle, 0);
+        let request = pull::encode_blocks_request(&opened.expect("a description").handle, 0, &permit);
         self.client().await.pull_blocks(request).await.expect("PullBlocks").into_inner()
     }
 
@@ -86,9 +88,22 @@ impl Source {
     }
 }
 
+fn target() -> VolumeId {
+    VolumeId::of_name(&NodeKey::of(TARGET), "pulled")
+}
+
 fn open(source: VolumeSource) -> OpenSource {
-    let target = VolumeId::of_name(&NodeKey::of(TARGET), "pulled");
-    OpenSource { source, target, consistency: Consistency::default() }
+    OpenSource { source, target: target(), consistency: Consistency::default() }
+}
+
+fn permit(source: &VolumeSource) -> Permit {
+    orders::permit(&Grant {
+        source_node: SOURCE.to_owned(),
+        target_node: TARGET.to_owned(),
+        source: source.clone(),
+        target: target(),
+        expires: expiry(),
+    })
 }
 
 /// A raw device with so many pieces of data, and its snapshot.
@@ -202,8 +217,9 @@ fn a_source_that_takes_long_to_open_is_found_by_the_retry() {
         let here = tokio::runtime::Handle::current();
         let pull = Arc::new(Pull::new(node.network.connector(), here));
         let ask = || {
+            let way = Way { address: SOURCE.to_owned(), permit: Some(permit(&source)) };
             let (pull, source) = (Arc::clone(&pull), open(source.clone()));
-            tokio::task::spawn_blocking(move || pull.open(SOURCE, &source).map(|opened| opened.close()))
+            tokio::task::spawn_blocking(move || pull.open(&way, &source).map(|opened| opened.close()))
         };
         node.kernel.hold("copy_range");
         let _let_go = LetGo(node.kernel.clone());
