@@ -17,7 +17,7 @@ pub(super) struct Block;
 
 impl Backend for Block {
     fn create(&self, place: Place<'_>) -> Result<()> {
-        image::create(place)
+        image::create(place, None)
     }
 
     fn remove(&self, place: Place<'_>) -> Result<()> {

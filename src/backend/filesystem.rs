@@ -23,7 +23,7 @@ pub(super) struct Filesystem;
 
 impl Backend for Filesystem {
     fn create(&self, place: Place<'_>) -> Result<()> {
-        image::create(place)
+        image::create(place, Some(Mark::Blank))
     }
 
     fn remove(&self, place: Place<'_>) -> Result<()> {
@@ -324,7 +324,9 @@ fn make(
         }
     }
     if !begun {
-        Mark::Formatting.set(place.os, place.paths)?;
+        if !Mark::Blank.becomes(Mark::Formatting, place.os, place.paths)? {
+            Mark::Formatting.set(place.os, place.paths)?;
+        }
         place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
     }
     let made = image::attach(place, uses, false, true).and_then(|device| {

@@ -5,17 +5,19 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::uses::{Evidence, evidence};
-use super::{Found, Place, Uses, expect_whole, label};
+use super::{Found, Mark, Place, Uses, expect_whole, label};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Provisioning};
 use crate::os::{AttachOptions, FileStat, LoopDevice, OpenLoop, is_errno};
 
-/// Makes the volume's directory and its image: sparse for thin, allocated for thick. Durable on return.
-pub(super) fn create(place: Place<'_>) -> Result<()> {
+/// Makes the volume's directory, its image, sparse for thin and allocated for thick, and its first mark. Durable on
+/// return.
+pub(super) fn create(place: Place<'_>, mark: Option<Mark>) -> Result<()> {
     let (disks, image) = (&place.os.disks, place.paths.image());
     let creating = || format!("create the image of {}", place.volume.id);
     disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
     disks.create_file(&image).doing(creating)?;
+    mark.map_or(Ok(()), |mark| mark.set(place.os, place.paths))?;
     disks.write_in_place(&image).doing(creating)?;
     resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
     disks.sync_file(&image).doing(creating)?;

@@ -21,6 +21,9 @@ use crate::os::{Os, is_errno};
 pub enum Mark {
     /// It is copied from something, and nobody was told of it.
     Making,
+    /// Nothing was made in its image yet. It says nothing by itself: it is there so that the next ones, which it becomes,
+    /// need no inode on a full disk. 0.1.0 made none.
+    Blank,
     /// mkfs(8) has begun, and nobody has mounted it.
     Formatting,
     /// mkfs(8) has made the filesystem in it. 0.1.0 made no such mark.
@@ -30,12 +33,13 @@ pub enum Mark {
 }
 
 impl Mark {
-    const ALL: [Mark; 4] = [Mark::Making, Mark::Formatting, Mark::Formatted, Mark::Deleting];
+    const ALL: [Mark; 5] = [Mark::Making, Mark::Blank, Mark::Formatting, Mark::Formatted, Mark::Deleting];
 
     /// The name of its file.
     fn name(self) -> &'static str {
         match self {
             Mark::Making => "making",
+            Mark::Blank => "blank",
             Mark::Formatting => "formatting",
             Mark::Formatted => "formatted",
             Mark::Deleting => "deleting",
@@ -81,18 +85,17 @@ impl Mark {
         }
     }
 
-    /// Makes another one of it, if it is there.
+    /// Makes another one of it, and says whether it was there.
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn becomes(self, next: Mark, os: &Os, paths: &VolumePaths) -> Result<()> {
-        match self.is_set(os, paths)? {
-            true => {
-                let (from, to) = (self.path(paths), next.path(paths));
-                os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()))
-            }
-            false => Ok(()),
+    pub(super) fn becomes(self, next: Mark, os: &Os, paths: &VolumePaths) -> Result<bool> {
+        let is_set = self.is_set(os, paths)?;
+        if is_set {
+            let (from, to) = (self.path(paths), next.path(paths));
+            os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()))?;
         }
+        Ok(is_set)
     }
 
     /// Takes all of them away.

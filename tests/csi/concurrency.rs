@@ -101,7 +101,11 @@ fn who_gives_up_and_calls_again_gets_the_result() {
         }
     }
     assert_eq!(rig.ok(csi::ListVolumesRequest::default()).entries.len(), 50);
-    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")).len(), 100, "a directory and an image each");
+    assert_eq!(
+        rig.kernel.tree(format!("{DATA}/volumes")).len(),
+        150,
+        "a directory, an image and a mark each"
+    );
 }
 
 #[test]

@@ -358,7 +358,7 @@ fn what_does_not_fit_is_refused_before_it_starts_and_leaves_nothing() {
         assert!(message.contains("pool default has room for"), "{message}");
         assert_eq!(rig.steps(), Vec::<&str>::new());
     }
-    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")).len(), 2);
+    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")).len(), 3);
     let (name, source) = sources[0].clone();
     rig.made(copy(name, source, mount(), &thick));
 }
