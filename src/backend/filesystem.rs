@@ -323,12 +323,11 @@ fn make(
             )));
         }
     }
-    if !begun {
-        if !Mark::Blank.becomes(Mark::Formatting, place.os, place.paths)? {
-            Mark::Formatting.set(place.os, place.paths)?;
-        }
-        place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
+    if !begun && !Mark::Blank.becomes(Mark::Formatting, place.os, place.paths)? {
+        Mark::Formatting.set(place.os, place.paths)?;
     }
+    // Also of one that was there: its own sync may have failed.
+    place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
     let made = image::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
         let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };

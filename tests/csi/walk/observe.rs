@@ -91,7 +91,13 @@ pub fn snapshot(kernel: &FakeKernel, server: &Server) -> String {
     let (seen, loops) = (Seen::now(kernel, server), kernel.loops());
     // A marker that could not be removed does no harm, and the next start removes it.
     let trees = [DATA_DIR, SHARING_DIR, KUBELET].map(|top| kernel.tree(top)).concat();
-    let trees: Vec<String> = trees.into_iter().filter(|path| !path.starts_with(FROZEN)).collect();
+    // How far mkfs came is no matter of a caller: it begins anew.
+    let unformatted = |path: String| {
+        let directory = ["/formatting", "/formatted"].iter().find_map(|mark| path.strip_suffix(mark));
+        directory.map_or(path.clone(), |directory| format!("{directory}/blank"))
+    };
+    let trees = trees.into_iter().filter(|path| !path.starts_with(FROZEN)).map(unformatted);
+    let trees: std::collections::BTreeSet<String> = trees.collect();
     format!("{seen:#?}\n{loops:#?}\n{trees:#?}\n{:#?}", kernel.mounts())
 }
 
