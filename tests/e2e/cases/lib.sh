@@ -50,6 +50,7 @@ eventually() {
 }
 
 # storage_class NAME [BINDING [FILESYSTEM]]: one of the case's own, for the whole cluster, so with the case in its name.
+# The variable parameters is more of its parameters.
 storage_class() {
   kubectl apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
@@ -58,7 +59,7 @@ metadata: {name: $1, labels: {hostloop-e2e: $case}}
 provisioner: $driver
 volumeBindingMode: ${2:-WaitForFirstConsumer}
 allowVolumeExpansion: true
-parameters: {csi.storage.k8s.io/fstype: ${3:-ext4}}
+parameters: {csi.storage.k8s.io/fstype: ${3:-ext4}${parameters:+, $parameters}}
 YAML
 }
 

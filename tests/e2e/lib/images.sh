@@ -120,15 +120,15 @@ tag_base() {
   rm -rf "$context"
 }
 
-# Prints the archive of the driver's image, made of this checkout's Dockerfile and a binary.
+# Prints the archive of a driver's image, made of this checkout's Dockerfile and a binary: driver_image BINARY [IMAGE].
 driver_image() {
-  local binary=$1 archive base context
+  local binary=$1 image=${2:-$driver_image} archive base context
   base=$(base_root)
-  archive=$(archive_of "$driver_image" "$binary" "$base" ../../Dockerfile)
+  archive=$(archive_of "$image" "$binary" "$base" ../../Dockerfile)
   if [[ ! -e $archive ]]; then
-    say "making $driver_image"
+    say "making $image"
     # The image of yesterday's binary is of no use.
-    rm -f "$cache"/images/hostloop-*.tar
+    rm -f "$cache/images/$(basename "${image%:*}")"-*.tar
     tag_base "$base"
     context=$(mktemp -d "$cache/root.XXXXXX")
     cp "$binary" "$context/hostloop"
@@ -140,8 +140,8 @@ driver_image() {
       printf 'COPY ${BINARY} /usr/local/bin/hostloop\nENTRYPOINT ["/usr/local/bin/hostloop"]\n' >>"$context.Dockerfile"
     fi
     buildah_here bud --quiet --isolation chroot --file "$context.Dockerfile" --target prebuilt \
-      --build-arg BASE_IMAGE="$base_image" --build-arg BINARY=hostloop --tag "$driver_image" "$context" >/dev/null
-    save_image "$driver_image" "$archive"
+      --build-arg BASE_IMAGE="$base_image" --build-arg BINARY=hostloop --tag "$image" "$context" >/dev/null
+    save_image "$image" "$archive"
     rm -rf "$context" "$context.Dockerfile"
   fi
   printf '%s\n' "$archive"
