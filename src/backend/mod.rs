@@ -26,7 +26,7 @@ pub use whole::expect_whole;
 use std::path::{Path, PathBuf};
 
 use crate::error::{OsContext, Result};
-use crate::model::{Content, Format, MountFlags, SnapshotId, Volume, VolumeId};
+use crate::model::{BackendKind, Content, Format, MountFlags, SnapshotId, Volume, VolumeId};
 use crate::os::{MountEntry, Os, Usage};
 
 /// The files of one volume or snapshot: `<pool>/volumes/<id>/` or `<pool>/snapshots/<id>/` and what lies in it.
@@ -67,6 +67,14 @@ impl VolumePaths {
     /// The directory of a directory volume.
     pub fn data(&self) -> PathBuf {
         self.directory.join("data")
+    }
+
+    /// The one or the other: what a volume or snapshot of this backend cannot be without.
+    pub fn content(&self, kind: BackendKind) -> PathBuf {
+        match kind {
+            BackendKind::Loop => self.image(),
+            BackendKind::Directory => self.data(),
+        }
     }
 }
 

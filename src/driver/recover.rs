@@ -214,6 +214,8 @@ impl Driver {
             return;
         }
         let result = match snapshot.phase {
+            // What became of its group is in the log, and goes for its members.
+            _ if self.is_of_unfinished_group(snapshot) => return,
             Phase::Creating | Phase::Deleting => self.settle_snapshot(snapshot),
             // A cut as well: whoever pulls from it goes on, and it goes when nobody does for a while.
             Phase::Ready => Ok(Some(Arc::clone(snapshot))),
@@ -231,19 +233,18 @@ impl Driver {
         }
     }
 
+    fn is_of_unfinished_group(&self, snapshot: &Snapshot) -> bool {
+        let group = snapshot.group.as_ref().and_then(|group| self.store.group(group));
+        group.is_some_and(|group| group.phase != Phase::Ready)
+    }
+
     fn look_at_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<()> {
-        let is_ready = |group| self.store.group(group).is_some_and(|group| group.phase == Phase::Ready);
-        if snapshot.group.as_ref().is_none_or(is_ready) {
-            self.acknowledge_snapshot(Arc::clone(snapshot))?;
-        }
+        self.acknowledge_snapshot(Arc::clone(snapshot))?;
         let paths = self.snapshot_paths(snapshot)?;
-        let file = match snapshot.content.backend() {
-            BackendKind::Loop => paths.image(),
-            BackendKind::Directory => paths.data(),
-        };
+        let kind = snapshot.content.backend();
+        let file = paths.content(kind);
         let found = self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?;
         found.map(drop).ok_or_else(|| gone(&file, "snapshot"))?;
-        let kind = snapshot.content.backend();
         expect_whole(&self.os, &paths, kind, snapshot.size_bytes, format_args!("snapshot {}", snapshot.id))
     }
 

@@ -4,7 +4,8 @@
 //! ([`Mark`]), or there is nothing, or nothing in it. Anything else came after the record, which was restored; it is
 //! kept and recorded as `ready`. A caller who deletes something by its name has it erased in any case.
 
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Driver;
@@ -63,11 +64,11 @@ impl Driver {
             Phase::Creating => {
                 of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths, kind))?
             }
-            Phase::Deleting => of_deleting(left, kind, volume.marked, &paths)?,
+            Phase::Deleting => of_deleting(left, kind, volume.marked, &volume.id)?,
             Phase::Ready => Decision::Keep,
         };
         if matches!(decision, Decision::Keep) {
-            warn_of_older_record(&volume.id, volume.phase, &paths.directory);
+            warn_of_older_record(&volume.id, volume.phase);
             return Ok(Some(self.store.put(Volume { phase: Phase::Ready, ..volume.clone() })?));
         }
         let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
@@ -75,13 +76,12 @@ impl Driver {
             // Cannot be by our own doing: staging needs `ready`, and deleting an unused volume.
             return Err(Error::InUse(format!("it is half made or deleted, and in use: {}", uses.describe())));
         }
-        match decision {
-            Decision::SetAside => {
-                self.set_aside(&paths)?;
-                self.store.delete(&volume.id, Durability::Synced)?;
-            }
-            Decision::Erase | Decision::Keep => self.remove_volume(volume)?,
+        if matches!(decision, Decision::SetAside) {
+            self.set_aside(&paths)?;
+            self.store.delete(&volume.id, Durability::Synced)?;
+            return Ok(None);
         }
+        self.remove_volume(volume)?;
         tracing::info!(volume.id = %volume.id, phase = ?volume.phase, "removed what an interrupted call left");
         Ok(None)
     }
@@ -98,12 +98,12 @@ impl Driver {
             Phase::Creating => {
                 of_creating(self.left(&paths, kind)?, true, snapshot.marked, || self.is_blank(&paths, kind))?
             }
-            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, snapshot.marked, &paths)?,
+            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, snapshot.marked, &snapshot.id)?,
             Phase::Ready => Decision::Keep,
         };
         match decision {
             Decision::Keep => {
-                warn_of_older_record(&snapshot.id, snapshot.phase, &paths.directory);
+                warn_of_older_record(&snapshot.id, snapshot.phase);
                 return self.complete(snapshot, snapshot.created).map(Some);
             }
             Decision::Erase => self.remove_snapshot(snapshot)?,
@@ -126,40 +126,44 @@ impl Driver {
             let left = self.left(&self.snapshot_paths(member)?, member.content.backend())?;
             whole += usize::from(left == Left::Whole);
         }
-        let is_old = members.iter().any(|member| !member.marked);
-        // 0.1.0 removed half of a directory without a mark.
-        let is_directory =
-            is_old && members.iter().any(|member| member.content.backend() == BackendKind::Directory);
-        match group.phase {
-            Phase::Creating if whole > 0 && is_old => {
+        let complete = members.len() == group.snapshots.len();
+        let is_of_0_1_0 = members.iter().any(|member| !member.marked);
+        let has_directory = members.iter().any(|member| member.content.backend() == BackendKind::Directory);
+        let decision = match group.phase {
+            Phase::Ready => Decision::Keep,
+            _ if whole == 0 => Decision::Erase,
+            Phase::Creating if is_of_0_1_0 => Decision::SetAside,
+            // The marks go when the group is ready: one that is gone tells of it.
+            Phase::Creating if complete => Decision::Keep,
+            Phase::Creating => return Err(undecided(&group.id)),
+            Phase::Deleting if whole < group.snapshots.len() => Decision::Erase,
+            // It removed half of a directory without a mark.
+            Phase::Deleting if is_of_0_1_0 && has_directory => return Err(undecided(&group.id)),
+            Phase::Deleting => Decision::Keep,
+        };
+        match decision {
+            Decision::Erase => self.remove_group(group)?,
+            Decision::SetAside => {
                 for member in &members {
                     self.set_aside(&self.snapshot_paths(member)?)?;
                     self.store.delete_snapshot(&member.id, Durability::Synced)?;
                 }
                 self.store.delete_group(&group.id, Durability::Synced)?;
-                return Ok(None);
             }
-            Phase::Creating if whole > 0 && members.len() == group.snapshots.len() => {}
-            Phase::Deleting if whole > 0 && whole == group.snapshots.len() && !is_directory => {}
-            Phase::Creating if whole > 0 => return Err(undecided(Path::new(group.id.as_str()))),
-            Phase::Deleting if whole > 0 && whole == group.snapshots.len() => {
-                return Err(undecided(Path::new(group.id.as_str())));
+            Decision::Keep => {
+                warn_of_older_record(&group.id, group.phase);
+                for member in members.iter().filter(|member| !member.is_ready()) {
+                    self.complete(member, member.created)?;
+                }
+                let ready = GroupSnapshot { phase: Phase::Ready, ..group.clone() };
+                return Ok(Some(self.store.put_group(ready)?));
             }
-            Phase::Creating | Phase::Deleting => return self.remove_group(group).map(|()| None),
-            Phase::Ready => {}
         }
-        warn_of_older_record(&group.id, group.phase, Path::new(""));
-        for member in members.iter().filter(|member| !member.is_ready()) {
-            self.complete(member, member.created)?;
-        }
-        Ok(Some(self.store.put_group(GroupSnapshot { phase: Phase::Ready, ..group.clone() })?))
+        Ok(None)
     }
 
     fn left(&self, paths: &VolumePaths, kind: BackendKind) -> Result<Left> {
-        let data = match kind {
-            BackendKind::Loop => paths.image(),
-            BackendKind::Directory => paths.data(),
-        };
+        let data = paths.content(kind);
         let there = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
         let marked = Mark::Making.is_set(&self.os, paths)? || Mark::Deleting.is_set(&self.os, paths)?;
         Ok(if there && !marked { Left::Whole } else { Left::Unfinished })
@@ -167,18 +171,12 @@ impl Driver {
 
     /// Whether nothing was ever written there.
     fn is_blank(&self, paths: &VolumePaths, kind: BackendKind) -> Result<bool> {
-        match kind {
-            BackendKind::Loop => {
-                let image = paths.image();
-                let data =
-                    self.os.disks.next_data(&image, 0).doing(|| format!("read {}", image.display()))?;
-                Ok(data.is_none())
-            }
-            BackendKind::Directory => {
-                let data = paths.data();
-                Ok(self.os.disks.list(&data).doing(|| format!("list {}", data.display()))?.is_empty())
-            }
-        }
+        let (disks, data) = (&self.os.disks, paths.content(kind));
+        let blank = match kind {
+            BackendKind::Loop => disks.next_data(&data, 0).map(|data| data.is_none()),
+            BackendKind::Directory => disks.list(&data).map(|names| names.is_empty()),
+        };
+        blank.doing(|| format!("read {}", data.display()))
     }
 
     /// Moves files away that may hold data, so that they are in nobody's way.
@@ -207,28 +205,27 @@ impl Driver {
 }
 
 /// What becomes of something that is recorded as being deleted.
-fn of_deleting(left: Left, kind: BackendKind, marked: bool, paths: &VolumePaths) -> Result<Decision> {
+fn of_deleting(left: Left, kind: BackendKind, marked: bool, id: &dyn Display) -> Result<Decision> {
     match (left, kind) {
         (Left::Unfinished, _) => Ok(Decision::Erase),
         // An image goes in one step: it is whole.
         (Left::Whole, BackendKind::Loop) => Ok(Decision::Keep),
         (Left::Whole, BackendKind::Directory) if marked => Ok(Decision::Keep),
         // 0.1.0 removed half of a directory without a mark.
-        (Left::Whole, BackendKind::Directory) => Err(undecided(&paths.directory)),
+        (Left::Whole, BackendKind::Directory) => Err(undecided(id)),
     }
 }
 
-fn undecided(what: &Path) -> Error {
+fn undecided(id: &dyn Display) -> Error {
     Error::InUse(format!(
-        "the state file says that {} is half made or half deleted, and its files do not: it is left as it is, restore a \
-         newer state file if one was restored, or delete it once more",
-        what.display()
+        "the state file says that {id} is half made or half deleted, and its files do not: they are left as they are, \
+         restore a newer state file if one was restored, or delete it once more"
     ))
 }
 
-fn warn_of_older_record(id: &dyn std::fmt::Display, phase: Phase, directory: &Path) {
+fn warn_of_older_record(id: &dyn Display, phase: Phase) {
     tracing::warn!(
-        %id, phase = phase.as_str(), path = %directory.display(),
+        %id, phase = phase.as_str(),
         "the state file is older than what is on the disk, which is whole and is kept"
     );
 }

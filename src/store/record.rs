@@ -20,6 +20,8 @@ const SEAL: &[u8] = b",\"crc\":\"";
 const END: &[u8] = b"\"}";
 /// What a line has beside its members: two numbers of up to 20 digits, their names, the checksum.
 pub(super) const FRAME: u64 = 96;
+/// What a record has more as `deleting` than as `ready`: its phase, and that a mark tells of it.
+const DELETING: u64 = ("deleting".len() - "ready".len() + ",\"marked\":true".len()) as u64;
 /// More than the line of a removal has.
 const REMOVAL: u64 = 256;
 
@@ -132,7 +134,7 @@ impl Put {
         let mut count = Count(0);
         // No record of ours cannot be JSON; one that could not has never been written.
         let _ = serde_json::to_writer(&mut count, self);
-        (count.0 + FRAME) * 2 + REMOVAL
+        (count.0 + FRAME) * 2 + DELETING + REMOVAL
     }
 }
 

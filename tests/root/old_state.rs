@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop::model::{Content, Format, GroupSnapshot, Phase, Snapshot, Volume};
 use hostloop::os::linux::{Tools, os};
-use hostloop::store::{Identity, Store};
+use hostloop::store::{Durability, Identity, Store};
 use hostloop::wire::csi;
 
 use crate::harness::kernel::{pattern, read_at, write_at};
@@ -220,6 +220,40 @@ fn snapshots_and_groups_are_kept() {
         Vol::of(&world, Kind::Ext4, source).remove();
         world.finish();
     }
+}
+
+/// One member is whole, one carries a mark, and one is not in the records: nobody can tell, and nothing goes.
+#[test]
+fn a_group_that_cannot_be_decided_is_left_until_it_is_deleted() {
+    let mut world = World::new(&[]);
+    let sources = ["a", "b", "c"].map(|name| written(&world, Kind::Block, name));
+    let ids = sources.each_ref().map(|source| source.volume_id.as_str());
+    let group = world.csi.group("group", &ids).expect("CreateVolumeGroupSnapshot");
+    let places: Vec<_> =
+        group.snapshots.iter().map(|member| world.data.join("snapshots").join(&member.snapshot_id)).collect();
+    std::fs::write(places[1].join("making"), "").expect("mark");
+    let lost = std::fs::read(places[2].join("disk.img")).expect("read");
+    restore(&mut world, |store| {
+        let phase = Phase::Creating;
+        for member in &group.snapshots {
+            put_snapshot(store, &member.snapshot_id, |snapshot| Snapshot { phase, ..snapshot });
+        }
+        let last = group.snapshots[2].snapshot_id.parse().expect("an id");
+        store.delete_snapshot(&last, Durability::Synced).expect("delete");
+        let there = store.group(&group.group_snapshot_id.parse().expect("an id")).expect("a record");
+        store.put_group(GroupSnapshot { phase, ..(*there).clone() }).expect("put");
+    });
+    for place in &places {
+        assert!(read_at(&place.join("disk.img"), 0, LEN) == lost[..LEN], "{}", place.display());
+    }
+    assert_eq!(world.csi.list_snapshots().expect("ListSnapshots"), [], "callers see none of it");
+    world.csi.delete_group(&group.group_snapshot_id).expect("DeleteVolumeGroupSnapshot");
+    assert!(!places[0].exists() && !places[1].exists());
+    std::fs::remove_dir_all(&places[2]).expect("what has no record is nobody's");
+    for source in sources {
+        Vol::of(&world, Kind::Block, source).remove();
+    }
+    world.finish();
 }
 
 /// Where record and mark agree, what a crash has left goes.

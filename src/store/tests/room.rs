@@ -20,7 +20,8 @@ fn as_it_goes(number: usize, phase: Phase, attachments: usize) -> Volume {
         read_only: false,
         capability: capability.clone(),
     };
-    Volume { phase, attachments: (0..attachments).map(attachment).collect(), ..volume(number, 1000) }
+    let attachments = (0..attachments).map(attachment).collect();
+    Volume { phase, marked: phase == Phase::Deleting, attachments, ..volume(number, 1000) }
 }
 
 /// The longest way out, for each volume.
