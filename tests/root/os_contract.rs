@@ -1,16 +1,18 @@
 //! The real kernel keeps the contract of `os/` (tests/contract), and what only a real one can show.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::contract::{
     Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, flags, formatted, image,
 };
 use hostloop::model::FsType;
 use hostloop::os::linux::{Tools, os};
-use hostloop::os::{AttachOptions, Os};
+use hostloop::os::{AttachOptions, MakeOptions, Os};
 use nix::errno::Errno;
 
 /// A directory of its own, whose path has no link in it.
@@ -245,6 +247,52 @@ fn many_attach_at_once() {
             });
         }
     });
+}
+
+/// Runs something again and again beside the work.
+fn beside<T>(threads: usize, something: impl Fn(usize) + Sync, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (done, something) = (&done, &something);
+        for number in 0..threads {
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    something(number);
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Between fork and exec a child has every descriptor of ours, also one with a claim on a device.
+#[test]
+fn a_claim_ends_while_programs_are_started() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let open = formatted(&os, &dir.join("claimed.img"), FsType::Ext4, 8 * MIB);
+    let path = open.device.path();
+    let look = || assert!(!os.disks.block_device(&path).expect("look").held);
+    // Programs of somebody else in this process: their moment is waited for.
+    beside(
+        3,
+        |_| assert!(Command::new("true").status().expect("true").success()),
+        || (0..2_000).for_each(|_| look()),
+    );
+    // Ours: who comes after a claim has the device at once.
+    let others =
+        [0, 1, 2].map(|number| formatted(&os, &dir.join(format!("{number}.img")), FsType::Ext4, 8 * MIB));
+    let options = MakeOptions { extra: Vec::new(), zeroed: true };
+    let make = |number: usize| {
+        os.filesystems.make(&others[number].device.path(), FsType::Ext4, &options).expect("make");
+    };
+    let claim = |_| {
+        look();
+        File::options().read(true).custom_flags(libc::O_EXCL).open(&path).expect("it is free");
+    };
+    beside(others.len(), make, || (0..2_000).for_each(claim));
 }
 
 /// The part of `a_dev_without_nodes` that runs in a mount namespace of its own.

@@ -8,11 +8,11 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat, major, minor};
 
-use super::super::{BlockDevice, errno_error};
+use super::super::{BlockDevice, errno_error, is_errno};
+use super::claim::Claim;
 use super::{at, ioctl, kind_bits};
 
-/// Looks at a device. The claim is tried with O_EXCL, which on a block device needs no O_CREAT (open(2)) and fails
-/// with EBUSY where another has it; it is given up at once.
+/// Looks at a device. A claim on it is tried, and given up at once.
 ///
 /// # Errors
 /// ENOTBLK where something else lies at the path.
@@ -24,10 +24,10 @@ pub(super) fn block_device(path: &Path) -> io::Result<BlockDevice> {
         return Err(errno_error(Errno::ENOTBLK, format_args!("look at {}", path.display())));
     }
     let bytes = ioctl::device_size(&device).map_err(at("get the size of", path))?;
-    let held = match open(path, flags | OFlag::O_EXCL, Mode::empty()) {
+    let held = match Claim::new(path) {
         Ok(_) => false,
-        Err(Errno::EBUSY) => true,
-        Err(errno) => return Err(at("claim", path)(errno)),
+        Err(error) if is_errno(&error, Errno::EBUSY) => true,
+        Err(error) => return Err(error),
     };
     Ok(BlockDevice { rdev: stat.st_rdev, bytes, held, partitioned: is_partitioned(stat.st_rdev)? })
 }

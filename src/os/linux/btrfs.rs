@@ -23,6 +23,7 @@ use nix::sys::stat::Mode;
 use uuid::Uuid;
 
 use super::super::errno_error;
+use super::claim::Claim;
 use super::{at, ioctl};
 
 /// Bytes of a superblock, and where it and its copies lie (BTRFS_SUPER_INFO_OFFSET, btrfs_sb_offset()).
@@ -166,9 +167,11 @@ fn places(size: u64) -> impl DoubleEndedIterator<Item = u64> {
 /// # Errors
 /// EBUSY where the device is mounted, EUCLEAN where it has no superblock, EOPNOTSUPP where its id cannot be changed.
 pub(super) fn renew_identity(device: &Path) -> io::Result<bool> {
-    // O_EXCL on a block device: nobody has it mounted (open(2)).
-    let flags = OFlag::O_RDWR | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    let file = File::from(open(device, flags, Mode::empty()).map_err(at("open", device))?);
+    // Nobody has it mounted.
+    let _claim = Claim::new(device)?;
+    let file = File::from(
+        open(device, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).map_err(at("open", device))?,
+    );
     let size = ioctl::device_size(&file).map_err(at("get the size of", device))?;
     match read(&file, size).map_err(at("read", device))? {
         Some(Found::Valid(superblock)) => {

@@ -13,6 +13,7 @@ use nix::sys::stat::Mode;
 use nix::sys::statvfs::statvfs;
 
 use super::super::{Filesystems, MakeOptions, errno_error, errno_of, with_context};
+use super::claim::Claim;
 use super::exec::{run, run_ok};
 use super::tools::{Program, Tools};
 use super::watch::PATIENCE;
@@ -68,7 +69,7 @@ impl LinuxFilesystems {
         codes: &[i32],
     ) -> io::Result<()> {
         let path = self.tools.path(program)?;
-        let held = hold(device, OFlag::empty())?;
+        let held = hold(device)?;
         let working = Working { on: self, device };
         run_ok(path, args, Some(held), PATIENCE, codes, &mut |line| working.say(line))
             .map(drop)
@@ -88,8 +89,8 @@ impl LinuxFilesystems {
 }
 
 /// Opens a device for a tool to hold.
-fn hold(device: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-    open(device, OFlag::O_RDONLY | OFlag::O_CLOEXEC | flags, Mode::empty()).map_err(at("open", device))
+fn hold(device: &Path) -> io::Result<OwnedFd> {
+    open(device, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(at("open", device))
 }
 
 /// The version in `mke2fs 1.47.0 (5-Feb-2023)`.
@@ -226,7 +227,7 @@ impl Filesystems for LinuxFilesystems {
             let context = format!("grow {fs_type} that is not mounted");
             return Err(errno_error(Errno::EOPNOTSUPP, context));
         }
-        drop(hold(device, OFlag::O_EXCL)?);
+        drop(Claim::new(device)?);
         // resize2fs wants a filesystem that was checked after its last mount (resize2fs(8)).
         let words = ["-f", "-p"].map(OsStr::new);
         self.run(Program::E2fsck, device, &[words.as_slice(), &[device.as_os_str()]].concat(), &[0, 1])?;
@@ -259,12 +260,12 @@ impl Filesystems for LinuxFilesystems {
     fn check(&self, fs_type: FsType, device: &Path) -> io::Result<()> {
         let (program, words) = check::checker(fs_type);
         let path = self.tools.path(program)?;
-        // The tools end on a mounted device as they do on a damaged one: EBUSY (open(2), O_EXCL) tells them apart.
-        drop(hold(device, OFlag::O_EXCL)?);
+        // The tools end on a mounted device as they do on a damaged one: EBUSY tells them apart.
+        drop(Claim::new(device)?);
         let mut args: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
         args.push(device.as_os_str());
         let working = Working { on: self, device };
-        let held = Some(hold(device, OFlag::empty())?);
+        let held = Some(hold(device)?);
         let finished = run(path, &args, held, PATIENCE, &mut |line| working.say(line))
             .map_err(|e| with_context(e, format_args!("run {}", path.display())))?;
         check::judge(fs_type, path, &finished)

@@ -4,6 +4,7 @@
 mod block;
 mod btrfs;
 mod check;
+mod claim;
 mod copy;
 mod copy_tree;
 mod discard;
