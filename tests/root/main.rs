@@ -26,6 +26,7 @@ mod blocks;
 mod broken_pools;
 mod cluster;
 mod copies;
+mod copy_on_write;
 mod copy_tree;
 mod directories;
 mod failed_expansion;
