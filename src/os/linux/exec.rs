@@ -224,7 +224,7 @@ mod tests {
     /// Several times as long as one that stands still may take: by its CPU time, and by that of a child.
     #[test]
     fn who_works_is_left_alone() {
-        let busy = "end=$(($(date +%s)+2)); while [ $(date +%s) -lt $end ]; do :; done; echo done";
+        let busy = "end=$(($(date +%s)+3)); while [ $(date +%s) -lt $end ]; do :; done; echo done";
         let child = format!("sh -c '{busy}' | cat");
         for script in [busy, &child] {
             let mut told = Vec::new();
