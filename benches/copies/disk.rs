@@ -44,10 +44,11 @@ pub fn run(program: &str, args: &[&str]) {
 }
 
 impl Disk {
-    /// Makes it in `place`, with room for a volume that holds so many bytes, and for what is written to it meanwhile.
+    /// Makes it in `place`, with room for a volume that holds so many bytes, a snapshot of it whose every block is written
+    /// anew, and what a filesystem needs for itself. The file is sparse.
     pub fn make(place: &Path, kind: PoolKind, held: u64) -> Self {
         let os = linux::os(Tools::find());
-        let disk = Disk { os, kind, place: place.to_owned(), image_bytes: held + 4 * GIB };
+        let disk = Disk { os, kind, place: place.to_owned(), image_bytes: 2 * held + 8 * GIB };
         std::fs::create_dir(place.join("data")).unwrap();
         match kind {
             PoolKind::Xfs => disk.mount(FsType::Xfs),
