@@ -58,6 +58,7 @@ mod other_release;
 mod pools;
 mod process;
 mod pull;
+mod read_only_sysfs;
 mod readonly;
 mod reserve;
 mod restart;

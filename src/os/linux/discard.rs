@@ -4,9 +4,13 @@
 #![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
 
 use std::io;
+use std::path::Path;
 
-use super::at;
+use nix::errno::Errno;
+
+use super::super::is_errno;
 use super::node::sysfs;
+use super::{at, own_sysfs};
 
 const LIMIT: &str = "queue/discard_max_bytes";
 const HARDWARE_LIMIT: &str = "queue/discard_max_hw_bytes";
@@ -17,7 +21,16 @@ const HARDWARE_LIMIT: &str = "queue/discard_max_hw_bytes";
 /// Those of writing to sysfs, such as EROFS in a container that is not privileged.
 pub(super) fn disable(number: u32) -> io::Result<()> {
     let path = sysfs(number, LIMIT);
-    std::fs::write(&path, "0").map_err(at("write", &path))
+    match std::fs::write(&path, "0") {
+        Err(error) if is_errno(&error, Errno::EROFS) => {
+            let below_sys = path.strip_prefix("/sys").unwrap_or_else(|_| Path::new(""));
+            own_sysfs::write(below_sys, "0").map_err(|own| {
+                io::Error::new(error.kind(), format!("{error}, and through a sysfs of its own: {own}"))
+            })
+        }
+        written => written,
+    }
+    .map_err(at("write", &path))
 }
 
 /// Whether an attached device cannot discard although its image could: what [`disable`] did to an earlier user

@@ -19,6 +19,7 @@ mod loops;
 mod mountinfo;
 mod mounts;
 mod node;
+mod own_sysfs;
 mod probe;
 mod process;
 mod tools;

@@ -1,0 +1,38 @@
+//! A sysfs of this process's own, for where that of its container is read-only.
+//!
+//! sysfs has one superblock for each network namespace, and what it was mounted with first goes for all its mounts: a
+//! container runtime mounts it read-only for the first container of a pod, and kind remounts that of its nodes. So
+//! neither a privileged container nor a bind mount of the node's /sys can write there. A new network namespace has a new
+//! one. It is mounted nowhere, and ends with the thread that made it (fsopen(2), fsmount(2), network_namespaces(7)).
+#![allow(clippy::disallowed_types, reason = "sysfs is written for os::LoopDevices")]
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// Writes a value to a file of sysfs, named by its path below /sys.
+///
+/// # Errors
+/// EPERM where the process has no CAP_SYS_ADMIN, ENOSYS before Linux 5.2; those of opening and writing the file.
+pub(super) fn write(below_sys: &Path, value: &str) -> io::Result<()> {
+    // The namespace is the thread's, and nothing else may ever run in it.
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(context.as_fd())?;
+            let harmless = MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            let sysfs = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, harmless)?;
+            let file = openat(&sysfs, below_sys, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            File::from(file).write_all(value.as_bytes())
+        });
+        done.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes to sysfs has ended")))
+    })
+}
