@@ -78,9 +78,10 @@ e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 l
 	@echo '==> e2e-local'
 	KEEP='$(KEEP)' SIDECAR_BIN='$(abspath $(SIDECAR_BIN))' tests/e2e/local $(CASES)
 
-e2e-kind: ## Test the same on a cluster of kind, with the published sidecars (Docker, kind, kubectl, Go)
+e2e-kind: ## Test the same on kind, its nodes beside each other, and the README's quick start (Docker, or podman as root)
 	@echo '==> e2e-kind'
-	KEEP='$(KEEP)' HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
+	KEEP='$(KEEP)' SIDECAR_BIN='$(abspath $(SIDECAR_BIN))' HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
+	@[[ -n '$(CASES)' ]] || { tests/e2e/kind-neighbours && tests/e2e/kind-disks && tests/e2e/quick-start; }
 
 e2e-conformance: deps ## Run Kubernetes' storage suite in a Kubernetes on this machine; KEEP=1, SPECS='a b' as above (root)
 	@echo '==> e2e-conformance'

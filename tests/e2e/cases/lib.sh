@@ -233,9 +233,10 @@ longest_pause() {
   run_in "$1" 'sed \$d /data/log | awk "NR > 1 && \$2 - last > longest {longest = \$2 - last} {last = \$2} END {print longest + 0}"'
 }
 
-# A command that acts on a node's machine: `machine stop NODE`.
+# A command that acts on a node's machine: `machine stop NODE`. need_machines [COMMAND]: not everything takes each.
 need_machines() {
   [[ -n ${HOSTLOOP_E2E_NODE:-} ]] || skip 'nothing here can stop a node or restart its parts (HOSTLOOP_E2E_NODE)'
+  [[ -z ${1:-} ]] || machine --help | grep -q "^  $1 " || skip "$(basename "$HOSTLOOP_E2E_NODE") has no command $1"
 }
 machine() { "$HOSTLOOP_E2E_NODE" "$@"; }
 

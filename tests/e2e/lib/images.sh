@@ -37,7 +37,7 @@ archive_of() {
 image_of_root() {
   local image=$1 root=$2 entrypoint=$3 archive=$4
   {
-    printf 'FROM scratch\nCOPY . /\n'
+    printf 'FROM scratch\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nCOPY . /\n'
     [[ -z $entrypoint ]] || printf 'ENTRYPOINT ["%s"]\n' "$entrypoint"
   } >"$root.Dockerfile"
   buildah_here bud --quiet --isolation chroot --file "$root.Dockerfile" --tag "$image" "$root" >/dev/null
@@ -79,15 +79,15 @@ shell_root() {
   printf 'root:x:0:\n' >"$root/etc/group"
 }
 
-# Prints the archive of the shell.
+# Prints the archive of the shell: shell_image [IMAGE].
 shell_image() {
-  local archive root
-  archive=$(archive_of "$shell_image" /usr/bin/busybox)
+  local image=${1:-$shell_image} archive root
+  archive=$(archive_of "$image" /usr/bin/busybox)
   if [[ ! -e $archive ]]; then
-    say "making $shell_image"
+    say "making $image"
     root=$(mktemp -d "$cache/root.XXXXXX")
     shell_root "$root"
-    image_of_root "$shell_image" "$root" '' "$archive"
+    image_of_root "$image" "$root" '' "$archive"
     rm -rf "$root" "$root.Dockerfile"
   fi
   printf '%s\n' "$archive"
@@ -191,6 +191,8 @@ chart_settings() {
   image_settings sidecars.snapshotter.image "$(sidecar_image csi-snapshotter)"
   image_settings sidecars.nodeDriverRegistrar.image "$registrar_image"
   image_settings sidecars.livenessProbe.image "$livenessprobe_image"
+  # The layout that users get, where the programs for it are given.
+  printf -- '--set\nnode.register=%s\n' "$([[ -n ${SIDECAR_BIN:-} ]] && echo false || echo true)"
 }
 
 # Brings archives to a node: import_images NODE ARCHIVE...
