@@ -4,11 +4,10 @@
 #![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
 
 use std::io;
-use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::super::is_errno;
+use super::super::{errno_error, is_errno};
 use super::node::sysfs;
 use super::{at, own_sysfs};
 
@@ -18,19 +17,18 @@ const HARDWARE_LIMIT: &str = "queue/discard_max_hw_bytes";
 /// Takes discard away from an attached device.
 ///
 /// # Errors
-/// Those of writing to sysfs, such as EROFS in a container that is not privileged.
+/// Those of writing to sysfs; EROFS where that is read-only and the process can have none of its own.
 pub(super) fn disable(number: u32) -> io::Result<()> {
     let path = sysfs(number, LIMIT);
     match std::fs::write(&path, "0") {
         Err(error) if is_errno(&error, Errno::EROFS) => {
-            let below_sys = path.strip_prefix("/sys").unwrap_or_else(|_| Path::new(""));
-            own_sysfs::write(below_sys, "0").map_err(|own| {
-                io::Error::new(error.kind(), format!("{error}, and through a sysfs of its own: {own}"))
+            own_sysfs::write(&format!("block/loop{number}/{LIMIT}"), "0").map_err(|own| {
+                let context = format!("write {}, also through a sysfs of its own ({own})", path.display());
+                errno_error(Errno::EROFS, context)
             })
         }
-        written => written,
+        written => written.map_err(at("write", &path)),
     }
-    .map_err(at("write", &path))
 }
 
 /// Whether an attached device cannot discard although its image could: what [`disable`] did to an earlier user

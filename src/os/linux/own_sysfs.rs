@@ -9,7 +9,6 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags, openat};
@@ -18,21 +17,25 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 /// Writes a value to a file of sysfs, named by its path below /sys.
 ///
 /// # Errors
-/// EPERM where the process has no CAP_SYS_ADMIN, ENOSYS before Linux 5.2; those of opening and writing the file.
-pub(super) fn write(below_sys: &Path, value: &str) -> io::Result<()> {
-    // The namespace is the thread's, and nothing else may ever run in it.
+/// EPERM where the process has no CAP_SYS_ADMIN, ENOSYS before Linux 5.2, EAGAIN where no thread can be started; those
+/// of opening and writing the file.
+pub(super) fn write(below_sys: &str, value: &str) -> io::Result<()> {
     std::thread::scope(|scope| {
-        let done = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET)?;
-            let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-            fsconfig_create(context.as_fd())?;
-            let harmless = MountAttrFlags::MOUNT_ATTR_NOSUID
-                | MountAttrFlags::MOUNT_ATTR_NODEV
-                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-            let sysfs = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, harmless)?;
-            let file = openat(&sysfs, below_sys, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            File::from(file).write_all(value.as_bytes())
-        });
-        done.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes to sysfs has ended")))
+        // The namespace is the thread's, and nothing else may ever run in it.
+        let thread = std::thread::Builder::new().name("sysfs".to_owned());
+        let writes = thread.spawn_scoped(scope, || write_in_new_namespace(below_sys, value))?;
+        writes.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes to sysfs has ended")))
     })
+}
+
+fn write_in_new_namespace(below_sys: &str, value: &str) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    let harmless = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let sysfs = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, harmless)?;
+    let file = openat(&sysfs, below_sys, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    File::from(file).write_all(value.as_bytes())
 }
