@@ -10,9 +10,11 @@ MAKEFLAGS += --no-builtin-rules
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
+# Tests on the fake kernel that take seconds; `check` leaves them to `test`.
+SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-unit test-quick test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +27,16 @@ demo: deps build ## Build the driver and watch it serve a volume on this machine
 	@echo '==> demo'
 	$(TARGET_DIR)/release/hostloop selftest
 
-test: deps-test fmt deny clippy doc test-unit test-csi test-root test-sanity test-vm ## Run every check below, cheap first; stop at the first failure (root)
+check: ## While you work: formatting, lints, unit tests, and the quick ones on the fake kernel (no root)
+	@scripts/steps fmt clippy test-unit test-quick
+
+fix: ## Format the code, and mend what the lints can mend
+	@echo '==> fix'
+	$(CARGO) clippy --fix --allow-dirty --allow-staged --all-targets --all-features --locked
+	$(CARGO) fmt --all
+
+test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
+	@scripts/steps deps-test fmt deny clippy doc test-unit test-csi test-root test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -43,6 +54,11 @@ clippy: ## Lint everything; a warning is an error
 test-unit: ## Test the parts, the protocol file and the layering
 	@echo '==> test-unit'
 	$(TEST) --lib --bins --test protocol --test layers
+
+test-quick: ## Test each RPC on the fake kernel, without the walk and without what waits
+	@echo '==> test-quick'
+	$(TEST) --test contract
+	$(TEST) --test csi -- $(addprefix --skip ,$(SLOW))
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'

@@ -1,0 +1,99 @@
+//! The tests that docs/guarantees.md names are there: a promise whose test is gone is none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PAGE: &str = "docs/guarantees.md";
+/// What stands before the names of tests, and where these are.
+const SUITES: [(&str, &str); 6] = [
+    ("unit", "src"),
+    ("csi", "tests/csi"),
+    ("cluster", "tests/cluster"),
+    ("contract", "tests/contract"),
+    ("root", "tests/root"),
+    ("end", "tests/e2e/cases"),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The names of tests in one cell, each with the directory of its suite.
+fn named(cell: &str) -> Vec<(Option<&'static str>, &str)> {
+    let mut suite = None;
+    let mut names = Vec::new();
+    for (n, piece) in cell.split('`').enumerate() {
+        if n % 2 == 1 {
+            names.push((suite, piece));
+        } else {
+            let words = piece.split(|c: char| !c.is_alphanumeric());
+            let found = words.filter_map(|word| SUITES.iter().find(|(name, _)| *name == word));
+            suite = found.last().map(|(_, place)| *place).or(suite);
+        }
+    }
+    names
+}
+
+/// The file of a module of tests.
+fn file_of(module: &Path) -> Option<PathBuf> {
+    [module.with_extension("rs"), module.join("mod.rs")].into_iter().find(|file| file.is_file())
+}
+
+/// Why there is no such test.
+fn missing(suite: Option<&str>, name: &str) -> Option<String> {
+    if name.contains('/') {
+        return (!root().join(name).exists()).then(|| format!("{name} is not there"));
+    }
+    let Some(suite) = suite else {
+        return Some(format!("{name}: say which suite it is in"));
+    };
+    if suite == "tests/e2e/cases" {
+        return (!root().join(suite).join(name).exists()).then(|| format!("{suite}/{name} is not there"));
+    }
+    let (mut module, mut rest) = (root().join(suite), name);
+    while let Some((segment, after)) = rest.split_once("::").or((!rest.is_empty()).then_some((rest, ""))) {
+        let next = module.join(segment);
+        if file_of(&next).is_none() && !next.is_dir() {
+            break;
+        }
+        (module, rest) = (next, after);
+    }
+    let Some(source) = file_of(&module).and_then(|file| fs::read_to_string(file).ok()) else {
+        return Some(format!("{name} is no module of {suite}"));
+    };
+    let function = format!("fn {rest}");
+    (!rest.is_empty() && !source.contains(&function)).then(|| format!("{name}: no `{function}…` in {suite}"))
+}
+
+#[test]
+fn every_test_that_is_named_is_there() {
+    let page = fs::read_to_string(root().join(PAGE)).expect("the page");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Promise"));
+    let mut count = 0;
+    let mut problems = Vec::new();
+    for row in rows {
+        let cell = row.split('|').nth(2).expect("a column of tests");
+        let names = named(cell);
+        count += names.len();
+        if names.is_empty() {
+            problems.push(format!("no test is named: {row}"));
+        }
+        problems.extend(names.into_iter().filter_map(|(suite, name)| missing(suite, name)));
+    }
+    assert!(count > 50, "only {count} tests were found in {PAGE}");
+    assert!(problems.is_empty(), "{PAGE}:\n{}", problems.join("\n"));
+}
+
+#[test]
+fn a_test_that_is_gone_is_seen() {
+    assert_eq!(
+        named("root `a::b`, `c::`; csi `d`"),
+        [(Some("tests/root"), "a::b"), (Some("tests/root"), "c::"), (Some("tests/csi"), "d"),]
+    );
+    assert_eq!(missing(Some("tests/root"), "kill::nothing_is_lost"), None);
+    assert_eq!(missing(Some("src"), "store::tests::room"), None);
+    assert!(missing(Some("tests/root"), "kill::no_such_test").is_some());
+    assert!(missing(Some("tests/root"), "no_such_module::").is_some());
+    assert!(missing(None, "tests/vm/no-such-script").is_some());
+    assert!(missing(None, "kill::").is_some());
+}
