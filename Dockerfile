@@ -3,6 +3,7 @@
 #
 #   docker build -t hostloop .                              compiles it
 #   docker build -t hostloop --target prebuilt .            takes target/release/hostloop (or --build-arg BINARY=…)
+#   docker build -t hostloop --build-arg PROFILE=dist .     compiles it as for publication: smaller, and takes longer
 #   docker buildx build --platform linux/amd64,linux/arm64 .   compiles for both here; arm64 is untried. Installing its
 #                                                              tools needs an emulator (binfmt)
 #
@@ -43,6 +44,7 @@ COPY --chmod=0755 ${BINARY} /usr/local/bin/hostloop
 
 FROM --platform=${BUILDPLATFORM} ${BUILD_IMAGE} AS build
 ARG TARGETARCH
+ARG PROFILE=release
 WORKDIR /src
 # The linkers, and the C compilers (the TLS library has C in it), by the names that they have on every Debian.
 ENV CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
@@ -62,8 +64,8 @@ RUN set -e; here=$(dpkg --print-architecture); arch=${TARGETARCH:-$here}; \
       apt-get install -y --no-install-recommends "gcc-$gcc-linux-gnu" "libc6-dev-$arch-cross"; \
     fi
 COPY . .
-RUN cargo build --release --locked --target "$(cat /target)" \
- && cp "target/$(cat /target)/release/hostloop" /hostloop
+RUN cargo build --profile "$PROFILE" --locked --target "$(cat /target)" \
+ && cp "target/$(cat /target)/$PROFILE/hostloop" /hostloop
 
 FROM runtime
 COPY --from=build /hostloop /usr/local/bin/hostloop

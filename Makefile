@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,11 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/root os_contract:: life:: thick::
 	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
+
+# The earlier releases are in the history, which a clone may lack, and take minutes to build: not a part of `test`.
+test-upgrade: deps ## Test upgrades from each earlier release and back, one process and a cluster (root; builds them)
+	@echo '==> test-upgrade'
+	tests/upgrade/run
 
 # A release binary that is there has its flags compared with the manifests' arguments.
 test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)

@@ -15,14 +15,14 @@ use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, output, text};
 const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
 /// A node, its id, and where it serves its controller.
-struct Node {
-    world: World,
+pub struct Node {
+    pub world: World,
     id: String,
     address: String,
 }
 
 impl Node {
-    fn start(ca: &Path) -> Node {
+    fn start(ca: &Path, program: &str) -> Node {
         let mut world = World::empty(&[]);
         let id = node_of(&world.data);
         // Free a moment ago; nobody else on the machine wants exactly this one.
@@ -30,12 +30,18 @@ impl Node {
         let (tls, address) = (world.dir.join("tls"), format!("127.0.0.1:{port}"));
         issue(ca, &["--role", "node", "--node-id", &id], &tls);
         world.set_flags(&["--role", "node", "--tls-dir", text(&tls), "--peer-listen", &address]);
-        world.start();
+        world.start_as(command(program).args(world.arguments()));
         Node { world, id, address }
     }
 
+    /// Goes on with the driver of another release.
+    pub fn replace(&mut self, program: &str) {
+        self.world.take_driver().stop();
+        self.world.start_as(command(program).args(self.world.arguments()));
+    }
+
     /// What CreateVolume says so that the volume is made here.
-    fn here(&self) -> Option<csi::TopologyRequirement> {
+    pub fn here(&self) -> Option<csi::TopologyRequirement> {
         let segments = [(TOPOLOGY.to_owned(), self.id.clone())].into();
         let topology = csi::Topology { segments };
         Some(csi::TopologyRequirement { requisite: vec![topology.clone()], preferred: vec![topology] })
@@ -63,41 +69,59 @@ fn issue(ca: &Path, role: &[&str], to: &Path) {
     certs(&[&["issue", "--ca", text(ca), "--out", text(to)], role].concat());
 }
 
-struct Cluster {
-    nodes: [Node; 2],
-    csi: Csi,
-    controller: Driver,
-    _dir: tempfile::TempDir,
+pub struct Cluster {
+    pub nodes: [Node; 2],
+    pub csi: Csi,
+    controller: Option<Driver>,
+    dir: tempfile::TempDir,
 }
 
 impl Cluster {
     fn start() -> Cluster {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let (ca, tls, socket) = (dir.path().join("ca"), dir.path().join("tls"), dir.path().join("csi.sock"));
-        certs(&["init", "--dir", text(&ca)]);
-        issue(&ca, &["--role", "controller"], &tls);
-        let nodes = [Node::start(&ca), Node::start(&ca)];
-        let endpoint = format!("unix://{}", text(&socket));
-        let peers = nodes.iter().map(|node| format!("--peer={}={}", node.id, node.address));
-        let mut serve = command(BINARY);
-        serve.args(["serve", "--role", "controller", "--endpoint", &endpoint, "--tls-dir", text(&tls)]);
-        let mut controller = Driver::spawn(serve.args(peers), &dir.path().join("log"));
-        let csi = Csi::new(&socket);
-        controller.wait_ready(&csi);
-        Cluster { nodes, csi, controller, _dir: dir }
+        Cluster::start_as(BINARY)
     }
 
-    fn finish(self) {
+    /// All of it with this program.
+    pub fn start_as(program: &str) -> Cluster {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let ca = dir.path().join("ca");
+        certs(&["init", "--dir", text(&ca)]);
+        issue(&ca, &["--role", "controller"], &dir.path().join("tls"));
+        let nodes = [Node::start(&ca, program), Node::start(&ca, program)];
+        let csi = Csi::new(&dir.path().join("csi.sock"));
+        let mut cluster = Cluster { nodes, csi, controller: None, dir };
+        cluster.start_controller(program);
+        cluster
+    }
+
+    fn start_controller(&mut self, program: &str) {
+        let at = |name: &str| self.dir.path().join(name);
+        let endpoint = format!("unix://{}", text(&at("csi.sock")));
+        let peers = self.nodes.iter().map(|node| format!("--peer={}={}", node.id, node.address));
+        let mut serve = command(program);
+        serve.args(["serve", "--role", "controller", "--endpoint", &endpoint, "--tls-dir", text(&at("tls"))]);
+        let mut controller = Driver::spawn(serve.args(peers), &at("log"));
+        controller.wait_ready(&self.csi);
+        self.controller = Some(controller);
+    }
+
+    /// Goes on with the controller of another release.
+    pub fn replace_controller(&mut self, program: &str) {
+        self.controller.take().expect("it runs").stop();
+        self.start_controller(program);
+    }
+
+    pub fn finish(self) {
         let left = self.csi.list(0, "").expect("ListVolumes").entries;
         assert!(left.is_empty(), "{left:?}");
         assert!(self.csi.list_snapshots().expect("ListSnapshots").is_empty());
-        self.controller.stop();
+        self.controller.expect("it runs").stop();
         self.nodes.into_iter().for_each(Node::finish);
     }
 }
 
 /// What is in a volume, read where it is.
-fn content(node: &Node, kind: Kind, volume: &csi::Volume, len: usize) -> Vec<u8> {
+pub fn content(node: &Node, kind: Kind, volume: &csi::Volume, len: usize) -> Vec<u8> {
     let vol = Vol::of(&node.world, kind, volume.clone());
     vol.up();
     let bytes = read_at(&vol.file("a"), 0, len);
