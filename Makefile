@@ -68,6 +68,7 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	@echo '==> test-deploy'
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
 	tests/e2e/kind-test
+	tests/e2e/cases-test
 
 test-e2e: deps ## Test the chart in a Kubernetes of one node on this machine: a volume's whole life (root)
 	@echo '==> test-e2e'
