@@ -94,9 +94,11 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	@echo '==> test-deploy'
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
 	tests/e2e/kind-test
+	tests/e2e/cases-test
 
 test-e2e: deps ## Test the chart in a Kubernetes of one node on this machine: a volume's whole life (root)
 	@echo '==> test-e2e'
+	tests/e2e/power-test
 	HOSTLOOP_E2E_NODES=1 tests/e2e/local whole-life
 
 # SIDECAR_BIN=dir: the default layout, with the csi-node-driver-registrar and the livenessprobe in dir.

@@ -163,6 +163,20 @@ run_in() {
   shift
   k exec "$name" -- sh -c "$*"
 }
+# refused POD REASON COMMAND: the command fails in the pod, for the reason that its own message gives. A kubectl that fails is
+# no refusal: the pod's shell says how the command ended, and ends well itself.
+# shellcheck disable=SC2016 # the pod's shell expands it
+refused() {
+  local name=$1 reason=$2 output status
+  shift 2
+  output=$(k exec "$name" -- sh -c 'sh -c "$1" 2>&1; echo "its status is $?"' sh "$*") ||
+    fail "kubectl does not run a command in $name: $output"
+  [[ $output =~ 'its status is '([0-9]+)$ ]] || fail "kubectl lost what a command in $name came to: $output"
+  status=${BASH_REMATCH[1]}
+  ((status != 0)) || fail "$name is not refused: $*"
+  [[ $output == *"$reason"* ]] || fail "$name: '$*' fails, but not with '$reason': $output"
+}
+
 remove_pod() { k delete pod "$1" --wait --timeout "${limit}s" >/dev/null; }
 bound() { k wait --for jsonpath='{.status.phase}'=Bound --timeout "${limit}s" "pvc/$1" >/dev/null; }
 snapshot_ready() { k wait --for jsonpath='{.status.readyToUse}'=true --timeout "${limit}s" "volumesnapshot/$1" >/dev/null; }
@@ -236,7 +250,10 @@ longest_pause() {
 # A command that acts on a node's machine: `machine stop NODE`. need_machines [COMMAND]: not everything takes each.
 need_machines() {
   [[ -n ${HOSTLOOP_E2E_NODE:-} ]] || skip 'nothing here can stop a node or restart its parts (HOSTLOOP_E2E_NODE)'
-  [[ -z ${1:-} ]] || machine --help | grep -q "^  $1 " || skip "$(basename "$HOSTLOOP_E2E_NODE") has no command $1"
+  local help
+  [[ -n ${1:-} ]] || return 0
+  help=$(machine --help)
+  [[ $'\n'$help == *$'\n'"  $1 "* ]] || skip "$(basename "$HOSTLOOP_E2E_NODE") has no command $1"
 }
 machine() { "$HOSTLOOP_E2E_NODE" "$@"; }
 

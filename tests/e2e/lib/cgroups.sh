@@ -73,11 +73,13 @@ remove_cgroups() { remove_cgroups_in "$cluster"; }
 # Starts a process of the cluster in the background: `start NAME COMMAND...`, with its log in the state directory.
 # It keeps none of the caller's files open, so that nobody waits for it.
 start() {
-  local name=$1
+  local name=$1 descriptor
   shift
   (
+    # Those that a script opens by number: the lock of `local`, what a case of `run` says.
+    for descriptor in {3..9}; do exec {descriptor}>&-; done
     echo "$BASHPID" >"/sys/fs/cgroup/pids/$cluster/cgroup.procs"
-    exec setsid "$@" </dev/null >>"$state/log/$name.log" 2>&1 9>&-
+    exec setsid "$@" </dev/null >>"$state/log/$name.log" 2>&1
   ) &
   echo $! >"$state/pid/$name"
   # Or bash has something to say when it ends.

@@ -63,6 +63,20 @@ module_directory() {
   printf '%s/modules/%s-%s' "$cache" "$1" "$sum"
 }
 
+# Runs go where it sees a module of go/ as that is built: go_in MODULE ARGUMENT...
+go_in() {
+  local module=$1
+  shift
+  in_workspace "$module" || local -x GOWORK=off
+  (cd "go/$module" && go "$@")
+}
+
+# The directory with the files of a module that a module of go/ needs: module_source MODULE PATH. It is downloaded first, as
+# go says nothing of a directory that has been cleaned away.
+module_source() { go_in "$1" mod download "$2" && go_in "$1" list -m -f '{{.Dir}}' "$2"; }
+# Its version.
+module_version() { go_in "$1" list -m -f '{{.Version}}' "$2"; }
+
 # The names of the modules of go/, one a line.
 modules() {
   local file

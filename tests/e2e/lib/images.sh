@@ -93,13 +93,13 @@ shell_image() {
   printf '%s\n' "$archive"
 }
 
-# Prints the archive of the base of the driver's image: the root of a Debian with the filesystems' tools.
-base_root() {
-  local archive
-  archive=$(archive_of base "$base_packages")
+# Prints the archive of the root of a Debian with packages: debian_root NAME PACKAGES [VARIANT-OF-MMDEBSTRAP].
+debian_root() {
+  local name=$1 packages=$2 variant=${3:-minbase} archive
+  archive=$(archive_of "$name" "$packages")
   if [[ ! -e $archive ]]; then
-    say 'making the base of the image'
-    mmdebstrap --quiet --variant=essential --include="$base_packages" \
+    say "making a Debian: $name"
+    mmdebstrap --quiet --variant="$variant" --include="$packages" \
       --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
       --dpkgopt='path-exclude=/usr/share/doc/*' --aptopt='Apt::Install-Recommends "false"' \
       --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/log/*' \
@@ -108,6 +108,9 @@ base_root() {
   fi
   printf '%s\n' "$archive"
 }
+
+# Prints the archive of the base of the driver's image, which has the filesystems' tools.
+base_root() { debian_root base "$base_packages" essential; }
 
 # Makes the base an image that a Dockerfile can name, unless it is one already.
 tag_base() {
@@ -161,12 +164,14 @@ livenessprobe_program() { beside_driver livenessprobe livenessprobe; }
 
 # Early: an image with a program that cannot start is found out late.
 check_sidecar_bin() {
-  local program
+  local program libraries
   [[ -n ${SIDECAR_BIN:-} ]] || return 0
   [[ $SIDECAR_BIN == /* ]] || die "SIDECAR_BIN is an absolute path, not $SIDECAR_BIN"
   for program in "$(registrar_program)" "$(livenessprobe_program)"; do
     [[ -f $program && -x $program ]] || die "SIDECAR_BIN has no program $program"
-    ! ldd "$program" 2>/dev/null | grep -q ' => ' || die "$program needs libraries, and its image has none: build it with CGO_ENABLED=0"
+    # It fails for a program that needs none.
+    libraries=$(ldd "$program" 2>/dev/null || true)
+    [[ $libraries != *' => '* ]] || die "$program needs libraries, and its image has none: build it with CGO_ENABLED=0"
   done
 }
 

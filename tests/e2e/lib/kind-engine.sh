@@ -97,6 +97,13 @@ find_modules() {
 # Runs a command that finds all programs.
 with_programs() { env "PATH=$PATH" "$@"; }
 
+# The names of kind's clusters on one line, each between spaces.
+kind_clusters() {
+  local names
+  names=$(kind get clusters 2>/dev/null) || die 'kind does not say which clusters there are: kind get clusters'
+  printf ' %s ' "${names//$'\n'/ }"
+}
+
 # Prints the name of the node image that was made here, which the engine has then.
 node_image() {
   local archive name

@@ -10,8 +10,7 @@ node_packages+=,e2fsprogs,bash,ca-certificates,curl,jq,procps,containerd,runc,co
 # What kube-proxy and the network's pod need in their images.
 network_packages=iptables,nftables,conntrack,iproute2,kmod
 
-kind_source() { (cd go/kind && GOWORK=off go list -m -f '{{.Dir}}' sigs.k8s.io/kind); }
-module_version() { (cd "go/$1" && GOWORK=off go list -m -f '{{.Version}}' "$2"); }
+kind_source() { module_source kind sigs.k8s.io/kind; }
 
 # The value of a string constant of kind's build of node images: kind_constant FILE NAME.
 kind_constant() {
@@ -35,22 +34,6 @@ kind_manifest() {
     manifest=${manifest//"\` + $constant + \`"/$(kind_constant "$file" "$constant")}
   done
   printf '%s\n' "$manifest"
-}
-
-# Prints the archive of a Debian with packages: debian_root NAME PACKAGES.
-debian_root() {
-  local archive
-  archive=$(archive_of "debian-for-$1" "$2")
-  if [[ ! -e $archive ]]; then
-    say "making a Debian for $1"
-    mmdebstrap --quiet --variant=minbase --include="$2" \
-      --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-      --dpkgopt='path-exclude=/usr/share/doc/*' --aptopt='Apt::Install-Recommends "false"' \
-      --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/log/*' \
-      --format=tar bookworm "$archive.part"
-    mv "$archive.part" "$archive"
-  fi
-  printf '%s\n' "$archive"
 }
 
 # Prints the archive of an image with programs in /usr/local/bin, the first of which it starts:
@@ -82,7 +65,7 @@ node_images() {
   local kubernetes programs network image version
   kubernetes=$(module_directory kubernetes)
   programs=$(module_directory kind)
-  network=$(debian_root network "$network_packages")
+  network=$(debian_root debian-for-network "$network_packages")
   version=$(module_version kubernetes k8s.io/kubernetes)
   while read -r image; do
     case $image in
@@ -123,7 +106,7 @@ node_root() {
   mapfile -t inputs <<<"$inputs"
   archive=$(archive_of kind-node "${inputs[@]}" "${images[@]}")
   if [[ ! -e $archive ]]; then
-    debian=$(debian_root node "$node_packages")
+    debian=$(debian_root debian-for-node "$node_packages")
     say 'making the node image of kind'
     # The image of yesterday's programs is of no use.
     rm -f "$cache/images"/kind-node-*.tar
