@@ -59,8 +59,8 @@ test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
-	tests/vm/root os_contract:: life:: thick::
-	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
+	tests/vm/complaints
+	tests/vm/root os_contract:: life:: thick:: copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
 
 # A release binary that is there has its flags compared with the manifests' arguments.
