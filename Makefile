@@ -12,7 +12,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-disks lying-disks test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ demo: deps build ## Build the driver and watch it serve a volume on this machine
 	@echo '==> demo'
 	$(TARGET_DIR)/release/hostloop selftest
 
-test: deps-test fmt deny clippy doc test-unit test-csi test-root test-sanity test-vm ## Run every check below, cheap first; stop at the first failure (root)
+test: deps-test fmt deny clippy doc test-unit test-csi test-root test-disks test-sanity test-vm ## Run every check below, cheap first; stop at the first failure (root)
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -52,6 +52,16 @@ test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'
 	@if (( $$(id -u) != 0 )); then echo 'test-root mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 	$(TEST) --test root
+
+test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS_SEED=N repeats what was lost (root)
+	@echo '==> test-disks'
+	@if (( $$(id -u) != 0 )); then echo 'test-disks mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
+	$(TEST) --test disks -- --nocapture --test-threads 1
+
+# HOSTLOOP_DISKS_PART=N takes each Nth flush only, HOSTLOOP_DISKS_SECONDS=N ends after that time.
+lying-disks: deps-test ## Lose the power at every flush of a recorded load (root, hours)
+	@echo '==> lying-disks'
+	$(TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
 
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'
