@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ fix: ## Format the code, and mend what the lints can mend
 
 # The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-csi+test-root test-sanity test-vm
+	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-csi+test-root test-disks test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -74,14 +74,24 @@ test-root: deps ## Test on the real kernel (root)
 	@if (( $$(id -u) != 0 )); then echo 'test-root mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 	$(TEST) --test root
 
+test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS_SEED=N repeats what was lost (root)
+	@echo '==> test-disks'
+	@if (( $$(id -u) != 0 )); then echo 'test-disks mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
+	$(TEST) --test disks -- --nocapture --test-threads 1
+
+# HOSTLOOP_DISKS_PART=N takes each Nth flush only, HOSTLOOP_DISKS_SECONDS=N ends after that time.
+lying-disks: deps-test ## Lose the power at every flush of a recorded load (root, hours)
+	@echo '==> lying-disks'
+	$(TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
+
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'
 	tests/sanity/run
 
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
-	tests/vm/root os_contract:: life:: thick::
-	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
+	tests/vm/complaints
+	tests/vm/root os_contract:: life:: thick:: copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
 
 # The earlier releases are in the history, which a clone may lack, and take minutes to build: not a part of `test`.

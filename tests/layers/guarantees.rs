@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = "docs/guarantees.md";
 /// What stands before the names of tests, and where these are.
-const SUITES: [(&str, &str); 6] = [
+const SUITES: [(&str, &str); 7] = [
     ("unit", "src"),
     ("csi", "tests/csi"),
     ("cluster", "tests/cluster"),
     ("contract", "tests/contract"),
+    ("disks", "tests/disks"),
     ("root", "tests/root"),
     ("end", "tests/e2e/cases"),
 ];
