@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,18 @@ test-quick: ## Test each RPC on the fake kernel, without the walk and without wh
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
-	$(TEST) --test contract --test csi --test cluster
+	$(TEST) --test contract --test csi --test cluster --test simulation
+
+# SEEDS=n: so many, from FROM on. SEED=n: one, with all that happens in it.
+SEEDS ?= 10000
+FROM ?= 0
+simulate: ## Test a simulated cluster; SEEDS=n runs so many seeds from FROM=n on, SEED=n shows one
+	@echo '==> simulate'
+ifdef SEED
+	HOSTLOOP_SIMULATION_SHOW=1 HOSTLOOP_SIMULATION_SEED='$(SEED)' $(TEST) --test simulation -- --exact seeds::one --ignored --nocapture
+else
+	HOSTLOOP_SIMULATION_SEEDS='$(SEEDS)' HOSTLOOP_SIMULATION_FROM='$(FROM)' $(TEST) --test simulation -- --exact seeds::many --ignored --nocapture
+endif
 
 test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'

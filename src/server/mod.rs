@@ -29,7 +29,7 @@ pub use self::drain::{Stop, Stopped};
 pub use self::endpoint::{Endpoint, InvalidEndpoint};
 pub use self::incoming::Incoming;
 pub use self::panic::install_hook;
-pub use self::peer::{peer_http2, serve_peers};
+pub use self::peer::{Allow, AllowLayer, peer_http2, serve_peers};
 pub use self::rpc::Observer;
 pub use self::socket::{Place, SocketError, SocketFile, bind as bind_socket};
 

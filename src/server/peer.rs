@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use self::allow::AllowLayer;
+pub use self::allow::{Allow, AllowLayer};
 use self::handshakes::Handshakes;
 use super::MAX_HEADERS;
 use super::drain::{self, Stop, Stopped};

@@ -37,7 +37,7 @@ mod tree;
 mod tree_stream;
 mod world;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
@@ -50,10 +50,14 @@ pub use self::seam::{Kill, Step};
 /// What the kernel answers, before it gets its context.
 type Outcome<T> = Result<T, Errno>;
 
+/// What comes before each call of a process: its name, and what it is made on.
+type Pace = Box<dyn Fn(&'static str, &str) + Send + Sync>;
+
 /// The fake machine. Clones are the same machine.
 #[derive(Clone)]
 pub struct FakeKernel {
     world: Arc<Mutex<World>>,
+    pace: Arc<OnceLock<Pace>>,
 }
 
 /// One process of the driver: the traits of [`super`] as it sees them.
@@ -84,7 +88,7 @@ impl FakeKernel {
     /// A machine that has just started: `/` is ext4 on /dev/vda1 with /var/lib, /tmp, /dev and /run; its disk
     /// has 100 GiB.
     pub fn new() -> Self {
-        FakeKernel { world: Arc::new(Mutex::new(World::new())) }
+        FakeKernel { world: Arc::new(Mutex::new(World::new())), pace: Arc::default() }
     }
 
     /// The machine as the current process of the driver sees it; of no use any more once that was killed.

@@ -101,6 +101,12 @@ impl FakeKernel {
         self.lock().seam.plan(n, Plan::Fail(errno));
     }
 
+    /// Before each call of a process, also one that changes nothing, this is called with its name and what it is made on,
+    /// on the thread of the call and without any lock of the machine: it may take its time. To be set once.
+    pub fn set_pace(&self, pace: impl Fn(&'static str, &str) + Send + Sync + 'static) {
+        assert!(self.pace.set(Box::new(pace)).is_ok(), "the pace is set once");
+    }
+
     /// Steps of this name wait from now on, as if they took long, until [`release`](Self::release) or the end of their
     /// process.
     pub fn hold(&self, name: &'static str) {
@@ -132,6 +138,7 @@ impl Process {
         subject: impl Display,
         effect: impl FnOnce(&mut World, Effect) -> Outcome<T>,
     ) -> std::io::Result<T> {
+        self.pace(name, &subject);
         let context = || format!("{name} {subject}");
         let mut world = self.alive_for(name).map_err(|errno| errno_error(errno, context()))?;
         let outcome = match world.seam.take(name, subject.to_string()) {
@@ -171,8 +178,15 @@ impl Process {
         subject: impl Display,
         look: impl FnOnce(&World) -> Outcome<T>,
     ) -> std::io::Result<T> {
+        self.pace(name, &subject);
         let outcome = self.alive().and_then(|world| look(&world));
         outcome.map_err(|errno| errno_error(errno, format!("{name} {subject}")))
+    }
+
+    fn pace(&self, name: &'static str, subject: &impl Display) {
+        if let Some(pace) = self.kernel.pace.get() {
+            pace(name, &subject.to_string());
+        }
     }
 
     /// [`alive`](Self::alive), once steps of this name are not held.

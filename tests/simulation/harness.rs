@@ -1,0 +1,416 @@
+//! The cluster: the whole driver in its roles, on fake kernels, with real certificates over the net in memory.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hostloop::app::{self, OtherNodes, Outside};
+use hostloop::cluster::certs::Authority;
+use hostloop::cluster::identity::{PeerIdentity, PeerRole};
+use hostloop::cluster::peers::{Known, Member, Members, Peers};
+use hostloop::cluster::permit::{self, Checked, Signer};
+use hostloop::cluster::pull;
+use hostloop::cluster::router::{self, Connect};
+use hostloop::cluster::tls::Tls;
+use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
+use hostloop::model::{
+    FsType, Grant, InlineSettings, NodeKey, PoolKind, PoolName, PoolSettings, Reserve, Settings,
+};
+use hostloop::os::fake::FakeKernel;
+use hostloop::server::Endpoint;
+use hostloop::service::Permits;
+use hostloop::shutdown::{Shutdown, Trigger};
+use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+use crate::gate;
+use crate::net::{Host, Net};
+use crate::pki::{DRIVER, Pki, controller, minutes, node};
+use crate::random::Random;
+use crate::{run, schedule};
+
+pub const KUBELET: &str = "/var/lib/kubelet";
+pub const NODE: &str = "n0";
+pub const SHARING: &str = "sharing";
+pub const DIRECTORIES: &str = "directories";
+pub const SHARING_DIRECTORIES: &str = "directories";
+pub const DATA_DIR: &str = "/var/lib/hostloop";
+pub const DIRECTORIES_DIR: &str = "/var/lib/directories";
+pub const NODES: usize = 5;
+pub const CONTROLLERS: usize = 2;
+
+/// How far the clock of a machine is ahead, in nanoseconds.
+type Clock = Arc<AtomicI64>;
+
+/// Runs something by this clock.
+fn by<T>(clock: &Clock, work: impl FnOnce() -> T) -> T {
+    let before = schedule::set_ahead(clock.load(Ordering::Relaxed));
+    let done = work();
+    schedule::set_ahead(before);
+    done
+}
+
+/// Where the nodes are, as one controller has been told.
+struct Told(watch::Sender<Option<Arc<Members>>>);
+
+impl Peers for Told {
+    fn known(&self) -> Known {
+        self.0.subscribe()
+    }
+}
+
+/// Permits by a node's own clock.
+struct ByClock(Checked, Clock);
+
+impl Permits for ByClock {
+    fn open(&self, permit: &[u8]) -> Result<Grant, String> {
+        by(&self.1, || self.0.open(permit))
+    }
+}
+
+/// Connections of one process.
+#[derive(Clone)]
+struct Wire {
+    net: Net,
+    host: Host,
+    tls: Tls,
+}
+
+#[tonic::async_trait]
+impl Connect for Wire {
+    async fn connect(&self, address: &str, node_id: &str) -> std::io::Result<Box<dyn router::Stream>> {
+        let stream = self.net.dial(&self.host, address).await?;
+        let stream = self.tls.connect(stream, PeerRole::Node, node_id).await;
+        Ok(Box::new(stream.map_err(std::io::Error::other)?))
+    }
+}
+
+impl Wire {
+    /// How a node reaches the others: `app::connector` with this net below it.
+    fn connector(self) -> pull::Connector {
+        Arc::new(move |address: &str, node_key: &str| {
+            let (wire, address, node_key) = (self.clone(), address.to_owned(), node_key.to_owned());
+            Box::pin(async move {
+                let dial = tower::service_fn(move |_: http::Uri| {
+                    let (wire, address, node_key) = (wire.clone(), address.clone(), node_key.clone());
+                    async move {
+                        let stream = wire.net.dial(&wire.host, &address).await?;
+                        let stream = wire.tls.connect(stream, PeerRole::Node, None).await;
+                        let stream = stream.map_err(std::io::Error::other)?;
+                        match &stream.identity().node_id {
+                            Some(id) if NodeKey::of(id).as_str() != node_key => {
+                                Err(std::io::Error::other("the certificate is of another node"))
+                            }
+                            _ => Ok(TokioIo::new(stream)),
+                        }
+                    }
+                });
+                pull::endpoint().connect_with_connector(dial).await.map_err(|error| format!("{error:?}"))
+            })
+        })
+    }
+}
+
+/// A running process.
+pub struct Process {
+    pub host: Host,
+    pub socket: PathBuf,
+    trigger: Trigger,
+    serving: JoinHandle<()>,
+    _dir: TempDir,
+}
+
+impl Process {
+    /// It is killed: nothing that it still does gets anywhere.
+    fn kill(&self, net: &Net) {
+        self.host.end();
+        self.serving.abort();
+        net.cut(&self.host.name);
+    }
+
+    pub async fn channel(&self) -> Result<Channel, tonic::Status> {
+        let address = format!("unix://{}", self.socket.display());
+        let endpoint = tonic::transport::Endpoint::try_from(address).unwrap();
+        endpoint.connect().await.map_err(|error| tonic::Status::unavailable(format!("{error:?}")))
+    }
+}
+
+pub struct Machine {
+    pub id: String,
+    pub kernel: FakeKernel,
+    pub clock: Clock,
+    /// How many nanoseconds its disk takes for a step, at the most.
+    pub slow: Arc<AtomicI64>,
+    pub process: Mutex<Option<Arc<Process>>>,
+    /// How often it moved.
+    moves: Mutex<u32>,
+    /// Somebody is at its process.
+    pub busy: AtomicBool,
+}
+
+impl Machine {
+    pub fn address(&self) -> String {
+        format!("{}-{}:9443", self.id, self.moves.lock().unwrap())
+    }
+
+    /// The process that runs, unless it is dead.
+    pub fn process(&self) -> Option<Arc<Process>> {
+        self.process.lock().unwrap().clone().filter(|process| process.host.lives())
+    }
+}
+
+pub struct Cluster {
+    pub net: Net,
+    pub random: Mutex<Random>,
+    pub machines: Vec<Machine>,
+    pub controllers: Vec<Mutex<Arc<Process>>>,
+    controller_clocks: Vec<Clock>,
+    told: Vec<Told>,
+    pki: Pki,
+    /// Whether certificates are looked at again while they are used.
+    pub renews: bool,
+    pub faults: Arc<gate::Faults>,
+}
+
+fn identity(name: &str) -> (PeerIdentity, PeerRole) {
+    match name.starts_with('c') {
+        true => (controller(), PeerRole::Controller),
+        false => (node(Some(name)), PeerRole::Node),
+    }
+}
+
+fn pki() -> Pki {
+    let dir = tempfile::tempdir_in(run::directory()).unwrap();
+    let ca = Authority::create(&dir.path().join("ca"), DRIVER, minutes(-60 * 24, 60 * 24 * 365)).unwrap();
+    Pki { dir, ca }
+}
+
+impl Cluster {
+    pub async fn start(mut random: Random) -> Arc<Cluster> {
+        let net = Net::new(random.fork());
+        let pace = Arc::new(Mutex::new(random.fork()));
+        let machines = (0..NODES).map(|n| machine(&format!("n{n}"), &net, &pace)).collect();
+        let told = (0..CONTROLLERS).map(|_| Told(watch::Sender::new(None))).collect();
+        let faults = Arc::new(gate::Faults::new(random.fork()));
+        let mut cluster = Cluster {
+            net,
+            machines,
+            controllers: Vec::new(),
+            controller_clocks: (0..CONTROLLERS).map(|_| Clock::default()).collect(),
+            told,
+            pki: pki(),
+            renews: random.one_in(2),
+            faults,
+            random: Mutex::new(random),
+        };
+        for number in 0..NODES {
+            cluster.issue(&cluster.machines[number].id);
+            cluster.start_node(number, false).await;
+        }
+        for number in 0..CONTROLLERS {
+            cluster.issue(&format!("c{number}"));
+            cluster.tell(number);
+            let process = cluster.start_controller(number);
+            cluster.controllers.push(Mutex::new(Arc::new(process)));
+        }
+        Arc::new(cluster)
+    }
+
+    pub fn below(&self, limit: usize) -> usize {
+        self.random.lock().unwrap().below(limit)
+    }
+
+    pub fn between(&self, from: u64, to: u64) -> u64 {
+        self.random.lock().unwrap().between(from, to)
+    }
+
+    /// Gives a process a new certificate, which it finds by itself.
+    pub fn issue(&self, name: &str) {
+        self.pki.issue(name, &identity(name).0, minutes(-600, 60 * 24));
+    }
+
+    fn tls(&self, name: &str) -> Tls {
+        Tls::open(&self.pki.path(name), DRIVER, identity(name).1).expect("good certificates")
+    }
+
+    /// Tells a controller where the nodes are now.
+    pub fn tell(&self, number: usize) {
+        let member =
+            |machine: &Machine| Member { node_id: machine.id.clone(), address: Some(machine.address()) };
+        let members = Members::new(self.machines.iter().map(member), Default::default());
+        self.told[number].0.send_replace(Some(Arc::new(members)));
+    }
+
+    fn outside(&self, dir: &TempDir) -> (Trigger, Outside) {
+        let (trigger, shutdown) = Shutdown::new();
+        let server = ServerConfig {
+            endpoint: Endpoint::Unix(dir.path().join("csi.sock")),
+            socket_mode: 0o600,
+            shutdown_timeout: Duration::from_secs(5),
+        };
+        (trigger, Outside { server, operation: OperationConfig::default(), shutdown, certificate: None })
+    }
+
+    fn watch(&self, tls: &Tls, outside: &Outside) {
+        if self.renews {
+            tokio::spawn(tls.clone().watch(outside.shutdown.clone()));
+        }
+    }
+
+    fn start_controller(&self, number: usize) -> Process {
+        let name = format!("c{number}");
+        let dir = tempfile::tempdir_in(run::directory()).unwrap();
+        let (host, tls) = (Host::new(&name, None), self.tls(&name));
+        let settings = ControllerSettings {
+            driver_name: DRIVER.to_owned(),
+            attach: false,
+            tls_dir: PathBuf::from("/nowhere"),
+            discovery: Discovery::Static(Vec::new()),
+            forget_nodes: Default::default(),
+        };
+        let (trigger, outside) = self.outside(&dir);
+        self.watch(&tls, &outside);
+        let (signs, clock) = (permit::signer(tls.clone()), self.controller_clocks[number].clone());
+        let signer: Signer = Arc::new(move |grant| {
+            // When it ends was said by the router, by no clock of its own.
+            let expires = grant.expires.saturating_add_signed(clock.load(Ordering::Relaxed) / 1_000_000_000);
+            by(&clock, || signs(&Grant { expires, ..grant.clone() }))
+        });
+        let connect = Box::new(Wire { net: self.net.clone(), host: host.clone(), tls });
+        let peers = Told(self.told[number].0.clone());
+        let serving = tokio::spawn(async move {
+            let _ = app::run_controller(settings, outside, &peers, connect, signer).await;
+        });
+        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir }
+    }
+
+    /// Kills a controller and starts it again.
+    pub fn restart_controller(&self, number: usize) {
+        self.controllers[number].lock().unwrap().kill(&self.net);
+        let process = Arc::new(self.start_controller(number));
+        *self.controllers[number].lock().unwrap() = process;
+    }
+
+    pub fn set_clock(&self, number: usize, ahead: i64) {
+        match number.checked_sub(NODES) {
+            Some(controller) => self.controller_clocks[controller].store(ahead, Ordering::Relaxed),
+            None => self.machines[number].clock.store(ahead, Ordering::Relaxed),
+        }
+    }
+
+    /// Kills the driver of a node, if it still runs; with the power of its machine, what was not synced is lost.
+    pub fn kill_node(&self, number: usize, power: bool) {
+        let machine = &self.machines[number];
+        if let Some(process) = machine.process.lock().unwrap().take() {
+            process.kill(&self.net);
+        }
+        match power {
+            true => drop(machine.kernel.power_cut()),
+            false => machine.kernel.kill(),
+        }
+        machine.kernel.kill();
+    }
+
+    /// Starts the driver of a node, perhaps at another address, of which the controllers are not told by this.
+    pub async fn start_node(&self, number: usize, moves: bool) {
+        let machine = &self.machines[number];
+        if moves {
+            *machine.moves.lock().unwrap() += 1;
+        }
+        let dir = tempfile::tempdir_in(run::directory()).unwrap();
+        let os = machine.kernel.restart();
+        let (host, tls) = (Host::new(&machine.id, Some(machine.kernel.clone())), self.tls(&machine.id));
+        let (trigger, outside) = self.outside(&dir);
+        self.watch(&tls, &outside);
+        let accepted = self.net.listen(&host, &machine.address());
+        let wire = Wire { net: self.net.clone(), host: host.clone(), tls: tls.clone() };
+        let permits = Arc::new(ByClock(Checked::new(tls.clone()), machine.clock.clone()));
+        let others = OtherNodes { connector: wire.connector(), permits };
+        let (settings, faults, net, id) =
+            (settings(&machine.id), self.faults.clone(), self.net.clone(), machine.id.clone());
+        let serve_peers = move |routes, stop, _| gate::serve(accepted, tls, routes, stop, faults, net, id);
+        let serving = tokio::spawn(async move {
+            let ended = app::run_node(settings, outside, os, Some(others), serve_peers).await;
+            if let Err(error) = ended {
+                schedule::note(&format!("a node ends: {error}"));
+            }
+        });
+        let process = Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir };
+        *machine.process.lock().unwrap() = Some(Arc::new(process));
+    }
+
+    /// Ends the controllers as SIGTERM does.
+    pub async fn stop_controllers(&self) {
+        for controller in &self.controllers {
+            let process = controller.lock().unwrap().clone();
+            process.trigger.pull();
+            process.kill(&self.net);
+        }
+    }
+}
+
+/// A machine with two disks, whose steps take as long as the seed has it.
+fn machine(id: &str, net: &Net, random: &Arc<Mutex<Random>>) -> Machine {
+    let kernel = FakeKernel::new();
+    kernel.create_directories("/var/lib");
+    kernel.add_disk(DATA_DIR, FsType::Xfs, 64 << 30);
+    kernel.add_disk(DIRECTORIES_DIR, FsType::Xfs, 64 << 30);
+    kernel.create_directories(KUBELET);
+    let (clock, slow) = (Clock::default(), Arc::new(AtomicI64::new(200_000)));
+    let (net, random, id_of, clock_of, slow_of) =
+        (net.clone(), Arc::clone(random), id.to_owned(), clock.clone(), Arc::clone(&slow));
+    kernel.set_pace(move |name, subject| {
+        schedule::set_ahead(clock_of.load(Ordering::Relaxed));
+        while net.is_frozen(&id_of) {
+            schedule::sleep(100_000_000);
+        }
+        let slow = slow_of.load(Ordering::Relaxed) as u64;
+        let (time, waits) = {
+            let mut random = random.lock().unwrap();
+            (random.between(1_000, slow), random.one_in(400))
+        };
+        crate::log(|| {
+            format!("{id_of} {name} {}", subject.replace(&run::directory().display().to_string(), "tmp"))
+        });
+        if waits { schedule::sleep(time * 1000) } else { schedule::step(time) }
+    });
+    Machine {
+        id: id.to_owned(),
+        kernel,
+        clock,
+        slow,
+        process: Mutex::default(),
+        moves: Mutex::default(),
+        busy: AtomicBool::default(),
+    }
+}
+
+fn settings(id: &str) -> Settings {
+    let pool = |name: PoolName, path: &str, directories| PoolSettings {
+        name,
+        path: path.into(),
+        kind: PoolKind::Directory,
+        reserve: Reserve::Bytes(0),
+        overcommit: 1.0,
+        directories,
+    };
+    Settings {
+        driver_name: DRIVER.to_owned(),
+        node_id: id.to_owned(),
+        data_dir: PathBuf::from(DATA_DIR),
+        pools: vec![
+            pool(PoolName::default(), DATA_DIR, false),
+            pool(DIRECTORIES.parse().expect("a name"), DIRECTORIES_DIR, true),
+        ],
+        anchor_dir: None,
+        attach: false,
+        max_volumes_per_node: 0,
+        max_volume_bytes: 1 << 40,
+        inline: InlineSettings::default(),
+        kubelet_dir: None,
+    }
+}

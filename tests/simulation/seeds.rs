@@ -1,0 +1,98 @@
+//! Many seeds, each in a process of its own.
+
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+/// The seed that a process is to run.
+const ONE: &str = "HOSTLOOP_SIMULATION_SEED";
+/// Where it is set, everything that happens is printed.
+const SHOW: &str = "HOSTLOOP_SIMULATION_SHOW";
+/// How many seeds `many` runs, and from which on.
+const COUNT: &str = "HOSTLOOP_SIMULATION_SEEDS";
+const FROM: &str = "HOSTLOOP_SIMULATION_FROM";
+
+/// What a seed's process says at its end.
+fn run(seed: u64) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "seeds::one", "--ignored", "--nocapture"]).env(ONE, seed.to_string());
+    let output = command.env_remove(SHOW).stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdict = text.lines().find(|line| line.starts_with("PASSED ") || line.starts_with("FAILED "));
+    let error = || {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        format!("FAILED seed={seed}: its process ended with {}: {errors}", output.status)
+    };
+    verdict.map_or_else(error, str::to_owned)
+}
+
+/// Runs these seeds on all processors and gives what they said, in order.
+fn all(seeds: impl Iterator<Item = u64> + Send) -> Vec<String> {
+    let (seeds, said) = (Mutex::new(seeds), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let Some(seed) = seeds.lock().unwrap().next() else { return };
+                    let verdict = run(seed);
+                    if verdict.starts_with("FAILED") {
+                        println!("{verdict}");
+                    }
+                    said.lock().unwrap().push((seed, verdict));
+                }
+            });
+        }
+    });
+    let mut said = said.into_inner().unwrap();
+    said.sort();
+    said.into_iter().map(|(_, verdict)| verdict).collect()
+}
+
+#[track_caller]
+fn all_pass(seeds: std::ops::Range<u64>) {
+    let count = seeds.end - seeds.start;
+    let said = all(seeds);
+    let failed: Vec<&String> = said.iter().filter(|verdict| !verdict.starts_with("PASSED")).collect();
+    println!("{count} seeds, {} failed", failed.len());
+    assert!(failed.is_empty(), "replay one with make simulate SEED=<seed>: {failed:#?}");
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// The process of one seed.
+#[test]
+#[ignore = "the process of one seed, started by the others and by make simulate"]
+fn one() {
+    let seed = number(ONE).unwrap_or_else(|| panic!("{ONE} is not set"));
+    let shown = std::env::var_os(SHOW).is_some();
+    // A thread without a past: its hash maps are the seed's.
+    let directory = tempfile::tempdir().unwrap().keep();
+    let _ = std::thread::spawn(move || crate::run::seed(seed, shown, directory)).join();
+}
+
+/// As many as are asked for.
+#[test]
+#[ignore = "on demand: make simulate"]
+fn many() {
+    let count = number(COUNT).unwrap_or_else(|| panic!("{COUNT} is not set"));
+    let from = number(FROM).unwrap_or_default();
+    all_pass(from..from + count);
+}
+
+#[test]
+fn a_hundred_seeds_keep_every_promise() {
+    all_pass(0..100);
+}
+
+/// Otherwise a failure could not be looked at a second time.
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let seeds = [1, 2, 3];
+    let (first, again) = (all(seeds.into_iter()), all(seeds.into_iter()));
+    assert_eq!(first, again);
+    let traces: std::collections::BTreeSet<&String> = first.iter().collect();
+    assert_eq!(traces.len(), seeds.len(), "and another seed is another one");
+}
