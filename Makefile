@@ -12,7 +12,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
+.PHONY: help build demo test deps deps-test fmt deny clippy test-unit test-csi test-root test-sanity test-vm model soak test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ test-unit: ## Test the parts, the protocol file and the layering
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
-	$(TEST) --test contract --test csi --test cluster
+	$(TEST) --test contract --test csi --test model --test cluster
 
 test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'
@@ -62,6 +62,20 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 	tests/vm/root os_contract:: life:: thick::
 	tests/vm/root copies::every_kind os_copies:: freeze:: groups::
 	tests/vm/power-cut
+
+# Ten times as many on the fake kernel, which is quick, as on the real one. HOSTLOOP_SEED=n makes the same choices again.
+CALLS ?= 100000
+
+model: deps ## Let many clients make CALLS calls on the fake kernel, a tenth of them on the real one; a model explains each (root)
+	@echo '==> model'
+	CALLS=$(CALLS) $(TEST) --test model -- --ignored --nocapture
+	CALLS=$$(( $(CALLS) / 10 )) $(TEST) --test root many_clients:: -- --ignored --nocapture
+
+MINUTES ?= 30
+
+soak: deps build ## Keep the release driver under the load of many clients for MINUTES and see that it does not grow (root)
+	@echo '==> soak'
+	MINUTES=$(MINUTES) HOSTLOOP_SOAK_DRIVER='$(abspath $(TARGET_DIR))/release/hostloop' $(TEST) --test root soak:: -- --ignored --nocapture
 
 # A release binary that is there has its flags compared with the manifests' arguments.
 test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)

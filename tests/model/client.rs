@@ -202,7 +202,9 @@ impl Client<'_> {
                 let _pods = self.all.targets[v].read().await;
                 self.send(call).await;
             }
-            call => drop(self.send(call).await),
+            call => {
+                self.send(call).await;
+            }
         }
     }
 

@@ -12,6 +12,7 @@ mod history;
 mod lin;
 mod random;
 mod rpc;
+mod rpc_volume;
 mod snapshot;
 mod volume;
 

@@ -24,7 +24,8 @@ pub struct Rpc {
     pub node: NodeClient<Channel>,
 }
 
-type Sent = Result<Answer, Status>;
+/// The answer of one call.
+pub(super) type Sent = Result<Answer, Status>;
 
 /// A capability of a volume of this kind.
 pub fn capability(kind: Kind, wanted: Wanted) -> Option<csi::VolumeCapability> {
@@ -49,11 +50,11 @@ pub fn capability(kind: Kind, wanted: Wanted) -> Option<csi::VolumeCapability> {
     Some(csi::VolumeCapability { access_mode, access_type: Some(access) })
 }
 
-fn range(bytes: u64, limit: u64) -> Option<csi::CapacityRange> {
+pub(super) fn range(bytes: u64, limit: u64) -> Option<csi::CapacityRange> {
     Some(csi::CapacityRange { required_bytes: bytes as i64, limit_bytes: limit as i64 })
 }
 
-fn bytes(bytes: i64) -> Answer {
+pub(super) fn bytes(bytes: i64) -> Answer {
     Answer { bytes: bytes as u64, ..Answer::default() }
 }
 
@@ -61,7 +62,7 @@ fn nanos(time: Option<prost_types::Timestamp>) -> u64 {
     time.map_or(0, |time| time.seconds as u64 * 1_000_000_000 + time.nanos as u64)
 }
 
-fn nothing<T>(_: tonic::Response<T>) -> Answer {
+pub(super) fn nothing<T>(_: tonic::Response<T>) -> Answer {
     Answer::default()
 }
 
@@ -121,131 +122,6 @@ impl Caller<'_> {
             parameters: of.parameters.clone(),
             volume_content_source: from.map(|from| self.source(from)),
             ..Default::default()
-        }
-    }
-
-    async fn send_to_volume(&mut self, call: &Call, v: usize) -> Sent {
-        let (volume_id, kind) = (self.setup.volume_id(v), self.setup.volumes[v].kind);
-        let (staging, node_id) = (self.machine.staging(&volume_id), self.setup.node.clone());
-        let target = |pod| self.machine.target(&volume_id, pod);
-        let rpc = &mut self.rpc.clone();
-        match *call {
-            Call::Create { v, bytes: size, limit, thick, from, wanted } => {
-                let name = &self.setup.volumes[v].name;
-                let mut request = self.create_request(v, name, (size, limit), from, wanted);
-                if thick {
-                    request.parameters.insert("provisioning".to_owned(), "thick".to_owned());
-                }
-                let volume = rpc.controller.create_volume(request).await?.into_inner().volume;
-                let volume = volume.expect("a volume");
-                assert_eq!(volume.volume_id, volume_id);
-                Ok(bytes(volume.capacity_bytes))
-            }
-            Call::Delete(_) => {
-                let request = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
-                rpc.controller.delete_volume(request).await.map(nothing)
-            }
-            Call::Attach { read_only: readonly, wanted, .. } => {
-                let volume_capability = capability(kind, wanted);
-                let request = csi::ControllerPublishVolumeRequest {
-                    volume_id,
-                    node_id,
-                    volume_capability,
-                    readonly,
-                    ..Default::default()
-                };
-                rpc.controller.controller_publish_volume(request).await.map(nothing)
-            }
-            Call::Detach { other_node, .. } => {
-                let node_id = if other_node { "another".to_owned() } else { node_id };
-                let request =
-                    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-                rpc.controller.controller_unpublish_volume(request).await.map(nothing)
-            }
-            Call::Stage { wanted, .. } => {
-                self.machine.prepare(&volume_id);
-                let request = csi::NodeStageVolumeRequest {
-                    volume_id,
-                    staging_target_path: staging,
-                    volume_capability: capability(kind, wanted),
-                    ..Default::default()
-                };
-                rpc.node.node_stage_volume(request).await.map(nothing)
-            }
-            Call::Unstage(_) => {
-                let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path: staging };
-                rpc.node.node_unstage_volume(request).await.map(nothing)
-            }
-            Call::Publish { pod, read_only: readonly, wanted, .. } => {
-                let request = csi::NodePublishVolumeRequest {
-                    target_path: target(pod),
-                    volume_id: volume_id.clone(),
-                    staging_target_path: staging,
-                    volume_capability: capability(kind, wanted),
-                    readonly,
-                    ..Default::default()
-                };
-                rpc.node.node_publish_volume(request).await.map(nothing)
-            }
-            Call::Unpublish { pod, .. } => {
-                let (target_path, volume_id) = (target(pod), volume_id.clone());
-                let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
-                rpc.node.node_unpublish_volume(request).await.map(nothing)
-            }
-            Call::Expand { bytes: size, limit, .. } => {
-                let capacity_range = range(size, limit);
-                let request =
-                    csi::ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() };
-                let answer = rpc.controller.controller_expand_volume(request).await?.into_inner();
-                assert_eq!(answer.node_expansion_required, matches!(kind, Kind::Ext4 | Kind::Xfs));
-                Ok(bytes(answer.capacity_bytes))
-            }
-            Call::NodeExpand { pod, bytes: size, .. } => {
-                let request = csi::NodeExpandVolumeRequest {
-                    volume_path: target(pod),
-                    volume_id: volume_id.clone(),
-                    staging_target_path: staging,
-                    capacity_range: range(size, 0),
-                    ..Default::default()
-                };
-                Ok(bytes(rpc.node.node_expand_volume(request).await?.into_inner().capacity_bytes))
-            }
-            Call::Modify { thick, direct_io, .. } => {
-                let thick = thick.map(|thick| ("provisioning", if thick { "thick" } else { "thin" }));
-                let direct_io = direct_io.map(|on| ("directIO", if on { "true" } else { "false" }));
-                let entries = thick.into_iter().chain(direct_io);
-                let mutable_parameters = entries.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-                let request = csi::ControllerModifyVolumeRequest {
-                    volume_id,
-                    mutable_parameters,
-                    ..Default::default()
-                };
-                rpc.controller.controller_modify_volume(request).await.map(nothing)
-            }
-            Call::Get(_) => {
-                let request = csi::ControllerGetVolumeRequest { volume_id };
-                let answer = rpc.controller.controller_get_volume(request).await?.into_inner();
-                let attached = answer.status.is_some_and(|status| !status.published_node_ids.is_empty());
-                let size = answer.volume.expect("a volume").capacity_bytes;
-                Ok(Answer { attached, ..bytes(size) })
-            }
-            Call::Validate { wanted, .. } => {
-                let volume_capabilities = capability(kind, wanted).into_iter().collect();
-                let request = csi::ValidateVolumeCapabilitiesRequest {
-                    volume_id,
-                    volume_capabilities,
-                    ..Default::default()
-                };
-                let answer = rpc.controller.validate_volume_capabilities(request).await?.into_inner();
-                Ok(Answer { confirmed: answer.confirmed.is_some(), ..Answer::default() })
-            }
-            Call::Stats { pod, .. } => {
-                let (volume_path, volume_id) = (target(pod), volume_id.clone());
-                let request =
-                    csi::NodeGetVolumeStatsRequest { volume_id, volume_path, staging_target_path: staging };
-                rpc.node.node_get_volume_stats(request).await.map(nothing)
-            }
-            _ => unreachable!("{call:?} is no call for a volume"),
         }
     }
 

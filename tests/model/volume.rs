@@ -132,6 +132,13 @@ impl Volume {
             Call::Unpublish { pod, .. } => self.done(|here| {
                 here.published.remove(&pod);
             }),
+            _ => self.use_it(here, call),
+        }
+    }
+
+    /// What a call does that is no part of coming and going.
+    fn use_it(&self, here: &Here, call: &Call) -> Vec<Step> {
+        match *call {
             Call::Expand { bytes, limit, .. } => self.expand(here, bytes, limit),
             Call::NodeExpand { pod, bytes, .. } => {
                 let images = matches!(self.kind, Kind::Ext4 | Kind::Xfs);
@@ -164,7 +171,7 @@ impl Volume {
             }
             Call::Stats { pod, .. } if !here.published.contains_key(&pod) => {
                 // The empty file that a killed call leaves is as good as a raw device's target.
-                let device = (self.kind == Kind::Block).then(|| self.ok()).unwrap_or_default();
+                let device = if self.kind == Kind::Block { self.ok() } else { Vec::new() };
                 self.err(Code::NotFound).into_iter().chain(device).collect()
             }
             Call::Stats { .. } => self.ok(),
