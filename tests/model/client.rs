@@ -298,12 +298,10 @@ impl Client<'_> {
         };
         let ended = self.all.now();
         let wall = (began.1, wall_now());
-        if self.all.machine.is_gone() {
-            return;
-        }
         let value = match self.read_probe(&name, v).await {
             Ok(value) => value,
-            Err(_) if self.all.machine.is_gone() => return,
+            // It kept others from its source all the same.
+            Err(_) if self.all.machine.is_gone() => return self.note(call, began, Outcome::Cut),
             Err(error) => return self.all.wrong(format!("{name} from {from:?}: {error}")),
         };
         self.all.left.lock().expect("a lock").remove(&(name, v));

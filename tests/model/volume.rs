@@ -160,10 +160,16 @@ impl Volume {
                     false => self.err(Code::InvalidArgument),
                 }
             }
-            Call::Modify { thick, direct_io, .. } => self.done(|here| {
-                here.thick = thick.unwrap_or(here.thick);
-                here.direct_io = direct_io.unwrap_or(here.direct_io);
-            }),
+            Call::Modify { thick, direct_io, .. } => {
+                let mut steps = self.done(|here| {
+                    here.thick = thick.unwrap_or(here.thick);
+                    here.direct_io = direct_io.unwrap_or(here.direct_io);
+                });
+                // A device in use whose disk cannot do it.
+                let may_be_refused = direct_io == Some(true) && here.staged.is_some();
+                steps.extend(may_be_refused.then(|| (Err(Code::InvalidArgument), self.clone())));
+                steps
+            }
             Call::Get(_) => vec![(Ok(self.shown(here)), self.clone())],
             Call::Validate { wanted, .. } => {
                 let confirmed = wanted.is_possible();
