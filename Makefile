@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate model soak
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ test-quick: ## Test each RPC on the fake kernel, without the walk and without wh
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
-	$(TEST) --test contract --test csi --test cluster --test simulation
+	$(TEST) --test contract --test csi --test model --test cluster --test simulation
 
 # SEEDS=n: so many, from FROM on. SEED=n: one, with all that happens in it.
 SEEDS ?= 10000
@@ -109,6 +109,18 @@ test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut it
 test-upgrade: deps ## Test upgrades from each earlier release and back, one process and a cluster (root; builds them)
 	@echo '==> test-upgrade'
 	tests/upgrade/run
+
+# Ten times as many on the fake kernel, which is quick, as on the real one. HOSTLOOP_SEED=n makes the same choices again.
+CALLS ?= 100000
+model: deps ## Let many clients make CALLS calls on the fake kernel, a tenth of them on the real one; a model explains each (root)
+	@echo '==> model'
+	CALLS=$(CALLS) $(TEST) --test model -- --ignored --nocapture
+	CALLS=$$(( $(CALLS) / 10 )) $(TEST) --test root many_clients:: -- --ignored --nocapture
+
+MINUTES ?= 30
+soak: deps build ## Keep the release driver under the load of many clients for MINUTES and see that it does not grow (root)
+	@echo '==> soak'
+	MINUTES=$(MINUTES) HOSTLOOP_SOAK_DRIVER='$(abspath $(TARGET_DIR))/release/hostloop' $(TEST) --test root soak:: -- --ignored --nocapture
 
 # A release binary that is there has its flags compared with the manifests' arguments.
 test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)

@@ -16,6 +16,8 @@
 #[path = "../contract/mod.rs"]
 mod contract;
 mod harness;
+#[path = "../model/mod.rs"]
+mod model;
 #[path = "../csi/pull/orders.rs"]
 #[allow(dead_code, reason = "tests/csi needs more of it")]
 mod orders;
@@ -48,6 +50,7 @@ mod long_tools;
 mod lost;
 mod managed_pools;
 mod many;
+mod many_clients;
 mod modify;
 mod old_kernels;
 mod old_state;
@@ -63,6 +66,7 @@ mod readonly;
 mod reserve;
 mod restart;
 mod selftest;
+mod soak;
 mod space_promises;
 mod stacked;
 mod starting;
