@@ -20,7 +20,7 @@ fn number_of(device: &Path) -> u32 {
 }
 
 /// Whether a number that nobody has attached refuses to discard for whoever attaches it next.
-pub fn is_left_stuck(number: u32) -> bool {
+fn is_left_stuck(number: u32) -> bool {
     let queue = |file: &str| {
         std::fs::read_to_string(format!("/sys/block/loop{number}/queue/{file}")).unwrap_or_default()
     };
