@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate model soak
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate model soak kernel-walk
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,11 @@ test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS
 lying-disks: deps-test ## Lose the power at every flush of a recorded load (root, hours)
 	@echo '==> lying-disks'
 	$(TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
+
+# In a mount namespace of its own: whoever makes one meanwhile would copy the mounts, and so keep their devices.
+kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_WALK='words;words' chooses (root, hours)
+	@echo '==> kernel-walk'
+	unshare --mount $(TEST) --test root kernel_walk::every_call -- --ignored --nocapture
 
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'

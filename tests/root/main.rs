@@ -42,6 +42,8 @@ mod growth;
 mod health;
 mod held;
 mod inline;
+#[cfg(target_arch = "x86_64")]
+mod kernel_walk;
 mod kill;
 mod life;
 mod limit;

@@ -1,0 +1,206 @@
+//! The walk on the real kernel: the driver's process is ended at each system call that changes something, in every
+//! mutating call on every kind of volume, and each of these system calls fails. The positions are found by tracing the
+//! call once, so that a new one is walked the day it is written.
+//!
+//! `make kernel-walk` walks all of it. `KERNEL_WALK` chooses scenarios, `KERNEL_WALK_AT` positions, by words of their
+//! names with semicolons in between (`a&b`: with both), and `KERNEL_WALK_SHARE=1/8` walks an eighth of them. What every run of the tests
+//! walks is chosen by a seed, which is printed; `HOSTLOOP_SEED` gives it again.
+
+mod bench;
+mod check;
+mod damage;
+mod model;
+mod plan;
+mod run;
+mod scenario;
+mod seen;
+mod system_call;
+mod tracer;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use self::plan::Plan;
+use self::run::{Outcome, Place};
+use self::scenario::Scenario;
+
+/// Scenarios that run at the same time: most of their time is the disk's.
+const THREADS: usize = 4;
+/// So many failures are shown.
+const SHOWN: usize = 20;
+/// How long the part that every run of the tests walks goes on.
+const FOR: Duration = Duration::from_secs(20);
+
+/// What was walked.
+#[derive(Debug, Default)]
+struct Tally {
+    scenarios: usize,
+    positions: usize,
+    kills: usize,
+    faults: usize,
+    /// Positions that did not come again.
+    missed: Vec<String>,
+    /// Retries that succeeded only when they were made again.
+    late: Vec<String>,
+    failures: Vec<String>,
+    time: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.scenarios += other.scenarios;
+        self.positions += other.positions;
+        self.kills += other.kills;
+        self.faults += other.faults;
+        self.missed.extend(other.missed);
+        self.late.extend(other.late);
+        self.failures.extend(other.failures);
+    }
+
+    fn note(&mut self, scenario: &Scenario, plan: &Plan, outcome: Outcome) {
+        let kill = matches!(plan.action, plan::Action::Kill(..));
+        *(if kill { &mut self.kills } else { &mut self.faults }) += 1;
+        let what = format!("{}: {plan}", scenario.name);
+        match outcome {
+            Ok(done) => {
+                self.late.extend(done.late.map(|status| format!("{what}: {status}")));
+                self.missed.extend((!done.met).then_some(what));
+            }
+            Err(problem) => {
+                println!("FAILED {what}: {problem}");
+                self.failures.push(format!("{what}: {problem}"));
+            }
+        }
+    }
+
+    fn line(&self, name: &str) -> String {
+        let Tally { positions, kills, faults, missed, late, failures, time, .. } = self;
+        let (missed, late, failed) = (missed.len(), late.len(), failures.len());
+        format!(
+            "{name:<62} {positions:>5} {kills:>6} {faults:>6} {missed:>6} {late:>5} {failed:>6} {time:>9.1?}"
+        )
+    }
+}
+
+const HEAD: &str = "scenario                                                       calls  kills faults missed  late failed      time";
+
+#[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+fn words(variable: &str) -> Option<Vec<String>> {
+    let words = std::env::var(variable).ok().filter(|words| !words.is_empty())?;
+    Some(words.split(';').map(str::to_owned).collect())
+}
+
+fn is_chosen(name: &str, words: Option<&Vec<String>>) -> bool {
+    words.is_none_or(|words| words.iter().any(|word| word.split('&').all(|part| name.contains(part))))
+}
+
+/// Which of how many parts: `KERNEL_WALK_SHARE=1/8`.
+fn share() -> (usize, usize) {
+    let Some(words) = words("KERNEL_WALK_SHARE") else { return (0, 1) };
+    let (part, of) = words[0].split_once('/').expect("such as 1/8");
+    let (part, of): (usize, usize) = (part.parse().expect("a number"), of.parse().expect("a number"));
+    assert!((1..=of).contains(&part), "a part from 1 to {of}");
+    (part - 1, of)
+}
+
+/// Walks one scenario.
+fn walk(scenario: &Scenario, (part, of): (usize, usize)) -> Tally {
+    let started = Instant::now();
+    let mut tally = Tally { scenarios: 1, ..Tally::default() };
+    let mut place = Place::new(scenario);
+    match place.record() {
+        Err(problem) => tally.failures.push(format!("{}: traced: {problem}", scenario.name)),
+        Ok(changes) => {
+            tally.positions = changes.len();
+            let at = words("KERNEL_WALK_AT");
+            if words("KERNEL_WALK_LIST").is_some() {
+                changes
+                    .iter()
+                    .for_each(|change| println!("{}: {} ({})", scenario.name, change.key, change.nth));
+            }
+            let plans = Plan::all(&changes).into_iter().skip(part).step_by(of);
+            for plan in plans.filter(|plan| is_chosen(&plan.to_string(), at.as_ref())) {
+                tally.note(scenario, &plan, place.walk(&plan));
+            }
+        }
+    }
+    if let Err(problem) = place.finish() {
+        tally.failures.push(format!("{}, at the end: {problem}", scenario.name));
+    }
+    tally.time = started.elapsed();
+    tally
+}
+
+#[test]
+#[ignore = "hours: make kernel-walk"]
+fn every_call_survives_the_end_and_the_failure_of_every_system_call() {
+    let (started, chosen, share) = (Instant::now(), words("KERNEL_WALK"), share());
+    let all = scenario::all();
+    let scenarios: Vec<_> = all.iter().filter(|one| is_chosen(&one.name, chosen.as_ref())).collect();
+    assert!(!scenarios.is_empty(), "no scenario has any of these words in its name: {chosen:?}");
+    let (next, tallies) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    println!("{HEAD}");
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let tally = walk(scenario, share);
+                    println!("{}", tally.line(&scenario.name));
+                    tallies.lock().expect("no thread panics").push((scenario.name.clone(), tally));
+                }
+            });
+        }
+    });
+    let mut total = Tally::default();
+    println!("\n{HEAD}");
+    let mut tallies = tallies.into_inner().expect("no thread panics");
+    tallies.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (name, tally) in tallies {
+        println!("{}", tally.line(&name));
+        total.add(tally);
+    }
+    total.time = started.elapsed();
+    println!("{}", total.line(&format!("{} scenarios", total.scenarios)));
+    total.late.iter().for_each(|late| println!("the first retry failed: {late}"));
+    total.missed.iter().for_each(|missed| println!("did not come again: {missed}"));
+    judge(&total);
+}
+
+fn judge(tally: &Tally) {
+    let shown = tally.failures.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n\n");
+    assert!(tally.failures.is_empty(), "{} failures:\n{shown}", tally.failures.len());
+    assert!(tally.kills + tally.faults > 0, "nothing was walked");
+    let runs = tally.kills + tally.faults;
+    assert!(tally.missed.len() * 10 <= runs, "{} of {runs} did not come again", tally.missed.len());
+}
+
+/// The next number of a sequence (Knuth's MMIX), below a bound.
+fn below(state: &mut u64, bound: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    usize::try_from(*state >> 33).expect("31 bits") % bound
+}
+
+#[test]
+fn a_part_of_the_walk() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
+    let seed = words("HOSTLOOP_SEED").map_or(now, |words| words[0].parse().expect("a number"));
+    println!("HOSTLOOP_SEED={seed}");
+    let (started, mut state, all, mut tally) = (Instant::now(), seed, scenario::all(), Tally::default());
+    while started.elapsed() < FOR {
+        let scenario = &all[below(&mut state, all.len())];
+        let mut place = Place::new(scenario);
+        let changes = place.record().unwrap_or_else(|problem| panic!("{}: {problem}", scenario.name));
+        let plans = Plan::all(&changes);
+        for _ in 0..4 {
+            let plan = &plans[below(&mut state, plans.len())];
+            println!("{}: {plan}", scenario.name);
+            tally.note(scenario, plan, place.walk(plan));
+        }
+        place.finish().unwrap_or_else(|problem| panic!("{}, at the end: {problem}", scenario.name));
+    }
+    let Tally { kills, faults, missed, .. } = &tally;
+    println!("{kills} kills, {faults} faults, {} did not come again", missed.len());
+    assert!(tally.failures.is_empty(), "HOSTLOOP_SEED={seed}: {}", tally.failures.join("\n\n"));
+    assert!(kills + faults > missed.len(), "nothing was walked");
+}
