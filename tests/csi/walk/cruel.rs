@@ -83,7 +83,7 @@ fn cases(scenario: &Scenario, seed: u64) -> Vec<Case> {
 fn is_chosen(scenario: &Scenario, case: &Case, seed: u64, share: u64) -> bool {
     let mut hasher = DefaultHasher::new();
     (&scenario.name, case, seed).hash(&mut hasher);
-    hasher.finish() % share == 0
+    hasher.finish().is_multiple_of(share)
 }
 
 fn run(scenario: &Scenario, case: &Case) -> Verdict {
