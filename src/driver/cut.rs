@@ -240,13 +240,17 @@ impl<'a> Freeze<'a> {
             let left = if self.frozen.is_empty() { limit } else { self.left()? };
             // Exactly this filesystem, whatever is mounted over it from here on.
             let pinned = os.mounts.pin(mount).map_err(|error| self.not_frozen(id.as_str(), error))?;
+            if left_over {
+                // A thaw of ours that failed: until the next start nobody else makes up for it, and pods wait.
+                os.mounts.thaw(pinned.path()).doing(|| format!("thaw {id}"))?;
+            }
             let frozen =
                 os.mounts.freeze(pinned.path(), left).map_err(|error| self.not_frozen(id.as_str(), error))?;
             if self.frozen.is_empty() {
                 (self.since, self.until) = (Some(Instant::now()), Instant::now() + limit);
             }
             if left_over {
-                // Of a thaw that failed, and somebody has thawed it since. Until then the next start would need it.
+                // It is needed no more once this freeze has ended.
                 self.markers.push(marker.clone());
             }
             self.frozen.push((pinned, marker, frozen));

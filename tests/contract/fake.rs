@@ -13,8 +13,10 @@ mod contract;
 use std::path::PathBuf;
 
 use hostloop::model::FsType;
+use hostloop::os::MakeOptions;
 use hostloop::os::Os;
-use hostloop::os::fake::FakeKernel;
+use hostloop::os::fake::{FakeKernel, Kill};
+use nix::errno::Errno;
 
 fn setup() -> (Os, PathBuf) {
     let kernel = FakeKernel::new();
@@ -44,6 +46,43 @@ fn tree_stream() {
 fn loops() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);
+    contract::let_go_late(&os, &dir);
+}
+
+#[test]
+fn a_failed_sync_loses_what_was_written() {
+    let kernel = FakeKernel::new();
+    let (os, file) = (kernel.os(), PathBuf::from("/var/tmp/file"));
+    kernel.create_directories("/var/tmp");
+    contract::image(&os, &file, 8192);
+    os.disks.sync_file(&file).expect("sync");
+    os.disks.sync_directory(&PathBuf::from("/var/tmp")).expect("sync");
+    // The write is the first step from there on.
+    contract::failed_sync(&os, &file, &|| kernel.fail_at(2, Errno::EIO), &|| (), &|| kernel.power_cut());
+}
+
+/// Ends a program when it is dropped.
+struct Working(FakeKernel);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
+#[test]
+fn a_program_keeps_its_device() {
+    let kernel = FakeKernel::new();
+    kernel.create_directories("/var/tmp/contract");
+    let os = kernel.os();
+    contract::working_program(&os, &PathBuf::from("/var/tmp/contract"), &|device| {
+        kernel.set_program_time(u64::from(u32::MAX));
+        kernel.kill_at(1, Kill::Left);
+        let options = MakeOptions { extra: Vec::new(), zeroed: false };
+        let killed = kernel.spawn().filesystems.make(device, FsType::Ext4, &options);
+        killed.expect_err("its process is killed");
+        Box::new(Working(kernel.clone()))
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod copies;
 mod copy_tree;
+mod cruel;
 mod disks;
 mod filesystems;
 mod freeze;
@@ -23,6 +24,7 @@ use nix::errno::Errno;
 
 pub use copies::copies;
 pub use copy_tree::copy_tree;
+pub use cruel::{failed_sync, let_go_late, working_program};
 pub use disks::disks;
 pub use filesystems::{filesystems, unknown_option};
 pub use freeze::freeze;

@@ -26,7 +26,7 @@ fn volumes(rig: &Rig) -> [Vol; 3] {
 }
 
 /// Makes a call whose caller gives up while the copy is running.
-fn give_up<C: Call>(rig: &Rig, request: C) {
+pub fn give_up<C: Call>(rig: &Rig, request: C) {
     rig.kernel.hold("copy_range");
     let server = rig.server();
     server.block_on(async {
@@ -42,7 +42,7 @@ fn give_up<C: Call>(rig: &Rig, request: C) {
 
 /// Calls again until there is a result; until then the answer is ABORTED.
 #[track_caller]
-fn result<C: Call + Clone>(rig: &Rig, request: &C) -> C::Reply {
+pub fn result<C: Call + Clone>(rig: &Rig, request: &C) -> C::Reply {
     loop {
         match rig.call(request.clone()) {
             Ok(reply) => return reply,

@@ -12,6 +12,7 @@ mod harness;
 mod invariants;
 mod requests;
 
+mod beside;
 mod clone;
 mod concurrency;
 mod controller_publish_volume;

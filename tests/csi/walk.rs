@@ -3,6 +3,8 @@
 //! words of the names of scenarios, with semicolons in between.
 
 mod call;
+mod counted;
+mod cruel;
 mod fault;
 mod kill;
 mod observe;
@@ -17,6 +19,7 @@ use std::time::Instant;
 
 use hostloop::os::fake::Kill;
 
+use self::counted::{ENDS, FAULTS, SCENARIOS};
 use self::observe::Verdict;
 use self::scenario::Scenario;
 
@@ -94,6 +97,16 @@ fn walk_retry(scenario: &Scenario) -> Tally {
     tally
 }
 
+/// The scenarios whose names have one of the words of `WALK`; all of them without it.
+fn chosen() -> Vec<Scenario> {
+    #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+    let Ok(part) = std::env::var("WALK") else { return scenario::all() };
+    let named = |scenario: &Scenario| part.split(';').any(|part| scenario.name.contains(part));
+    let chosen: Vec<_> = scenario::all().into_iter().filter(named).collect();
+    assert!(!chosen.is_empty(), "no scenario has any of these words in its name: {part}");
+    chosen
+}
+
 /// Something to walk.
 type Walk<'a> = Box<dyn Fn() -> Tally + Send + Sync + 'a>;
 
@@ -166,11 +179,17 @@ fn every_call_survives_the_end_and_the_failure_of_every_step() {
         walks.push((scenario.name.clone(), Box::new(|| walk(scenario))));
     }
     #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
-    if let Ok(part) = std::env::var("WALK") {
+    let part = std::env::var("WALK");
+    if let Ok(part) = &part {
         walks.retain(|(name, _)| part.split(';').any(|part| name.contains(part)));
         assert!(!walks.is_empty(), "no scenario has any of these words in its name: {part}");
     }
     let Tally { scenarios, steps, kills, faults, names, failures } = walk_all(&walks);
+    if part.is_err() {
+        let (counts, least) = ((scenarios, kills, faults), (SCENARIOS, ENDS, FAULTS));
+        let fewer = counts.0 < least.0 || counts.1 < least.1 || counts.2 < least.2;
+        assert!(!fewer, "{counts:?} scenarios, ends and faults are fewer than {least:?}");
+    }
     let summary = format!(
         "{scenarios} scenarios, {steps} steps, {kills} kills, {faults} faults in {:.0?}; steps of {} kinds: {}",
         started.elapsed(),

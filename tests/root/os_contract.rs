@@ -33,6 +33,52 @@ fn disks() {
 fn loops() {
     let (os, _temp, dir) = setup();
     crate::contract::loops(&os, &dir);
+    crate::contract::let_go_late(&os, &dir);
+}
+
+#[test]
+fn a_program_keeps_its_device() {
+    let (os, _temp, dir) = setup();
+    crate::contract::working_program(&os, &dir, &|device| {
+        let claim = File::options().read(true).custom_flags(libc::O_EXCL).open(device);
+        Box::new(claim.expect("it is free"))
+    });
+}
+
+/// A filesystem without a journal in an image on a disk that is full when it is written back: only the data fail.
+#[test]
+fn a_failed_sync_loses_what_was_written() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (small, target) = (directory(&os, dir.join("small")), directory(&os, dir.join("target")));
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&small).status();
+    assert!(mounted.expect("mount").success());
+    let disk = small.join("disk.img");
+    image(&os, &disk, 256 * MIB);
+    let device = os.loops.attach(&disk, FOR_BLOCK).expect("attach").device;
+    let options = MakeOptions { extra: vec!["-O".into(), "^has_journal".into()], zeroed: true };
+    os.filesystems.make(&device.path(), FsType::Ext4, &options).expect("make");
+    os.mounts.mount(&device.path(), &target, FsType::Ext4, &flags(&[])).expect("mount");
+    // Its blocks are allocated in the filesystem, and holes of the image.
+    let (file, filler) = (target.join("file"), small.join("filler"));
+    image(&os, &file, 0);
+    os.disks.allocate(&file, 8192).expect("allocate");
+    os.disks.sync_file(&file).expect("sync");
+    os.loops.flush(&device).expect("flush");
+    let fill = || {
+        let mut filler = File::create(&filler).expect("create");
+        while std::io::Write::write_all(&mut filler, &[1; 65536]).is_ok() {}
+    };
+    let mend = || std::fs::remove_file(&filler).expect("unlink");
+    let forget = || {
+        os.mounts.unmount(&target).expect("unmount");
+        os.mounts.mount(&device.path(), &target, FsType::Ext4, &flags(&[])).expect("mount");
+        os.clone()
+    };
+    crate::contract::failed_sync(&os, &file, &fill, &mend, &forget);
+    os.mounts.unmount(&target).expect("unmount");
+    os.loops.detach(&device).expect("detach");
+    os.mounts.unmount(&small).expect("unmount");
 }
 
 #[test]

@@ -133,6 +133,36 @@ impl Content {
         runs
     }
 
+    /// Whether this block has these bytes since they were written there.
+    pub(super) fn holds(&self, block: u64, bytes: &Arc<Vec<u8>>) -> bool {
+        self.written.get(&block).is_some_and(|now| Arc::ptr_eq(now, bytes))
+    }
+
+    /// The blocks that were written since this was as `old` is.
+    pub(super) fn unlike(&self, old: &Content) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> {
+        let written = self.written.iter().filter(|(block, bytes)| !old.holds(**block, bytes));
+        written.map(|(block, bytes)| (*block, bytes.clone()))
+    }
+
+    /// Gives blocks what they held in `old`, or nothing; they stay allocated.
+    pub(super) fn restore<'a>(&mut self, blocks: impl Iterator<Item = &'a u64>, old: &Content) {
+        for block in blocks {
+            // A tree of files is whole or not there.
+            self.image = old.image;
+            match old.written.get(block) {
+                Some(bytes) => drop(self.written.insert(*block, bytes.clone())),
+                None => drop(self.written.remove(block)),
+            }
+        }
+    }
+
+    /// The same content without those blocks.
+    pub(super) fn with<'a>(&self, lost: impl Iterator<Item = &'a u64>, old: &Content) -> Content {
+        let mut content = self.clone();
+        content.restore(lost, old);
+        content
+    }
+
     /// Whether this file starts with all of the other's bytes and has none but zeros after them.
     pub(super) fn covers(&self, other: &Content) -> bool {
         let data = |content: &'_ Content| {

@@ -34,7 +34,7 @@ impl World {
             return Err(Errno::EOPNOTSUPP);
         }
         self.content(node)?;
-        let Node::File { now, durable } = &self.inode(node).node else { return Err(Errno::EINVAL) };
+        let Node::File { now, durable, .. } = &self.inode(node).node else { return Err(Errno::EINVAL) };
         let others = filesystem.blocks_of_others(node.ino);
         let mut extents = Vec::new();
         for (run, written) in now.runs() {
@@ -78,7 +78,7 @@ impl World {
         match how {
             Effect::Whole => copy.image = copy.image.map(|tree| self.add_tree(self.tree_of(tree), to)),
             // It shares run by run, and a signal ends it between two.
-            Effect::Torn => {
+            _ => {
                 copy.set_size(copy.size() / 2 / BLOCK * BLOCK);
                 copy.image = None;
             }

@@ -152,8 +152,7 @@ impl World {
             }
         }
         let filesystem = self.fs_mut(source.node.fs);
-        filesystem.link(target.node.ino, &new_name, node.ino)?;
-        filesystem.unlink(source.node.ino, &old_name)
+        filesystem.rename((source.node.ino, &old_name), (target.node.ino, &new_name), node.ino)
     }
 
     /// Removes one name: of a directory, which must be empty, or of anything else. Fine if nothing is there.
@@ -297,7 +296,7 @@ impl Disks for Process {
         self.look("look at", device.display(), |world| {
             let number = world.loop_at(device)?;
             let device = &world.loops[&number];
-            let held = world.is_mounted(number);
+            let held = world.is_mounted(number) || world.has_program(number);
             Ok(BlockDevice { rdev: device.rdev(), bytes: device.size, held, partitioned: false })
         })
     }
@@ -384,20 +383,16 @@ impl Disks for Process {
     }
 
     fn sync_file(&self, file: &Path) -> io::Result<()> {
-        self.step("sync_file", file.display(), |world| {
+        self.step_sync("sync_file", file.display(), |world| {
             let node = world.walk(file, Last::Keep)?.node;
-            world.content(node)?;
-            world.sync(node);
-            Ok(())
+            world.content(node).map(|_| node)
         })
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.step("sync_directory", directory.display(), |world| {
+        self.step_sync("sync_directory", directory.display(), |world| {
             let node = world.walk(directory, Last::Follow)?.node;
-            world.filesystems[node.fs].entries(node.ino)?;
-            world.sync(node);
-            Ok(())
+            world.filesystems[node.fs].entries(node.ino).map(|_| node)
         })
     }
 

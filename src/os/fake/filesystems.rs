@@ -13,7 +13,43 @@ use super::{Outcome, Process};
 use crate::model::FsType;
 use crate::os::{Filesystems, MakeOptions};
 
+/// A program that works on a loop device.
+#[derive(Clone)]
+pub(super) struct Program {
+    pub(super) device: u32,
+    work: Work,
+}
+
+#[derive(Clone)]
+enum Work {
+    Make(FsType, MakeOptions),
+    Grow,
+    RenewIdentity,
+}
+
 impl World {
+    /// A program does its work.
+    pub(super) fn finish(&mut self, program: &Program) -> Outcome<()> {
+        match &program.work {
+            Work::Make(fs_type, options) => self.make_on(program.device, *fs_type, options, Effect::Whole),
+            Work::Grow => self.grow_on(program.device),
+            Work::RenewIdentity => self.renew_identity_on(program.device),
+        }
+    }
+
+    /// Does the work of a program, or leaves it to one that goes on.
+    fn run(&mut self, program: Program, how: Effect) -> Outcome<()> {
+        match how {
+            Effect::Left => self.leave_program(program),
+            _ => self.finish(&program),
+        }
+    }
+
+    /// A device that a program can claim: it is not mounted, and no other works on it.
+    fn claimable(&self, number: u32) -> Outcome<()> {
+        if self.is_mounted(number) || self.has_program(number) { Err(Errno::EBUSY) } else { Ok(()) }
+    }
+
     /// The filesystem in an image by its signature, and its size.
     pub(super) fn signature(&self, image: NodeRef) -> Option<(FsType, u64)> {
         superblock::probe(self.content(image).ok()?)
@@ -36,18 +72,27 @@ impl World {
     fn make(&mut self, device: &Path, fs_type: FsType, options: &MakeOptions, how: Effect) -> Outcome<()> {
         self.tools(fs_type)?;
         let number = self.loop_at(device)?;
-        let (size, sector) = (self.loops[&number].size, self.loops[&number].block_size);
-        if self.is_mounted(number) {
-            return Err(Errno::EBUSY);
-        }
-        if size < fs_type.minimum_bytes() {
+        self.claimable(number)?;
+        if self.loops[&number].size < fs_type.minimum_bytes() {
             return Err(Errno::EINVAL);
         }
+        match how {
+            Effect::Failed => Err(Errno::EIO),
+            Effect::Left => {
+                self.leave_program(Program { device: number, work: Work::Make(fs_type, options.clone()) })
+            }
+            Effect::Whole | Effect::Torn => self.make_on(number, fs_type, options, how),
+        }
+    }
+
+    fn make_on(&mut self, number: u32, fs_type: FsType, options: &MakeOptions, how: Effect) -> Outcome<()> {
+        let device = self.loops.get(&number).ok_or(Errno::ENXIO)?;
+        let (size, sector) = (device.size, device.block_size);
         let image = self.image_of(number)?;
         let uuid = self.new_uuid();
         let (at, bytes) = match how {
             Effect::Whole => superblock::build(fs_type, size, uuid),
-            Effect::Torn => superblock::torn(fs_type),
+            _ => superblock::torn(fs_type),
         };
         self.device_write(number, at, &bytes)?;
         if how == Effect::Torn {
@@ -97,9 +142,7 @@ impl World {
     fn unmounted(&self, fs_type: FsType, device: &Path) -> Outcome<(u32, NodeRef)> {
         self.tools(fs_type)?;
         let number = self.loop_at(device)?;
-        if self.is_mounted(number) {
-            return Err(Errno::EBUSY);
-        }
+        self.claimable(number)?;
         let image = self.image_of(number)?;
         match self.signature(image) {
             Some((found, _)) if found == fs_type => Ok((number, image)),
@@ -118,6 +161,12 @@ impl World {
             self.filesystems[tree].damaged = true;
             return Ok(());
         }
+        self.run(Program { device: number, work: Work::Grow }, how)
+    }
+
+    fn grow_on(&mut self, number: u32) -> Outcome<()> {
+        let image = self.image_of(number)?;
+        let fs_type = FsType::Ext4;
         let new = self.loops[&number].size / 4096 * 4096;
         for (at, bytes) in superblock::size_fields(fs_type, new) {
             self.device_write(number, at, &bytes)?;
@@ -129,8 +178,13 @@ impl World {
         Ok(())
     }
 
-    fn renew_identity(&mut self, device: &Path) -> Outcome<()> {
-        let (number, image) = self.unmounted(FsType::Btrfs, device)?;
+    fn renew_identity(&mut self, device: &Path, how: Effect) -> Outcome<()> {
+        let (number, _) = self.unmounted(FsType::Btrfs, device)?;
+        self.run(Program { device: number, work: Work::RenewIdentity }, how)
+    }
+
+    fn renew_identity_on(&mut self, number: u32) -> Outcome<()> {
+        let image = self.image_of(number)?;
         let (at, uuid) = (superblock::uuid_at(FsType::Btrfs), self.new_uuid());
         self.device_write(number, at, &uuid)?;
         self.sync(image);
@@ -150,9 +204,7 @@ impl World {
     fn repair(&mut self, fs_type: FsType, device: &Path) -> Outcome<()> {
         self.tools(fs_type)?;
         let number = self.loop_at(device)?;
-        if self.is_mounted(number) {
-            return Err(Errno::EBUSY);
-        }
+        self.claimable(number)?;
         let image = self.image_of(number)?;
         if self.signature(image).map(|(found, _)| found) != Some(fs_type) {
             return Err(Errno::EINVAL);
@@ -167,7 +219,7 @@ impl World {
 
 impl Filesystems for Process {
     fn make(&self, device: &Path, fs_type: FsType, options: &MakeOptions) -> std::io::Result<()> {
-        self.step_torn("make", format!("{fs_type} on {}", device.display()), |world, how| {
+        self.step_in_every_way("make", format!("{fs_type} on {}", device.display()), |world, how| {
             world.make(device, fs_type, options, how)
         })
     }
@@ -177,8 +229,9 @@ impl Filesystems for Process {
     }
 
     fn grow_unmounted(&self, fs_type: FsType, device: &Path) -> std::io::Result<()> {
-        self.step_torn("grow_unmounted", device.display(), |world, how| {
-            world.grow_unmounted(fs_type, device, how)
+        self.step_in_every_way("grow_unmounted", device.display(), |world, how| match how {
+            Effect::Failed => Err(Errno::EIO),
+            how => world.grow_unmounted(fs_type, device, how),
         })
     }
 
@@ -190,7 +243,10 @@ impl Filesystems for Process {
         match fs_type {
             FsType::Ext4 | FsType::Xfs => Ok(()),
             FsType::Btrfs => {
-                self.step("renew_identity", device.display(), |world| world.renew_identity(device))
+                self.step_in_every_way("renew_identity", device.display(), |world, how| match how {
+                    Effect::Failed | Effect::Torn => Err(Errno::EIO),
+                    how => world.renew_identity(device, how),
+                })
             }
         }
     }

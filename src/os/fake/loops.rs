@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::resolve::Last;
+use super::seam::Effect;
 use super::tree::{Node, NodeRef};
 use super::world::{Open, Opened, World};
 use super::{Descriptor, Outcome, Process};
@@ -34,6 +35,8 @@ pub(super) struct Loop {
     pub(super) block_size: u32,
     pub(super) discard: bool,
     pub(super) size: u64,
+    /// What was written to the device and is not in the image: the page cache of the device.
+    pub(super) dirty: Vec<(u64, Vec<u8>)>,
 }
 
 /// The device number of /dev/loopN.
@@ -123,6 +126,7 @@ impl World {
             block_size,
             discard,
             size,
+            dirty: Vec::new(),
         };
         let status = self.status(&device);
         self.loops.insert(number, device);
@@ -165,12 +169,13 @@ impl World {
     /// What follows when a device has lost a user: with autoclear it goes with its last one.
     pub(super) fn settle(&mut self, number: u32) {
         let autoclear = self.loops.get(&number).is_some_and(|device| device.autoclear);
-        if autoclear && !self.is_open(number) && !self.is_mounted(number) {
+        if autoclear && !self.is_open(number) && !self.is_mounted(number) && !self.lingers(number) {
             self.clear(number);
         }
     }
 
     fn clear(&mut self, number: u32) {
+        self.write_back(number);
         let Some(device) = self.loops.remove(&number) else { return };
         if !device.discard {
             self.stuck.insert(number);
@@ -190,27 +195,6 @@ impl World {
             }
         } else {
             self.clear(number);
-        }
-    }
-
-    pub(super) fn device_read(&self, number: u32, offset: u64, len: usize) -> Outcome<Vec<u8>> {
-        let device = self.loops.get(&number).ok_or(Errno::ENXIO)?;
-        let len = device.size.saturating_sub(offset).min(len as u64);
-        Ok(self.content(self.image_of(number)?)?.read(offset, len as usize))
-    }
-
-    pub(super) fn device_write(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Outcome<()> {
-        let device = self.loops.get(&number).ok_or(Errno::ENXIO)?;
-        if device.read_only {
-            return Err(Errno::EPERM);
-        }
-        if offset.saturating_add(bytes.len() as u64) > device.size {
-            return Err(Errno::ENOSPC);
-        }
-        match device.backing {
-            // What goes wrong beneath a device is an I/O error on it.
-            LoopBacking::File(node) => self.write_at(node, offset, bytes).map_err(|_| Errno::EIO),
-            LoopBacking::Loop(below) => self.device_write(below, offset, bytes),
         }
     }
 }
@@ -363,11 +347,21 @@ impl LoopDevices for Process {
     }
 
     fn flush(&self, device: &LoopDevice) -> std::io::Result<()> {
-        self.step("flush", device.path().display(), |world| {
+        self.step_in_every_way("flush", device.path().display(), |world, how| {
             world.same(device)?;
             world.make_node(device.number);
             let image = world.image_of(device.number)?;
-            world.sync(image);
+            match how {
+                Effect::Whole => {
+                    world.write_back(device.number);
+                    world.sync(image);
+                }
+                Effect::Failed => {
+                    world.lose_cache(device.number);
+                    world.lose_writeback(image);
+                }
+                Effect::Torn | Effect::Left => {}
+            }
             Ok(())
         })
     }

@@ -97,6 +97,11 @@ impl FakeKernel {
         };
     }
 
+    /// Whether a bind gets its flags in a step of its own, as before Linux 5.12.
+    pub fn set_binds_in_two_steps(&self, two: bool) {
+        self.lock().binds_in_two_steps = two;
+    }
+
     /// Makes the filesystem that holds `path` read-only, or writable again, as the kernel does after an error: its
     /// mounts are what they were.
     ///

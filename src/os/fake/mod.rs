@@ -3,7 +3,8 @@
 //! step fail ([`FakeKernel::fail_at`]) or be the last of its process ([`FakeKernel::kill_at`]).
 //!
 //! Where the kernel leaves a choice, the fake takes the one that is worst for the driver: nothing is durable
-//! that was not synced, and the entry of a new file needs a sync of its directory.
+//! that was not synced, and the entry of a new file needs a sync of its directory. Where a part of it may be, a seed
+//! chooses that part ([`FakeKernel::power_cut_losing`]).
 //!
 //! What writes to a frozen filesystem would wait on a real machine; here it fails with EAGAIN.
 #![allow(
@@ -14,15 +15,20 @@
     reason = "test support only: a broken invariant of the fake must stop the test"
 )]
 
+mod afterwards;
 mod blocks;
+mod chance;
 mod content;
 mod copies;
 mod copy_tree;
+mod device_io;
 mod disks;
+mod durable;
 mod filesystems;
 mod freeze;
 mod logs;
 mod loops;
+mod losses;
 mod machine;
 mod mounts;
 mod pod;
@@ -44,6 +50,7 @@ use nix::errno::Errno;
 use self::world::World;
 use super::Os;
 
+pub use self::losses::Loss;
 pub use self::pod::PodHandle;
 pub use self::seam::{Kill, Step};
 
@@ -98,7 +105,7 @@ impl FakeKernel {
     }
 
     /// Ends every process of the driver, if any still lives, and gives the machine as a new one sees it:
-    /// what was done is still there, descriptors and locks are not. Plans are cleared.
+    /// what was done is still there, descriptors and locks are not. Plans are cleared, but for faults that last.
     pub fn restart(&self) -> Os {
         let generation = self.lock().restart();
         self.process(generation)
@@ -107,7 +114,12 @@ impl FakeKernel {
     /// Cuts the power and starts the machine again: mounts and loop devices are gone, and the disk holds only
     /// what was made durable. Gives the machine as a new process sees it. Plans are cleared.
     pub fn power_cut(&self) -> Os {
-        let generation = self.lock().power_cut();
+        self.power_cut_losing(Loss::All)
+    }
+
+    /// The same where a part of what was not synced has come to the disk nevertheless.
+    pub fn power_cut_losing(&self, loss: Loss) -> Os {
+        let generation = self.lock().power_cut(loss);
         self.process(generation)
     }
 

@@ -137,6 +137,9 @@ impl World {
         if read_only && !flags.read_only {
             return Err(Errno::EACCES);
         }
+        if self.has_program(number) {
+            return Err(Errno::EBUSY);
+        }
         let image = self.image_of(number)?;
         let (found, size) = self.signature(image).ok_or(Errno::EINVAL)?;
         let fs = self.content(image)?.image.ok_or(Errno::EINVAL)?;
@@ -219,6 +222,18 @@ impl World {
             base: false,
         };
         self.add_mount(mount);
+        Ok(())
+    }
+
+    /// A mount gets more flags.
+    fn tighten(&mut self, number: u64, flags: &MountFlags) -> Outcome<()> {
+        // Whoever has something open here may write.
+        if flags.read_only && self.keeps_busy(number) {
+            return Err(Errno::EBUSY);
+        }
+        let mount = self.mounts.get_mut(&number).ok_or(Errno::ESTALE)?;
+        mount.read_only |= flags.read_only;
+        mount.flags.extend(flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()));
         Ok(())
     }
 
@@ -397,20 +412,25 @@ impl Mounts for Process {
 
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> std::io::Result<()> {
         let subject = format!("{} at {}", source.display(), target.display());
-        self.step("bind", subject, |world| world.bind(source, target, flags))
+        let in_two = self.look("probe", "open_tree", |world| Ok(world.binds_in_two_steps))?;
+        if !in_two || (!flags.read_only && flags.vfs.is_empty()) {
+            return self.step("bind", subject, |world| world.bind(source, target, flags));
+        }
+        self.step("bind", subject, |world| world.bind(source, target, &MountFlags::default()))?;
+        let flagged = self.step("remount", target.display(), |world| {
+            let number = world.mount_point(target)?;
+            world.tighten(number, flags)
+        });
+        flagged.inspect_err(|_| {
+            // All or nothing, as on the real kernel.
+            let _ = Mounts::unmount(self, target);
+        })
     }
 
     fn tighten(&self, mount: &MountEntry, flags: &MountFlags) -> std::io::Result<()> {
         self.step("tighten", mount.target.display(), |world| {
             let number = world.reach(mount)?.mount;
-            // Whoever has something open here may write.
-            if flags.read_only && world.keeps_busy(number) {
-                return Err(Errno::EBUSY);
-            }
-            let mount = world.mounts.get_mut(&number).ok_or(Errno::ESTALE)?;
-            mount.read_only |= flags.read_only;
-            mount.flags.extend(flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()));
-            Ok(())
+            world.tighten(number, flags)
         })
     }
 

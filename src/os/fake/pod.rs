@@ -36,9 +36,7 @@ impl World {
     fn sync_entry(&mut self, path: &Path) -> Outcome<()> {
         let (parent, name) = self.parent(path)?;
         let child = self.bare_child(&parent, &name)?;
-        if let Node::Directory { durable, .. } = &mut self.fs_mut(child.fs).inode_mut(parent.node.ino).node {
-            durable.insert(name, child.ino);
-        }
+        self.fs_mut(child.fs).sync_entry(parent.node.ino, name, child.ino);
         Ok(())
     }
 
@@ -46,7 +44,7 @@ impl World {
         let place = self.walk(path, Last::Follow)?;
         if let Node::Device { block: true, .. } = self.inode(place.node).node {
             // A read-only mount does not keep anybody from writing to a device whose node is in it.
-            return self.device_write(self.loop_at(path)?, offset, bytes);
+            return self.device_write_cached(self.loop_at(path)?, offset, bytes);
         }
         self.content(place.node)?;
         self.writable(&place)?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::loops::rdev;
+use super::losses::Loss;
 use super::mounts::Mount;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
 use super::world::World;
@@ -121,32 +122,22 @@ impl World {
         self.spawn()
     }
 
-    pub(super) fn power_cut(&mut self) -> u64 {
+    pub(super) fn power_cut(&mut self, loss: Loss) -> u64 {
         let written: Vec<_> =
             self.mounts.values().filter(|mount| !mount.superblock_read_only).map(|m| m.root.fs).collect();
         for fs in written {
             self.filesystems[fs].needs_recovery = true;
         }
-        for filesystem in &mut self.filesystems {
-            filesystem.lose_unsynced();
-        }
+        self.lose(loss);
         self.start_again()
     }
 
     pub(super) fn reboot(&mut self) -> u64 {
-        // Innermost first: a filesystem comes after the one that its image is in.
-        for fs in (0..self.filesystems.len()).rev() {
-            if self.filesystems[fs].inodes.contains_key(&ROOT) && self.image_is_there(fs) {
-                self.sync_filesystem(fs);
-            }
-        }
-        for filesystem in &mut self.filesystems {
-            filesystem.lose_unsynced();
-        }
+        self.lose(Loss::Nothing);
         self.start_again()
     }
 
-    fn image_is_there(&self, fs: usize) -> bool {
+    pub(super) fn image_is_there(&self, fs: usize) -> bool {
         match self.filesystems[fs].backing {
             Backing::Image(image) => self.filesystems[image.fs].inodes.contains_key(&image.ino),
             _ => true,
@@ -159,6 +150,7 @@ impl World {
         self.loops.clear();
         self.stuck.clear();
         self.freezes.forget();
+        self.forget_later();
         self.boot();
         self.seam.clear_plans();
         self.spawn()

@@ -1,12 +1,14 @@
 //! The seam: every call of the driver that changes something is a step, and a test can make any step fail or
 //! be the last of its process.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::tree::NodeRef;
 use super::world::World;
 use super::{FakeKernel, Outcome, Process};
 use crate::os::errno_error;
@@ -32,6 +34,9 @@ pub enum Kill {
     Torn,
     /// All, but it does not learn of it.
     After,
+    /// Nothing yet: the program that the step has started (make, grow_unmounted, renew_identity) goes on without it, holds
+    /// its device, and comes to its end later ([`FakeKernel::set_program_time`]). Otherwise the same as `Before`.
+    Left,
 }
 
 /// How an effect is to be carried out.
@@ -39,6 +44,10 @@ pub enum Kill {
 pub(super) enum Effect {
     Whole,
     Torn,
+    /// A program is to do it later.
+    Left,
+    /// It fails: only what a failure does to what is there.
+    Failed,
 }
 
 /// What a test has in store for a later step.
@@ -49,13 +58,20 @@ pub(super) enum Plan {
 }
 
 /// The steps so far and the plans for those to come.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Seam {
     pub(super) steps: Vec<Step>,
     /// Steps ever taken, whatever the test has cleared since.
     taken: u64,
     /// Plans by the value of `taken` at their step.
     plans: Vec<(u64, Plan)>,
+    /// Calls that change nothing, where a test wants to know of them.
+    looks: Option<Vec<Step>>,
+    /// Such calls ever made, and the errors planned by their number.
+    looked: u64,
+    blind: Vec<(u64, Errno)>,
+    /// Errors of every call of a name.
+    lasting: BTreeMap<String, Errno>,
     /// Steps of this name wait.
     held: Option<&'static str>,
     /// The processes of those that do.
@@ -69,14 +85,29 @@ impl Seam {
 
     pub(super) fn clear_plans(&mut self) {
         self.plans.clear();
+        self.blind.clear();
     }
 
     /// Records a step and gives what is planned for it.
     fn take(&mut self, name: &'static str, subject: String) -> Option<Plan> {
         self.taken += 1;
         self.steps.push(Step { number: self.steps.len() + 1, name, subject });
-        let due = self.plans.iter().position(|(at, _)| *at == self.taken)?;
+        let Some(due) = self.plans.iter().position(|(at, _)| *at == self.taken) else {
+            return self.lasting.get(name).copied().map(Plan::Fail);
+        };
         Some(self.plans.remove(due).1)
+    }
+
+    /// The same for a call that changes nothing, which can only fail.
+    fn look(&mut self, name: &'static str, subject: impl Display) -> Option<Errno> {
+        self.looked += 1;
+        if let Some(looks) = &mut self.looks {
+            looks.push(Step { number: looks.len() + 1, name, subject: subject.to_string() });
+        }
+        let Some(due) = self.blind.iter().position(|(at, _)| *at == self.looked) else {
+            return self.lasting.get(name).copied();
+        };
+        Some(self.blind.remove(due).1)
     }
 }
 
@@ -88,7 +119,37 @@ impl FakeKernel {
 
     /// Forgets the steps so far; what is planned stays.
     pub fn clear_steps(&self) {
-        self.lock().seam.steps.clear();
+        let seam = &mut self.lock().seam;
+        seam.steps.clear();
+        seam.looks.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Whether calls that change nothing (stat, mountinfo, extents, space, directories …) are kept for
+    /// [`looks`](Self::looks).
+    pub fn watch_looks(&self, watch: bool) {
+        self.lock().seam.looks = watch.then(Vec::new);
+    }
+
+    /// The calls that changed nothing since [`watch_looks`](Self::watch_looks) or [`clear_steps`](Self::clear_steps).
+    pub fn looks(&self) -> Vec<Step> {
+        self.lock().seam.looks.clone().unwrap_or_default()
+    }
+
+    /// The n-th call from now that changes nothing (1 is the next one) fails with this errno, once.
+    pub fn fail_look_at(&self, n: usize, errno: Errno) {
+        let seam = &mut self.lock().seam;
+        seam.blind.push((seam.looked + n.max(1) as u64, errno));
+    }
+
+    /// Every call of this name, step or not, fails with this errno and does nothing, of whatever process and until
+    /// [`heal`](Self::heal).
+    pub fn fail_every(&self, name: &str, errno: Errno) {
+        self.lock().seam.lasting.insert(name.to_owned(), errno);
+    }
+
+    /// What [`fail_every`](Self::fail_every) made fail works again.
+    pub fn heal(&self) {
+        self.lock().seam.lasting.clear();
     }
 
     /// The process that takes the n-th step from now (1 is the next one) dies at it.
@@ -124,7 +185,8 @@ impl FakeKernel {
         self.lock().seam.held = None;
     }
 
-    /// Drops what [`kill_at`](Self::kill_at) and [`fail_at`](Self::fail_at) have planned.
+    /// Drops what [`kill_at`](Self::kill_at), [`fail_at`](Self::fail_at) and [`fail_look_at`](Self::fail_look_at) have
+    /// planned.
     pub fn clear_plans(&self) {
         self.lock().seam.clear_plans();
     }
@@ -132,7 +194,7 @@ impl FakeKernel {
 
 impl Process {
     /// The one way in which a call of the driver changes the world.
-    pub(super) fn step_torn<T>(
+    pub(super) fn step_in_every_way<T>(
         &self,
         name: &'static str,
         subject: impl Display,
@@ -141,21 +203,57 @@ impl Process {
         self.pace(name, &subject);
         let context = || format!("{name} {subject}");
         let mut world = self.alive_for(name).map_err(|errno| errno_error(errno, context()))?;
+        world.tick();
         let outcome = match world.seam.take(name, subject.to_string()) {
             None => effect(&mut world, Effect::Whole),
-            Some(Plan::Fail(errno)) => Err(errno),
+            Some(Plan::Fail(errno)) => {
+                let _ = effect(&mut world, Effect::Failed);
+                Err(errno)
+            }
             Some(Plan::Kill(kill)) => {
                 // What the step comes to is of no interest: nobody is left to hear of it.
                 let _ = match kill {
                     Kill::Before => None,
                     Kill::Torn => Some(effect(&mut world, Effect::Torn)),
                     Kill::After => Some(effect(&mut world, Effect::Whole)),
+                    Kill::Left => Some(effect(&mut world, Effect::Left)),
                 };
                 world.kill(self.generation);
                 Err(Errno::EIO)
             }
         };
         outcome.map_err(|errno| errno_error(errno, context()))
+    }
+
+    /// [`step_in_every_way`](Self::step_in_every_way) for what no program does, and what fails without a trace.
+    pub(super) fn step_torn<T>(
+        &self,
+        name: &'static str,
+        subject: impl Display,
+        effect: impl FnOnce(&mut World, Effect) -> Outcome<T>,
+    ) -> std::io::Result<T> {
+        self.step_in_every_way(name, subject, |world, how| match how {
+            Effect::Whole | Effect::Torn => effect(world, how),
+            Effect::Left | Effect::Failed => Err(Errno::EIO),
+        })
+    }
+
+    /// fsync(2) and its like. One that fails loses the data: see [`World::lose_writeback`].
+    pub(super) fn step_sync(
+        &self,
+        name: &'static str,
+        subject: impl Display,
+        find: impl Fn(&mut World) -> Outcome<NodeRef>,
+    ) -> std::io::Result<()> {
+        self.step_in_every_way(name, subject, |world, how| {
+            let node = find(world)?;
+            match how {
+                Effect::Whole => world.sync(node),
+                Effect::Failed => world.lose_writeback(node),
+                Effect::Torn | Effect::Left => return Err(Errno::EIO),
+            }
+            Ok(())
+        })
     }
 
     /// [`step_torn`](Self::step_torn) for what the kernel does in one piece.
@@ -167,7 +265,7 @@ impl Process {
     ) -> std::io::Result<T> {
         self.step_torn(name, subject, |world, how| match how {
             Effect::Whole => effect(world),
-            Effect::Torn => Err(Errno::EIO),
+            _ => Err(Errno::EIO),
         })
     }
 
@@ -179,7 +277,13 @@ impl Process {
         look: impl FnOnce(&World) -> Outcome<T>,
     ) -> std::io::Result<T> {
         self.pace(name, &subject);
-        let outcome = self.alive().and_then(|world| look(&world));
+        let outcome = self.alive().and_then(|mut world| {
+            world.tick();
+            match world.seam.look(name, &subject) {
+                Some(errno) => Err(errno),
+                None => look(&world),
+            }
+        });
         outcome.map_err(|errno| errno_error(errno, format!("{name} {subject}")))
     }
 

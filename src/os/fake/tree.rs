@@ -1,7 +1,8 @@
 //! A filesystem: inodes, each with what the page cache holds and what would survive a power cut.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -41,6 +42,8 @@ pub(super) enum Node {
     File {
         now: Content,
         durable: Content,
+        /// Blocks that a failed sync has left clean and not on the disk, with what they held then.
+        lost: BTreeMap<u64, Arc<Vec<u8>>>,
     },
     Directory {
         now: Entries,
@@ -64,6 +67,17 @@ pub(super) struct Inode {
     pub(super) open: u32,
 }
 
+/// A name that changed, and may not be on the disk.
+#[derive(Clone)]
+pub(super) struct Change {
+    pub(super) directory: u64,
+    pub(super) name: String,
+    /// What it stands for now.
+    pub(super) to: Option<u64>,
+    /// The call that changed it.
+    pub(super) call: u64,
+}
+
 #[derive(Clone)]
 pub(super) struct Filesystem {
     pub(super) backing: Backing,
@@ -85,6 +99,9 @@ pub(super) struct Filesystem {
     pub(super) upkeep: Upkeep,
     /// Some did.
     shares: bool,
+    /// In the order of the calls.
+    pub(super) changes: Vec<Change>,
+    calls: u64,
     next: u64,
     /// The first block that no file ever had.
     next_block: u64,
@@ -92,7 +109,7 @@ pub(super) struct Filesystem {
 
 impl Node {
     pub(super) fn file() -> Self {
-        Node::File { now: Content::default(), durable: Content::default() }
+        Node::File { now: Content::default(), durable: Content::default(), lost: BTreeMap::new() }
     }
 
     pub(super) fn directory() -> Self {
@@ -116,6 +133,8 @@ impl Filesystem {
             default: PathBuf::from("/"),
             upkeep: Upkeep::default(),
             shares: false,
+            changes: Vec::new(),
+            calls: 0,
             next: ROOT + 1,
             next_block: 1,
         }
@@ -171,6 +190,7 @@ impl Filesystem {
             return Err(Errno::EEXIST);
         }
         entries.insert(name.to_owned(), ino);
+        self.changed(directory, name, Some(ino));
         self.next += 1;
         self.inodes.insert(ino, Inode { node, mode, links: 1, open: 0 });
         Ok(ino)
@@ -182,6 +202,7 @@ impl Filesystem {
             return Err(Errno::ENAMETOOLONG);
         }
         let old = self.entries_mut(directory)?.insert(name.to_owned(), ino);
+        self.changed(directory, name, Some(ino));
         self.inode_mut(ino).links += 1;
         if let Some(old) = old {
             self.drop_link(old);
@@ -193,8 +214,26 @@ impl Filesystem {
     /// on disk.
     pub(super) fn unlink(&mut self, directory: u64, name: &str) -> Outcome<()> {
         let ino = self.entries_mut(directory)?.remove(name).ok_or(Errno::ENOENT)?;
+        self.changed(directory, name, None);
         self.drop_link(ino);
         Ok(())
+    }
+
+    /// rename(2): both names change at once.
+    pub(super) fn rename(&mut self, from: (u64, &str), to: (u64, &str), ino: u64) -> Outcome<()> {
+        self.link(to.0, to.1, ino)?;
+        let call = self.calls;
+        self.unlink(from.0, from.1)?;
+        self.calls = call;
+        self.changes.iter_mut().filter(|change| change.call > call).for_each(|change| change.call = call);
+        Ok(())
+    }
+
+    fn changed(&mut self, directory: u64, name: &str, to: Option<u64>) {
+        if self.backing != Backing::Memory {
+            self.calls += 1;
+            self.changes.push(Change { directory, name: name.to_owned(), to, call: self.calls });
+        }
     }
 
     fn drop_link(&mut self, ino: u64) {
@@ -220,60 +259,17 @@ impl Filesystem {
         }
     }
 
-    /// fsync(2): of a file its contents, of a directory its entries.
-    pub(super) fn sync(&mut self, ino: u64) {
-        match &mut self.inode_mut(ino).node {
-            Node::File { now, durable } => *durable = now.clone(),
-            Node::Directory { now, durable } => *durable = now.clone(),
-            Node::Symlink(_) | Node::Device { .. } => {}
-        }
-    }
-
-    /// syncfs(2). What has no name any more is gone for good.
-    pub(super) fn sync_all(&mut self) {
-        self.inodes.retain(|_, inode| inode.links > 0 || inode.open > 0);
-        for ino in self.inodes.keys().copied().collect::<Vec<_>>() {
-            self.sync(ino);
-        }
-    }
-
-    /// A power cut: what was not synced is lost, and so is every inode that no durable directory names.
-    pub(super) fn lose_unsynced(&mut self) {
-        for inode in self.inodes.values_mut() {
-            (inode.links, inode.open) = (0, 0);
-            match &mut inode.node {
-                Node::File { now, durable } => *now = durable.clone(),
-                Node::Directory { now, durable } => *now = durable.clone(),
-                Node::Symlink(_) | Node::Device { .. } => {}
-            }
-        }
-        self.inode_mut(ROOT).links = 1;
-        let (mut todo, mut seen) = (vec![ROOT], BTreeSet::from([ROOT]));
-        while let Some(directory) = todo.pop() {
-            let children: Vec<u64> =
-                self.entries(directory).map(|e| e.values().copied().collect()).unwrap_or_default();
-            for child in children {
-                self.inode_mut(child).links += 1;
-                if seen.insert(child) {
-                    todo.push(child);
-                }
-            }
-        }
-        self.inodes.retain(|ino, _| seen.contains(ino));
-        self.used = self.count();
-    }
-
     // Blocks.
 
-    fn files(&self) -> impl Iterator<Item = (u64, &Inode, &Content, &Content)> {
+    pub(super) fn files(&self) -> impl Iterator<Item = (u64, &Inode, &Content, &Content)> {
         self.inodes.iter().filter_map(|(ino, inode)| match &inode.node {
-            Node::File { now, durable } => Some((*ino, inode, now, durable)),
+            Node::File { now, durable, .. } => Some((*ino, inode, now, durable)),
             _ => None,
         })
     }
 
     /// The bytes that files with a name or a user take, shared blocks once.
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         let used = self.files().filter(|(_, inode, ..)| inode.links > 0 || inode.open > 0);
         if !self.shares {
             return used.map(|(_, _, now, _)| now.allocated_bytes()).sum();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::Outcome;
+use super::afterwards::Afterwards;
 use super::content::Content;
 use super::copies::Progress;
 use super::freeze::Freezes;
@@ -78,6 +79,9 @@ pub(super) struct World {
     pub(super) hazards: Vec<String>,
     pub(super) direct_io: Option<u32>,
     pub(super) freezes: Freezes,
+    pub(super) afterwards: Afterwards,
+    /// A bind gets its flags in a step of its own, as before Linux 5.12.
+    pub(super) binds_in_two_steps: bool,
 }
 
 impl World {
@@ -108,6 +112,8 @@ impl World {
             hazards: Vec::new(),
             direct_io: Some(512),
             freezes: Freezes::default(),
+            afterwards: Afterwards::default(),
+            binds_in_two_steps: false,
         };
         world.filesystems.push(Filesystem::new("ext4", Backing::Disk(0)));
         world.boot();
@@ -149,6 +155,9 @@ impl World {
         match open.what {
             Opened::File(node) | Opened::Lock(node) => self.fs_mut(node.fs).closed(node.ino),
             Opened::Loop(number) => {
+                if !self.is_open(number) {
+                    self.write_back(number);
+                }
                 self.settle(number);
                 // Whoever lives gives the number back.
                 if by_the_living && !self.loops.contains_key(&number) {

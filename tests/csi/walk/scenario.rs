@@ -78,17 +78,26 @@ pub struct Scenario {
     pub pace: Pace,
     /// There is a pool that can share blocks.
     pub sharing: bool,
+    /// The kernel is older than 5.12: a bind gets its flags in a step of its own.
+    pub old_kernel: bool,
 }
 
 impl Scenario {
     fn new(name: impl Into<String>, before: Vec<Act>, call: Call) -> Scenario {
         let (name, settings) = (name.into(), settings());
-        Scenario { name, settings, before, call, wrap: |os| os, pace: Pace::Full, sharing: false }
+        let (pace, sharing, old_kernel) = (Pace::Full, false, false);
+        Scenario { name, settings, before, call, wrap: |os| os, pace, sharing, old_kernel }
     }
 
     fn in_container(mut self) -> Scenario {
         self.pace = Pace::Container;
         self.name += ", in a container";
+        self
+    }
+
+    fn on_an_old_kernel(mut self) -> Scenario {
+        self.old_kernel = true;
+        self.name += ", on an old kernel";
         self
     }
 
@@ -119,6 +128,7 @@ impl Scenario {
     pub fn prepare(&self) -> (FakeKernel, Server, Model) {
         let kernel = machine();
         kernel.set_container(self.pace == Pace::Container);
+        kernel.set_binds_in_two_steps(self.old_kernel);
         if self.sharing {
             with_sharing(&kernel, settings());
         }
@@ -338,6 +348,10 @@ pub fn all() -> Vec<Scenario> {
         all.push(scenario);
     }
     all.push(block_read_only_beside());
+    for kind in [Kind::Ext4, Kind::Directory] {
+        let published = life(Spec::new(kind)).read_only().into_iter().skip(1);
+        all.extend(published.map(Scenario::on_an_old_kernel));
+    }
     let kept = life(Spec::new(Kind::Directory));
     let before = vec![kept.create(), Act::Churn(kept.id.clone())];
     all.push(Scenario::new("compaction", before, Call::expand(&kept.id, kept.grown())));

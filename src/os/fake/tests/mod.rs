@@ -1,6 +1,7 @@
 //! The fake against what it claims: each test is a property that a test of the driver relies on.
 
 mod copy_tree;
+mod cruelty;
 mod durability;
 mod freezing;
 mod mounting;

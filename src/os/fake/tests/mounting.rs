@@ -108,6 +108,7 @@ fn binds_of_directories_and_device_nodes_show_where_they_come_from() {
     let stat = os.disks.stat(p("/pool/block")).unwrap().unwrap();
     assert_eq!((stat.kind, stat.rdev), (crate::os::FileKind::BlockDevice, device.device.rdev));
     kernel.write("/pool/block", 4096, b"hello").unwrap();
+    os.loops.flush(&device.device).unwrap();
     assert_eq!(os.disks.read_at(&image, 4096, 5).unwrap(), b"hello");
     errno_is(kernel.write("/pool/block", 64 * MIB, b"x"), Errno::ENOSPC);
 }
