@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Driver, not_found};
-use crate::backend::{Stats, backend_of, resolve};
+use crate::backend::{Stats, Uses, backend_of, resolve};
 use crate::error::{Error, Result};
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
@@ -28,9 +28,20 @@ impl Driver {
         })?;
         let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
-        if !volume.is_block() && uses.top_at(&self.os, target.path())?.is_none() {
-            return Err(not_there());
+        let mut uses = backend.uses(place)?;
+        // Without a lock a mount may come and go between the two looks. What hides it is there at the next ones too.
+        while !volume.is_block() {
+            match uses.top_at(&self.os, target.path()) {
+                Ok(Some(_)) => break,
+                Ok(None) => return Err(not_there()),
+                Err(hidden) => {
+                    let before = std::mem::replace(&mut uses, backend.uses(place)?);
+                    let ids = |uses: &Uses| uses.at(target.path()).map(|mount| mount.id).collect::<Vec<_>>();
+                    if ids(&before) == ids(&uses) {
+                        return Err(hidden);
+                    }
+                }
+            }
         }
         let measure = || backend.stats(place, target.path(), &uses);
         let stats = match volume.content {

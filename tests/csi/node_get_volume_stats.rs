@@ -1,5 +1,7 @@
 //! NodeGetVolumeStats.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;
 use tonic::Code;
@@ -33,6 +35,20 @@ fn what_is_missing_or_not_there() {
         rig.unpublish(&vol, "pod-1");
         rig.fails(Code::NotFound, vol.stats_request(&target));
     }
+}
+
+/// It takes no lock, so that a volume may go while it looks: that is no mount of somebody else.
+#[test]
+fn a_volume_that_goes_meanwhile_is_not_there() {
+    let rig = Rig::new();
+    let (vol, target) = rig.published("fs", mount());
+    let (kernel, path, gone) = (rig.kernel.clone(), target.clone(), AtomicBool::new(false));
+    rig.kernel.set_pace(move |name, subject| {
+        if name == "open" && subject == path && !gone.swap(true, Ordering::SeqCst) {
+            kernel.unmount_foreign(&path).expect("umount");
+        }
+    });
+    rig.fails(Code::NotFound, vol.stats_request(&target));
 }
 
 #[test]

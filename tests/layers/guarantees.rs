@@ -28,8 +28,8 @@ fn named(cell: &str) -> Vec<(Option<&'static str>, &str)> {
             names.push((suite, piece));
         } else {
             let words = piece.split(|c: char| !c.is_alphanumeric());
-            let found = words.filter_map(|word| SUITES.iter().find(|(name, _)| *name == word));
-            suite = found.last().map(|(_, place)| *place).or(suite);
+            let mut found = words.filter_map(|word| SUITES.iter().find(|(name, _)| *name == word));
+            suite = found.next_back().map(|(_, place)| *place).or(suite);
         }
     }
     names

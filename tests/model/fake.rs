@@ -97,7 +97,15 @@ fn setup() -> Setup {
     ];
     let name = |(number, (kind, pool))| Name::new(kind, number, 512 * MIB, pool);
     let volumes = (0..).zip(all).map(name).collect();
-    Setup { node: NODE.to_owned(), volumes, snapshots: 4, groups: 2, pods: 2, step: 64 * MIB }
+    Setup {
+        node: NODE.to_owned(),
+        volumes,
+        snapshots: 4,
+        groups: 2,
+        pods: 2,
+        step: 64 * MIB,
+        ext4_grows: true,
+    }
 }
 
 fn rpc(server: &Server) -> Rpc {

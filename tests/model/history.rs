@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use tonic::Code;
 
 use super::Setup;
-use super::call::{Answer, Call, From, Made, Outcome};
+use super::call::{Answer, Call, From, Kind, Made, Outcome};
 use super::lin::{Ran, Spec, check};
 use super::snapshot::{self, Group, Snapshot};
 use super::volume::{self, Volume};
@@ -68,7 +68,7 @@ impl History {
                 Ending::Stop | Ending::Kill => state.restarted(false),
                 Ending::Power => state.restarted(true),
             };
-            let start = Volume::none(name.kind);
+            let start = Volume::none(name.kind, name.kind != Kind::Ext4 || setup.ext4_grows);
             found.extend(self.follow(start, |epoch| self.of_volume(setup, v, epoch), power));
         }
         let same = |state, _| state;

@@ -59,6 +59,8 @@ pub struct Setup {
     pub pods: usize,
     /// By so much volumes grow, up to three times.
     pub step: u64,
+    /// A mounted ext4 grows, for which the driver needs CAP_SYS_RESOURCE.
+    pub ext4_grows: bool,
 }
 
 impl Setup {

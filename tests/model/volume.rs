@@ -38,6 +38,8 @@ pub struct Here {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Volume {
     pub kind: Kind,
+    /// The kernel grows its filesystem while it is mounted.
+    pub grows: bool,
     pub here: Option<Here>,
 }
 
@@ -64,8 +66,8 @@ pub enum Op {
 type Step = (Result<Answer, Code>, Volume);
 
 impl Volume {
-    pub fn none(kind: Kind) -> Volume {
-        Volume { kind, here: None }
+    pub fn none(kind: Kind, grows: bool) -> Volume {
+        Volume { kind, grows, here: None }
     }
 
     /// The same after another start of the driver; `power` says that the machine started, too.
@@ -112,7 +114,7 @@ impl Volume {
                 }
             }
             Call::Delete(_) => match here.attached.is_none() && here.staged.is_none() {
-                true => vec![(Ok(Answer::default()), Volume::none(self.kind))],
+                true => vec![(Ok(Answer::default()), Volume::none(self.kind, self.grows))],
                 false => self.err(Code::FailedPrecondition),
             },
             Call::Attach { read_only, wanted, .. } => match here.attached {
@@ -151,7 +153,13 @@ impl Volume {
                     true if images && mounts.all(|mount| mount.read_only) => {
                         self.err(Code::FailedPrecondition)
                     }
-                    true => self.expand(here, bytes, 0),
+                    true => {
+                        let grown = self.expand(here, bytes, 0);
+                        // The image grows all the same, and the filesystem when it is staged next.
+                        let refused = grown.iter().filter(|(answer, _)| answer.is_ok() && !self.grows);
+                        let refused = refused.map(|(_, after)| (Err(Code::Internal), after.clone()));
+                        refused.collect::<Vec<_>>().into_iter().chain(grown).collect()
+                    }
                 }
             }
             Call::Modify { thick, direct_io, .. } if self.kind == Kind::Directory => {
@@ -212,7 +220,7 @@ impl Volume {
                     published: BTreeMap::new(),
                     data: from.is_none().then_some(0),
                 };
-                let made = Volume { kind: self.kind, here: Some(here) };
+                let made = Volume { here: Some(here), ..self.clone() };
                 let mut steps = vec![(Ok(Answer { bytes, ..Answer::default() }), made)];
                 if from.is_some() {
                     // What the source says is checked at the source.

@@ -14,6 +14,7 @@ use crate::harness::kernel::{self, read_at, write_at};
 use crate::harness::process::{BINARY, command, node_of};
 use crate::harness::world::mount_image;
 use crate::harness::{MIB, World, run, text};
+use crate::life::can_grow;
 use crate::model::{self, Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Rpc, Setup};
 
 const CLIENTS: usize = 32;
@@ -231,7 +232,8 @@ fn setup(node: String) -> Setup {
     ];
     let name = |(number, (kind, mib, pool))| Name::new(kind, number, mib * MIB, pool);
     let volumes = (0..).zip(all).map(name).collect();
-    Setup { node, volumes, snapshots: 3, groups: 2, pods: 2, step: 16 * MIB }
+    let ext4_grows = can_grow(crate::harness::Kind::Ext4);
+    Setup { node, volumes, snapshots: 3, groups: 2, pods: 2, step: 16 * MIB, ext4_grows }
 }
 
 fn run_with_kills(calls: usize) {
