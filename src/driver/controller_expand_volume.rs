@@ -30,7 +30,9 @@ impl Driver {
             let paths = self.paths(&volume)?;
             let place = self.place(&volume, &paths);
             let backend = backend_of(&volume.content);
-            backend.grow_in_use(place, &backend.uses(place)?)?;
+            let uses = backend.uses(place)?;
+            uses.sound(place)?; // a device that may be its own must not keep the old size
+            backend.grow_in_use(place, &uses)?;
         }
         let node_expansion_required = matches!(volume.content, Content::Filesystem { .. });
         Ok(Expanded { capacity_bytes: volume.capacity_bytes, node_expansion_required })

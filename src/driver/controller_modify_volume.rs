@@ -53,8 +53,10 @@ impl Driver {
             )));
         }
         let paths = self.paths(&volume)?;
-        let devices = backend_of(&volume.content).uses(self.place(&volume, &paths))?.loops;
-        self.modify(&volume, parameters, &paths, &devices)
+        let place = self.place(&volume, &paths);
+        let uses = backend_of(&volume.content).uses(place)?;
+        uses.sound(place)?; // a device that may be its own must not stay as it is
+        self.modify(&volume, parameters, &paths, &uses.loops)
     }
 
     /// The order: what can be taken back (direct I/O), then the space, which a failure may leave allocated, then the end

@@ -3,6 +3,7 @@
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use hostloop::wire::csi::volume_usage::Unit;
+use nix::errno::Errno;
 use tonic::Code;
 
 use crate::life::*;
@@ -123,6 +124,21 @@ fn a_device_grows_in_one_call_in_use_or_not() {
     rig.stage(&vol);
     let target = rig.publish(&vol, "pod-1");
     assert_eq!(total(&rig, &vol, &target), 3 * SIZE);
+}
+
+/// A file that does not answer once never hides a device in use from the growth that the answer promises.
+#[test]
+fn no_device_keeps_its_size_because_a_file_did_not_answer() {
+    for n in 1..=40 {
+        let rig = Rig::new();
+        let (vol, target) = rig.published("v", block());
+        rig.kernel.fail_look_at(n, Errno::EIO);
+        let grown = rig.call(vol.expand_request(2 * SIZE, 0)).is_ok();
+        rig.kernel.clear_plans();
+        assert!(!grown || total(&rig, &vol, &target) == 2 * SIZE, "look {n}");
+        rig.ok(vol.expand_request(2 * SIZE, 0));
+        assert_eq!(total(&rig, &vol, &target), 2 * SIZE, "look {n}");
+    }
 }
 
 #[test]

@@ -54,6 +54,23 @@ fn a_volume_in_use_becomes_thick_before_the_answer_and_thin_again() {
     assert_eq!(rig.read(&vol, 4), "text");
 }
 
+/// A file that does not answer once never hides a device in use from what the answer promises of it.
+#[test]
+fn no_device_keeps_its_discards_because_a_file_did_not_answer() {
+    for capability in [block(), mount()] {
+        for n in 1..=40 {
+            let rig = Rig::new();
+            let (vol, _) = rig.in_use(create("v", capability.clone()));
+            rig.kernel.fail_look_at(n, Errno::EIO);
+            let thick = rig.call(modify(&vol, &[("provisioning", "thick")])).is_ok();
+            rig.kernel.clear_plans();
+            assert!(!thick || seen(&rig, &vol) == (true, Some((true, false))), "look {n}");
+            rig.ok(modify(&vol, &[("provisioning", "thick")]));
+            assert_eq!(seen(&rig, &vol), (true, Some((true, false))), "look {n}");
+        }
+    }
+}
+
 #[test]
 fn a_repeat_changes_nothing() {
     let rig = Rig::new();
