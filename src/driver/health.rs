@@ -142,9 +142,15 @@ impl Driver {
 
     fn look(&self) -> Result<Look> {
         let seen = Seen::now(&self.os)?;
-        let names = self.pools.names().into_iter();
-        let pools = names.filter_map(|name| {
+        let names = self.pools.names();
+        let silent = self.pools.silent(&names);
+        let pools = names.into_iter().filter_map(|name| {
+            let why = silent.iter().find(|(silent, _)| *silent == name).map(|(_, why)| why);
             let trouble = match self.pools.get(&name) {
+                Ok(pool) if let Some(why) = why => {
+                    let message = format!("pool {name} at {}: {why}", pool.path.display());
+                    Trouble::inaccessible("PoolUnreadable", message)
+                }
                 Ok(pool) => self.trouble_of(&pool, &seen)?,
                 Err(error) => Trouble::inaccessible(self.pools.trouble(&name), error.to_string()),
             };

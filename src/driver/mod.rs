@@ -52,6 +52,7 @@ mod progress;
 mod pull;
 mod pull_blocks;
 mod pull_tree;
+pub(crate) mod pulse;
 mod recover;
 mod reservations;
 mod reserve;
@@ -70,6 +71,7 @@ pub use figures::Figures;
 pub use pools::{Pool, Pools};
 pub use progress::CopyFigures;
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
+pub use pulse::Site;
 pub use recover::Recovered;
 pub use turns::{Turn, TurnFigures};
 
@@ -199,6 +201,14 @@ impl Driver {
     /// Whether start-up recovery is done. Never touches a disk.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// UNAVAILABLE where the call at this site waits for a disk that does not answer. Never waits itself.
+    pub fn is_stuck(&self, site: &Site) -> Option<Error> {
+        let (name, why) = self.pools.is_silent(&site.pools())?;
+        Some(Error::Unavailable(format!(
+            "pool {name}: {why}; the call goes on by itself, and a retry finds what has become of it"
+        )))
     }
 
     /// Takes the volume for one operation.

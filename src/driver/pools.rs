@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use super::pool_marker::Marker;
 use super::probe::Probe;
+use super::pulse::{self, Pulse};
 use super::{directories, managed_pool, reserve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName, PoolSettings, Settings};
@@ -82,6 +83,8 @@ impl std::fmt::Debug for PoolLocks {
 struct Slot {
     settings: PoolSettings,
     state: Mutex<State>,
+    /// Whether its disk answers.
+    pulse: Pulse,
     /// Taken by the one who tries to open it.
     opening: Mutex<Attempt>,
     /// Volumes and snapshots in it wait for recovery.
@@ -126,8 +129,11 @@ impl Pools {
         make_directory(os, &settings.data_dir, "frozen", false, &PoolName::default())?;
         let mut slots: Vec<Slot> = Vec::new();
         for pool in &settings.pools {
+            let pulse = Pulse::default();
+            let answers = answers(&pulse, os, pool);
             let started = Instant::now();
-            let opened = open(settings, os, store, pool).and_then(|opened| {
+            let opened = answers.and_then(|()| {
+                let opened = open(settings, os, store, pool)?;
                 alone(&slots, &opened)?;
                 Ok(opened)
             });
@@ -141,6 +147,7 @@ impl Pools {
             slots.push(Slot {
                 settings: pool.clone(),
                 state: Mutex::new(state),
+                pulse,
                 opening: Mutex::new(Attempt(Some((started, started.elapsed())))),
                 unrecovered: AtomicBool::new(true),
                 only,
@@ -162,6 +169,7 @@ impl Pools {
     /// # Errors
     /// FAILED_PRECONDITION for one that is not configured, UNAVAILABLE with the reason for one that cannot be used.
     pub fn get(&self, name: &PoolName) -> Result<Arc<Pool>> {
+        pulse::note(name);
         let slot = self.slot(name);
         let missing =
             || Error::InUse(format!("pool {name} is not configured; start with --pool {name}=PATH"));
@@ -174,6 +182,7 @@ impl Pools {
     /// INVALID_ARGUMENT for one that does not exist, with the names of those that do; RESOURCE_EXHAUSTED for one that
     /// cannot be used, so that another node is chosen.
     pub fn require(&self, name: &PoolName) -> Result<Arc<Pool>> {
+        pulse::note(name);
         let missing = || {
             let names: Vec<&str> = self.slots.iter().map(|slot| slot.settings.name.as_str()).collect();
             Error::Invalid(format!(
@@ -194,7 +203,7 @@ impl Pools {
     /// Every pool with why it cannot be used, if so. Touches no disk.
     pub fn states(&self) -> Vec<(PoolName, Option<String>)> {
         let state = |slot: &Slot| match &*slot.state() {
-            State::Open(_) => None,
+            State::Open(_) => slot.pulse.silence(),
             State::Closed { why, .. } => Some(why.clone()),
         };
         self.slots.iter().map(|slot| (slot.settings.name.clone(), state(slot))).collect()
@@ -206,11 +215,36 @@ impl Pools {
         if self.slot(name).is_some_and(closed) { "PoolUnavailable" } else { "PoolUnreadable" }
     }
 
+    /// Asks the disks of these pools whether they answer, and waits for that: why not, for each that does not.
+    pub(super) fn silent(&self, names: &[PoolName]) -> Vec<(PoolName, String)> {
+        let slots: Vec<&Slot> = names.iter().filter_map(|name| self.slot(name)).collect();
+        let open = |slot: &&Slot| match &*slot.state() {
+            State::Open(pool) => Some(Arc::clone(pool)),
+            State::Closed { .. } => None,
+        };
+        let asked = slots.iter().filter_map(|slot| Some((slot, open(slot)?)));
+        let asked: Vec<_> = asked.inspect(|(slot, pool)| slot.pulse.ask(&self.os, &pool.path)).collect();
+        let silent = asked.into_iter().filter_map(|(slot, _)| Some((slot, slot.pulse.wait().err()?)));
+        silent.map(|(slot, why)| (slot.settings.name.clone(), why)).collect()
+    }
+
+    /// Why one of these pools has a silent disk. Asks them without waiting for the answer.
+    pub(super) fn is_silent(&self, names: &[PoolName]) -> Option<(PoolName, String)> {
+        let slots: Vec<&Slot> = names.iter().filter_map(|name| self.slot(name)).collect();
+        for slot in &slots {
+            if let State::Open(pool) = &*slot.state() {
+                slot.pulse.ask(&self.os, &pool.path);
+            }
+        }
+        slots.iter().find_map(|slot| Some((slot.settings.name.clone(), slot.pulse.silence()?)))
+    }
+
     /// Where a pool's files are, or would be if it could be used: enough to ask the kernel who uses them.
     ///
     /// # Errors
     /// FAILED_PRECONDITION for a pool that is not configured.
     pub fn place(&self, name: &PoolName) -> Result<PathBuf> {
+        pulse::note(name);
         let missing =
             || Error::InUse(format!("pool {name} is not configured; start with --pool {name}=PATH"));
         Ok(match &*self.slot(name).ok_or_else(missing)?.state() {
@@ -246,8 +280,10 @@ impl Pools {
         let Ok(mut attempt) = slot.opening.try_lock() else { return false };
         let usable = self.look(slot).is_ok();
         if !usable && attempt.is_due() {
+            // A question that waits is not asked again: it costs nothing.
+            let answers = answers(&slot.pulse, &self.os, &slot.settings);
             let started = Instant::now();
-            let opened = self.is_of_state(slot).and_then(|()| {
+            let opened = answers.and_then(|()| self.is_of_state(slot)).and_then(|()| {
                 let pool = open(&self.settings, &self.os, store, &slot.settings)?;
                 alone(&self.slots, &pool)?;
                 let mut all = opened(&self.slots);
@@ -299,6 +335,9 @@ impl Pools {
             State::Open(pool) => Arc::clone(pool),
             State::Closed { why, .. } => return Err(why.clone()),
         };
+        if let Some(why) = slot.pulse.silence() {
+            return Err(why);
+        }
         let path = pool.path.display();
         match self.os.disks.stat(&pool.path) {
             Ok(Some(stat)) if stat.id == pool.id => Ok(pool),
@@ -337,6 +376,17 @@ impl State {
         );
         State::Closed { why, path }
     }
+}
+
+/// Makes sure that the disk of a pool that is to be opened answers, so that one that hangs keeps nobody. On the disk of
+/// the default pool is the state file, which was read before.
+fn answers(pulse: &Pulse, os: &Os, pool: &PoolSettings) -> Result<()> {
+    if pool.name == PoolName::default() {
+        return Ok(());
+    }
+    pulse.ask(os, pool.kind.medium().unwrap_or(&pool.path));
+    let silent = pulse.wait().err().filter(|_| pulse.silence().is_some());
+    silent.map_or(Ok(()), |why| Err(Error::Unavailable(why)))
 }
 
 /// The pools that could be used when they were looked at last.

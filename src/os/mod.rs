@@ -183,6 +183,9 @@ pub trait Disks: Send + Sync {
     fn read(&self, file: &Path) -> io::Result<Vec<u8>>;
     /// Up to `len` bytes at `offset` of a file or device, less at its end.
     fn read_at(&self, file: &Path, offset: u64, len: usize) -> io::Result<Vec<u8>>;
+    /// Reads the first block of a block device or a file from the disk itself, past what the kernel has in memory of it
+    /// (open(2), O_DIRECT). Waits for as long as the disk does not answer.
+    fn read_through(&self, file: &Path) -> io::Result<()>;
     /// The first data extent at or after `offset` as start and end (lseek(2), SEEK_DATA and SEEK_HOLE);
     /// `None` when only a hole follows.
     fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>>;

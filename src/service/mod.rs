@@ -35,13 +35,20 @@ pub use permit::{NoPermits, Permits};
 pub use snapshot_metadata::SnapshotMetadataService;
 pub use status::code;
 
-use crate::driver::Driver;
+use crate::driver::pulse::PATIENCE;
+use crate::driver::{Driver, Site};
 use crate::error::{Error, Result};
 
 /// How long a caller waits for a turn before it is told to come back.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
 /// How long between two looks for one.
 const TURN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a call may take before the disk that it works on is asked whether it answers: longer than health waits for
+/// that answer.
+const STUCK_AFTER: Duration = Duration::from_secs(PATIENCE.as_secs() + 5);
+/// How long between two looks at the answer.
+const STUCK_PAUSE: Duration = Duration::from_secs(2);
 
 /// What a handler answers.
 type Reply<T> = Result<Response<T>, Status>;
@@ -55,8 +62,33 @@ where
     T: Send + 'static,
 {
     ready_to_serve(driver)?;
-    let driver = Arc::clone(driver);
-    on_blocking_pool(move || work(&driver)).await
+    let site = Site::default();
+    let ended = {
+        let (driver, site) = (Arc::clone(driver), site.clone());
+        spawn_blocking(move || site.run(|| work(&driver)))
+    };
+    status_of(unless_stuck(driver, &site, ended).await?)
+}
+
+/// Waits for work to end, or for the disk where it is at work to be found silent. The work goes on then, as it does without
+/// its caller.
+async fn unless_stuck<T>(
+    driver: &Arc<Driver>,
+    site: &Site,
+    mut work: JoinHandle<T>,
+) -> Result<Result<T, JoinError>, Status> {
+    let mut patience = STUCK_AFTER;
+    loop {
+        match tokio::time::timeout(patience, &mut work).await {
+            Ok(ended) => return Ok(ended),
+            Err(_) => patience = STUCK_PAUSE,
+        }
+        // It reads the table of mounts for the first question, and is no work for the threads that serve everybody.
+        let (driver, site) = (Arc::clone(driver), site.clone());
+        if let Ok(Some(error)) = spawn_blocking(move || driver.is_stuck(&site)).await {
+            return Err(error.into());
+        }
+    }
 }
 
 /// The same for work that may take a turn of its own (a copy). Where there is none the caller waits for one, without a
@@ -70,9 +102,12 @@ where
     let until = Instant::now() + TURN_PATIENCE;
     loop {
         ready_to_serve(driver)?;
-        let (driver, request) = (Arc::clone(driver), request.clone());
-        let ended = spawn_blocking(move || work(&driver, request)).await;
-        match ended {
+        let (site, request) = (Site::default(), request.clone());
+        let ended = {
+            let (driver, site) = (Arc::clone(driver), site.clone());
+            spawn_blocking(move || site.run(|| work(&driver, request)))
+        };
+        match unless_stuck(driver, &site, ended).await? {
             Ok(Err(Error::Crowded(_))) if Instant::now() < until => tokio::time::sleep(TURN_PAUSE).await,
             ended => return status_of(ended),
         }
@@ -93,14 +128,6 @@ pub struct Caller(pub String);
 
 fn caller<T>(request: &tonic::Request<T>) -> String {
     request.extensions().get().map_or_else(String::new, |Caller(name)| name.clone())
-}
-
-async fn on_blocking_pool<T, F>(work: F) -> Result<T, Status>
-where
-    F: FnOnce() -> Result<T> + Send + 'static,
-    T: Send + 'static,
-{
-    status_of(spawn_blocking(work).await)
 }
 
 /// Starts work on the blocking pool, in the span of the RPC.
@@ -137,6 +164,14 @@ mod tests {
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime").block_on(future)
+    }
+
+    async fn on_blocking_pool<T, F>(work: F) -> Result<T, Status>
+    where
+        F: FnOnce() -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        status_of(spawn_blocking(work).await)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Disks that fail and hang, under one pool of two and under the state.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
@@ -138,8 +138,9 @@ fn a_disk_that_fails_costs_its_own_pool_only() {
         // What is read is in the page cache, mostly. After a write that failed, ext4 stops.
         if name != "reads" {
             during.as_ref().expect_err("nothing can be made");
-            assert!(troubles.iter().any(|(reason, _)| reason == "PoolReadOnly"), "{name}: {troubles:?}");
         }
+        let reason = if trouble.reads == ALWAYS { "PoolUnreadable" } else { "PoolReadOnly" };
+        assert!(troubles.iter().any(|(found, _)| found == reason), "{name}: {troubles:?}");
         // The pod goes: its mounts can be taken away from a disk that fails.
         for vol in &vols {
             let _ = in_time("NodeUnpublishVolume", || vol.unpublish("b"));
@@ -169,6 +170,46 @@ fn a_disk_that_fails_costs_its_own_pool_only() {
     world.assert_nothing_left();
 }
 
+/// What a call on a hung disk may be answered.
+#[track_caller]
+fn refused_or_done<T>(what: &str, answer: Result<T, Status>) {
+    let known = [Code::Unavailable, Code::Aborted, Code::ResourceExhausted];
+    if let Err(status) = answer {
+        assert!(known.contains(&status.code()), "{what}: {status:?}");
+    }
+}
+
+/// Kubelet and the sidecars get a code for everything that they ask of a disk that does not answer, again and again.
+fn everything_is_answered(socket: &Path, volumes: &[(Kind, hostloop::wire::csi::Volume)], world: &World) {
+    std::thread::scope(|scope| {
+        for number in 0..40 {
+            let csi = Csi::new(socket);
+            scope.spawn(move || {
+                let request = create_request(Kind::Ext4, &format!("hung-{number}"), 16 * MIB, &SICK);
+                refused_or_done("CreateVolume", in_time("CreateVolume", || csi.create(request)));
+            });
+        }
+        for (kind, volume) in volumes {
+            scope.spawn(move || {
+                let vol = Vol::of(world, *kind, volume.clone());
+                for _ in 0..2 {
+                    ask(world, &vol);
+                    refused_or_done(
+                        "NodeExpandVolume",
+                        in_time("NodeExpandVolume", || vol.node_expand("a", 48 * MIB)),
+                    );
+                    for pod in ["b", "a"] {
+                        let unpublished = in_time("NodeUnpublishVolume", || vol.unpublish(pod));
+                        refused_or_done("NodeUnpublishVolume", unpublished);
+                    }
+                    refused_or_done("NodeUnstageVolume", in_time("NodeUnstageVolume", || vol.unstage()));
+                }
+            });
+        }
+        others_go_on(world, "hang");
+    });
+}
+
 /// More calls than the driver has threads wait for a disk that does not answer.
 #[test]
 fn a_disk_that_hangs_costs_its_own_pool_only() {
@@ -176,42 +217,62 @@ fn a_disk_that_hangs_costs_its_own_pool_only() {
     let place = Place::new(&world, world.dir.join("sick"));
     world.set_flags(&["--pool", &format!("sick={}", text(&place.mount_point))]);
     world.start();
-    let (world_ref, socket) = (&world, world.socket.clone());
-    let vols = volumes(world_ref);
+    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.volume.clone())).collect();
     place.disks.trouble(0, Trouble::all(Fault::Hangs));
-    std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..40)
-            .map(|number| {
-                let csi = Csi::new(&socket);
-                scope.spawn(move || {
-                    let request = create_request(Kind::Ext4, &format!("hung-{number}"), 16 * MIB, &SICK);
-                    csi.create(request).map(|volume| volume.volume_id)
-                })
-            })
-            .collect();
-        eventually("a request waits", || place.disks.waiting(0) > 0);
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            others_go_on(world_ref, "hang");
-            in_time("NodeGetStorageHealth", || world_ref.csi.storage_troubles())
-                .expect("NodeGetStorageHealth")
-        }));
-        // Also after a failure: else nothing here would ever end.
-        place.disks.trouble(0, Trouble::default());
-        let ended: Vec<_> = calls.into_iter().map(|call| call.join().expect("a call")).collect();
-        if let Err(panic) = checked {
-            std::panic::resume_unwind(panic);
-        }
-        for ended in ended {
-            match ended {
-                Ok(id) => world_ref.csi.delete(&id).expect("DeleteVolume"),
-                Err(status) => assert_ne!(status.code(), Code::Internal, "{status:?}"),
-            }
-        }
+    let checked = place.disks.well_after(0, || {
+        everything_is_answered(&world.socket, &vols, &world);
+        let troubles = in_time("NodeGetStorageHealth", || world.csi.storage_troubles()).expect("an answer");
+        assert!(troubles.iter().any(|(reason, _)| reason == "PoolUnreadable"), "{troubles:?}");
+        let health = in_time("ControllerGetVolumeHealth", || world.csi.health(&vols[0].1.volume_id));
+        assert!(!health.expect("an answer").health_statuses.is_empty(), "its volumes are not healthy");
+        // What is new is refused at once.
+        let request = create_request(Kind::Ext4, "refused", 16 * MIB, &SICK);
+        let status = world.csi.create(request).expect_err("the disk does not answer");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert!(status.message().contains("has not answered for"), "{status:?}");
     });
-    for vol in vols {
-        assert_eq!(read_at(&vol.file("a"), 0, 4096), pattern(1, 4096));
-        vol.remove();
+    assert!(checked > 0, "nothing waited for the disk");
+    eventually("it is healthy", || world.csi.storage_health().expect("NodeGetStorageHealth").is_empty());
+    // What went on by itself ends, and the retries find it.
+    for (kind, volume) in &vols {
+        let vol = Vol::of(&world, *kind, volume.clone());
+        eventually("it is unpublished", || vol.unpublish("b").is_ok() && vol.unpublish("a").is_ok());
+        eventually("it is unstaged", || vol.unstage().is_ok());
     }
+    all_is_well(&world, "hang", vols);
+    world.take_driver().stop();
+    place.unmount();
+    drop(place);
+    world.assert_nothing_left();
+}
+
+/// A pool whose disk hangs does not keep the driver from its start, and is there again when the disk is.
+#[test]
+fn a_disk_that_hangs_at_the_start_costs_its_own_pool_only() {
+    let mut world = World::empty(&[]);
+    let place = Place::new(&world, world.dir.join("sick"));
+    world.set_flags(&["--pool", &format!("sick={}", text(&place.mount_point))]);
+    world.start();
+    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.volume.clone())).collect();
+    for (kind, volume) in &vols {
+        Vol::of(&world, *kind, volume.clone()).down();
+    }
+    world.take_driver().stop();
+    place.disks.trouble(0, Trouble::all(Fault::Hangs));
+    place.disks.well_after(0, || {
+        world.start();
+        others_go_on(&world, "start");
+        let request = create_request(Kind::Ext4, "refused", 16 * MIB, &SICK);
+        let status = in_time("CreateVolume", || world.csi.create(request)).expect_err("it hangs");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        let troubles = world.csi.storage_troubles().expect("NodeGetStorageHealth");
+        assert!(troubles.iter().any(|(reason, _)| reason == "PoolUnavailable"), "{troubles:?}");
+    });
+    eventually("the pool is there again", || {
+        let request = create_request(Kind::Ext4, "again", 16 * MIB, &SICK);
+        world.csi.create(request).is_ok()
+    });
+    all_is_well(&world, "start", vols);
     world.take_driver().stop();
     place.unmount();
     drop(place);

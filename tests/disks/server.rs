@@ -304,6 +304,18 @@ impl Disks {
         }
     }
 
+    /// Works while something is wrong with a disk, and ends that, also after a panic: else nothing here would ever end.
+    /// How many requests waited at the end.
+    pub fn well_after(&self, number: usize, work: impl FnOnce()) -> usize {
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let waiting = self.waiting(number);
+        self.trouble(number, Trouble::default());
+        match worked {
+            Ok(()) => waiting,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
     /// How many requests of a disk have failed.
     pub fn failed(&self, number: usize) -> u64 {
         *lock(&self.disks[number].failed)

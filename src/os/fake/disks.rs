@@ -248,6 +248,10 @@ impl Disks for Process {
         self.look("read", file.display(), |world| world.read_at(file, offset, len))
     }
 
+    fn read_through(&self, file: &Path) -> io::Result<()> {
+        self.look("read_through", file.display(), |world| world.read_at(file, 0, 4096).map(drop))
+    }
+
     fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>> {
         self.look("seek", file.display(), |world| world.next_data(file, offset))
     }

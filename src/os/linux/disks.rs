@@ -28,6 +28,10 @@ pub(super) fn open_file(path: &Path, flags: OFlag) -> io::Result<File> {
     Ok(File::from(open(path, flags, Mode::empty()).map_err(at("open", path))?))
 }
 
+/// Aligned as direct I/O needs it of any disk.
+#[repr(align(4096))]
+struct Block([u8; 4096]);
+
 /// Opens an existing file to change it.
 pub(super) fn open_to_change(path: &Path) -> io::Result<File> {
     open_file(path, OFlag::O_RDWR | OFlag::O_NOFOLLOW)
@@ -114,6 +118,17 @@ impl Disks for LinuxDisks {
         }
         bytes.truncate(filled);
         Ok(bytes)
+    }
+
+    fn read_through(&self, file: &Path) -> io::Result<()> {
+        let handle = open_file(file, OFlag::O_RDONLY | OFlag::O_DIRECT)?;
+        let mut block = Box::new(Block([0; 4096]));
+        loop {
+            match handle.read_at(&mut block.0, 0) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop).map_err(at("read", file)),
+            }
+        }
     }
 
     fn next_data(&self, file: &Path, from: u64) -> io::Result<Option<(u64, u64)>> {
