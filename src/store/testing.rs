@@ -289,6 +289,9 @@ impl Disks for MemDisks {
     fn read_at(&self, _: &Path, _: u64, _: usize) -> io::Result<Vec<u8>> {
         Err(missing())
     }
+    fn read_through(&self, _: &Path) -> io::Result<()> {
+        Err(missing())
+    }
     fn next_data(&self, _: &Path, _: u64) -> io::Result<Option<(u64, u64)>> {
         Err(missing())
     }

@@ -55,6 +55,7 @@ impl Disks for Careless {
         list(directory: &Path) -> Vec<String>;
         read(file: &Path) -> Vec<u8>;
         read_at(file: &Path, offset: u64, len: usize) -> Vec<u8>;
+        read_through(file: &Path) -> ();
         next_data(file: &Path, offset: u64) -> Option<(u64, u64)>;
         space(path: &Path) -> Space;
         usage(directory: &Path) -> Usage;
