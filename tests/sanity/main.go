@@ -38,6 +38,7 @@ func main() {
 	config := sanity.NewTestConfig()
 	for name, value := range map[string]*string{
 		"endpoint":                    &config.Address,
+		"controllerendpoint":          &config.ControllerAddress,
 		"mountdir":                    &config.TargetPath,
 		"stagingdir":                  &config.StagingPath,
 		"secrets":                     &config.SecretsFile,
@@ -54,6 +55,7 @@ func main() {
 	flag.Parse()
 
 	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(sendCopy))
+	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(sendCopy))
 	klog.SetOutput(ginkgo.GinkgoWriter)
 	var result outcome
 	sanity.Test(&result, config)
