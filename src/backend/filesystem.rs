@@ -12,7 +12,7 @@ use super::{
     Backend, Found, Mark, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, label, target,
 };
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, Content, Format, FsType, MountFlags};
+use crate::model::{BackendKind, Content, Format, FsType, MountFlags, Provisioning};
 use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, Pinned, Space, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
@@ -305,7 +305,11 @@ fn make(
         // mkfs was cut off by a crash; the volume was never mounted, so nothing of a user is in the image. The
         // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
         (stage.record)(Format::Blank)?;
-        place.os.disks.erase(&image).doing(making)?;
+        match place.volume.parameters.provisioning {
+            Provisioning::Thin => place.os.disks.erase(&image).doing(making)?,
+            // What it gives back for a moment somebody else may take.
+            Provisioning::Thick => place.os.disks.zero(&image).doing(making)?,
+        }
         place.os.disks.sync_file(&image).doing(making)?;
     }
     match inspect(place.os.disks.as_ref(), &image)? {

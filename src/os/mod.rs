@@ -296,6 +296,8 @@ pub trait Disks: Send + Sync {
     fn allocate(&self, file: &Path, size: u64) -> io::Result<()>;
     /// Gives every block of the file back, its size unchanged: it reads as zeros (FALLOC_FL_PUNCH_HOLE).
     fn erase(&self, file: &Path) -> io::Result<()>;
+    /// Writes zeros over all that was written to the file, which keeps its blocks and its size.
+    fn zero(&self, file: &Path) -> io::Result<()>;
     /// fsync(2) of a file.
     fn sync_file(&self, file: &Path) -> io::Result<()>;
     /// fsync(2) of a directory: its entries are durable.

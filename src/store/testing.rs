@@ -340,6 +340,9 @@ impl Disks for MemDisks {
     fn allocate(&self, _: &Path, _: u64) -> io::Result<()> {
         Err(missing())
     }
+    fn zero(&self, _: &Path) -> io::Result<()> {
+        Err(missing())
+    }
     fn erase(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }

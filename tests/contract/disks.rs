@@ -57,6 +57,13 @@ fn sizes(os: &Os, dir: &Path) {
     disks.allocate(&file, 16 * MIB).expect("allocate");
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated >= 16 * MIB);
     disks.sync_file(&file).expect("sync");
+    disks.write_at(&file, MIB + 100, &[7; 9000]).expect("write");
+    disks.write_at(&file, 15 * MIB, &vec![8; MIB as usize]).expect("write");
+    disks.zero(&file).expect("zero");
+    for offset in [MIB, 15 * MIB] {
+        assert_eq!(disks.read_at(&file, offset, MIB as usize).expect("read"), vec![0; MIB as usize]);
+    }
+    assert!(stat(&file).size == 16 * MIB && stat(&file).allocated >= 16 * MIB, "it keeps its blocks");
     disks.erase(&file).expect("erase");
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated < MIB);
     let total = disks.space(dir).expect("space").total;

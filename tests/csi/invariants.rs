@@ -90,6 +90,11 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
         for path in kernel.tree(place) {
             let id = path[place.len() + 1..].split('/').next().unwrap_or_default().to_owned();
             if path.ends_with("/disk.img") && place.ends_with("volumes") {
+                let thick = recorded.get(&id).is_some_and(|it| it["parameters"]["provisioning"] == "thick");
+                let lacks = kernel.stat(&path).is_some_and(|image| image.allocated < image.size);
+                if thick && lacks {
+                    broken.push(format!("{path} lacks blocks, and the volume is thick"));
+                }
                 images.insert(kernel.stat(&path).map(|stat| stat.id), id.clone());
             }
             if !recorded.contains_key(&id) {

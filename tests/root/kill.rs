@@ -1,6 +1,8 @@
 //! SIGKILL at any moment: nothing acknowledged is lost, and nothing is left that the next process does not know.
 
+use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop::wire::csi;
@@ -27,17 +29,36 @@ struct Known {
     step: usize,
     /// How often the volume was used from staging to unstaging.
     circles: u64,
+    /// Whether every byte of it is its own, on a disk that is full now and then.
+    thick: bool,
 }
 
 impl Known {
     fn new(kind: Kind) -> Known {
         let name = format!("killed {kind:?}");
-        Known { kind, name, volume: None, bytes: kind.size(), written: None, step: 0, circles: 0 }
+        Known {
+            kind,
+            name,
+            volume: None,
+            bytes: kind.size(),
+            written: None,
+            step: 0,
+            circles: 0,
+            thick: false,
+        }
+    }
+
+    fn thick(kind: Kind) -> Known {
+        Known { thick: true, ..Known::new(kind) }
     }
 
     fn request(&self) -> csi::CreateVolumeRequest {
-        let directories: &[_] = if self.kind == Kind::Directory { &[("pool", "directories")] } else { &[] };
-        create_request(self.kind, &self.name, self.bytes, directories)
+        let parameters: &[_] = match self.kind {
+            Kind::Directory => &[("pool", "directories")],
+            _ if self.thick => &[("provisioning", "thick")],
+            _ => &[],
+        };
+        create_request(self.kind, &self.name, self.bytes, parameters)
     }
 
     /// Makes the next call. One that got no answer is made again after the restart.
@@ -71,7 +92,7 @@ impl Known {
             }
             _ => {
                 vol.delete()?;
-                *self = Known { circles: self.circles + 1, ..Known::new(self.kind) };
+                *self = Known { circles: self.circles + 1, thick: self.thick, ..Known::new(self.kind) };
                 return Ok(());
             }
         }
@@ -108,12 +129,18 @@ impl Known {
     }
 }
 
-/// Calls for one volume until the driver is gone. No call may fail for another reason.
+/// Calls for one volume until the driver is gone. No call may fail for another reason, but for what takes room on a disk
+/// that is full.
 fn until_killed(world: &World, known: &mut Known, seed: u64) -> u64 {
     for turn in 0.. {
         match known.advance(world, seed + turn) {
             Ok(()) => {}
             Err(error) if gone(&error) => return turn,
+            Err(error) if known.thick && error.code() == Code::ResourceExhausted => match known.step {
+                0 => std::thread::sleep(Duration::from_millis(5)),
+                4 => known.step = 5,
+                step => panic!("{} at step {step}: {error:?}", known.name),
+            },
             Err(error) => panic!("{} at step {}: {error:?}", known.name, known.step),
         }
     }
@@ -126,26 +153,24 @@ fn gone(error: &Status) -> bool {
         || error.message().contains("h2 protocol")
 }
 
-#[test]
-fn nothing_is_lost_and_nothing_is_left() {
-    let mut world = World::empty(&[]);
-    let disk = world.dir.join("directories");
-    mount_image(&world.dir.join("directories.img"), &disk, "ext4", 256 * MIB);
-    world.set_flags(&["--pool", &format!("directories={},directories=true", text(&disk))]);
-    world.start();
-    let mut volumes = [Kind::Ext4, Kind::Block, Kind::Directory, Kind::Xfs].map(Known::new);
+/// Kills and starts the driver under calls for these volumes.
+fn kill_again_and_again(world: &mut World, volumes: &mut [Known]) {
     let (started, mut rounds, mut calls) = (Instant::now(), 0, 0);
     let mut random = u64::from(std::process::id());
-    while started.elapsed() < FOR {
+    // On a busy machine the calls get slow, and the starts.
+    while started.elapsed() < FOR || (rounds <= 10 || calls <= 50) && started.elapsed() < 8 * FOR {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let driver = world.take_driver();
         std::thread::scope(|scope| {
-            let (world, seed) = (&world, random >> 20);
+            let (world, seed) = (&*world, random >> 20);
             let callers: Vec<_> = volumes
                 .iter_mut()
                 .map(|known| scope.spawn(move || until_killed(world, known, seed)))
                 .collect();
-            std::thread::sleep(Duration::from_micros((random >> 33) % 250_000));
+            std::thread::sleep(
+                Duration::from_micros((random >> 33) % 250_000)
+                    * (1 + (started.elapsed().as_secs() / FOR.as_secs()) as u32),
+            );
             driver.kill();
             calls += callers.into_iter().map(|caller| caller.join().expect("no other error")).sum::<u64>();
         });
@@ -154,11 +179,65 @@ fn nothing_is_lost_and_nothing_is_left() {
     }
     eprintln!("killed {rounds} times in {calls} calls");
     assert!(rounds > 10 && calls > 50, "{rounds} {calls}");
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_left() {
+    let mut world = World::empty(&[]);
+    let disk = world.dir.join("directories");
+    mount_image(&world.dir.join("directories.img"), &disk, "ext4", 256 * MIB);
+    world.set_flags(&["--pool", &format!("directories={},directories=true", text(&disk))]);
+    world.start();
+    let mut volumes = [Kind::Ext4, Kind::Block, Kind::Directory, Kind::Xfs].map(Known::new);
+    kill_again_and_again(&mut world, &mut volumes);
     for known in volumes {
         known.tear_down(&world);
     }
     assert_eq!(std::fs::read_dir(disk.join("volumes")).expect("list").count(), 0);
     world.take_driver().stop();
     run("umount", &[text(&disk)]);
+    world.assert_nothing_left();
+}
+
+/// Another program takes all the room that there is, and gives it back, at moments of its own.
+fn fill_now_and_then(directory: &Path, stop: &AtomicBool) -> u32 {
+    let path = directory.join("of-others");
+    let mut full = 0;
+    let mut random = u64::from(std::process::id()) | 1;
+    while !stop.load(Ordering::Acquire) {
+        let mut file = std::fs::File::create(&path).expect("create");
+        let piece = vec![0x5a; 1 << 16];
+        while file.write_all(&piece).is_ok() {}
+        full += 1;
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros((random >> 33) % 400_000));
+        file.set_len(0).expect("truncate");
+        std::thread::sleep(Duration::from_micros((random >> 23) % 100_000));
+    }
+    std::fs::remove_file(path).expect("remove");
+    full
+}
+
+#[test]
+fn a_disk_that_is_full_now_and_then_loses_nothing_either() {
+    let mut world = World::on("ext4", 512 * MIB, &["--reserve", "0"]);
+    let mut volumes = [Kind::Ext4, Kind::Block, Kind::Xfs].map(Known::thick);
+    let pool = world.data.parent().expect("the disk").to_owned();
+    let stop = AtomicBool::new(false);
+    let full = std::thread::scope(|scope| {
+        let filler = scope.spawn(|| fill_now_and_then(&pool, &stop));
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            kill_again_and_again(&mut world, &mut volumes);
+        }));
+        stop.store(true, Ordering::Release);
+        let full = filler.join().expect("it fills");
+        killed.map(|()| full).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    eprintln!("full {full} times");
+    assert!(full > 10, "{full}");
+    for known in volumes {
+        known.tear_down(&world);
+    }
+    world.take_driver().stop();
     world.assert_nothing_left();
 }

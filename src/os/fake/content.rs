@@ -97,6 +97,12 @@ impl Content {
         *self = Content { size: self.size, in_place: self.in_place, ..Content::default() };
     }
 
+    /// Makes all of it read as zeros; every block stays allocated.
+    pub(super) fn clear(&mut self) {
+        self.written.clear();
+        self.image = None;
+    }
+
     /// Makes the blocks of `start..end` read as zeros; they stay allocated.
     pub(super) fn zero(&mut self, start: u64, end: u64) {
         self.written.retain(|block, _| !(start / BLOCK..end.div_ceil(BLOCK)).contains(block));

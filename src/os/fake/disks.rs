@@ -386,6 +386,13 @@ impl Disks for Process {
         })
     }
 
+    fn zero(&self, file: &Path) -> io::Result<()> {
+        self.step("zero", file.display(), |world| {
+            let node = world.writable_file(file)?.node;
+            world.shrink(node, |content| content.clear())
+        })
+    }
+
     fn sync_file(&self, file: &Path) -> io::Result<()> {
         self.step_sync("sync_file", file.display(), |world| {
             let node = world.walk(file, Last::Keep)?.node;

@@ -279,6 +279,23 @@ impl Disks for LinuxDisks {
         uninterrupted(|| fallocate(&handle, mode, 0, size)).map_err(at("erase", file))
     }
 
+    fn zero(&self, file: &Path) -> io::Result<()> {
+        let handle = open_to_change(file)?;
+        let zeros = vec![0; 1 << 20];
+        // FALLOC_FL_ZERO_RANGE would make new extents of old ones: that takes room, and xfs gives the blocks back first.
+        let mut offset = 0;
+        while let Some((mut start, end)) = self.next_data(file, offset)? {
+            while start < end {
+                let len = zeros.len().min(usize::try_from(end - start).unwrap_or(usize::MAX));
+                let piece = zeros.get(..len).unwrap_or(&zeros);
+                handle.write_all_at(piece, start).map_err(at("write zeros to", file))?;
+                start += len as u64;
+            }
+            offset = end;
+        }
+        Ok(())
+    }
+
     fn sync_file(&self, file: &Path) -> io::Result<()> {
         open_file(file, OFlag::O_RDONLY)?.sync_all().map_err(at("fsync", file))
     }

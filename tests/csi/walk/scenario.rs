@@ -260,9 +260,14 @@ impl Life {
         target_path(POD)
     }
 
+    pub(super) fn name(&self) -> String {
+        let (thick, sharing) = (self.spec.thick, self.spec.sharing);
+        let name = format!("{}{}", self.spec.kind.name(), if thick { " thick" } else { "" });
+        if sharing { name + ", sharing" } else { name }
+    }
+
     fn scenarios(&self) -> Vec<Scenario> {
-        let (spec, id) = (self.spec, &self.id);
-        let name = format!("{}{}", spec.kind.name(), if spec.thick { " thick" } else { "" });
+        let (spec, id, name) = (self.spec, &self.id, self.name());
         let expand = Call::expand(id, self.grown());
         let mut grown = self.in_use();
         grown.push(Act::Call(expand.clone()));
@@ -338,10 +343,11 @@ pub fn all() -> Vec<Scenario> {
     }
     all.extend(life(Spec::new(Kind::Ext4)).attach());
     all.extend(life(Spec::new(Kind::Directory)).attach());
-    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
-        let cut_off = life(Spec::new(kind));
+    let formatted = [Kind::Ext4, Kind::Xfs, Kind::Btrfs].map(Spec::new);
+    for spec in formatted.into_iter().chain([Spec::thick(Kind::Ext4)]) {
+        let cut_off = life(spec);
         let stage = Call::stage(&cut_off.id, cut_off.spec);
-        let name = format!("{}: stage after a cut-off mkfs", kind.name());
+        let name = format!("{}: stage after a cut-off mkfs", cut_off.name());
         let mut scenario = Scenario::new(name, vec![cut_off.create()], stage.clone());
         let make = 1 + scenario.steps().iter().position(|step| *step == "make").expect("mkfs");
         scenario.before.push(Act::Cut(stage, make));

@@ -21,10 +21,6 @@ impl Life {
         acts
     }
 
-    fn name(&self) -> String {
-        format!("{}{}", self.spec.kind.name(), if self.spec.sharing { ", sharing" } else { "" })
-    }
-
     fn scenario(&self, what: &str, before: Vec<Act>, call: Call) -> Scenario {
         let scenario = Scenario::new(format!("{}: {what}", self.name()), before, call);
         if self.spec.sharing { scenario.with_sharing() } else { scenario }

@@ -78,6 +78,7 @@ impl Disks for Careless {
         set_size(file: &Path, size: u64) -> ();
         allocate(file: &Path, size: u64) -> ();
         erase(file: &Path) -> ();
+        zero(file: &Path) -> ();
         rename(from: &Path, to: &Path) -> ();
         remove_file(path: &Path) -> ();
         remove_directory(path: &Path) -> ();
