@@ -37,7 +37,7 @@ fix: ## Format the code, and mend what the lints can mend
 
 # The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-csi+test-root test-disks test-sanity test-vm
+	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-csi+test-root test-disks+test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -134,10 +134,10 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	tests/e2e/kind-test
 	tests/e2e/cases-test
 
-test-e2e: deps ## Test the chart in a Kubernetes of one node on this machine: a volume's whole life (root)
+test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
 	tests/e2e/power-test
-	HOSTLOOP_E2E_NODES=1 tests/e2e/local whole-life
+	tests/e2e/local whole-life immediate other-node spread
 
 # SIDECAR_BIN=dir: the default layout, with the csi-node-driver-registrar and the livenessprobe in dir.
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
