@@ -46,7 +46,7 @@ fmt: ## Check the formatting
 
 deny: deps-test ## Check the dependencies: duplicates, licences, sources
 	@echo '==> deny'
-	PATH="$(CURDIR)/.cache/tools/bin:$$PATH" $(CARGO) deny --log-level warn check bans licenses sources
+	PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH" $(CARGO) deny --log-level warn check bans licenses sources
 
 clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
