@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use tonic::Code;
+
 use super::bench::Bench;
 use super::check::{check, nothing_frozen, tear_down, write};
 use super::model::Model;
@@ -71,6 +73,9 @@ impl<'a> Place<'a> {
                 traced.release();
                 if let Err(status) = answer {
                     ensure!(traced.met, "the call fails: {status}");
+                    // Nothing is wrong with the request, which is repeated: the caller must not be told so.
+                    let wrong = [Code::Unknown, Code::InvalidArgument, Code::Unimplemented, Code::Cancelled];
+                    ensure!(!wrong.contains(&status.code()), "it became {status}");
                     is_either(bench, &before, &after)
                         .map_err(|problem| format!("after {status}: {problem}"))?;
                     done.late = retry(bench, scenario, &before)?;
