@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop::wire::csi;
@@ -153,12 +153,13 @@ fn gone(error: &Status) -> bool {
         || error.message().contains("h2 protocol")
 }
 
-/// Kills and starts the driver under calls for these volumes.
-fn kill_again_and_again(world: &mut World, volumes: &mut [Known]) {
+/// Kills and starts the driver under calls for these volumes, until what happens beside it has happened often enough.
+fn kill_again_and_again(world: &mut World, volumes: &mut [Known], is_enough: impl Fn() -> bool) {
     let (started, mut rounds, mut calls) = (Instant::now(), 0, 0);
     let mut random = u64::from(std::process::id());
+    let is_done = |rounds, calls| rounds > 10 && calls > 50 && is_enough();
     // On a busy machine the calls get slow, and the starts.
-    while started.elapsed() < FOR || (rounds <= 10 || calls <= 50) && started.elapsed() < 8 * FOR {
+    while started.elapsed() < FOR || !is_done(rounds, calls) && started.elapsed() < 8 * FOR {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let driver = world.take_driver();
         std::thread::scope(|scope| {
@@ -178,7 +179,7 @@ fn kill_again_and_again(world: &mut World, volumes: &mut [Known]) {
         rounds += 1;
     }
     eprintln!("killed {rounds} times in {calls} calls");
-    assert!(rounds > 10 && calls > 50, "{rounds} {calls}");
+    assert!(is_done(rounds, calls), "{rounds} {calls}");
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn nothing_is_lost_and_nothing_is_left() {
     world.set_flags(&["--pool", &format!("directories={},directories=true", text(&disk))]);
     world.start();
     let mut volumes = [Kind::Ext4, Kind::Block, Kind::Directory, Kind::Xfs].map(Known::new);
-    kill_again_and_again(&mut world, &mut volumes);
+    kill_again_and_again(&mut world, &mut volumes, || true);
     for known in volumes {
         known.tear_down(&world);
     }
@@ -200,22 +201,20 @@ fn nothing_is_lost_and_nothing_is_left() {
 }
 
 /// Another program takes all the room that there is, and gives it back, at moments of its own.
-fn fill_now_and_then(directory: &Path, stop: &AtomicBool) -> u32 {
+fn fill_now_and_then(directory: &Path, stop: &AtomicBool, full: &AtomicU32) {
     let path = directory.join("of-others");
-    let mut full = 0;
     let mut random = u64::from(std::process::id()) | 1;
     while !stop.load(Ordering::Acquire) {
         let mut file = std::fs::File::create(&path).expect("create");
         let piece = vec![0x5a; 1 << 16];
         while file.write_all(&piece).is_ok() {}
-        full += 1;
+        full.fetch_add(1, Ordering::Relaxed);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((random >> 33) % 400_000));
         file.set_len(0).expect("truncate");
         std::thread::sleep(Duration::from_micros((random >> 23) % 100_000));
     }
     std::fs::remove_file(path).expect("remove");
-    full
 }
 
 #[test]
@@ -223,18 +222,18 @@ fn a_disk_that_is_full_now_and_then_loses_nothing_either() {
     let mut world = World::on("ext4", 512 * MIB, &["--reserve", "0"]);
     let mut volumes = [Kind::Ext4, Kind::Block, Kind::Xfs].map(Known::thick);
     let pool = world.data.parent().expect("the disk").to_owned();
-    let stop = AtomicBool::new(false);
-    let full = std::thread::scope(|scope| {
-        let filler = scope.spawn(|| fill_now_and_then(&pool, &stop));
+    let (stop, full) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| fill_now_and_then(&pool, &stop, &full));
         let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            kill_again_and_again(&mut world, &mut volumes);
+            kill_again_and_again(&mut world, &mut volumes, || full.load(Ordering::Relaxed) > 10);
         }));
         stop.store(true, Ordering::Release);
-        let full = filler.join().expect("it fills");
-        killed.map(|()| full).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        if let Err(panic) = killed {
+            std::panic::resume_unwind(panic);
+        }
     });
-    eprintln!("full {full} times");
-    assert!(full > 10, "{full}");
+    eprintln!("full {} times", full.into_inner());
     for known in volumes {
         known.tear_down(&world);
     }
