@@ -14,7 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean simulate model soak kernel-walk
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ test-quick: ## Test each RPC on the fake kernel, without the walk and without wh
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
 	$(TEST) --test contract --test csi --test model --test cluster --test simulation
+
+walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
+	@echo '==> walk'
+	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(TEST) --test csi -- walk:: --nocapture
 
 # SEEDS=n: so many, from FROM on. SEED=n: one, with all that happens in it.
 SEEDS ?= 10000

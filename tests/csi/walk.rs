@@ -8,6 +8,7 @@ mod cruel;
 mod fault;
 mod kill;
 mod observe;
+mod part;
 mod scenario;
 mod seen;
 mod start;
@@ -21,6 +22,7 @@ use hostloop::os::fake::Kill;
 
 use self::counted::{ENDS, FAULTS, SCENARIOS};
 use self::observe::Verdict;
+use self::part::Part;
 use self::scenario::Scenario;
 
 /// Scenarios that run at the same time.
@@ -56,14 +58,15 @@ impl Tally {
     }
 }
 
-/// Walks one scenario.
-fn walk(scenario: &Scenario) -> Tally {
+/// Walks a part of one scenario.
+fn walk(scenario: &Scenario, part: Part) -> Tally {
     let steps = scenario.steps();
     let mut tally = Tally { scenarios: 1, steps: steps.len(), ..Tally::default() };
     tally.names.extend(&steps);
     let name = |n: usize| steps.get(n - 1).copied().unwrap_or("answer");
     for (end, turn) in kill::ends(&steps).into_iter().zip((0..).map(|count| count / 2)) {
-        if !scenario.pace.walks(turn % 2 == 1, end.power) {
+        let is_walked = scenario.pace.walks(turn % 2 == 1, end.power);
+        if !is_walked || !part.takes((&scenario.name, format!("{end:?}"))) {
             continue;
         }
         tally.kills += 1;
@@ -72,6 +75,9 @@ fn walk(scenario: &Scenario) -> Tally {
     }
     for n in 1..=steps.len() {
         for fault in scenario.pace.faults(n) {
+            if !part.takes((&scenario.name, n, fault.0 as i32)) {
+                continue;
+            }
             tally.faults += 1;
             let what = || format!("{}: step {n} ({}) fails with {}", scenario.name, name(n), fault.0);
             tally.note(what, fault::run(scenario, n, fault));
@@ -81,13 +87,16 @@ fn walk(scenario: &Scenario) -> Tally {
 }
 
 /// Lets each step of a call fail, and ends the retry after each of its steps.
-fn walk_retry(scenario: &Scenario) -> Tally {
+fn walk_retry(scenario: &Scenario, part: Part) -> Tally {
     let mut tally = Tally { scenarios: 1, ..Tally::default() };
     for fault in 1..=scenario.steps().len() {
         let steps = kill::steps_after_fault(scenario, fault);
         tally.steps += steps;
         tally.faults += 1;
         for (n, power) in (1..=steps).flat_map(|n| [(n, false), (n, true)]) {
+            if !part.takes((&scenario.name, fault, n, power)) {
+                continue;
+            }
             tally.kills += 1;
             let end = kill::End { at: Some((n, Kill::After)), power };
             let what = || format!("{}: step {fault} fails, then {end:?}", scenario.name);
@@ -164,19 +173,20 @@ const RETRIED: [&str; 8] = [
 
 #[test]
 fn every_call_survives_the_end_and_the_failure_of_every_step() {
-    let started = Instant::now();
+    let (started, taken) = (Instant::now(), Part::of_walk());
+    println!("HOSTLOOP_SEED={} HOSTLOOP_WALK_SHARE={}", taken.seed, taken.share);
     let scenarios = scenario::all();
     let mut walks: Vec<(String, Walk<'_>)> = vec![("first start".to_owned(), Box::new(start::walk_first))];
     // The long ones come first.
     for scenario in scenarios.iter().filter(|scenario| LEAVES_WORK.contains(&&*scenario.name)) {
-        walks.push((format!("start after {}", scenario.name), Box::new(|| start::walk(scenario))));
+        walks.push((format!("start after {}", scenario.name), Box::new(|| start::walk(scenario, taken))));
     }
     assert_eq!(walks.len(), 1 + LEAVES_WORK.len(), "a scenario has another name now");
     for scenario in scenarios.iter().filter(|scenario| RETRIED.contains(&&*scenario.name)) {
-        walks.push((format!("retry of {}", scenario.name), Box::new(|| walk_retry(scenario))));
+        walks.push((format!("retry of {}", scenario.name), Box::new(|| walk_retry(scenario, taken))));
     }
     for scenario in &scenarios {
-        walks.push((scenario.name.clone(), Box::new(|| walk(scenario))));
+        walks.push((scenario.name.clone(), Box::new(|| walk(scenario, taken))));
     }
     #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
     let part = std::env::var("WALK");
@@ -186,7 +196,9 @@ fn every_call_survives_the_end_and_the_failure_of_every_step() {
     }
     let Tally { scenarios, steps, kills, faults, names, failures } = walk_all(&walks);
     if part.is_err() {
-        let (counts, least) = ((scenarios, kills, faults), (SCENARIOS, ENDS, FAULTS));
+        // Of a part about as many as its share.
+        let few = |all: usize| if taken.share == 1 { all } else { all * 3 / 4 / taken.share as usize };
+        let (counts, least) = ((scenarios, kills, faults), (SCENARIOS, few(ENDS), few(FAULTS)));
         let fewer = counts.0 < least.0 || counts.1 < least.1 || counts.2 < least.2;
         assert!(!fewer, "{counts:?} scenarios, ends and faults are fewer than {least:?}");
     }
@@ -200,5 +212,10 @@ fn every_call_survives_the_end_and_the_failure_of_every_step() {
     #[allow(clippy::disallowed_methods, reason = "a report on the real disk")]
     std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/../walk-summary.txt"), summary + "\n").unwrap();
     let shown = failures.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n\n");
-    assert!(failures.is_empty(), "{} failures:\n{shown}", failures.len());
+    let Part { seed, share } = taken;
+    assert!(
+        failures.is_empty(),
+        "{} failures with HOSTLOOP_SEED={seed} HOSTLOOP_WALK_SHARE={share}:\n{shown}",
+        failures.len()
+    );
 }

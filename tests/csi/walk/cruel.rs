@@ -2,8 +2,6 @@
 //! which a seed chooses; `HOSTLOOP_SEED` replays it, and `HOSTLOOP_SHARE=1` walks all. `WALK` chooses scenarios.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::SystemTime;
 
 use hostloop::os::fake::{FakeKernel, Kill, Loss};
 use nix::errno::Errno;
@@ -14,6 +12,7 @@ use super::kill::{End, Ended};
 use super::observe::{
     Seen, Verdict, check, clean_start, ensure, fits, in_force, invariants, restore, snapshot, tear_down,
 };
+use super::part::{self, Part};
 use super::scenario::{Pace, Scenario};
 use super::{Tally, Walk, walk_all};
 use crate::harness::Server;
@@ -77,13 +76,6 @@ fn cases(scenario: &Scenario, seed: u64) -> Vec<Case> {
         cases.retain(|case| !matches!(case, Case::Cut { .. } | Case::Left { .. }));
     }
     cases
-}
-
-/// Whether the seed chooses this case.
-fn is_chosen(scenario: &Scenario, case: &Case, seed: u64, share: u64) -> bool {
-    let mut hasher = DefaultHasher::new();
-    (&scenario.name, case, seed).hash(&mut hasher);
-    hasher.finish().is_multiple_of(share)
 }
 
 fn run(scenario: &Scenario, case: &Case) -> Verdict {
@@ -217,22 +209,18 @@ fn left(scenario: &Scenario, n: usize, outlives: u64) -> Verdict {
 
 fn walk(scenario: &Scenario, seed: u64, share: u64) -> Tally {
     let mut tally = Tally { scenarios: 1, ..Tally::default() };
-    for case in cases(scenario, seed).into_iter().filter(|case| is_chosen(scenario, case, seed, share)) {
+    for case in
+        cases(scenario, seed).into_iter().filter(|case| Part { seed, share }.takes((&scenario.name, case)))
+    {
         tally.faults += 1;
         tally.note(|| format!("{}: {case:?}", scenario.name), run(scenario, &case));
     }
     tally
 }
 
-#[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
-}
-
 #[test]
 fn every_call_survives_a_cruel_kernel() {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
-    let (seed, share) = (number("HOSTLOOP_SEED").unwrap_or(now), number("HOSTLOOP_SHARE").unwrap_or(SHARE));
+    let (seed, share) = (part::seed(), part::number("HOSTLOOP_SHARE").unwrap_or(SHARE));
     println!("HOSTLOOP_SEED={seed} HOSTLOOP_SHARE={share}");
     let scenarios = super::chosen();
     let walks: Vec<(String, Walk<'_>)> = scenarios

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 
 use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
 use super::observe::{check, restore, write_marker};
+use super::part::Part;
 use super::scenario::{self, Scenario};
 use crate::harness::{Server, machine, settings};
 use crate::requests::{Kind, Spec, delete_group, delete_snapshot, staging_path, target_path};
@@ -120,9 +121,9 @@ fn a_driver_that_forgets_to_sync_is_found_out() {
         ("block: restore larger", vec![without_files]),
     ];
     for (name, wraps) in all {
-        assert!(super::walk(&named(name)).failures.is_empty());
+        assert!(super::walk(&named(name), Part::ALL).failures.is_empty());
         for wrap in wraps {
-            let failures = super::walk(&Scenario { wrap, ..named(name) }).failures;
+            let failures = super::walk(&Scenario { wrap, ..named(name) }, Part::ALL).failures;
             let found = failures.iter().any(|failure| failure.contains("power: true"));
             assert!(found, "{name}: {failures:?}");
         }

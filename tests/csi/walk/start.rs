@@ -11,6 +11,7 @@ use super::Tally;
 use super::fault::FAULTS;
 use super::kill::{self, End, Ended};
 use super::observe::{Verdict, ensure, invariants};
+use super::part::Part;
 use super::scenario::Scenario;
 use crate::harness::{DIRECTORIES_DIR, KUBELET, Server, settings};
 
@@ -26,7 +27,7 @@ fn steps(ended: &Ended<'_>) -> Vec<&'static str> {
 
 /// Ends the call of the scenario at each step, and the start after it, and the power with it, at each of its own.
 /// Ends of the call that lead to the same steps are walked once.
-pub fn walk(scenario: &Scenario) -> Tally {
+pub fn walk(scenario: &Scenario, part: Part) -> Tally {
     let mut tally = Tally { scenarios: 1, ..Tally::default() };
     let mut walked = BTreeSet::new();
     for first in kill::ends(&scenario.steps()) {
@@ -45,6 +46,9 @@ pub fn walk(scenario: &Scenario) -> Tally {
         tally.names.extend(&steps);
         let what = |second: &str| format!("start after {}: {first:?}, {second}", scenario.name);
         for second in kill::ends(&steps) {
+            if !part.takes((&scenario.name, format!("{first:?} {second:?}"))) {
+                continue;
+            }
             tally.kills += 1;
             tally.note(|| what(&format!("{second:?}")), kill_start(scenario, first, second));
         }

@@ -1,0 +1,48 @@
+//! Which part of the walk a run takes: one end or fault in so many, chosen by a seed, so that each run takes another part.
+//! `HOSTLOOP_WALK_SHARE=1` takes all of it (`make walk`), and `HOSTLOOP_SEED` repeats a part.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// One in so many is walked by `make test`.
+const SHARE: u64 = 3;
+
+/// A part: its seed, and one in how many it takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    pub seed: u64,
+    pub share: u64,
+}
+
+#[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+pub fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// The seed of this process.
+pub fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    *SEED.get_or_init(|| number("HOSTLOOP_SEED").unwrap_or_else(now))
+}
+
+impl Part {
+    /// All of it.
+    pub const ALL: Part = Part { seed: 0, share: 1 };
+
+    /// What this run of the walk takes: all of it where scenarios are chosen by hand.
+    pub fn of_walk() -> Part {
+        #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+        let by_hand = std::env::var("WALK").is_ok();
+        let share = number("HOSTLOOP_WALK_SHARE").unwrap_or(if by_hand { 1 } else { SHARE });
+        Part { seed: seed(), share }
+    }
+
+    /// Whether it takes this.
+    pub fn takes(self, what: impl Hash) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (what, self.seed).hash(&mut hasher);
+        hasher.finish().is_multiple_of(self.share)
+    }
+}
