@@ -144,6 +144,9 @@ fn exchange(place: Place<'_>) -> Result<()> {
 }
 
 /// Waits until an image has no device any more: what somebody wrote through it later would be lost.
+///
+/// # Errors
+/// UNAVAILABLE where it keeps one; the kernel's.
 fn wait_until_detached(place: Place<'_>, backing: FileId) -> Result<()> {
     let (tries, pause) = PATIENCE;
     let find = || place.os.loops.find(backing).doing(|| "find loop devices".to_owned());
@@ -155,8 +158,10 @@ fn wait_until_detached(place: Place<'_>, backing: FileId) -> Result<()> {
     }
     match find()?.first() {
         None => Ok(()),
-        Some(device) => Err(Error::InUse(format!(
-            "somebody keeps {} of volume {} open, close it",
+        // A tool whose driver was killed ends by itself, and the caller has nothing to do.
+        Some(device) => Err(Error::Unavailable(format!(
+            "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
+             ended",
             device.path().display(),
             place.volume.id
         ))),

@@ -1,10 +1,11 @@
 //! The health of volumes: filesystems and files in real trouble.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tonic::Status;
 
-use crate::harness::{Kind, Vol, World, eventually, kernel, output, run, text};
+use crate::harness::{Kind, Vol, World, eventually, eventually_within, kernel, output, run, text};
 
 /// The reasons that the controller and the node give, which are the same, sorted.
 fn health(world: &World, vol: &Vol, publish: &Path) -> Result<Vec<String>, Status> {
@@ -65,8 +66,10 @@ fn errors_of_ext4_are_told_until_it_was_checked() {
     let target = vol.target("a");
     trigger_error(&world.volume_directory(vol.id()));
     // With the next commit of the journal the kernel writes it down, and half a minute later to its place on the device.
-    run("sync", &["--file-system", text(&target)]);
-    eventually("the errors are seen", || count(&world, &vol) == 1);
+    eventually_within(Duration::from_secs(90), "the errors are seen", || {
+        run("sync", &["--file-system", text(&target)]);
+        count(&world, &vol) == 1
+    });
     assert_eq!(health(&world, &vol, &target).unwrap(), ["FilesystemErrors"]);
     vol.down();
     assert_eq!(count(&world, &vol), 1, "nobody has looked into it");

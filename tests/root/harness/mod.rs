@@ -35,10 +35,15 @@ pub fn text(path: &Path) -> &str {
 
 /// Waits for something that others may delay for a moment: whoever looks at every loop device (another test's
 /// driver, udev) holds each of them open meanwhile.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(Duration::from_secs(20), what, condition);
+}
+
+/// The same for what others may delay for longer.
+pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -46,15 +46,31 @@ impl Driver {
 
     /// Waits until Probe says that the driver is ready.
     pub fn wait_ready(&mut self, csi: &Csi) {
+        self.until_ready(csi).unwrap_or_else(|said| panic!("{said}: {}", self.log_text()));
+    }
+
+    /// As proc_pid_stat(5) has it, which takes nothing from a tracer that waits for it, as wait(2) does.
+    pub fn state(&self) -> char {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("nobody has waited for it");
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).expect("a state")
+    }
+
+    /// Waits until Probe says that the driver is ready.
+    ///
+    /// # Errors
+    /// The last line that it said, where it has ended.
+    pub fn until_ready(&mut self, csi: &Csi) -> Result<(), String> {
         let started = Instant::now();
         loop {
             if let Ok(answer) = csi.probe()
                 && answer.ready == Some(true)
             {
-                return;
+                return Ok(());
             }
-            if let Some(status) = self.child.try_wait().expect("wait") {
-                panic!("the driver ended with {status}: {}", self.log_text());
+            if self.state() == 'Z' {
+                let said = self.log_text();
+                return Err(format!("the driver has ended: {}", said.lines().last().unwrap_or_default()));
             }
             assert!(started.elapsed() < Duration::from_secs(30), "not ready: {}", self.log_text());
             std::thread::sleep(Duration::from_millis(5));

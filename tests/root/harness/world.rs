@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::process::{BINARY, command, serve_flags};
@@ -128,6 +129,27 @@ impl World {
         let mut driver = Driver::spawn(command, &self.dir.join("log"));
         driver.wait_ready(&self.csi);
         self.driver = Some(driver);
+    }
+
+    /// Starts a driver that stands still before its first instruction; its pid.
+    pub fn start_stopped(&mut self) -> u32 {
+        assert!(self.driver.is_none(), "it runs already");
+        let mut stopped = command("sh");
+        stopped.args(["-c", r#"kill -STOP $$; exec "$@""#, "sh", BINARY]).args(self.arguments());
+        let driver = Driver::spawn(&mut stopped, &self.dir.join("log"));
+        eventually("it stands still", || driver.state() == 'T');
+        self.driver.insert(driver).pid()
+    }
+
+    /// Lets it go on, until it serves.
+    ///
+    /// # Errors
+    /// What it said last, where it has ended.
+    pub fn go_on(&mut self) -> Result<(), String> {
+        let csi = &self.csi;
+        let driver = self.driver.as_mut().expect("it was started");
+        driver.signal(Signal::SIGCONT);
+        driver.until_ready(csi)
     }
 
     pub fn driver(&mut self) -> &mut Driver {

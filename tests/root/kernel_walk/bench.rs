@@ -52,7 +52,8 @@ impl Bench {
                 let mount_point = world.dir.join("directories");
                 mount_image(&world.dir.join("directories.img"), &mount_point, "ext4", 512 * MIB);
                 let flag = format!("directories={},directories=true", text(&mount_point));
-                world.set_flags(&["--pool", &flag]);
+                let inline = ["--inline-pools", "default,directories", "--inline-backends", "loop,directory"];
+                world.set_flags(&[&["--pool", &flag][..], &inline].concat());
                 world.start();
                 world
             }
@@ -182,7 +183,11 @@ impl Bench {
     pub fn vol(&self, model: &Model, name: &'static str) -> Vol<'_> {
         let known = self.volumes.borrow().get(name).cloned();
         let volume = known.unwrap_or_else(|| csi::Volume { volume_id: self.id(name), ..Default::default() });
-        Vol::of(&self.world, model.known(name).spec.kind, volume)
+        let mut vol = Vol::of(&self.world, model.known(name).spec.kind, volume);
+        if model.known(name).read_only {
+            vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly, &[]);
+        }
+        vol
     }
 
     /// Where a pod finds an inline volume.
@@ -218,6 +223,11 @@ impl Bench {
             }
             Call::Delete(name) => csi.delete(&self.id(name)),
             Call::Stage(name) => self.vol(model, name).stage(),
+            Call::StageReadOnly(name) => {
+                let mut vol = self.vol(model, name);
+                vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly, &[]);
+                vol.stage()
+            }
             Call::Unstage(name) => self.vol(model, name).unstage(),
             Call::Publish(name, pod, read_only) => self.vol(model, name).publish_as(pod, read_only),
             Call::Unpublish(name, pod) => self.vol(model, name).unpublish(pod),
@@ -231,18 +241,21 @@ impl Bench {
                 csi.group(name, &ids.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
             }
             Call::DeleteGroup(name) => csi.delete_group(&self.group_id(name)),
-            Call::PublishInline(name) => csi.publish(self.inline_request(name)),
+            Call::PublishInline(name, kind) => csi.publish(self.inline_request(name, kind)),
             Call::UnpublishInline(name) => csi.unpublish(INLINE_ID, &self.inline_target(name)),
         }
     }
 
-    fn inline_request(&self, name: &str) -> csi::NodePublishVolumeRequest {
-        let size = Kind::Ext4.size().to_string();
-        let context = [("csi.storage.k8s.io/ephemeral", "true"), ("size", &size)];
+    fn inline_request(&self, name: &str, kind: Kind) -> csi::NodePublishVolumeRequest {
+        let size = kind.size().to_string();
+        let mut context = vec![("csi.storage.k8s.io/ephemeral", "true"), ("size", &*size)];
+        if kind == Kind::Directory {
+            context.extend([("backend", "directory"), ("pool", "directories")]);
+        }
         csi::NodePublishVolumeRequest {
             volume_id: INLINE_ID.to_owned(),
             target_path: text(&self.inline_target(name)).to_owned(),
-            volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter, &[])),
+            volume_capability: Some(kind.capability(Mode::SingleNodeWriter, &[])),
             volume_context: map(&context),
             ..Default::default()
         }

@@ -95,7 +95,8 @@ fn devices(bench: &Bench, name: &'static str, known: &Known) -> Verdict {
         let limit = queue("queue/discard_max_bytes");
         ensure!(!keeps || limit == 0 || queue("ro") == 1, "loop{number} discards up to {limit}");
         // What was thick when it was attached keeps that until it is attached again.
-        ensure!(keeps || limit > 0 || !known.modified.is_empty(), "loop{number} does not discard");
+        let settled = known.modified.is_empty() && !known.read_only;
+        ensure!(keeps || limit > 0 || !settled, "loop{number} does not discard");
         let size = queue("size") * 512;
         ensure!(size >= known.in_force, "loop{number} has {size} of {} bytes", known.in_force);
     }
@@ -126,7 +127,12 @@ fn mounts(bench: &Bench, model: &Model, name: &'static str, known: &Known) -> Ve
             let (total, _) = kernel::space(&vol.staging());
             ensure!(total > known.in_force / 10 * 7, "{total} of {} bytes", known.in_force);
         }
-        writable(bench, &vol.staging())?;
+        if known.read_only {
+            let refused = write_at(&vol.staging().join("fresh"), 0, &pattern(7, 512));
+            ensure!(refused.is_err(), "what is staged read-only can be written to");
+        } else {
+            writable(bench, &vol.staging())?;
+        }
     }
     Ok(())
 }
@@ -253,6 +259,9 @@ fn done(bench: &Bench, model: &mut Model, call: Call) -> Verdict {
 
 /// Brings a volume into use, reads it, takes it out of use and checks its filesystem.
 fn at_rest(bench: &Bench, model: &mut Model, name: &'static str) -> Verdict {
+    if model.known(name).read_only {
+        done(bench, model, Call::Unstage(name))?;
+    }
     if model.known(name).published.is_empty() {
         done(bench, model, Call::Stage(name))?;
         done(bench, model, Call::Publish(name, "reader", false))?;

@@ -57,6 +57,8 @@ pub enum Call {
     Create(&'static str, Spec, Origin),
     Delete(&'static str),
     Stage(&'static str),
+    /// By somebody who only reads.
+    StageReadOnly(&'static str),
     Unstage(&'static str),
     /// To a pod, perhaps read-only.
     Publish(&'static str, &'static str, bool),
@@ -68,7 +70,7 @@ pub enum Call {
     DeleteSnapshot(&'static str),
     Group(&'static str, &'static [&'static str]),
     DeleteGroup(&'static str),
-    PublishInline(&'static str),
+    PublishInline(&'static str, Kind),
     UnpublishInline(&'static str),
 }
 
@@ -81,6 +83,8 @@ pub struct Known {
     /// What its device, and its filesystem, have taken on.
     pub in_force: u64,
     pub staged: bool,
+    /// Nobody can write to what is staged.
+    pub read_only: bool,
     /// By pod: whether it is read-only.
     pub published: BTreeMap<&'static str, bool>,
     pub inline: bool,
@@ -97,6 +101,7 @@ impl Known {
             bytes: spec.bytes,
             in_force: 0,
             staged: false,
+            read_only: false,
             published: BTreeMap::new(),
             inline: false,
             marker: None,
@@ -166,9 +171,13 @@ impl Model {
                 let known = self.change(name);
                 (known.staged, known.in_force) = (true, known.bytes);
             }
+            Call::StageReadOnly(name) => {
+                self.apply(Call::Stage(name));
+                self.change(name).read_only = true;
+            }
             Call::Unstage(name) => {
                 let known = self.change(name);
-                (known.staged, known.in_force) = (false, 0);
+                (known.staged, known.in_force, known.read_only) = (false, 0, false);
             }
             Call::Publish(name, pod, read_only) => drop(self.change(name).published.insert(pod, read_only)),
             Call::Unpublish(name, pod) => drop(self.change(name).published.remove(pod)),
@@ -184,8 +193,8 @@ impl Model {
                 sources.iter().for_each(|source| self.cut(source, source, Some(name)));
             }
             Call::DeleteGroup(name) => self.snapshots.retain(|(group, _), _| *group != Some(name)),
-            Call::PublishInline(name) => {
-                let spec = Spec::new(Kind::Ext4);
+            Call::PublishInline(name, kind) => {
+                let spec = Spec::new(kind);
                 let mut known =
                     Known { inline: true, in_force: spec.bytes, ..Known::new(spec, Origin::Nothing) };
                 known.published.insert(name, false);

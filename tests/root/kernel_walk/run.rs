@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::bench::Bench;
 use super::check::{check, nothing_frozen, tear_down, write};
-use super::model::Model;
+use super::model::{Call, Model};
 use super::plan::Plan;
-use super::scenario::{Act, Scenario};
+use super::scenario::{self, Act, Cut, Scenario};
 use super::seen::{Verdict, ensure, is_either};
 use super::tracer::{Change, Traced, trace};
 
@@ -50,6 +50,9 @@ impl<'a> Place<'a> {
         self.on_bench(|bench, scenario| {
             let (mut model, answer, traced) = traced(bench, scenario, None);
             answer.map_err(|status| format!("the call fails: {status}"))?;
+            if scenario.starts_after.is_some() {
+                retry(bench, scenario, &model)?;
+            }
             model.apply(scenario.call);
             check(bench, &model)?;
             tear_down(bench, &mut model)?;
@@ -71,7 +74,14 @@ impl<'a> Place<'a> {
                 killed(bench, scenario, &mut traced, (&before, &after), &mut done)?;
             } else {
                 traced.release();
-                if let Err(status) = answer {
+                if scenario.starts_after.is_some() {
+                    if let Err(status) = answer {
+                        ensure!(traced.met, "the start fails: {status}");
+                        bench.world.restart_after_kill();
+                    }
+                    is_either(bench, &before, &after)?;
+                    done.late = retry(bench, scenario, &before)?;
+                } else if let Err(status) = answer {
                     ensure!(traced.met, "the call fails: {status}");
                     // Nothing is wrong with the request, which is repeated: the caller must not be told so.
                     let wrong = [Code::Unknown, Code::InvalidArgument, Code::Unimplemented, Code::Cancelled];
@@ -128,7 +138,7 @@ fn with_log(bench: &Bench, problem: &str) -> String {
     format!("{problem}\n  the end of its log:\n  {}", lines.join("\n  "))
 }
 
-type Answer = Result<(), tonic::Status>;
+type Answer = Result<(), Status>;
 
 /// Does what comes before the call, and makes it.
 fn traced(bench: &mut Bench, scenario: &Scenario, plan: Option<Plan>) -> (Model, Answer, Traced) {
@@ -137,11 +147,32 @@ fn traced(bench: &mut Bench, scenario: &Scenario, plan: Option<Plan>) -> (Model,
         match act {
             Act::Call(call) => bench.must(&mut model, *call),
             Act::Write(name) => write(bench, &mut model, name),
+            Act::CutOff(call, cut) => {
+                cut_off(bench, &model, *call, *cut);
+                bench.world.restart_after_kill();
+            }
         }
     }
-    let (driver, log) = (bench.world.driver().pid(), bench.world.dir.join("log"));
+    let log = bench.world.dir.join("log");
+    if let Some(cut) = scenario.starts_after {
+        cut_off(bench, &model, scenario.call, cut);
+        bench.world.take_driver().kill();
+        let driver = bench.world.start_stopped();
+        let (answer, traced) = trace(driver, &log, bench.names(), plan, || bench.world.go_on());
+        return (model, answer.map_err(Status::unavailable), traced);
+    }
+    let driver = bench.world.driver().pid();
     let (answer, traced) = trace(driver, &log, bench.names(), plan, || bench.run(&model, scenario.call));
     (model, answer, traced)
+}
+
+/// Ends the driver, and all that it has started, in the middle of a call.
+fn cut_off(bench: &mut Bench, model: &Model, call: Call, cut: Cut) {
+    let (driver, log) = (bench.world.driver().pid(), bench.world.dir.join("log"));
+    let plan = Some(scenario::cut_off(cut));
+    let (_, mut traced) = trace(driver, &log, bench.names(), plan, || bench.run(model, call));
+    traced.release();
+    assert!(traced.driver_killed, "{call:?} does not come to {cut:?}");
 }
 
 /// Starts the driver again, and its caller repeats the call: also while a program of the first process still works.
@@ -166,6 +197,9 @@ fn killed(
         first
     });
     if let Err(status) = first {
+        // A program of the first process works still, and nothing but its end is waited for.
+        let wrong = [Code::InvalidArgument, Code::Unimplemented, Code::FailedPrecondition];
+        ensure!(!wrong.contains(&status.code()), "the retry becomes {status}");
         is_either(bench, before, after).map_err(|problem| format!("after {status}: {problem}"))?;
         done.late = Some(status.to_string());
         retry(bench, scenario, before)?;

@@ -2,6 +2,7 @@
 
 use super::bench::{Disk, OTHER};
 use super::model::{Call, Changes, Origin, Spec};
+use super::plan::{Action, Plan, When, Who};
 use crate::harness::{Kind, MIB};
 
 /// Something that happens before the call under test.
@@ -10,6 +11,16 @@ pub enum Act {
     Call(Call),
     /// A pod writes to the volume.
     Write(&'static str),
+    /// A call that ends with the driver and all that it has started, after this system call.
+    CutOff(Call, Cut),
+}
+
+/// The n-th system call of this kind.
+pub type Cut = (&'static str, usize);
+
+/// A plan that ends everything there.
+pub fn cut_off((key, nth): Cut) -> Plan {
+    Plan { key: key.to_owned(), nth, action: Action::Kill(Who::All, When::After) }
 }
 
 #[derive(Debug, Clone)]
@@ -18,6 +29,8 @@ pub struct Scenario {
     pub disk: Disk,
     pub before: Vec<Act>,
     pub call: Call,
+    /// Where the call ends, so that it is the start of the next driver that is walked.
+    pub starts_after: Option<Cut>,
 }
 
 const VOLUME: &str = "volume";
@@ -66,7 +79,8 @@ impl Life {
     }
 
     fn scenario(&self, what: &str, before: Vec<Act>, call: Call) -> Scenario {
-        Scenario { name: format!("{}: {what}", self.name()), disk: self.disk, before, call }
+        let name = format!("{}: {what}", self.name());
+        Scenario { name, disk: self.disk, before, call, starts_after: None }
     }
 
     fn create(&self) -> Act {
@@ -100,6 +114,7 @@ impl Life {
             ("stage first", vec![self.create()], Call::Stage(VOLUME)),
             ("stage again", self.at_rest(), Call::Stage(VOLUME)),
             ("stage grown", with(self.at_rest(), &[expand]), Call::Stage(VOLUME)),
+            ("stage read-only", self.at_rest(), Call::StageReadOnly(VOLUME)),
             ("unstage", self.staged(), Call::Unstage(VOLUME)),
             ("publish", staged, Call::Publish(VOLUME, POD, false)),
             ("publish read-only", self.staged(), Call::Publish(VOLUME, POD, true)),
@@ -117,6 +132,24 @@ impl Life {
             list.push(("node expand", with(self.in_use(), &[expand]), node_expand));
         }
         list.into_iter().map(|(what, before, call)| self.scenario(what, before, call)).collect()
+    }
+
+    /// The first use of a volume whose first mkfs was cut off in the middle.
+    fn cut_off_mkfs(&self) -> Scenario {
+        let mkfs = match self.spec.kind {
+            Kind::Xfs => ("mkfs.xfs: pwrite64 /dev/loopN", 6),
+            Kind::Btrfs => ("mkfs.btrfs: pwrite64 /dev/loopN", 6),
+            _ => ("mke2fs: pwrite64 /dev/loopN", 6),
+        };
+        let (before, stage) = (vec![self.create()], Call::Stage(VOLUME));
+        let cut_off = Act::CutOff(stage, mkfs);
+        self.scenario("stage after a cut-off mkfs", [before, vec![cut_off]].concat(), stage)
+    }
+
+    /// A raw device published read-only while it is published writable elsewhere.
+    fn beside_a_writer(&self) -> Scenario {
+        let reader = Call::Publish(VOLUME, "reader beside", true);
+        self.scenario("publish read-only beside a writer", self.in_use(), reader)
     }
 
     /// Where thick differs: where the image is made, attached or grown.
@@ -199,16 +232,46 @@ fn with(mut acts: Vec<Act>, calls: &[Call]) -> Vec<Act> {
     acts
 }
 
-fn inline() -> [Scenario; 2] {
+fn inline(kind: Kind) -> [Scenario; 2] {
     let scenario = |what: &str, before, call| Scenario {
-        name: format!("inline ext4: {what}"),
+        name: format!("inline {}: {what}", name_of(kind)),
         disk: Disk::Machine,
         before,
         call,
+        starts_after: None,
     };
-    let publish = Call::PublishInline("inline");
+    let publish = Call::PublishInline("inline", kind);
     let before = vec![Act::Call(publish), Act::Write("inline")];
     [scenario("publish", vec![], publish), scenario("unpublish", before, Call::UnpublishInline("inline"))]
+}
+
+/// Calls that leave work for the next start, and where they end.
+const LEAVE_WORK: [(&str, Cut); 14] = [
+    ("ext4: create", ("driver: fsync ~/data/volumes", 1)),
+    ("ext4: delete", ("driver: unlinkat ~/data/volumes/<volume>/disk.img", 1)),
+    ("ext4: restore", ("driver: fsync ~/data/volumes/<copy>/disk.img", 1)),
+    ("ext4: stage first", ("mke2fs: pwrite64 /dev/loopN", 6)),
+    ("ext4: snapshot in use", ("driver: sync_file_range ~/data/snapshots/<snapshot>/disk.img", 3)),
+    ("ext4: group", ("freeze-guard: FIFREEZE ~/kube let/<other>/globalmount", 1)),
+    ("ext4: delete group", ("driver: unlinkat ~/data/snapshots/<group: volume>", 1)),
+    ("block thick: expand in use", ("driver: fdatasync ~/data/state.jsonl", 1)),
+    ("block: expand in use", ("driver: fdatasync ~/data/state.jsonl", 1)),
+    ("directory: create", ("driver: fsync ~/directories/volumes", 1)),
+    ("directory: delete", ("driver: unlinkat ~/directories/volumes/<volume>/data/file", 1)),
+    ("directory: restore", ("driver: syncfs ~/directories/volumes/<copy>/data", 1)),
+    ("inline ext4: publish", ("driver: fsync ~/data/volumes", 1)),
+    ("inline directory: unpublish", ("driver: unlinkat ~/directories/volumes/<inline>/data/file", 1)),
+];
+
+/// The starts after calls that were cut off.
+fn starts(scenarios: &[Scenario]) -> Vec<Scenario> {
+    let start = |(name, cut): &(&str, Cut)| {
+        let scenario = scenarios.iter().find(|scenario| scenario.name == *name);
+        let scenario = scenario.unwrap_or_else(|| panic!("no scenario has the name {name}")).clone();
+        let name = format!("start after {name}, {} ({})", cut.0, cut.1);
+        Scenario { name, starts_after: Some(*cut), ..scenario }
+    };
+    LEAVE_WORK.iter().map(start).collect()
 }
 
 fn copies() -> Vec<Scenario> {
@@ -217,6 +280,11 @@ fn copies() -> Vec<Scenario> {
     let (block, directory) = (new(Kind::Block), new(Kind::Directory));
     let thick = Life { spec: Spec::thick(Kind::Ext4), ..ext4 };
     vec![
+        ext4.cut_off_mkfs(),
+        thick.cut_off_mkfs(),
+        xfs.cut_off_mkfs(),
+        btrfs.cut_off_mkfs(),
+        block.beside_a_writer(),
         ext4.snapshot(IN_USE),
         ext4.snapshot(AT_REST),
         xfs.snapshot(IN_USE),
@@ -253,7 +321,7 @@ fn copies() -> Vec<Scenario> {
 pub fn all() -> Vec<Scenario> {
     let mut all: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| Life::new(kind).life()).collect();
     all.extend(Kind::LOOP.into_iter().flat_map(Life::thick));
-    all.extend(inline());
+    all.extend([Kind::Ext4, Kind::Directory].into_iter().flat_map(inline));
     all.extend(copies());
     let managed = [Life::managed(Kind::Ext4, "xfs"), Life::managed(Kind::Block, "btrfs")];
     for life in managed {
@@ -261,6 +329,8 @@ pub fn all() -> Vec<Scenario> {
         all.extend(life.life().into_iter().filter(|s| chosen.iter().any(|what| s.name.ends_with(what))));
         all.extend([life.snapshot(IN_USE), life.restore(false)]);
     }
+    let starts = starts(&all);
+    all.extend(starts);
     all
 }
 

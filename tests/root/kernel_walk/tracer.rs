@@ -256,7 +256,11 @@ impl Tracer {
                 let program = std::fs::read_link(format!("/proc/{thread}/exe")).unwrap_or_default();
                 let program = PathBuf::from(program.file_name().unwrap_or_default()).display().to_string();
                 // The helper beside a frozen filesystem is the driver's own program.
-                let program = if program == "hostloop" { "freeze-guard".to_owned() } else { program };
+                let program = match &*program {
+                    "hostloop" if thread == self.driver => "driver".to_owned(),
+                    "hostloop" => "freeze-guard".to_owned(),
+                    _ => program,
+                };
                 if let Some(tracee) = self.tracees.get_mut(&thread) {
                     tracee.program = program;
                 }
