@@ -12,9 +12,11 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The tests drive the fake kernel, which a release binary does not contain.
 # Tests on the fake kernel that take seconds; `check` leaves them to `test`.
 SLOW := walk::
+# What scripts/install-deps builds is found first.
+WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +36,7 @@ fix: ## Format the code, and mend what the lints can mend
 	@echo '==> fix'
 	$(CARGO) clippy --fix --allow-dirty --allow-staged --all-targets --all-features --locked
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
 # The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
@@ -43,10 +46,11 @@ test: ## Run every check below, cheap first; stop at the first failure; end with
 fmt: ## Check the formatting
 	@echo '==> fmt'
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml --check
 
 deny: deps-test ## Check the dependencies: duplicates, licences, sources
 	@echo '==> deny'
-	PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH" $(CARGO) deny --log-level warn check bans licenses sources
+	$(WITH_TOOLS) $(CARGO) deny --log-level warn check bans licenses sources
 
 clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
@@ -103,6 +107,23 @@ lying-disks: deps-test ## Lose the power at every flush of a recorded load (root
 kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_WALK='words;words' chooses (root, hours)
 	@echo '==> kernel-walk'
 	unshare --mount $(TEST) --test root kernel_walk::every_call -- --ignored --nocapture
+
+# SAMPLE=n: so many of each module, chosen by SEED; SHARD=3/50: the third of fifty parts; FILE=x: of files with this in their path.
+# KERNEL=1: with the tests on the real kernel, in a mount namespace of its own (see `kernel-walk`).
+MUTANTS := $(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir $(TARGET_DIR)/mutants-tool
+mutants: ## Change the code in many ways, and see that a test fails for each; MODULE=driver SAMPLE=100 (root for os/linux; hours)
+	@echo '==> mutants'
+	scripts/install-deps --mutants
+	$(MUTANTS)
+	$(WITH_TOOLS) $(if $(KERNEL),unshare --mount) $(TARGET_DIR)/mutants-tool/debug/mutants $(addprefix --module ,$(MODULE)) $(addprefix --file ,$(FILE)) \
+	  $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED)) $(addprefix --shard ,$(SHARD)) $(addprefix --minutes ,$(MINUTES)) \
+	  $(if $(KERNEL),--kernel)
+
+mutants-diff: ## The same with the lines that differ from BASE=rev, 60 mutants and five minutes at most
+	@echo '==> mutants-diff'
+	scripts/install-deps --mutants
+	$(MUTANTS)
+	$(WITH_TOOLS) BASE='$(BASE)' SEED='$(SEED)' tests/mutants/diff $(TARGET_DIR)/mutants-tool/debug/mutants
 
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'

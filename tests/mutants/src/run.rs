@@ -1,0 +1,292 @@
+//! Runs tests: each by itself once to see which mutants it reaches, then for each mutant those that reach it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::remembered::Remembered;
+
+/// A test that hangs without any mutant is broken.
+const LIMIT: Duration = Duration::from_secs(180);
+/// What a mutant's tests may take longer than without it, and a factor; the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+const FACTOR: u32 = 8;
+/// Its tests remove their mounts and devices themselves, if they are let.
+pub const ON_THE_KERNEL: &str = "root";
+/// So many of the quickest tests are run before the others.
+const FIRST: usize = 25;
+/// What a test program may have of memory, in KiB, when a mutant makes a loop endless.
+const MEMORY: &str = "16000000";
+
+/// The tests of a program that are used.
+pub struct Choice {
+    /// The test program's name: `lib`, `csi`.
+    pub program: &'static str,
+    /// Those that begin with one of these; all where there is none.
+    pub only: &'static [&'static str],
+    /// Without those that begin with one of these.
+    pub skipped: &'static [&'static str],
+}
+
+/// A test that reaches mutants.
+pub struct Test {
+    /// The test program's name: `lib`, `csi`.
+    pub program: String,
+    /// Its name in it.
+    pub name: String,
+    /// How long it took.
+    pub time: Duration,
+    /// The mutants.
+    pub reached: Vec<usize>,
+}
+
+/// What became of a mutant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// This test failed.
+    Killed(String),
+    /// The tests did not end.
+    TimedOut,
+    /// All tests that reach it pass.
+    Survived,
+    /// No test reaches it.
+    NotReached,
+}
+
+/// The test programs.
+pub struct Programs {
+    /// Where each is.
+    pub paths: BTreeMap<String, PathBuf>,
+    /// Their names, those first that are run first.
+    pub order: Vec<&'static str>,
+    /// The copy of the repository: the tests' working directory.
+    pub tree: PathBuf,
+    /// For files that are of no use afterwards.
+    pub scratch: PathBuf,
+}
+
+enum End {
+    Passed,
+    Failed(String),
+    TimedOut,
+}
+
+impl Programs {
+    fn command(&self, program: &str, names: &[&str], threads: &str) -> Result<Command> {
+        let path = self.paths.get(program).ok_or_else(|| format!("no test program {program}"))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -v "$0"; exec "$@""#, MEMORY]).arg(path);
+        command.args(["--exact", "--test-threads", threads]).args(names);
+        command.current_dir(&self.tree).env("CARGO_MANIFEST_DIR", &self.tree).env("RUST_BACKTRACE", "0");
+        // A group of its own, so that what the tests start ends with them.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs a command until a test fails, all are done, or the time is up.
+    fn watch(&self, mut command: Command, id: usize, limit: Duration, tidies: bool) -> Result<End> {
+        let scratch = self.scratch.join(format!("run{id}"));
+        fs::create_dir_all(&scratch)?;
+        let mut child = command.env("TMPDIR", &scratch).spawn()?;
+        let end = follow(&mut child, limit, tidies)?;
+        // A test that still wrote while it was killed may have left a file behind: once more, then it is nobody's.
+        if fs::remove_dir_all(&scratch).is_err() {
+            thread::sleep(Duration::from_millis(200));
+            drop(fs::remove_dir_all(&scratch));
+        }
+        Ok(end)
+    }
+
+    /// The tests of a choice, without those that are ignored.
+    fn names(&self, choice: &Choice) -> Result<Vec<String>> {
+        let path =
+            self.paths.get(choice.program).ok_or_else(|| format!("no test program {}", choice.program))?;
+        let list = |more: &[&str]| -> Result<Vec<String>> {
+            let output = Command::new(path).args(["--list", "--format", "terse"]).args(more).output()?;
+            let text = String::from_utf8(output.stdout)?;
+            Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+        };
+        let ignored = list(&["--ignored"])?;
+        let begins = |name: &str, with: &[&str]| with.iter().any(|start| name.starts_with(start));
+        let chosen = |name: &str| {
+            (choice.only.is_empty() || begins(name, choice.only)) && !begins(name, choice.skipped)
+        };
+        let wanted = |name: &String| !ignored.contains(name) && chosen(name);
+        Ok(list(&[])?.into_iter().filter(wanted).collect())
+    }
+
+    /// Runs each test by itself without a mutant. Answers those that pass, and the names of those that failed twice: they
+    /// could not tell a mutant.
+    ///
+    /// # Errors
+    /// Where a test program cannot be started.
+    pub fn reach(&self, choices: &[Choice], jobs: usize, target: &Path) -> Result<(Vec<Test>, Vec<String>)> {
+        let remembered = Remembered::load(target, &self.paths);
+        let mut wanted = Vec::new();
+        for choice in choices {
+            wanted.extend(self.names(choice)?.into_iter().map(|name| (choice.program.to_owned(), name)));
+        }
+        let (tests, broken) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        each(jobs, &wanted, &AtomicBool::new(false), |index, (program, name)| {
+            if let Some(test) = remembered.of(program, name) {
+                lock(&tests).push(test);
+                return Ok(());
+            }
+            for attempt in 0..2 {
+                let file = self.scratch.join(format!("reached{index}"));
+                let mut command = self.command(program, &[name], "1")?;
+                command.env("HOSTLOOP_MUTANTS_REACHED", &file);
+                let started = Instant::now();
+                let end = self.watch(command, index, LIMIT, program == ON_THE_KERNEL)?;
+                let bytes = fs::read(&file).unwrap_or_default();
+                drop(fs::remove_file(&file));
+                if matches!(end, End::Passed) {
+                    let reached = bytes
+                        .chunks_exact(4)
+                        .filter_map(|number| Some(u32::from_le_bytes(number.try_into().ok()?) as usize));
+                    let mut reached: Vec<usize> = reached.collect();
+                    reached.sort_unstable();
+                    reached.dedup();
+                    let test = Test {
+                        program: program.clone(),
+                        name: name.clone(),
+                        time: started.elapsed(),
+                        reached,
+                    };
+                    lock(&tests).push(test);
+                    return Ok(());
+                }
+                if attempt == 1 {
+                    lock(&broken).push(format!("{program}: {name}"));
+                }
+            }
+            Ok(())
+        })?;
+        let mut tests = tests.into_inner().unwrap_or_default();
+        tests.sort_by_key(|test: &Test| test.time);
+        remembered.save(&tests, &self.paths)?;
+        Ok((tests, broken.into_inner().unwrap_or_default()))
+    }
+
+    /// Runs the tests that reach a mutant, the quick ones first.
+    ///
+    /// # Errors
+    /// Where a test program cannot be started.
+    pub fn verdict(&self, mutant: usize, tests: &[Test], jobs: usize) -> Result<Verdict> {
+        let reaching: Vec<&Test> =
+            tests.iter().filter(|test| test.reached.binary_search(&mutant).is_ok()).collect();
+        if reaching.is_empty() {
+            return Ok(Verdict::NotReached);
+        }
+        let (first, rest) = reaching.split_at(reaching.len().min(FIRST));
+        for (program, batch) in [first, rest]
+            .into_iter()
+            .flat_map(|batch| self.order.iter().map(move |program| (*program, batch)))
+        {
+            let batch: Vec<&&Test> = batch.iter().filter(|test| test.program == program).collect();
+            if batch.is_empty() {
+                continue;
+            }
+            let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
+            let limit = PATIENCE + batch.iter().map(|test| test.time).sum::<Duration>() * FACTOR;
+            let mut command = self.command(program, &names, &jobs.to_string())?;
+            command.env("HOSTLOOP_MUTANT", mutant.to_string());
+            match self.watch(command, 100_000 + mutant, limit, program == ON_THE_KERNEL)? {
+                End::Passed => {}
+                End::Failed(test) => return Ok(Verdict::Killed(format!("{program}: {test}"))),
+                End::TimedOut => return Ok(Verdict::TimedOut),
+            }
+        }
+        Ok(Verdict::Survived)
+    }
+}
+
+/// Reads what the tests print until one has failed, and ends the group of processes in any case.
+fn follow(child: &mut Child, limit: Duration, tidies: bool) -> Result<End> {
+    let group = child.id();
+    let output = child.stdout.take().ok_or("no output")?;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
+            let failed = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
+            if let Some(name) = failed {
+                drop(sender.send(name.to_owned()));
+            }
+        }
+    });
+    let started = Instant::now();
+    let mut failed = None;
+    let end = loop {
+        failed = failed.or_else(|| receiver.recv_timeout(Duration::from_millis(5)).ok());
+        if failed.is_some() && !tidies {
+            break End::Failed(failed.unwrap_or_default());
+        }
+        if let Some(status) = child.try_wait()? {
+            break match status.success() {
+                true => End::Passed,
+                false => End::Failed(failed.unwrap_or_else(|| status.to_string())),
+            };
+        }
+        if failed.is_some() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        if started.elapsed() > limit {
+            break End::TimedOut;
+        }
+    };
+    drop(Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status());
+    child.wait()?;
+    Ok(end)
+}
+
+/// Does `work` with each item, on `jobs` threads, until `stop`.
+///
+/// # Errors
+/// The first of the work's.
+pub fn each<T: Sync>(
+    jobs: usize,
+    items: &[T],
+    stop: &AtomicBool,
+    work: impl Fn(usize, &T) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { return };
+                    if let Err(error) = work(index, item) {
+                        stop.store(true, Ordering::Relaxed);
+                        lock(&failed).get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_default().map_or(Ok(()), Err)
+}
+
+/// A lock whose holder panicked is as good as any.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// An empty directory for what is of no use afterwards, with a short path: tests have sockets below it.
+///
+/// # Errors
+/// Where it cannot be made.
+pub fn scratch() -> Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!("mutants.{}", std::process::id()));
+    fs::create_dir_all(&path)?;
+    Ok(path)
+}
