@@ -36,7 +36,7 @@ use super::{Driver, Pool};
 use crate::backend::VolumePaths;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
-use crate::os::Upkeep;
+use crate::os::{MetadataSpace, Upkeep};
 use crate::store::Totals;
 
 pub use figures::PoolFigures;
@@ -428,7 +428,12 @@ impl MetadataOfImages {
         let Some(metadata) = upkeep.metadata else {
             return MetadataOfImages { usable: tally.metadata(), space: None, rounding: 0 };
         };
-        let of_images = metadata.used.min(tally.extents().saturating_mul(metadata.per_extent));
+        Self::in_space(metadata, tally.extents())
+    }
+
+    /// Of images with so many extents.
+    fn in_space(metadata: MetadataSpace, extents: u64) -> Self {
+        let of_images = metadata.used.min(extents.saturating_mul(metadata.per_extent));
         let of_others = metadata.used - of_images;
         let usable = metadata.total.saturating_sub(of_others);
         // btrfs gives metadata more when four fifths are in use; where that will never be, nothing is rounded.
@@ -455,6 +460,33 @@ mod tests {
             metadata: 0.0,
             apart: None,
         }
+    }
+
+    #[test]
+    fn metadata_with_space_of_their_own_are_given_what_others_leave() {
+        // 3 GiB, of which 1 GiB is used: 200,000 extents of 4 KiB, and what is not of images.
+        let used = MetadataSpace {
+            total: 3 * GIB,
+            used: GIB,
+            per_extent: 4096,
+            growth: 5 * GIB,
+            data: 100 * GIB,
+            rounding: GIB,
+        };
+        let (of_images, few) = (200_000 * 4096, MetadataOfImages::in_space(used, 200_000));
+        assert_eq!(few.usable, 3 * GIB - (GIB - of_images));
+        assert_eq!((few.space, few.rounding), (Some(few.usable + 4 * GIB), GIB));
+        let all = MetadataOfImages::in_space(used, u64::MAX);
+        assert_eq!(all.usable, 3 * GIB, "never more than what is used");
+
+        // Every block with an extent of its own takes less than three quarters, so that it never has to grow.
+        let (eighth, quarter) = (MetadataSpace { used: 0, data: 2 * GIB, ..used }, 9 * GIB / 4);
+        let ample = MetadataOfImages::in_space(eighth, 0);
+        assert_eq!((ample.space, ample.rounding), (Some(8 * GIB), 0));
+        let exactly = MetadataOfImages::in_space(MetadataSpace { data: quarter, ..eighth }, 0);
+        assert_eq!((exactly.space, exactly.rounding), (Some(7 * GIB), GIB));
+        let of_others = MetadataOfImages::in_space(MetadataSpace { used: GIB / 4, ..eighth }, 0);
+        assert_eq!(of_others.rounding, GIB, "what is there counts");
     }
 
     #[test]

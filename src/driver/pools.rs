@@ -494,3 +494,19 @@ fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, name: &PoolNa
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dear_try_is_not_repeated_soon() {
+        assert!(Attempt::default().is_due(), "the first");
+        let ago = |age: u64, cost: u64| {
+            let at = Instant::now().checked_sub(Duration::from_secs(age)).unwrap();
+            Attempt(Some((at, Duration::from_secs(cost))))
+        };
+        assert!(ago(0, 0).is_due() && ago(61, 3).is_due() && ago(60, 3).is_due());
+        assert!(!ago(0, 1).is_due() && !ago(50, 3).is_due());
+    }
+}

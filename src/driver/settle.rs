@@ -24,6 +24,7 @@ enum Left {
 }
 
 /// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     /// It is erased.
     Erase,
@@ -228,4 +229,43 @@ fn warn_of_older_record(id: &dyn Display, phase: Phase) {
         %id, phase = phase.as_str(),
         "the state file is older than what is on the disk, which is whole and is kept"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of it: left, a copy, marked, blank.
+    fn creating(left: Left, is_copy: bool, marked: bool, is_blank: bool) -> Decision {
+        of_creating(left, is_copy, marked, || Ok(is_blank)).unwrap()
+    }
+
+    #[test]
+    fn what_was_being_made_is_kept_where_it_may_have_data() {
+        for (is_copy, marked, is_blank) in [(false, false, false), (true, true, false), (true, false, true)] {
+            assert_eq!(creating(Left::Unfinished, is_copy, marked, is_blank), Decision::Erase);
+        }
+        assert_eq!(creating(Left::Whole, true, true, true), Decision::Keep, "a whole copy of a blank volume");
+        assert_eq!(creating(Left::Whole, true, true, false), Decision::Keep);
+        assert_eq!(creating(Left::Whole, true, false, true), Decision::Erase);
+        assert_eq!(creating(Left::Whole, true, false, false), Decision::SetAside, "of 0.1.0, half or whole");
+        for marked in [true, false] {
+            assert_eq!(creating(Left::Whole, false, marked, true), Decision::Erase);
+            assert_eq!(creating(Left::Whole, false, marked, false), Decision::Keep);
+        }
+    }
+
+    #[test]
+    fn what_was_being_deleted_is_kept_where_it_is_whole() {
+        let deleting = |left, kind, marked| of_deleting(left, kind, marked, &"vol-1");
+        for kind in [BackendKind::Loop, BackendKind::Directory] {
+            for marked in [true, false] {
+                assert_eq!(deleting(Left::Unfinished, kind, marked).unwrap(), Decision::Erase);
+            }
+            assert_eq!(deleting(Left::Whole, kind, true).unwrap(), Decision::Keep);
+        }
+        assert_eq!(deleting(Left::Whole, BackendKind::Loop, false).unwrap(), Decision::Keep);
+        let half = deleting(Left::Whole, BackendKind::Directory, false).unwrap_err();
+        assert!(matches!(&half, Error::InUse(why) if why.contains("vol-1")), "{half}");
+    }
 }

@@ -39,3 +39,51 @@ impl Cache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::thread::sleep;
+
+    use super::*;
+    use crate::model::NodeKey;
+
+    fn id(name: &str) -> VolumeId {
+        VolumeId::of_name(&NodeKey::of("node"), name)
+    }
+
+    /// Asks for a count that takes `cost`; whether it was made.
+    fn counts(cache: &Cache, id: &VolumeId, cost: Duration) -> bool {
+        let counted = Cell::new(false);
+        let stats = cache.get_or(id, || {
+            counted.set(true);
+            sleep(cost);
+            Ok(Stats::Device(7))
+        });
+        assert_eq!(stats.unwrap(), Stats::Device(7));
+        counted.get()
+    }
+
+    #[test]
+    fn a_count_is_repeated_in_proportion_to_its_cost() {
+        let (cache, one, other) = (Cache::default(), id("one"), id("other"));
+        let (dear, cheap) = (Duration::from_secs(1), Duration::ZERO);
+        assert!(counts(&cache, &one, dear), "the first");
+        assert!(!counts(&cache, &one, dear), "20 seconds have not passed");
+        assert!(counts(&cache, &other, cheap), "of another volume");
+        sleep(Duration::from_millis(200));
+        assert!(counts(&cache, &other, cheap), "it costs nothing");
+        cache.forget(&one);
+        assert!(counts(&cache, &one, cheap), "the volume is another one");
+    }
+
+    #[test]
+    fn a_count_that_failed_is_not_kept() {
+        let (cache, id) = (Cache::default(), id("one"));
+        let failed = cache.get_or(&id, || {
+            sleep(Duration::from_millis(50));
+            Err(crate::error::Error::Unavailable("no disk".to_owned()))
+        });
+        assert!(failed.is_err() && counts(&cache, &id, Duration::ZERO));
+    }
+}
