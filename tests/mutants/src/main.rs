@@ -1,5 +1,10 @@
 //! Mutation testing, quickly: all mutants that cargo-mutants finds are built into one set of test programs, each behind
 //! a switch, and each is tested with the tests that reach it. See CONTRIBUTING.md.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "rules of the driver, and this is none"
+)]
 
 mod list;
 mod remembered;
