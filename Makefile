@@ -9,11 +9,11 @@ MAKEFLAGS += --no-builtin-rules
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# What scripts/install-deps builds is found first.
+WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
 # The tests drive the fake kernel, which a release binary does not contain.
 # Tests on the fake kernel that take seconds; `check` leaves them to `test`.
 SLOW := walk::
-# What scripts/install-deps builds is found first.
-WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
 TEST := $(CARGO) test --locked --features fake-os
 
 .PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff
