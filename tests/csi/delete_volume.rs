@@ -93,12 +93,16 @@ fn a_mount_below_a_directory_volume_keeps_it() {
     rig.stage(&other);
     let inside = format!("{}/data/inside", vol.directory());
     rig.kernel.create_directories(&inside);
+    // Its turn comes before that of the mount point, where removing would end.
+    let beside = format!("{}/data/beside", vol.directory());
+    rig.kernel.write_file(&beside, b"precious, too").expect("write");
     let os = rig.kernel.os();
     let flags = hostloop::model::MountFlags::default();
     os.mounts.bind(other.staging().as_ref(), inside.as_ref(), &flags).expect("bind");
     rig.kernel.write_file(format!("{inside}/file"), b"precious").expect("write");
     rig.fails(Code::FailedPrecondition, vol.delete_request());
     assert_eq!(rig.kernel.read_file(format!("{}/file", other.staging())).expect("read"), b"precious");
+    assert_eq!(rig.kernel.read_file(&beside).expect("read"), b"precious, too");
     rig.kernel.unmount_foreign(&inside).expect("unmount");
     rig.ok(vol.delete_request());
 }

@@ -201,6 +201,21 @@ fn no_volume_is_mounted_over_the_image_or_the_pool() {
 }
 
 #[test]
+fn a_block_device_that_is_too_small_is_left_alone() {
+    let kernel = machine();
+    kernel.write_file("/srv/disk", b"").expect("write");
+    kernel
+        .os()
+        .disks
+        .set_size("/srv/disk".as_ref(), hostloop::model::FsType::Xfs.minimum_bytes() - 4096)
+        .expect("truncate");
+    let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
+    let error = refused(&kernel, &format!("copies={},kind=device", disk.path().display()));
+    assert!(error.contains("too small") && error.contains("300 MiB"), "{error}");
+    assert!(kernel.formats().is_empty() && kernel.mounts().is_empty());
+}
+
+#[test]
 fn a_block_device_with_anything_on_it_is_left_alone() {
     for at in [0, 64 << 20, BYTES - 4096] {
         let kernel = machine();
