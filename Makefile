@@ -16,7 +16,7 @@ WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,13 +34,13 @@ check: ## While you work: formatting, lints, unit tests, and the quick ones on t
 
 fix: ## Format the code, and mend what the lints can mend
 	@echo '==> fix'
-	$(CARGO) clippy --fix --allow-dirty --allow-staged --all-targets --all-features --locked
+	$(CARGO) clippy --fix --workspace --allow-dirty --allow-staged --all-targets --all-features --locked
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
 # The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-csi+test-root test-disks+test-sanity test-vm
+	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-fuzz test-csi+test-root test-disks+test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -50,11 +50,11 @@ fmt: ## Check the formatting
 
 deny: deps-test ## Check the dependencies: duplicates, licences, sources
 	@echo '==> deny'
-	$(WITH_TOOLS) $(CARGO) deny --log-level warn check bans licenses sources
+	$(WITH_TOOLS) $(CARGO) deny --workspace --log-level warn check bans licenses sources
 
 clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
-	$(CARGO) clippy --all-targets --all-features --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 test-build:
 	@echo '==> test-build'
@@ -76,6 +76,16 @@ test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every st
 walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
 	@echo '==> walk'
 	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(TEST) --test csi -- walk:: --nocapture
+
+test-fuzz: deps-test ## Run the fuzz targets on their corpora, and a minute on new inputs
+	@echo '==> test-fuzz'
+	$(CARGO) test --locked -p hostloop-fuzz --lib
+	scripts/fuzz --seconds 60
+
+SECONDS = 3600
+fuzz: deps-test ## Fuzz for SECONDS in all, an hour if nothing is said; TARGETS='a b' chooses
+	@echo '==> fuzz'
+	scripts/fuzz --seconds '$(SECONDS)' $(TARGETS)
 
 # SEEDS=n: so many, from FROM on. SEED=n: one, with all that happens in it.
 SEEDS ?= 10000

@@ -69,8 +69,7 @@ pub async fn run(introduction: Introduction, stop: impl Future<Output = ()>) -> 
     let (listener, file) = bind_socket(place, SOCKET_MODE).await?;
     tracing::info!(socket = %path.display(), endpoint = introduction.endpoint, "waiting for kubelet");
 
-    let (refuse, mut refused) = mpsc::channel(1);
-    let service = RegistrationServer::new(Plugin { introduction, refuse });
+    let (service, mut refused) = service(introduction);
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let serving =
         Server::builder().add_service(service).serve_with_incoming_shutdown(Incoming::new(listener), async {
@@ -92,6 +91,14 @@ pub async fn run(introduction: Introduction, stop: impl Future<Output = ()>) -> 
     // What is being answered gets out, so that kubelet does not take it for a failure of its own.
     let _ = tokio::time::timeout(LINGER, serving).await;
     outcome
+}
+
+/// What kubelet calls, and the reasons that it gives where it does not want the driver.
+pub fn service(
+    introduction: Introduction,
+) -> (RegistrationServer<impl Registration>, mpsc::Receiver<String>) {
+    let (refuse, refused) = mpsc::channel(1);
+    (RegistrationServer::new(Plugin { introduction, refuse }), refused)
 }
 
 struct Plugin {

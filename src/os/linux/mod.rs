@@ -35,6 +35,10 @@ use std::sync::Arc;
 use super::{FileId, Os, with_context};
 
 pub use freeze::guard as freeze_guard;
+/// For the fuzz targets.
+#[cfg(feature = "fake-os")]
+#[doc(hidden)]
+pub use mountinfo::parse as parse_mountinfo;
 pub use probe::reflink_works;
 pub use process::own_process;
 pub use tools::Tools;

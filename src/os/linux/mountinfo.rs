@@ -12,7 +12,7 @@ use crate::model::VfsFlag;
 ///
 /// # Errors
 /// InvalidData with the line's number where a line is not what the manual page describes.
-pub(super) fn parse(table: &[u8]) -> io::Result<Vec<MountEntry>> {
+pub fn parse(table: &[u8]) -> io::Result<Vec<MountEntry>> {
     let lines = table.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     lines
         .map(|(number, line)| {

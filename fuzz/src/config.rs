@@ -1,0 +1,48 @@
+//! Command lines, one word a line: a wrong value is one line that names what is wrong.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use clap::Parser;
+use hostloop::cli::{Cli, Command, one_line};
+use hostloop::config::{Config, Role, SelftestConfig};
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let words = input.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
+    let command = match Cli::try_parse_from(std::iter::once("hostloop".into()).chain(words)) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            if let Some(line) = one_line(&error) {
+                assert!(!line.contains('\n'), "{line:?}");
+            }
+            return;
+        }
+    };
+    match command {
+        Command::Serve(args) => match Config::new(&args, Some("host".to_owned())) {
+            Ok(config) => check(&config),
+            Err(error) => assert_one_line(&error),
+        },
+        Command::Selftest(args) => {
+            if let Err(error) = SelftestConfig::new(&args) {
+                assert_one_line(&error);
+            }
+        }
+        // These act at once on what they are given.
+        Command::Certs(_) | Command::FreezeGuard(_) => {}
+    }
+}
+
+fn assert_one_line(error: &hostloop::config::ConfigError) {
+    let text = error.to_string();
+    assert!(text.starts_with("--") && !text.contains(['\n', '\r']), "{text:?}");
+}
+
+fn check(config: &Config) {
+    if let Role::All(settings) | Role::Node(settings, _) = &config.role {
+        assert!(settings.data_dir.is_absolute());
+        assert!(settings.pools.iter().all(|pool| pool.path.is_absolute()));
+        assert!(!settings.node_id.is_empty() && !settings.driver_name.is_empty());
+    }
+}

@@ -1,0 +1,159 @@
+//! The answers of a hostile node to one that pulls a volume from it, up to the files that are made of them. The first
+//! message is the description of the source, each further one a part of its stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop::driver::{Broken, RemoteSource, RemoteSources, Take};
+use hostloop::error::{Error, Result};
+use hostloop::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
+use hostloop::model::request::CreateVolume;
+use hostloop::model::tree::{Item, Position};
+use hostloop::model::{NodeKey, SnapshotId};
+use hostloop::wire::peer::pull_blocks_response::Message as BlocksMessage;
+use hostloop::wire::peer::pull_tree_response::Message as TreeMessage;
+use hostloop::wire::pull::{Malformed, decode_blocks, decode_description, decode_tree};
+use hostloop::wire::{csi, decode, peer};
+use prost::Message as _;
+
+use crate::machine::{machine, settings};
+use crate::messages::{self, Tagged};
+
+/// The node that pulls.
+const NODE: &str = "node-b";
+/// A message with this bit in its tag keeps its checksum, right or wrong.
+const AS_IT_IS: u8 = 0x80;
+
+/// The snapshot that is pulled.
+pub fn snapshot() -> SnapshotId {
+    SnapshotId::of_name(&NodeKey::of("node-a"), "s")
+}
+
+/// The node with the source.
+struct Hostile(Vec<Tagged>);
+
+struct Opened {
+    description: SourceDescription,
+    stream: Vec<Tagged>,
+}
+
+impl RemoteSources for Hostile {
+    fn open(&self, _: &Way, _: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
+        let refused = || Error::Unavailable("the node makes no sense".to_owned());
+        let (first, stream) = self.0.split_first().ok_or_else(refused)?;
+        let answer = peer::OpenSourceResponse::decode(first.1.as_slice()).map_err(|_| refused())?;
+        let description = decode_description(answer).map_err(|_| refused())?;
+        Ok(Arc::new(Opened { description, stream: stream.to_vec() }))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl RemoteSource for Opened {
+    fn description(&self) -> &SourceDescription {
+        &self.description
+    }
+
+    fn blocks(&self, _: u64, take: Take<'_, u64, Blocks>) -> std::result::Result<(), Broken> {
+        self.stream.iter().try_for_each(|message| take(blocks(message).map_err(broken)?))
+    }
+
+    fn tree(&self, _: Position, take: Take<'_, Position, Item>) -> std::result::Result<(), Broken> {
+        self.stream.iter().try_for_each(|message| take(tree(message).map_err(broken)?))
+    }
+
+    fn show(&self, _: &Way) {}
+
+    fn moves(&self) -> u64 {
+        0
+    }
+
+    fn close(&self) {}
+}
+
+fn broken(Malformed(why): Malformed) -> Broken {
+    Broken::Damaged(why)
+}
+
+fn unreadable(error: prost::DecodeError) -> Malformed {
+    Malformed(error.to_string())
+}
+
+fn blocks((tag, bytes): &Tagged) -> std::result::Result<Placed<u64, Blocks>, Malformed> {
+    let mut answer = peer::PullBlocksResponse::decode(bytes.as_slice()).map_err(unreadable)?;
+    if tag & AS_IT_IS == 0
+        && let Some(BlocksMessage::Data(data)) = &mut answer.message
+    {
+        data.crc32 = Piece::checksum(data.offset, &data.data);
+    }
+    decode_blocks(answer)
+}
+
+/// A message of a tree as the node that pulls sees it.
+///
+/// # Errors
+/// What that one finds wrong.
+pub fn tree((tag, bytes): &Tagged) -> std::result::Result<Placed<Position, Item>, Malformed> {
+    let mut answer = peer::PullTreeResponse::decode(bytes.as_slice()).map_err(unreadable)?;
+    match &mut answer.message {
+        _ if tag & AS_IT_IS != 0 => {}
+        Some(TreeMessage::Entry(entry)) => entry.crc32 = crc32fast::hash(&entry.tree_entry),
+        Some(TreeMessage::Data(data)) => data.crc32 = Piece::checksum(data.offset, &data.data),
+        _ => {}
+    }
+    decode_tree(answer)
+}
+
+/// Runs one input. The tag of its first message is the kind of volume that is wanted.
+pub fn run(input: &[u8]) {
+    let messages = messages::read(input);
+    let Some((kind, _)) = messages.first() else { return };
+    let request = CreateVolume {
+        way: Some(Way { address: "10.0.0.1:9443".to_owned(), permit: None }),
+        ..decode::create_volume(request(*kind)).expect("a good request")
+    };
+    let kernel = machine();
+    let driver = hostloop::app::driver(settings(NODE), kernel.os()).expect("an empty machine");
+    driver.recover();
+    let driver = driver.with_remote_sources(Arc::new(Hostile(messages)));
+    let made = driver.create_volume(request);
+    assert_eq!(kernel.hazards(), Vec::<String>::new());
+    let files: Vec<_> = ["/var/lib/hostloop/volumes", "/pools/directories/volumes"]
+        .iter()
+        .flat_map(|directory| kernel.tree(directory))
+        .collect();
+    match made {
+        Ok(_) => assert!(!files.is_empty()),
+        Err(error) => {
+            assert!(files.is_empty() && driver.store().volumes().is_empty(), "{error}: {files:?} were left");
+        }
+    }
+}
+
+fn request(kind: u8) -> csi::CreateVolumeRequest {
+    use csi::volume_capability::access_mode::Mode;
+    use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+    use csi::volume_content_source::{SnapshotSource, Type};
+    let fs_type = ["", "ext4", "xfs"][usize::from(kind) % 3].to_owned();
+    let directory = kind.is_multiple_of(3);
+    let access_type = match kind & 8 {
+        8 => AccessType::Block(BlockVolume {}),
+        _ => AccessType::Mount(MountVolume { fs_type, ..Default::default() }),
+    };
+    let entry = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let parameters = [("backend", "directory"), ("pool", "directories")].map(entry);
+    let capability = csi::VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+    };
+    let source = SnapshotSource { snapshot_id: snapshot().to_string() };
+    csi::CreateVolumeRequest {
+        name: "v".to_owned(),
+        volume_capabilities: vec![capability],
+        parameters: if directory && kind & 8 == 0 { parameters.into() } else { Default::default() },
+        volume_content_source: Some(csi::VolumeContentSource { r#type: Some(Type::Snapshot(source)) }),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,88 @@
+//! A tree of a hostile node as the real kernel gets it: whatever its entries are called, nothing may be made outside of
+//! the directory of the copy. Only in it are files made; it lies in memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use hostloop::model::tree::Item;
+use hostloop::os::{Os, linux};
+use tempfile::TempDir;
+
+use crate::{messages, pull};
+
+/// The largest file that an entry may announce. The writer would make any, but all of it would be in memory.
+const LARGEST: u64 = 1 << 20;
+
+struct Place {
+    directory: TempDir,
+    os: Os,
+}
+
+fn place() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let directory =
+            tempfile::Builder::new().prefix("hostloop-fuzz").tempdir_in("/dev/shm").expect("a directory");
+        fs::create_dir_all(directory.path().join("pool/volumes")).expect("directories");
+        fs::write(directory.path().join("pool/volumes/other"), "another volume").expect("a file");
+        Place { directory, os: linux::os(linux::Tools::find()) }
+    })
+}
+
+/// Runs one input: messages of a stream, as in [`pull`].
+pub fn run(input: &[u8]) {
+    let Place { directory, os } = place();
+    let target = directory.path().join("pool/volumes/copy");
+    let Ok(mut writer) = os.disks.write_tree(&target) else {
+        panic!("the directory of the copy can be made")
+    };
+    let mut whole = true;
+    for message in messages::read(input) {
+        let Ok(placed) = pull::tree(&message) else { break };
+        let written = match placed.message {
+            Item::Entry(entry) if announces(&entry.kind) > LARGEST => break,
+            Item::Entry(entry) => writer.entry(&entry),
+            Item::Data(piece) if piece.end() > LARGEST => break,
+            Item::Data(piece) => writer.data(piece.offset, &piece.data),
+            Item::End { .. } => break,
+        };
+        whole = written.is_ok();
+        if !whole {
+            break;
+        }
+    }
+    if whole {
+        // An attribute that cannot be set is an error, which is fine.
+        let _ = writer.finish();
+    } else {
+        drop(writer);
+    }
+    os.disks.remove_tree(&target).expect("what was made can be removed");
+    assert_eq!(names(directory.path()), ["pool", "pool/volumes", "pool/volumes/other"].map(PathBuf::from));
+    let other = fs::read(directory.path().join("pool/volumes/other")).expect("the other volume");
+    assert_eq!(other, b"another volume");
+}
+
+fn announces(kind: &hostloop::model::tree::Kind) -> u64 {
+    match kind {
+        hostloop::model::tree::Kind::File { size } => *size,
+        _ => 0,
+    }
+}
+
+/// Everything below a directory, sorted.
+fn names(top: &Path) -> Vec<PathBuf> {
+    let (mut found, mut todo) = (Vec::new(), vec![top.to_owned()]);
+    while let Some(directory) = todo.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            found.push(path.strip_prefix(top).expect("a path below").to_owned());
+            if path.is_dir() && !path.is_symlink() {
+                todo.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
