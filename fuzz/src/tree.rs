@@ -14,25 +14,23 @@ use crate::{messages, pull};
 /// The largest file that an entry may announce. The writer would make any, but all of it would be in memory.
 const LARGEST: u64 = 1 << 20;
 
-struct Place {
-    directory: TempDir,
-    os: Os,
+/// A directory in memory with a pool and another volume in it. One for each input, as libFuzzer ends without a drop.
+fn place() -> TempDir {
+    let directory =
+        tempfile::Builder::new().prefix("hostloop-fuzz").tempdir_in("/dev/shm").expect("a directory");
+    fs::create_dir_all(directory.path().join("pool/volumes")).expect("directories");
+    fs::write(directory.path().join("pool/volumes/other"), "another volume").expect("a file");
+    directory
 }
 
-fn place() -> &'static Place {
-    static PLACE: OnceLock<Place> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let directory =
-            tempfile::Builder::new().prefix("hostloop-fuzz").tempdir_in("/dev/shm").expect("a directory");
-        fs::create_dir_all(directory.path().join("pool/volumes")).expect("directories");
-        fs::write(directory.path().join("pool/volumes/other"), "another volume").expect("a file");
-        Place { directory, os: linux::os(linux::Tools::find()) }
-    })
+fn machine() -> &'static Os {
+    static MACHINE: OnceLock<Os> = OnceLock::new();
+    MACHINE.get_or_init(|| linux::os(linux::Tools::find()))
 }
 
 /// Runs one input: messages of a stream, as in [`pull`].
 pub fn run(input: &[u8]) {
-    let Place { directory, os } = place();
+    let (directory, os) = (place(), machine());
     let target = directory.path().join("pool/volumes/copy");
     let Ok(mut writer) = os.disks.write_tree(&target) else {
         panic!("the directory of the copy can be made")
