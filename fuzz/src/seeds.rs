@@ -72,6 +72,22 @@ fn create(name: &str, fs_type: Option<&str>) -> csi::CreateVolumeRequest {
     }
 }
 
+fn growth(id: &str, staging: &str, target: &str) -> [Tagged; 2] {
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        capacity_range: range(96 << 20),
+        ..Default::default()
+    };
+    let grow = csi::NodeExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        volume_path: target.to_owned(),
+        capacity_range: range(96 << 20),
+        staging_target_path: staging.to_owned(),
+        ..Default::default()
+    };
+    [call("ControllerExpandVolume", &expand), call("NodeExpandVolume", &grow)]
+}
+
 /// A volume from its creation to its deletion; or, where it stays `used`, not quite so far.
 fn life(fs_type: Option<&str>, used: bool) -> Vec<Tagged> {
     let id = volume_id("a");
@@ -95,18 +111,6 @@ fn life(fs_type: Option<&str>, used: bool) -> Vec<Tagged> {
         volume_capability: Some(capability(fs_type)),
         ..Default::default()
     };
-    let expand = csi::ControllerExpandVolumeRequest {
-        volume_id: id.clone(),
-        capacity_range: range(96 << 20),
-        ..Default::default()
-    };
-    let grow = csi::NodeExpandVolumeRequest {
-        volume_id: id.clone(),
-        volume_path: target.clone(),
-        capacity_range: range(96 << 20),
-        staging_target_path: staging.clone(),
-        ..Default::default()
-    };
     let stats = csi::NodeGetVolumeStatsRequest {
         volume_id: id.clone(),
         volume_path: target.clone(),
@@ -117,11 +121,12 @@ fn life(fs_type: Option<&str>, used: bool) -> Vec<Tagged> {
         call("ControllerPublishVolume", &attach),
         call("NodeStageVolume", &stage),
         call("NodePublishVolume", &publish),
-        call("ControllerExpandVolume", &expand),
-        call("NodeExpandVolume", &grow),
+    ];
+    calls.extend(growth(&id, &staging, &target));
+    calls.extend([
         call("NodeGetVolumeStats", &stats),
         call("ListVolumes", &csi::ListVolumesRequest { max_entries: 1, ..Default::default() }),
-    ];
+    ]);
     if !used {
         let unpublish = csi::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: target };
         let unstage = csi::NodeUnstageVolumeRequest { volume_id: id.clone(), staging_target_path: staging };

