@@ -127,7 +127,9 @@ impl Tree {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).args(arguments);
-        command.args(["--profile", "mutants", "--locked", "--features", "fake-os", "--message-format=json"]);
+        command.args(["--locked", "--features", "fake-os", "--message-format=json"]);
+        // Dependencies are those of the other tests, and nobody reads the backtraces of these.
+        command.args(["--config", "profile.dev.package.hostloop.debug=false"]).env("CARGO_INCREMENTAL", "0");
         command
     }
 
