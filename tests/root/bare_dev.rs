@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::namespace::in_own_namespace;
+use crate::harness::process::BINARY;
 use crate::harness::{Kind, MIB, Vol, World, eventually};
 
 /// Replaces /dev, then becomes the driver. Mounts of its namespace reach nobody else.
@@ -19,8 +20,8 @@ fn seen_by(pid: u32, path: &Path) -> PathBuf {
 fn a_life_with_few_nodes_in_dev() {
     let mut world = World::empty(&[]);
     let arguments = world.arguments();
-    let unshare = ["--mount", "--propagation", "private", "/bin/sh", "-c", SCRIPT, BINARY];
-    world.start_as(command("unshare").args(unshare).args(arguments));
+    let mut start = in_own_namespace(&world.dir, &[]);
+    world.start_as(start.args(["/bin/sh", "-c", SCRIPT, BINARY]).args(arguments));
     let pid = world.driver().pid();
     let nodes = || std::fs::read_dir(seen_by(pid, Path::new("/dev"))).expect("list").count();
     assert_eq!(nodes(), 4);

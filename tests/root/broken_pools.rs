@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::namespace::in_own_namespace;
+use crate::harness::process::BINARY;
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
 
@@ -324,8 +325,8 @@ fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
     done
     shift 2 && exec "$@""#;
     let (first, second) = (text(&inside.place).to_owned(), text(&above).to_owned());
-    let mut container = command("unshare");
-    container.args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh", &first, &second, BINARY]);
+    let mut container = in_own_namespace(&world.dir, &["--propagation", "slave"]);
+    container.args(["sh", "-c", script, "sh", &first, &second, BINARY]);
     world.start_as(container.args(world.arguments()));
     let room = |world: &World, pool| world.csi.capacity(&in_pool(pool)).expect("GetCapacity");
     assert_eq!([room(&world, "fast"), room(&world, "slow")], [0, 0]);

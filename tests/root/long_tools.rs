@@ -11,7 +11,8 @@ use hostloop::wire::csi;
 use tonic::{Code, Status};
 
 use crate::harness::kernel::{pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::namespace::in_own_namespace;
+use crate::harness::process::BINARY;
 use crate::harness::{Csi, Kind, Vol, World, eventually, kernel, run, text};
 
 const LEN: usize = 1 << 20;
@@ -28,9 +29,8 @@ fn start_with(world: &mut World, script: &str) {
     std::fs::write(&wrapper, format!("#!/bin/sh\nreal='{}'\n{script}\n", text(&copy))).expect("write");
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let line = format!("mount --bind '{}' {real} && exec \"$@\"", text(&wrapper));
-    let mut start = command("unshare");
-    start.args(["--mount", "--propagation", "unchanged", "sh", "-c", &line, "sh", BINARY]);
-    start.args(world.arguments());
+    let mut start = in_own_namespace(&world.dir, &[]);
+    start.args(["sh", "-c", &line, "sh", BINARY]).args(world.arguments());
     world.start_as(&mut start);
 }
 

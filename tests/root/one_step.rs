@@ -2,11 +2,12 @@
 //! that is killed leaves it whole or not at all. What a driver of before left half done is put right.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use tonic::Code;
 
 use crate::harness::kernel;
+use crate::harness::namespace::in_own_namespace;
 use crate::harness::{Kind, Vol, World, eventually, run, text};
 
 fn code(result: Result<(), tonic::Status>) -> Code {
@@ -18,9 +19,9 @@ fn code(result: Result<(), tonic::Status>) -> Code {
 struct Peer(Child);
 
 impl Peer {
-    fn new() -> Peer {
-        let arguments = ["--mount", "--propagation", "unchanged", "sleep", "600"];
-        let child = Command::new("unshare").args(arguments).stdin(Stdio::null()).spawn().expect("unshare");
+    fn new(own: &Path) -> Peer {
+        let mut start = in_own_namespace(own, &["--propagation", "slave"]);
+        let child = start.args(["sleep", "600"]).stdin(Stdio::null()).spawn().expect("unshare");
         let own = std::fs::read_link("/proc/self/ns/mnt").expect("a namespace");
         let path = format!("/proc/{}/ns/mnt", child.id());
         eventually("it has a namespace", || std::fs::read_link(&path).is_ok_and(|ns| ns != own));
@@ -46,7 +47,7 @@ fn a_publish_reaches_other_namespaces_with_its_flags() {
     let mut world = World::new(&[]);
     run("mount", &["--bind", text(&world.kubelet), text(&world.kubelet)]);
     run("mount", &["--make-shared", text(&world.kubelet)]);
-    let peer = Peer::new();
+    let peer = Peer::new(&world.dir);
     for kind in [Kind::Ext4, Kind::Directory] {
         world.serve(kind);
         let vol = Vol::create(&world, kind, &format!("peer {kind:?}"), kind.size(), &[]);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::contract::{
     Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, flags, formatted, image,
 };
+use crate::harness::namespace::in_own_namespace;
 use hostloop::model::FsType;
 use hostloop::os::linux::{Tools, os};
 use hostloop::os::{AttachOptions, MakeOptions, Os};
@@ -370,7 +371,8 @@ fn a_dev_without_nodes() {
     let script = "set -e; mount -t tmpfs tmpfs /dev; mknod /dev/loop-control c 10 237; mknod /dev/null c 1 3; \
                   mknod /dev/urandom c 1 9; exec \"$0\" --ignored --exact os_contract::inside_a_dev_without_nodes --nocapture";
     let myself = std::env::current_exe().expect("current exe");
-    let done =
-        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(myself).output().expect("unshare");
+    // The test in there makes a directory of its own.
+    let mut start = in_own_namespace(Path::new("/nonexistent"), &[]);
+    let done = start.args(["sh", "-c", script]).arg(myself).output().expect("unshare");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

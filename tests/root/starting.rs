@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use tonic::Code;
 
-use crate::harness::process::{BINARY, command};
+use crate::harness::namespace::in_own_namespace;
+use crate::harness::process::BINARY;
 use crate::harness::{Driver, MIB, World, eventually, text};
 
 /// Where the driver looks for it (in this order).
@@ -28,10 +29,8 @@ fn the_socket_is_served_while_a_pool_is_made() {
     std::fs::write(&slow, script).expect("write");
     std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let line = format!("mount --bind '{}' {real} && exec \"$@\"", text(&slow));
-    let mut start = command("unshare");
-    start
-        .args(["--mount", "--propagation", "private", "sh", "-c", &line, "sh", BINARY])
-        .args(world.arguments());
+    let mut start = in_own_namespace(&world.dir, &[]);
+    start.args(["sh", "-c", &line, "sh", BINARY]).args(world.arguments());
     let mut driver = Driver::spawn(&mut start, &world.dir.join("log"));
 
     eventually("it serves", || world.csi.probe().is_ok() || !driver.runs());

@@ -3,6 +3,7 @@
 pub mod calls;
 pub mod csi;
 pub mod kernel;
+pub mod namespace;
 pub mod process;
 pub mod volume;
 pub mod world;

@@ -1,6 +1,7 @@
 //! The driver's container is replaced while volumes are in use.
 
 use super::*;
+use crate::harness::namespace::in_own_namespace;
 
 /// A process that keeps a mount namespace alive; killed when it is dropped.
 struct Keeper(Child);
@@ -26,7 +27,7 @@ impl Drop for Keeper {
 /// Starts the driver in a mount namespace of its own, from which no mount reaches anybody, as in a container.
 fn start_in_namespace(world: &mut World) {
     let arguments = world.arguments();
-    world.start_as(command("unshare").args(["--mount", "--propagation", "private", BINARY]).args(arguments));
+    world.start_as(in_own_namespace(&world.dir, &[]).arg(BINARY).args(arguments));
 }
 
 /// The path as the driver's process sees it.
