@@ -136,10 +136,12 @@ test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'
 	tests/sanity/run
 
+# The complaints that one test provokes are excused in a machine of its own only.
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
 	tests/vm/complaints
-	tests/vm/root os_contract:: life:: thick:: copies::every_kind os_copies:: freeze:: groups::
+	tests/vm/root os_contract:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync
+	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/power-cut
 
 # The earlier releases are in the history, which a clone may lack, and take minutes to build: not a part of `test`.
