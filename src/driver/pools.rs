@@ -105,6 +105,12 @@ enum State {
 struct Attempt(Option<(Instant, Duration)>);
 
 impl Attempt {
+    /// One that ends now. To wait for somebody else costs nothing, and may be over at the next moment.
+    fn ended<T>(started: Instant, opened: &Result<T>) -> Self {
+        let waited = matches!(opened, Err(Error::Unavailable(_)));
+        Attempt(Some((started, if waited { Duration::ZERO } else { started.elapsed() })))
+    }
+
     /// A try that is dear, such as the check of a whole filesystem, is repeated in proportion to its cost.
     fn is_due(&self) -> bool {
         self.0.is_none_or(|(at, cost)| at.elapsed() >= cost * 20)
@@ -137,6 +143,7 @@ impl Pools {
                 alone(&slots, &opened)?;
                 Ok(opened)
             });
+            let attempt = Attempt::ended(started, &opened);
             let of_state = |opened: &Pool| (pool.name == PoolName::default()).then_some(opened.id);
             let only = opened.as_ref().ok().and_then(of_state);
             let state = match opened {
@@ -148,7 +155,7 @@ impl Pools {
                 settings: pool.clone(),
                 state: Mutex::new(state),
                 pulse,
-                opening: Mutex::new(Attempt(Some((started, started.elapsed())))),
+                opening: Mutex::new(attempt),
                 unrecovered: AtomicBool::new(true),
                 only,
             });
@@ -290,7 +297,7 @@ impl Pools {
                 all.push(Arc::new(pool.clone()));
                 directories::apart(&self.os, &all).map(|()| pool)
             });
-            *attempt = Attempt(Some((started, started.elapsed())));
+            *attempt = Attempt::ended(started, &opened);
             match opened {
                 Ok(opened) => {
                     tracing::info!(pool = %name, path = %opened.path.display(), "the pool is available again");
@@ -508,5 +515,9 @@ mod tests {
         };
         assert!(ago(0, 0).is_due() && ago(61, 3).is_due() && ago(60, 3).is_due());
         assert!(!ago(0, 1).is_due() && !ago(50, 3).is_due());
+        let started = Instant::now().checked_sub(Duration::from_secs(3)).unwrap();
+        assert!(Attempt::ended::<()>(started, &Err(Error::Unavailable(String::new()))).is_due());
+        assert!(!Attempt::ended::<()>(started, &Err(Error::InUse(String::new()))).is_due());
+        assert!(!Attempt::ended(started, &Ok(())).is_due());
     }
 }

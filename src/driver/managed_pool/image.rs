@@ -111,7 +111,7 @@ impl Managed<'_> {
         while let Some(device) = self.os.loops.find(stat.id).doing(removing)?.first() {
             if Instant::now() >= until {
                 return Err(Error::Unavailable(self.doing(&format!(
-                    "the mkfs of an earlier start still runs: {} is attached as {}; start again when it has ended",
+                    "the mkfs of an earlier start still runs: {} is attached as {}; the pool is made when it has ended",
                     new.display(),
                     device.path().display()
                 ))));

@@ -107,3 +107,23 @@ fn damage_stops_the_start_and_names_the_tool() {
     managed.world.start();
     managed.finish();
 }
+
+/// The mkfs of a driver that was killed ends when the next one serves already, which has waited for it in vain.
+#[test]
+fn a_pool_is_made_soon_after_the_mkfs_of_an_earlier_start_has_ended() {
+    let mut managed = Managed::new("xfs");
+    let new = managed.world.dir.join("copies.img.hostloop-new");
+    std::fs::File::create(&new).and_then(|file| file.set_len(SIZE)).expect("an image");
+    run("losetup", &["--find", text(&new)]);
+    managed.world.start();
+    let found = managed.world.csi.storage_troubles().expect("NodeGetStorageHealth");
+    assert!(matches!(&found[..], [(_, line)] if line.contains("still runs")), "{found:?}");
+    let [number] = devices_of(&new)[..] else { panic!("one device") };
+    run("losetup", &["--detach", &format!("/dev/loop{number}")]);
+    eventually("the pool is made", || {
+        managed.world.csi.capacity(&[("pool", "copies")]).is_ok_and(|room| room > 0)
+    });
+    let vol = managed.volume(Kind::Block, "v");
+    vol.remove();
+    managed.finish();
+}
