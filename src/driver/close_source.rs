@@ -18,7 +18,7 @@ impl Driver {
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
         let Some(cut) = self.store.snapshot(id) else { return Ok(()) };
         self.delete_known_snapshot(&cut)?;
-        self.last_reads.forget(id);
+        self.cuts.forget(id);
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ impl Driver {
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
         let _guard = self.lock(&id)?;
+        self.pulls.forget(&id);
         match self.store.get(&id) {
             Some(volume) => self.delete(&volume),
             None => Ok(()),

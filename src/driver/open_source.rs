@@ -1,15 +1,17 @@
 //! OpenSource of the protocol between nodes.
 
+use std::sync::Arc;
+
 use super::lock::Mode;
 use super::snapshots::Purpose;
 use super::{Driver, after_undo, not_found};
 use crate::error::Result;
 use crate::model::pull::{OpenSource, SourceDescription};
-use crate::model::{Consistency, SnapshotId, VolumeId, VolumeSource};
+use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
 impl Driver {
     /// Tells what a source is that another node makes a volume from. A snapshot is read as it is. A volume is cut at one
-    /// point in time; a retry for the same new volume finds the cut.
+    /// point in time; a retry for the same new volume finds the cut, and one that begins anew has it made anew.
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
@@ -22,33 +24,31 @@ impl Driver {
             }
             VolumeSource::Volume(id) => {
                 let cut = SnapshotId::of_pull(&self.node_key, id, &request.target);
-                match self.existing_cut(&cut)? {
+                match self.existing_cut(&cut, request.began)? {
                     Some(description) => Ok(description),
-                    None => self.cut_for(&request.target, id, cut, request.consistency),
+                    None => self.cut_for(request, id, cut),
                 }
             }
         }
     }
 
     /// The cut that an earlier call has made; it may be read from at this moment.
-    fn existing_cut(&self, id: &SnapshotId) -> Result<Option<SourceDescription>> {
+    fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
         let _guard = self.lock_all([(id.as_str(), Mode::Shared)])?;
-        let Some(cut) = self.store.snapshot(id).filter(|cut| cut.is_ready()) else { return Ok(None) };
-        self.last_reads.touch(id);
+        let usable = |cut: &Arc<Snapshot>| cut.is_ready() && self.cuts.is_of(id, began);
+        let Some(cut) = self.store.snapshot(id).filter(usable) else { return Ok(None) };
+        self.cuts.touch(id);
         self.describe_source(&cut).map(Some)
     }
 
-    fn cut_for(
-        &self,
-        target: &VolumeId,
-        source: &VolumeId,
-        id: SnapshotId,
-        consistency: Consistency,
-    ) -> Result<SourceDescription> {
+    fn cut_for(&self, request: &OpenSource, source: &VolumeId, id: SnapshotId) -> Result<SourceDescription> {
+        let OpenSource { target, consistency, began, .. } = request;
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive), (source.as_str(), Mode::Shared)])?;
         match self.store.snapshot(&id) {
             // A call that ran at the same time was faster.
-            Some(cut) if cut.is_ready() => return self.describe_source(&cut),
+            Some(cut) if cut.is_ready() && self.cuts.is_of(&id, *began) => return self.describe_source(&cut),
+            // What was left of an earlier pull, whose node could not say that it had ended.
+            Some(cut) if cut.is_ready() => self.delete_known_snapshot(&cut)?,
             // What a failed call could not undo.
             Some(cut) => self.remove_snapshot(&cut)?,
             None => {}
@@ -59,11 +59,13 @@ impl Driver {
         let _turn = self.copy_turn()?;
         let name = format!("pulled for {target}");
         let draft = self.draft(volume, id, name, Purpose::Pull(target.clone()))?;
-        let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
+        self.cuts.begin(&draft.snapshot.id, *began);
+        let made = self.member(&draft).and_then(|member| self.cut(&[member], *consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         let made = made.and_then(|cut| self.describe_source(&cut));
-        let description = made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))?;
-        self.last_reads.touch(&description.handle.id);
-        Ok(description)
+        made.inspect(|description| self.cuts.touch(&description.handle.id)).map_err(|cause| {
+            self.cuts.forget(&draft.snapshot.id);
+            after_undo(cause, self.remove_snapshot(&draft.snapshot))
+        })
     }
 }

@@ -9,7 +9,6 @@ use super::pull::Remote;
 use super::{Driver, Pool, not_found};
 use crate::backend::{Copy, Mark, VolumePaths, expect_whole};
 use crate::error::{Error, OsContext, Result};
-use crate::model::pull::OpenSource;
 use crate::model::request::Source;
 use crate::model::{
     BackendKind, Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume,
@@ -142,11 +141,10 @@ impl Driver {
     /// # Errors
     /// NOT_FOUND; those of OpenSource at another node.
     pub(super) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
-        if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str()) {
-            let request = OpenSource { source, target: wanted.id.clone(), consistency: wanted.consistency };
-            if let Some(remote) = self.open_remote(wanted.way.as_ref(), &request)? {
-                return Ok(Origin::Remote(remote));
-            }
+        if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str())
+            && let Some(remote) = self.open_remote(source, wanted)?
+        {
+            return Ok(Origin::Remote(remote));
         }
         match source {
             Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::Snapshot),

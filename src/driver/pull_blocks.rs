@@ -37,7 +37,7 @@ impl Driver {
                 }
                 (at, sent_bytes) = (at + want as u64, sent_bytes + want as u64);
                 self.stream_rate.spend(want as u64);
-                self.last_reads.touch(&handle.id);
+                self.cuts.touch(&handle.id);
                 let message = Blocks::Data(Piece::new(at - want as u64, data));
                 if !emit(Placed { after, message }) {
                     return Ok(());

@@ -29,7 +29,7 @@ impl Driver {
                 sent_bytes += piece.data.len() as u64;
                 self.stream_rate.spend(piece.data.len() as u64);
             }
-            self.last_reads.touch(&handle.id);
+            self.cuts.touch(&handle.id);
             let after = at;
             at = after.behind(&item);
             listening = emit(Placed { after, message: item });

@@ -1,7 +1,7 @@
 //! What other nodes read here: snapshots, and cuts that are made of volumes for them (docs/decisions/0009).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Driver;
@@ -9,26 +9,55 @@ use super::lock::{Guard, Mode};
 use crate::backend::expect_whole;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId};
+use crate::model::{Snapshot, SnapshotId, Timestamp};
 
-/// When each cut was last read from.
+/// What is remembered of the cuts as long as the process lives.
 #[derive(Default)]
-pub(super) struct LastReads(Mutex<HashMap<SnapshotId, Instant>>);
+pub(super) struct Cuts(Mutex<HashMap<SnapshotId, Remembered>>);
 
-impl LastReads {
+struct Remembered {
+    last_read: Instant,
+    /// The beginning that it was made for.
+    began: Option<Timestamp>,
+}
+
+impl Cuts {
+    /// It is made now, for this beginning.
+    pub(super) fn begin(&self, id: &SnapshotId, began: Option<Timestamp>) {
+        self.all().insert(id.clone(), Remembered { last_read: Instant::now(), began });
+    }
+
     /// It is read now.
     pub(super) fn touch(&self, id: &SnapshotId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), Instant::now());
+        self.remembered(&mut self.all(), id).last_read = Instant::now();
+    }
+
+    /// Whether it has what the volume held at this beginning, or later.
+    pub(super) fn is_of(&self, id: &SnapshotId, began: Option<Timestamp>) -> bool {
+        began.is_none() || self.remembered(&mut self.all(), id).began == began
     }
 
     pub(super) fn forget(&self, id: &SnapshotId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.all().remove(id);
     }
 
     /// How long nobody has read it.
     fn idle(&self, id: &SnapshotId) -> Duration {
-        let mut reads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reads.entry(id.clone()).or_insert_with(Instant::now).elapsed()
+        self.remembered(&mut self.all(), id).last_read.elapsed()
+    }
+
+    /// Of a cut that an earlier process made, nothing is known but that it is there.
+    fn remembered<'a>(
+        &self,
+        all: &'a mut HashMap<SnapshotId, Remembered>,
+        id: &SnapshotId,
+    ) -> &'a mut Remembered {
+        all.entry(id.clone()).or_insert_with(|| Remembered { last_read: Instant::now(), began: None })
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn all(&self) -> MutexGuard<'_, HashMap<SnapshotId, Remembered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,7 +106,7 @@ impl Driver {
         let snapshot = self.store.snapshot(&handle.id).filter(readable);
         let gone = || Error::NotFound(format!("source {} is gone, open it again", handle.id));
         let snapshot = snapshot.ok_or_else(gone)?;
-        self.last_reads.touch(&snapshot.id);
+        self.cuts.touch(&snapshot.id);
         Ok((guard, snapshot))
     }
 
@@ -99,7 +128,7 @@ impl Driver {
     /// has given up and could not say so. To be called now and then. Returns how many were removed.
     pub fn remove_idle_sources(&self, limit: Duration) -> usize {
         let cuts = self.store.snapshots().into_iter().filter(|snapshot| snapshot.pulled_for.is_some());
-        let idle: Vec<Arc<Snapshot>> = cuts.filter(|cut| self.last_reads.idle(&cut.id) >= limit).collect();
+        let idle: Vec<Arc<Snapshot>> = cuts.filter(|cut| self.cuts.idle(&cut.id) >= limit).collect();
         idle.iter().filter(|cut| self.remove_idle_source(cut)).count()
     }
 

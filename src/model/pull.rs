@@ -20,6 +20,9 @@ pub struct OpenSource {
     pub target: VolumeId,
     /// How a volume in use is cut.
     pub consistency: Consistency,
+    /// When the volume's node began, by its clock; the same in retries as long as it has no answer. What was cut for
+    /// another beginning is of an earlier time than the volume is to be. `None` from nodes before 0.3.0.
+    pub began: Option<Timestamp>,
 }
 
 /// A source as it is read: a snapshot, or the cut that was made of a volume.

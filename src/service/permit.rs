@@ -151,6 +151,7 @@ mod tests {
             source: VolumeSource::Snapshot(snapshot.clone()),
             target,
             consistency: Consistency::default(),
+            began: None,
         };
         assert!(may_open(&permitted(), &open).is_ok() && may_read(&permitted(), &snapshot).is_ok());
         let other = SnapshotId::of_name(&source_of, "x");

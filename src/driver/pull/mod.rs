@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Driver;
+use super::create_volume::Wanted;
 use crate::backend::{VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
-use crate::model::{BackendKind, Volume, VolumeId, VolumeSource};
+use crate::model::{BackendKind, Timestamp, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -87,9 +88,12 @@ pub(super) struct Remote {
 }
 
 /// The sources of the pulls that run, by the volume that is made: a retry of a call finds its pull here, and tells it
-/// where the source is now.
+/// where the source is now. And when those began whose source is not open yet.
 #[derive(Default)]
-pub(super) struct Running(Mutex<Pulls>);
+pub(super) struct Running {
+    pulls: Mutex<Pulls>,
+    beginnings: Mutex<HashMap<VolumeId, Timestamp>>,
+}
 
 /// By the volume that is made: what it is made from, and the way to that.
 type Pulls = HashMap<VolumeId, (VolumeSource, Arc<dyn RemoteSource>)>;
@@ -104,6 +108,21 @@ impl Running {
         }
     }
 
+    /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.
+    /// That may have made the cut in the meantime, or be at it still.
+    fn began(&self, volume: &VolumeId) -> Timestamp {
+        *self.beginnings().entry(volume.clone()).or_insert_with(Timestamp::now)
+    }
+
+    /// The next pull for this volume is another one: this one has its source, or is not wanted any more.
+    pub(super) fn forget(&self, volume: &VolumeId) {
+        self.beginnings().remove(volume);
+    }
+
+    fn beginnings(&self) -> MutexGuard<'_, HashMap<VolumeId, Timestamp>> {
+        self.beginnings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn begin(&self, volume: &VolumeId, remote: &Remote) {
         self.all().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
     }
@@ -114,7 +133,7 @@ impl Running {
 
     // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
     fn all(&self) -> MutexGuard<'_, Pulls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,13 +170,19 @@ impl Drop for Remote {
 
 impl Driver {
     /// Opens a source on another node, if this one may.
-    pub(super) fn open_remote(&self, way: Option<&Way>, request: &OpenSource) -> Result<Option<Remote>> {
-        let Some((sources, way)) = self.remote_sources.as_ref().zip(way) else {
+    pub(super) fn open_remote(&self, source: VolumeSource, wanted: &Wanted) -> Result<Option<Remote>> {
+        let Some((sources, way)) = self.remote_sources.as_ref().zip(wanted.way.as_ref()) else {
             return Ok(None);
         };
-        let opened = sources.open(way, request)?;
-        let patience = sources.patience();
-        Ok(Some(Remote { source: request.source.clone(), opened, patience }))
+        let Wanted { id, consistency, .. } = wanted;
+        let began = Some(self.pulls.began(id));
+        let request = OpenSource { source, target: id.clone(), consistency: *consistency, began };
+        let opened = sources.open(way, &request);
+        let may_be_made = matches!(opened, Err(Error::Unavailable(_) | Error::Busy(_)));
+        if !may_be_made {
+            self.pulls.forget(id);
+        }
+        Ok(Some(Remote { source: request.source, opened: opened?, patience: sources.patience() }))
     }
 
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
@@ -179,5 +204,24 @@ impl Driver {
             BackendKind::Directory => self.pull_tree_to(remote, &to.data(), &mut progress)?,
         }
         sync_files(&self.os, to, kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NodeKey;
+
+    #[test]
+    fn a_pull_has_one_beginning_until_it_has_its_source() {
+        let [one, other] = ["one", "other"].map(|name| VolumeId::of_name(&NodeKey::of("n"), name));
+        let running = Running::default();
+        let began = running.began(&one);
+        let later = running.began(&other);
+        assert_ne!(later, began);
+        assert_eq!(running.began(&one), began, "a retry");
+        running.forget(&one);
+        assert_ne!(running.began(&one), began, "another pull");
+        assert_eq!(running.began(&other), later);
     }
 }

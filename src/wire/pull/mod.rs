@@ -18,7 +18,7 @@ pub struct Malformed(pub String);
 
 /// OpenSource as it is sent.
 pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceRequest {
-    let OpenSource { source, target, consistency } = request;
+    let OpenSource { source, target, consistency, began } = request;
     peer::OpenSourceRequest {
         source: Some(match source {
             VolumeSource::Snapshot(id) => Source::SnapshotId(id.to_string()),
@@ -28,6 +28,7 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
         no_freeze: !consistency.freeze,
         freeze_timeout_ms: consistency.freeze_timeout_ms,
         permit: permit.as_bytes().to_vec(),
+        began_ns: began.map_or(0, Timestamp::as_nanos),
     }
 }
 
@@ -50,7 +51,8 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
         limit => limit.min(Consistency::LONGEST_FREEZE_MS),
     };
     let consistency = Consistency { freeze: !request.no_freeze, freeze_timeout_ms };
-    Ok(OpenSource { source, target, consistency })
+    let began = (request.began_ns != 0).then(|| Timestamp::from_nanos(request.began_ns));
+    Ok(OpenSource { source, target, consistency, began })
 }
 
 /// OpenSource's answer as it is sent.

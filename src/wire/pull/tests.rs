@@ -17,7 +17,8 @@ fn an_order_arrives_as_it_was_sent() {
     for source in [VolumeSource::Snapshot(snapshot()), VolumeSource::Volume(volume("v"))] {
         for freeze in [true, false] {
             let consistency = Consistency { freeze, freeze_timeout_ms: 7 };
-            let order = OpenSource { source: source.clone(), target: volume("new"), consistency };
+            let began = freeze.then(|| Timestamp::from_nanos(7));
+            let order = OpenSource { source: source.clone(), target: volume("new"), consistency, began };
             let sent = encode_open(&order, &Permit::new(b"a permit".to_vec()).expect("a short one"));
             assert_eq!(sent.permit, b"a permit");
             assert_eq!(open_source(sent).expect("an order"), order);

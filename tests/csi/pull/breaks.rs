@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use hostloop::model::pull::OpenSource;
+use hostloop::model::{Consistency, NodeKey, Timestamp, VolumeId, VolumeSource};
 use tonic::Code;
 
 use super::nodes::{Pair, SOURCE, TARGET};
 use super::tamper::until;
-use super::{directory, disk_of, image_of, scattered, tree_of};
+use super::{directory, disk_of, image_of, pattern, scattered, tree_of};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
@@ -97,6 +99,55 @@ fn a_tree_with_a_byte_that_changed_is_asked_for_again() {
     let message = pair.fails(Code::Internal, request("always"));
     assert!(message.contains("wrong checksum"), "{message}");
     pair.assert_nothing_left();
+}
+
+/// What was left of a pull that failed, and whose end its node could not tell, is not what a later one is made from.
+#[test]
+fn a_later_pull_has_what_the_volume_holds_by_then() {
+    let rig = Rig::new();
+    let (vol, ..) = scattered(&rig);
+    let mut pair = Pair::with_patience(rig, Duration::from_millis(400));
+    let request = || copy("pulled", from_volume(&vol.id), block(), &[]);
+    for restarts in [false, true] {
+        pair.network.cut_after((1..1000).map(|n| 1_000_000 + n).collect());
+        pair.fails(Code::Unavailable, request());
+        assert_eq!(pair.source.cuts(), 1, "it could not be told");
+        pair.network.mend();
+        if restarts {
+            pair.restart_source();
+        }
+        let written = pattern(4096, 77 + u64::from(restarts));
+        pair.source.kernel.write(disk_of(&vol.id), 1 << 20, &written).expect("write");
+        let pulled = pair.pulled(request());
+        let read = pair.target.kernel.read(disk_of(&pulled.id), 1 << 20, 4096).expect("read");
+        assert!(read == written, "restarts: {restarts}");
+        pair.target.driver.delete_volume(&pulled.id).expect("deleted");
+        pair.assert_nothing_left();
+    }
+}
+
+/// The answer to OpenSource is lost: the cut was made, and the retry takes it.
+#[test]
+fn a_retry_takes_the_cut_that_was_made_for_it() {
+    let rig = Rig::new();
+    let (vol, ..) = scattered(&rig);
+    let pair = Pair::new(rig);
+    let source = VolumeSource::Volume(vol.id.parse().expect("an id"));
+    let target = VolumeId::of_name(&NodeKey::of(TARGET), "pulled");
+    let open = |began: Option<u64>| {
+        let began = began.map(Timestamp::from_nanos);
+        let request = OpenSource {
+            source: source.clone(),
+            target: target.clone(),
+            consistency: Consistency::default(),
+            began,
+        };
+        pair.source.driver.open_source(&request).expect("OpenSource").handle.created
+    };
+    let first = open(Some(1));
+    assert_eq!([open(Some(1)), open(None)], [first; 2], "the same cut");
+    assert_ne!(open(Some(2)), first, "another one");
+    assert_eq!(pair.source.cuts(), 1);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn target() -> VolumeId {
 }
 
 fn open(source: VolumeSource) -> OpenSource {
-    OpenSource { source, target: target(), consistency: Consistency::default() }
+    OpenSource { source, target: target(), consistency: Consistency::default(), began: None }
 }
 
 fn permit(source: &VolumeSource) -> Permit {
