@@ -22,8 +22,8 @@ pub struct Node {
 }
 
 impl Node {
-    fn start(ca: &Path, program: &str) -> Node {
-        let mut world = World::empty(&[]);
+    fn start(ca: &Path, program: &str, kind: Kind) -> Node {
+        let mut world = World::empty_for(kind, &[]);
         let id = node_of(&world.data);
         // Free a moment ago; nobody else on the machine wants exactly this one.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
@@ -83,11 +83,20 @@ impl Cluster {
 
     /// All of it with this program.
     pub fn start_as(program: &str) -> Cluster {
+        Cluster::start_with(program, Kind::Ext4)
+    }
+
+    /// With default pools for volumes of this kind.
+    pub fn start_for(kind: Kind) -> Cluster {
+        Cluster::start_with(BINARY, kind)
+    }
+
+    fn start_with(program: &str, kind: Kind) -> Cluster {
         let dir = tempfile::tempdir().expect("tempdir");
         let ca = dir.path().join("ca");
         certs(&["init", "--dir", text(&ca)]);
         issue(&ca, &["--role", "controller"], &dir.path().join("tls"));
-        let nodes = [Node::start(&ca, program), Node::start(&ca, program)];
+        let nodes = [Node::start(&ca, program, kind), Node::start(&ca, program, kind)];
         let csi = Csi::new(&dir.path().join("csi.sock"));
         let mut cluster = Cluster { nodes, csi, controller: None, dir };
         cluster.start_controller(program);
@@ -103,6 +112,11 @@ impl Cluster {
         let mut controller = Driver::spawn(serve.args(peers), &at("log"));
         controller.wait_ready(&self.csi);
         self.controller = Some(controller);
+    }
+
+    /// Another client of the controller.
+    pub fn client(&self) -> Csi {
+        Csi::new(&self.dir.path().join("csi.sock"))
     }
 
     /// Goes on with the controller of another release.

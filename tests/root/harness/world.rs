@@ -40,9 +40,14 @@ impl World {
 
     /// A running driver whose data directory is on a filesystem of this type and size.
     pub fn on(fs_type: &str, size: u64, flags: &[&str]) -> World {
-        let mut world = World::with_pool(Some((fs_type, size)), flags);
+        let mut world = World::empty_on(fs_type, size, flags);
         world.start();
         world
+    }
+
+    /// The same without a driver yet.
+    pub fn empty_on(fs_type: &str, size: u64, flags: &[&str]) -> World {
+        World::with_pool(Some((fs_type, size)), flags)
     }
 
     fn with_pool(pool: Option<(&str, u64)>, flags: &[&str]) -> World {
@@ -91,9 +96,15 @@ impl World {
 
     /// A running driver whose default pool is for volumes of this kind.
     pub fn for_kind(kind: Kind, flags: &[&str]) -> World {
+        let mut world = World::empty_for(kind, flags);
+        world.start();
+        world
+    }
+
+    /// The same without a driver yet.
+    pub fn empty_for(kind: Kind, flags: &[&str]) -> World {
         let mut world = World::empty(flags);
         world.directories = kind == Kind::Directory;
-        world.start();
         world
     }
 

@@ -34,6 +34,58 @@ pub enum Disk {
     Managed(&'static str),
 }
 
+impl Disk {
+    /// What comes after the name of what is on it.
+    pub fn name(self) -> String {
+        match self {
+            Disk::Machine => String::new(),
+            Disk::Sharing(fs_type) => format!(" on {fs_type}"),
+            Disk::Managed(fs_type) => format!(" on managed {fs_type}"),
+        }
+    }
+}
+
+/// The disk and the flags; nothing has been started yet.
+pub fn world(disk: Disk) -> World {
+    match disk {
+        Disk::Sharing(fs_type) => World::empty_on(fs_type, 4096 * MIB, &["--overcommit", "4"]),
+        Disk::Machine => {
+            let mut world = World::empty(&[]);
+            let mount_point = world.dir.join("directories");
+            mount_image(&world.dir.join("directories.img"), &mount_point, "ext4", 512 * MIB);
+            let flag = format!("directories={},directories=true", text(&mount_point));
+            let inline = ["--inline-pools", "default,directories", "--inline-backends", "loop,directory"];
+            world.set_flags(&[&["--pool", &flag][..], &inline].concat());
+            world
+        }
+        Disk::Managed(fs_type) => {
+            let mut world = World::empty(&[]);
+            let image = world.dir.join("managed.img");
+            let size = 2048 * MIB;
+            let flag = format!("{MANAGED}={},kind=image,size={size},fs={fs_type}", text(&image));
+            world.set_flags(&["--pool", &flag]);
+            world
+        }
+    }
+}
+
+/// Ends the driver, and takes away what is no volume. Nothing is left.
+pub fn take_down(mut world: World, disk: Disk) {
+    match disk {
+        Disk::Sharing(_) => return world.finish(),
+        Disk::Machine => {
+            world.take_driver().stop();
+            run("umount", &[text(&world.dir.join("directories"))]);
+        }
+        Disk::Managed(_) => {
+            world.take_driver().stop();
+            run("umount", &[text(&world.data.join("pools").join(MANAGED))]);
+            eventually("the pool's device goes", || kernel::loops(&world.dir).is_empty());
+        }
+    }
+    world.assert_nothing_left();
+}
+
 pub struct Bench {
     pub world: World,
     /// How long something may take that takes milliseconds.
@@ -45,28 +97,8 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(disk: Disk) -> Bench {
-        let world = match disk {
-            Disk::Sharing(fs_type) => World::on(fs_type, 4096 * MIB, &["--overcommit", "4"]),
-            Disk::Machine => {
-                let mut world = World::empty(&[]);
-                let mount_point = world.dir.join("directories");
-                mount_image(&world.dir.join("directories.img"), &mount_point, "ext4", 512 * MIB);
-                let flag = format!("directories={},directories=true", text(&mount_point));
-                let inline = ["--inline-pools", "default,directories", "--inline-backends", "loop,directory"];
-                world.set_flags(&[&["--pool", &flag][..], &inline].concat());
-                world.start();
-                world
-            }
-            Disk::Managed(fs_type) => {
-                let mut world = World::empty(&[]);
-                let image = world.dir.join("managed.img");
-                let size = 2048 * MIB;
-                let flag = format!("{MANAGED}={},kind=image,size={size},fs={fs_type}", text(&image));
-                world.set_flags(&["--pool", &flag]);
-                world.start();
-                world
-            }
-        };
+        let mut world = world(disk);
+        world.start();
         let bench = Bench { world, patience: Duration::from_secs(20), disk, volumes: RefCell::default() };
         let mut model = Model::default();
         bench.must(&mut model, Call::Create(OTHER, Spec::new(Kind::Ext4), Origin::Nothing));
@@ -83,23 +115,11 @@ impl Bench {
     }
 
     /// Asserts that nothing is left, and ends the driver.
-    pub fn finish(mut self) {
+    pub fn finish(self) {
         let mut model = Bench::model();
         self.surely(&mut model, Call::Unstage(OTHER)).expect("NodeUnstageVolume");
         self.surely(&mut model, Call::Delete(OTHER)).expect("DeleteVolume");
-        match self.disk {
-            Disk::Sharing(_) => return self.world.finish(),
-            Disk::Machine => {
-                self.world.take_driver().stop();
-                run("umount", &[text(&self.world.dir.join("directories"))]);
-            }
-            Disk::Managed(_) => {
-                self.world.take_driver().stop();
-                run("umount", &[text(&self.world.data.join("pools").join(MANAGED))]);
-                eventually("the pool's device goes", || kernel::loops(&self.world.dir).is_empty());
-            }
-        }
-        self.world.assert_nothing_left();
+        take_down(self.world, self.disk);
     }
 
     /// Makes a call that has to succeed.

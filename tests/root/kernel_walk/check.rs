@@ -106,7 +106,7 @@ fn devices(bench: &Bench, name: &'static str, known: &Known) -> Verdict {
 /// Where it is mounted, its filesystem has its size and its flags, and takes what is written.
 fn mounts(bench: &Bench, model: &Model, name: &'static str, known: &Known) -> Verdict {
     if known.inline {
-        return writable(bench, &bench.inline_target(name));
+        return writable(bench.patience, &bench.inline_target(name));
     }
     let vol = bench.vol(model, name);
     for (pod, read_only) in &known.published {
@@ -131,21 +131,21 @@ fn mounts(bench: &Bench, model: &Model, name: &'static str, known: &Known) -> Ve
             let refused = write_at(&vol.staging().join("fresh"), 0, &pattern(7, 512));
             ensure!(refused.is_err(), "what is staged read-only can be written to");
         } else {
-            writable(bench, &vol.staging())?;
+            writable(bench.patience, &vol.staging())?;
         }
     }
     Ok(())
 }
 
 /// Nobody waits for ever who writes, as in a filesystem that is frozen.
-fn writable(bench: &Bench, directory: &Path) -> Verdict {
+pub fn writable(patience: Duration, directory: &Path) -> Verdict {
     let (sender, receiver) = channel();
     let file = directory.join("fresh");
     std::thread::spawn(move || {
         // Nobody listens after the limit.
         let _ = sender.send(write_at(&file, 0, &pattern(7, 512)));
     });
-    match receiver.recv_timeout(bench.patience) {
+    match receiver.recv_timeout(patience) {
         Ok(result) => result.map_err(|error| format!("cannot write to {}: {error}", directory.display())),
         Err(_) => {
             output("fsfreeze", &["-u", text(directory)]);
@@ -189,7 +189,8 @@ fn data(bench: &Bench, model: &Model, name: &'static str, known: &Known) -> Verd
     Ok(())
 }
 
-fn names(directory: &Path) -> BTreeSet<String> {
+/// What is in a directory.
+pub fn names(directory: &Path) -> BTreeSet<String> {
     let Ok(entries) = std::fs::read_dir(directory) else { return BTreeSet::new() };
     entries.map(|entry| entry.expect("list").file_name().into_string().expect("text")).collect()
 }

@@ -9,8 +9,10 @@
 mod bench;
 mod check;
 mod damage;
+mod first_start;
 mod model;
 mod plan;
+mod pull;
 mod run;
 mod scenario;
 mod seen;
@@ -21,9 +23,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use self::bench::Disk;
+use self::first_start::first_start;
 use self::plan::Plan;
+use self::pull::Pull;
 use self::run::{Outcome, Place};
 use self::scenario::Scenario;
+use self::seen::{Verdict, ensure};
+use self::tracer::Change;
 
 /// Scenarios that run at the same time: most of their time is the disk's.
 const THREADS: usize = 4;
@@ -58,10 +65,10 @@ impl Tally {
         self.failures.extend(other.failures);
     }
 
-    fn note(&mut self, scenario: &Scenario, plan: &Plan, outcome: Outcome) {
+    fn note(&mut self, name: &str, plan: &Plan, outcome: Outcome) {
         let kill = matches!(plan.action, plan::Action::Kill(..));
         *(if kill { &mut self.kills } else { &mut self.faults }) += 1;
-        let what = format!("{}: {plan}", scenario.name);
+        let what = format!("{name}: {plan}");
         match outcome {
             Ok(done) => {
                 self.late.extend(done.late.map(|status| format!("{what}: {status}")));
@@ -104,29 +111,100 @@ fn share() -> (usize, usize) {
     (part - 1, of)
 }
 
-/// Walks one scenario.
-fn walk(scenario: &Scenario, (part, of): (usize, usize)) -> Tally {
+/// What is walked.
+enum Subject {
+    /// A call of a driver that runs, or the start after it.
+    Call(Scenario),
+    /// The first start on this disk.
+    FirstStart(Disk),
+    /// CreateVolume from what another node has.
+    Pull(Pull),
+}
+
+/// Where it is walked.
+enum Walk<'a> {
+    Call(Box<Place<'a>>),
+    FirstStart(Disk),
+    Pull(Box<pull::Place>),
+}
+
+impl Subject {
+    /// All that there are.
+    fn all() -> Vec<Subject> {
+        let disks = [Disk::Machine, Disk::Sharing("xfs"), Disk::Managed("xfs"), Disk::Managed("btrfs")];
+        let calls = scenario::all().into_iter().map(Subject::Call);
+        calls.chain(disks.map(Subject::FirstStart)).chain(Pull::all().map(Subject::Pull)).collect()
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Subject::Call(scenario) => scenario.name.clone(),
+            Subject::FirstStart(disk) => format!("first start{}", disk.name()),
+            Subject::Pull(pull) => pull.name(),
+        }
+    }
+
+    fn walk(&self) -> Walk<'_> {
+        match self {
+            Subject::Call(scenario) => Walk::Call(Box::new(Place::new(scenario))),
+            Subject::FirstStart(disk) => Walk::FirstStart(*disk),
+            Subject::Pull(pull) => Walk::Pull(Box::new(pull::Place::new(*pull))),
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// What it changes when nothing happens to it.
+    fn record(&mut self) -> Result<Vec<Change>, String> {
+        let changes = match self {
+            Walk::Call(place) => place.record(),
+            Walk::FirstStart(disk) => first_start(*disk, None).map(|(_, changes)| changes),
+            Walk::Pull(place) => place.record(),
+        }?;
+        ensure!(!changes.is_empty(), "no system call changes anything");
+        Ok(changes)
+    }
+
+    /// Does it with something happening at one position.
+    fn at(&mut self, plan: &Plan) -> Outcome {
+        match self {
+            Walk::Call(place) => place.walk(plan),
+            Walk::FirstStart(disk) => first_start(*disk, Some(plan)).map(|(done, _)| done),
+            Walk::Pull(place) => place.walk(plan),
+        }
+    }
+
+    /// Nothing is left.
+    fn finish(self) -> Verdict {
+        match self {
+            Walk::Call(place) => place.finish(),
+            Walk::FirstStart(_) => Ok(()),
+            Walk::Pull(place) => place.finish(),
+        }
+    }
+}
+
+/// Walks one of them.
+fn walk(subject: &Subject, (part, of): (usize, usize)) -> Tally {
     let started = Instant::now();
     let mut tally = Tally { scenarios: 1, ..Tally::default() };
-    let mut place = Place::new(scenario);
+    let (name, mut place) = (subject.name(), subject.walk());
     match place.record() {
-        Err(problem) => tally.failures.push(format!("{}: traced: {problem}", scenario.name)),
+        Err(problem) => tally.failures.push(format!("{name}: traced: {problem}")),
         Ok(changes) => {
             tally.positions = changes.len();
             let at = words("KERNEL_WALK_AT");
             if words("KERNEL_WALK_LIST").is_some() {
-                changes
-                    .iter()
-                    .for_each(|change| println!("{}: {} ({})", scenario.name, change.key, change.nth));
+                changes.iter().for_each(|change| println!("{name}: {} ({})", change.key, change.nth));
             }
             let plans = Plan::all(&changes).into_iter().skip(part).step_by(of);
             for plan in plans.filter(|plan| is_chosen(&plan.to_string(), at.as_ref())) {
-                tally.note(scenario, &plan, place.walk(&plan));
+                tally.note(&name, &plan, place.at(&plan));
             }
         }
     }
     if let Err(problem) = place.finish() {
-        tally.failures.push(format!("{}, at the end: {problem}", scenario.name));
+        tally.failures.push(format!("{name}, at the end: {problem}"));
     }
     tally.time = started.elapsed();
     tally
@@ -136,8 +214,8 @@ fn walk(scenario: &Scenario, (part, of): (usize, usize)) -> Tally {
 #[ignore = "hours: make kernel-walk"]
 fn every_call_survives_the_end_and_the_failure_of_every_system_call() {
     let (started, chosen, share) = (Instant::now(), words("KERNEL_WALK"), share());
-    let all = scenario::all();
-    let scenarios: Vec<_> = all.iter().filter(|one| is_chosen(&one.name, chosen.as_ref())).collect();
+    let all = Subject::all();
+    let scenarios: Vec<_> = all.iter().filter(|one| is_chosen(&one.name(), chosen.as_ref())).collect();
     assert!(!scenarios.is_empty(), "no scenario has any of these words in its name: {chosen:?}");
     let (next, tallies) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     println!("{HEAD}");
@@ -146,8 +224,8 @@ fn every_call_survives_the_end_and_the_failure_of_every_system_call() {
             scope.spawn(|| {
                 while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let tally = walk(scenario, share);
-                    println!("{}", tally.line(&scenario.name));
-                    tallies.lock().expect("no thread panics").push((scenario.name.clone(), tally));
+                    println!("{}", tally.line(&scenario.name()));
+                    tallies.lock().expect("no thread panics").push((scenario.name(), tally));
                 }
             });
         }
@@ -186,18 +264,18 @@ fn a_part_of_the_walk() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
     let seed = words("HOSTLOOP_SEED").map_or(now, |words| words[0].parse().expect("a number"));
     println!("HOSTLOOP_SEED={seed}");
-    let (started, mut state, all, mut tally) = (Instant::now(), seed, scenario::all(), Tally::default());
+    let (started, mut state, all, mut tally) = (Instant::now(), seed, Subject::all(), Tally::default());
     while started.elapsed() < FOR {
-        let scenario = &all[below(&mut state, all.len())];
-        let mut place = Place::new(scenario);
-        let changes = place.record().unwrap_or_else(|problem| panic!("{}: {problem}", scenario.name));
+        let subject = &all[below(&mut state, all.len())];
+        let (name, mut place) = (subject.name(), subject.walk());
+        let changes = place.record().unwrap_or_else(|problem| panic!("{name}: {problem}"));
         let plans = Plan::all(&changes);
         for _ in 0..4 {
             let plan = &plans[below(&mut state, plans.len())];
-            println!("{}: {plan}", scenario.name);
-            tally.note(scenario, plan, place.walk(plan));
+            println!("{name}: {plan}");
+            tally.note(&name, plan, place.at(plan));
         }
-        place.finish().unwrap_or_else(|problem| panic!("{}, at the end: {problem}", scenario.name));
+        place.finish().unwrap_or_else(|problem| panic!("{name}, at the end: {problem}"));
     }
     let Tally { kills, faults, missed, .. } = &tally;
     println!("{kills} kills, {faults} faults, {} did not come again", missed.len());

@@ -70,12 +70,8 @@ impl Life {
     }
 
     fn name(&self) -> String {
-        let disk = match self.disk {
-            Disk::Machine => String::new(),
-            Disk::Sharing(fs_type) => format!(" on {fs_type}"),
-            Disk::Managed(fs_type) => format!(" on managed {fs_type}"),
-        };
-        format!("{}{}{disk}", name_of(self.spec.kind), if self.spec.thick { " thick" } else { "" })
+        let thick = if self.spec.thick { " thick" } else { "" };
+        format!("{}{thick}{}", name_of(self.spec.kind), self.disk.name())
     }
 
     fn scenario(&self, what: &str, before: Vec<Act>, call: Call) -> Scenario {
