@@ -15,6 +15,8 @@ WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$
 # Tests on the fake kernel that take seconds; `check` leaves them to `test`.
 SLOW := walk::
 TEST := $(CARGO) test --locked --features fake-os
+# What runs for hours gets a build of its own, which has every check and runs twice as fast.
+LONG_TEST := $(TEST) --profile exhaustive
 
 .PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz
 
@@ -75,7 +77,7 @@ test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every st
 
 walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
 	@echo '==> walk'
-	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(TEST) --test csi -- walk:: --nocapture
+	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(LONG_TEST) --test csi -- walk:: --nocapture
 
 test-fuzz: deps-test ## Run the fuzz targets on their corpora, and a minute on new inputs
 	@echo '==> test-fuzz'
@@ -95,7 +97,7 @@ simulate: ## Test a simulated cluster; SEEDS=n runs so many seeds from FROM=n on
 ifdef SEED
 	HOSTLOOP_SIMULATION_SHOW=1 HOSTLOOP_SIMULATION_SEED='$(SEED)' $(TEST) --test simulation -- --exact seeds::one --ignored --nocapture
 else
-	HOSTLOOP_SIMULATION_SEEDS='$(SEEDS)' HOSTLOOP_SIMULATION_FROM='$(FROM)' $(TEST) --test simulation -- --exact seeds::many --ignored --nocapture
+	HOSTLOOP_SIMULATION_SEEDS='$(SEEDS)' HOSTLOOP_SIMULATION_FROM='$(FROM)' $(LONG_TEST) --test simulation -- --exact seeds::many --ignored --nocapture
 endif
 
 test-root: deps ## Test on the real kernel (root)
@@ -111,12 +113,12 @@ test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS
 # HOSTLOOP_DISKS_PART=N takes each Nth flush only, HOSTLOOP_DISKS_SECONDS=N ends after that time.
 lying-disks: deps-test ## Lose the power at every flush of a recorded load (root, hours)
 	@echo '==> lying-disks'
-	$(TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
+	$(LONG_TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
 
 # In a mount namespace of its own: whoever makes one meanwhile would copy the mounts, and so keep their devices.
 kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_WALK='words;words' chooses (root, hours)
 	@echo '==> kernel-walk'
-	unshare --mount $(TEST) --test root kernel_walk::every_call -- --ignored --nocapture
+	unshare --mount $(LONG_TEST) --test root kernel_walk::every_call -- --ignored --nocapture
 
 # SAMPLE=n: so many of each module, chosen by SEED; SHARD=3/50: the third of fifty parts; FILE=x: of files with this in their path.
 # KERNEL=1: with the tests on the real kernel, in a mount namespace of its own (see `kernel-walk`).
@@ -153,8 +155,8 @@ test-upgrade: deps ## Test upgrades from each earlier release and back, one proc
 CALLS ?= 100000
 model: deps ## Let many clients make CALLS calls on the fake kernel, a tenth of them on the real one; a model explains each (root)
 	@echo '==> model'
-	CALLS=$(CALLS) $(TEST) --test model -- --ignored --nocapture
-	CALLS=$$(( $(CALLS) / 10 )) $(TEST) --test root many_clients:: -- --ignored --nocapture
+	CALLS=$(CALLS) $(LONG_TEST) --test model -- --ignored --nocapture
+	CALLS=$$(( $(CALLS) / 10 )) $(LONG_TEST) --test root many_clients:: -- --ignored --nocapture
 
 MINUTES ?= 30
 soak: deps build ## Keep the release driver under the load of many clients for MINUTES and see that it does not grow (root)

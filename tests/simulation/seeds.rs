@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::time::Instant;
 
 /// The seed that a process is to run.
 const ONE: &str = "HOSTLOOP_SIMULATION_SEED";
@@ -25,8 +26,9 @@ fn run(seed: u64) -> String {
     verdict.map_or_else(error, str::to_owned)
 }
 
-/// Runs these seeds on all processors and gives what they said, in order.
-fn all(seeds: impl Iterator<Item = u64> + Send) -> Vec<String> {
+/// Runs these seeds on all processors and gives what they said, in order. Tells now and then how far it is.
+fn all(seeds: impl ExactSizeIterator<Item = u64> + Send) -> Vec<String> {
+    let (started, count) = (Instant::now(), seeds.len());
     let (seeds, said) = (Mutex::new(seeds), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
@@ -38,7 +40,11 @@ fn all(seeds: impl Iterator<Item = u64> + Send) -> Vec<String> {
                     if verdict.starts_with("FAILED") {
                         println!("{verdict}");
                     }
-                    said.lock().unwrap().push((seed, verdict));
+                    let mut said = said.lock().unwrap();
+                    said.push((seed, verdict));
+                    if said.len().is_multiple_of(500) {
+                        println!("{} of {count} seeds after {} s", said.len(), started.elapsed().as_secs());
+                    }
                 }
             });
         }
@@ -51,7 +57,8 @@ fn all(seeds: impl Iterator<Item = u64> + Send) -> Vec<String> {
 #[track_caller]
 fn all_pass(seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
-    let said = all(seeds);
+    let seeds: Vec<u64> = seeds.collect();
+    let said = all(seeds.into_iter());
     let failed: Vec<&String> = said.iter().filter(|verdict| !verdict.starts_with("PASSED")).collect();
     println!("{count} seeds, {} failed", failed.len());
     assert!(failed.is_empty(), "replay one with make simulate SEED=<seed>: {failed:#?}");
