@@ -35,23 +35,25 @@ impl Driver {
     /// The cut that an earlier call has made; it may be read from at this moment.
     fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
         let _guard = self.lock_all([(id.as_str(), Mode::Shared)])?;
-        let usable = |cut: &Arc<Snapshot>| cut.is_ready() && self.cuts.is_of(id, began);
-        let Some(cut) = self.store.snapshot(id).filter(usable) else { return Ok(None) };
+        let Some(cut) = self.usable_cut(id, began) else { return Ok(None) };
         self.cuts.touch(id);
         self.describe_source(&cut).map(Some)
+    }
+
+    fn usable_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Option<Arc<Snapshot>> {
+        self.store.snapshot(id).filter(|cut| cut.is_ready() && self.cuts.is_of(id, began))
     }
 
     fn cut_for(&self, request: &OpenSource, source: &VolumeId, id: SnapshotId) -> Result<SourceDescription> {
         let OpenSource { target, consistency, began, .. } = request;
         let _guard = self.lock_all([(id.as_str(), Mode::Exclusive), (source.as_str(), Mode::Shared)])?;
-        match self.store.snapshot(&id) {
-            // A call that ran at the same time was faster.
-            Some(cut) if cut.is_ready() && self.cuts.is_of(&id, *began) => return self.describe_source(&cut),
-            // What was left of an earlier pull, whose node could not say that it had ended.
-            Some(cut) if cut.is_ready() => self.delete_known_snapshot(&cut)?,
-            // What a failed call could not undo.
-            Some(cut) => self.remove_snapshot(&cut)?,
-            None => {}
+        // A call that ran at the same time was faster.
+        if let Some(cut) = self.usable_cut(&id, *began) {
+            return self.describe_source(&cut);
+        }
+        // What was left of an earlier pull, whose node could not say that it had ended, or what a failed call could not undo.
+        if let Some(left) = self.store.snapshot(&id) {
+            self.delete_known_snapshot(&left)?;
         }
         self.recent_cuts.admit(target.node_key(), std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;

@@ -150,6 +150,24 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::NodeKey;
+
+    #[test]
+    fn what_is_remembered_of_a_cut() {
+        let (cuts, id) = (Cuts::default(), SnapshotId::of_name(&NodeKey::of("n"), "cut"));
+        let began = Some(Timestamp::from_nanos(1));
+        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began), "an earlier process made it");
+        cuts.begin(&id, began);
+        assert!(cuts.is_of(&id, began) && !cuts.is_of(&id, Some(Timestamp::from_nanos(2))));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(cuts.idle(&id) >= Duration::from_millis(50));
+        let before = Instant::now();
+        cuts.touch(&id);
+        assert!(cuts.idle(&id) <= before.elapsed());
+        assert!(cuts.is_of(&id, began), "it is read, and not made anew");
+        cuts.forget(&id);
+        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began));
+    }
 
     #[test]
     fn a_node_has_so_many_cuts_in_a_minute_and_all_so_many_together() {

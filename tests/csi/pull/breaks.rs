@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hostloop::error::Error;
 use hostloop::model::pull::OpenSource;
 use hostloop::model::{Consistency, NodeKey, Timestamp, VolumeId, VolumeSource};
 use tonic::Code;
@@ -142,11 +143,20 @@ fn a_retry_takes_the_cut_that_was_made_for_it() {
             consistency: Consistency::default(),
             began,
         };
-        pair.source.driver.open_source(&request).expect("OpenSource").handle.created
+        pair.source.driver.open_source(&request).map(|opened| opened.handle)
     };
-    let first = open(Some(1));
-    assert_eq!([open(Some(1)), open(None)], [first; 2], "the same cut");
-    assert_ne!(open(Some(2)), first, "another one");
+    let first = open(Some(1)).expect("OpenSource");
+    let same = |began| assert_eq!(open(began).expect("OpenSource").created, first.created, "the same cut");
+    let mut while_it_is_read = |_| {
+        same(Some(1));
+        same(None);
+        let status = open(Some(2)).expect_err("it is read");
+        assert!(matches!(status, Error::Busy(_)), "{status:?}");
+        false
+    };
+    pair.source.driver.pull_blocks(&first, 0, &mut while_it_is_read).expect("PullBlocks");
+    same(Some(1));
+    assert_ne!(open(Some(2)).expect("OpenSource").created, first.created, "another one");
     assert_eq!(pair.source.cuts(), 1);
 }
 
