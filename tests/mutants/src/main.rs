@@ -13,6 +13,7 @@ mod run;
 mod switch;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -20,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use list::{MODULES, Mutant};
-use run::{Choice, ON_THE_KERNEL, Verdict};
+use remembered::Remembered;
+use run::{Choice, ON_THE_KERNEL, Programs, Verdict};
 
 /// Anything that goes wrong is told and ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -50,6 +52,9 @@ struct Options {
     jobs: usize,
     kernel: bool,
 }
+
+/// What a test may take by itself before it is put off to the end, where a change is tested.
+const SOON: Duration = Duration::from_secs(4);
 
 /// The cheapest tests that can catch a mutant of any of these modules. The walk, and what is like it, takes minutes for each.
 const TESTS: [Choice; 4] = [
@@ -173,50 +178,108 @@ fn test(options: &Options) -> Result<bool> {
         absent.unviable.len(),
         absent.left_out.len()
     );
-    let programs = run::Programs { paths, order: names, tree: tree.tree.clone(), scratch: run::scratch()? };
-    let (tests, broken) = programs.reach(&choices, options.jobs, &tree.target)?;
-    println!("{} tests, each by itself, after {} s", tests.len(), started.elapsed().as_secs());
-    for test in &broken {
-        println!("fails without a mutant, and is left out: {test}");
-    }
     let viable: Vec<usize> = chosen
         .iter()
         .copied()
         .filter(|number| !absent.unviable.contains(number) && !absent.left_out.contains(number))
         .collect();
-    let (verdicts, began) = (Mutex::new(Vec::new()), Instant::now());
-    let stop = AtomicBool::new(false);
-    run::each(options.jobs, &viable, &stop, |_, number| {
-        if options.limit.is_some_and(|limit| began.elapsed() > limit) {
-            stop.store(true, Ordering::Relaxed);
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let verdict = programs.verdict(*number, &tests, options.jobs)?;
-        let mut verdicts = run::lock(&verdicts);
-        verdicts.push((*number, verdict.clone()));
-        if let Some(mutant) = mutants.get(number - 1) {
-            println!(
-                "{:>5}/{} {:>5.1} s  {}  {verdict:?}",
-                verdicts.len(),
-                viable.len(),
-                begun.elapsed().as_secs_f64(),
-                mutant.name
-            );
-        }
-        Ok(())
-    })?;
-    let verdicts = verdicts.into_inner().unwrap_or_default();
-    let survived = report::report(&mutants, &chosen, &absent, &verdicts);
+    if viable.is_empty() {
+        println!("nothing is left to test");
+        return Ok(true);
+    }
+    let programs = run::Programs { paths, order: names, tree: tree.tree.clone(), scratch: run::scratch()? };
+    let (verdicts, broken) = verdicts(options, &programs, &choices, &mutants, &viable, &tree.target)?;
+    let enough = report::report(&mutants, &chosen, &absent, &verdicts);
     std::fs::remove_dir_all(&programs.scratch)?;
     println!("seed {}, {} s", options.seed, started.elapsed().as_secs());
-    let has_survivor =
-        verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Survived | Verdict::NotReached));
-    if !broken.is_empty() {
-        println!("{} tests fail without a mutant", broken.len());
+    if broken > 0 {
+        println!("{broken} tests fail without a mutant");
         return Ok(false);
     }
-    Ok(if options.diff.is_some() { !has_survivor } else { survived })
+    Ok(if options.diff.is_some() { !verdicts.iter().any(|(_, verdict)| verdict.is_alive()) } else { enough })
+}
+
+/// Tests these mutants. Answers the verdicts, and how many tests fail without a mutant.
+///
+/// All tests are run by themselves before the first mutant is tested, so that what is tested in a given time is a fair sample. Of
+/// a change it is of more use to know soon what there is: one program after the other, and only mutants that live on
+/// need the next one, and at last the tests that take long.
+fn verdicts(
+    options: &Options,
+    programs: &Programs,
+    choices: &[Choice],
+    mutants: &[Mutant],
+    viable: &[usize],
+    target: &Path,
+) -> Result<(Vec<(usize, Verdict)>, usize)> {
+    let began = Instant::now();
+    let is_over = || options.limit.is_some_and(|limit| began.elapsed() > limit);
+    let mut rounds = Vec::new();
+    for choice in choices {
+        rounds.push(programs.names(choice)?);
+    }
+    let limit = if options.diff.is_some() { SOON } else { run::LIMIT };
+    if options.diff.is_none() {
+        rounds = vec![rounds.concat()];
+    }
+    rounds.push(Vec::new());
+    let last = rounds.len() - 1;
+    let remembered = Remembered::load(target, &programs.paths);
+    let (mut all, mut slow, mut broken) = (Vec::new(), Vec::new(), 0);
+    let mut ends: BTreeMap<usize, Verdict> = BTreeMap::new();
+    let mut open = viable.to_vec();
+    for (round, mut wanted) in rounds.into_iter().enumerate() {
+        let limit = if round == last { run::LIMIT } else { limit };
+        if round == last {
+            wanted = std::mem::take(&mut slow);
+        }
+        if wanted.is_empty() || open.is_empty() {
+            continue;
+        }
+        let reached = programs.reach(&wanted, limit, options.jobs, &remembered, is_over)?;
+        println!("{} tests, each by itself, after {} s", reached.tests.len(), began.elapsed().as_secs());
+        for (program, test) in &reached.broken {
+            println!("fails without a mutant, and is left out: {program}: {test}");
+        }
+        broken += reached.broken.len();
+        slow.extend(reached.slow);
+        all.extend(reached.tests.iter().cloned());
+        remembered.save(&all, &programs.paths)?;
+        let told = |count, number: usize, begun: Instant, verdict: &Verdict| {
+            let name = mutants.get(number - 1).map_or("", |mutant| &mutant.name);
+            let seconds = begun.elapsed().as_secs_f64();
+            println!("{count:>5}/{} {seconds:>5.1} s  {name}  {verdict:?}", open.len());
+        };
+        let (now, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        run::each(options.jobs, &open, &stop, |_, number| {
+            if is_over() {
+                stop.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            let begun = Instant::now();
+            let verdict = programs.verdict(*number, &reached.tests, options.jobs)?;
+            let mut now = run::lock(&now);
+            now.push((*number, verdict.clone()));
+            told(now.len(), *number, begun, &verdict);
+            Ok(())
+        })?;
+        let now = now.into_inner().unwrap_or_default();
+        // What was not tested with all that there is has no verdict, unless it is dead.
+        let complete = now.len() == open.len() && !is_over();
+        for (number, verdict) in now {
+            // That an earlier program reached it is more than that this one does not.
+            if !(verdict == Verdict::NotReached && ends.contains_key(&number)) {
+                ends.insert(number, verdict);
+            }
+        }
+        if !complete {
+            ends.retain(|_, verdict| options.diff.is_none() || !verdict.is_alive());
+            println!("the time is over: {} have no verdict", viable.len() - ends.len());
+            break;
+        }
+        open.retain(|number| ends.get(number).is_none_or(Verdict::is_alive));
+    }
+    Ok((ends.into_iter().collect(), broken))
 }
 
 fn main() -> ExitCode {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::Result;
-use crate::run::Test;
+use crate::run::{Name, Test};
 
 /// By program and name: how long it took, and what it reached.
 pub struct Remembered {
     file: PathBuf,
-    tests: BTreeMap<(String, String), (Duration, Vec<usize>)>,
+    tests: BTreeMap<Name, (Duration, Vec<usize>)>,
 }
 
 impl Remembered {
@@ -35,9 +35,9 @@ impl Remembered {
     }
 
     /// What is remembered of a test.
-    pub fn of(&self, program: &str, name: &str) -> Option<Test> {
-        let (time, reached) = self.tests.get(&(program.to_owned(), name.to_owned()))?.clone();
-        Some(Test { program: program.to_owned(), name: name.to_owned(), time, reached })
+    pub fn of(&self, name: &Name) -> Option<Test> {
+        let (time, reached) = self.tests.get(name)?.clone();
+        Some(Test { program: name.0.clone(), name: name.1.clone(), time, reached })
     }
 
     /// Writes what was seen this time.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::Result;
 use crate::remembered::Remembered;
 
 /// A test that hangs without any mutant is broken.
-const LIMIT: Duration = Duration::from_secs(180);
+pub const LIMIT: Duration = Duration::from_secs(180);
 /// What a mutant's tests may take longer than without it, and a factor; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FACTOR: u32 = 8;
@@ -36,7 +36,22 @@ pub struct Choice {
     pub skipped: &'static [&'static str],
 }
 
+/// A test program's name, and a test in it.
+pub type Name = (String, String);
+
+/// What tests reach, each by itself.
+#[derive(Default)]
+pub struct Reached {
+    /// Those that pass.
+    pub tests: Vec<Test>,
+    /// Those that took longer than they had.
+    pub slow: Vec<Name>,
+    /// Those that fail: they could not tell a mutant.
+    pub broken: Vec<Name>,
+}
+
 /// A test that reaches mutants.
+#[derive(Clone)]
 pub struct Test {
     /// The test program's name: `lib`, `csi`.
     pub program: String,
@@ -73,6 +88,13 @@ pub struct Programs {
     pub scratch: PathBuf,
 }
 
+impl Verdict {
+    /// Whether no test noticed the mutant.
+    pub fn is_alive(&self) -> bool {
+        matches!(self, Self::Survived | Self::NotReached)
+    }
+}
+
 enum End {
     Passed,
     Failed(String),
@@ -106,7 +128,10 @@ impl Programs {
     }
 
     /// The tests of a choice, without those that are ignored.
-    fn names(&self, choice: &Choice) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// Where there is no such test program, or it cannot be started.
+    pub fn names(&self, choice: &Choice) -> Result<Vec<Name>> {
         let path =
             self.paths.get(choice.program).ok_or_else(|| format!("no test program {}", choice.program))?;
         let list = |more: &[&str]| -> Result<Vec<String>> {
@@ -120,60 +145,68 @@ impl Programs {
             (choice.only.is_empty() || begins(name, choice.only)) && !begins(name, choice.skipped)
         };
         let wanted = |name: &String| !ignored.contains(name) && chosen(name);
-        Ok(list(&[])?.into_iter().filter(wanted).collect())
+        Ok(list(&[])?.into_iter().filter(wanted).map(|name| (choice.program.to_owned(), name)).collect())
     }
 
-    /// Runs each test by itself without a mutant. Answers those that pass, and the names of those that failed twice: they
-    /// could not tell a mutant.
+    /// Runs each of these tests by itself without a mutant, no longer than `limit`, as long as there is time (`stop`).
     ///
     /// # Errors
     /// Where a test program cannot be started.
-    pub fn reach(&self, choices: &[Choice], jobs: usize, target: &Path) -> Result<(Vec<Test>, Vec<String>)> {
-        let remembered = Remembered::load(target, &self.paths);
-        let mut wanted = Vec::new();
-        for choice in choices {
-            wanted.extend(self.names(choice)?.into_iter().map(|name| (choice.program.to_owned(), name)));
-        }
-        let (tests, broken) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        each(jobs, &wanted, &AtomicBool::new(false), |index, (program, name)| {
-            if let Some(test) = remembered.of(program, name) {
-                lock(&tests).push(test);
+    pub fn reach(
+        &self,
+        wanted: &[Name],
+        limit: Duration,
+        jobs: usize,
+        remembered: &Remembered,
+        is_over: impl Fn() -> bool + Sync,
+    ) -> Result<Reached> {
+        let (all, stop) = (Mutex::new(Reached::default()), AtomicBool::new(false));
+        each(jobs, wanted, &stop, |index, name| {
+            if let Some(test) = remembered.of(name) {
+                lock(&all).tests.push(test);
                 return Ok(());
             }
-            for attempt in 0..2 {
-                let file = self.scratch.join(format!("reached{index}"));
-                let mut command = self.command(program, &[name], "1")?;
-                command.env("HOSTLOOP_MUTANTS_REACHED", &file);
-                let started = Instant::now();
-                let end = self.watch(command, index, LIMIT, program == ON_THE_KERNEL)?;
-                let bytes = fs::read(&file).unwrap_or_default();
-                drop(fs::remove_file(&file));
-                if matches!(end, End::Passed) {
-                    let reached = bytes
-                        .chunks_exact(4)
-                        .filter_map(|number| Some(u32::from_le_bytes(number.try_into().ok()?) as usize));
-                    let mut reached: Vec<usize> = reached.collect();
-                    reached.sort_unstable();
-                    reached.dedup();
-                    let test = Test {
-                        program: program.clone(),
-                        name: name.clone(),
-                        time: started.elapsed(),
-                        reached,
-                    };
-                    lock(&tests).push(test);
-                    return Ok(());
-                }
-                if attempt == 1 {
-                    lock(&broken).push(format!("{program}: {name}"));
+            if is_over() {
+                stop.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            // A test that fails once may depend on the time that it takes; it fails twice where it cannot tell a mutant.
+            for _ in 0..2 {
+                let (end, test) = self.alone(index, name, limit)?;
+                match end {
+                    End::Passed => {
+                        lock(&all).tests.push(test);
+                        return Ok(());
+                    }
+                    End::TimedOut if limit < LIMIT => {
+                        lock(&all).slow.push(name.clone());
+                        return Ok(());
+                    }
+                    End::Failed(_) | End::TimedOut => {}
                 }
             }
+            lock(&all).broken.push(name.clone());
             Ok(())
         })?;
-        let mut tests = tests.into_inner().unwrap_or_default();
-        tests.sort_by_key(|test: &Test| test.time);
-        remembered.save(&tests, &self.paths)?;
-        Ok((tests, broken.into_inner().unwrap_or_default()))
+        let mut all = all.into_inner().unwrap_or_default();
+        all.tests.sort_by_key(|test: &Test| test.time);
+        Ok(all)
+    }
+
+    /// Runs one test by itself, and sees which mutants it reaches.
+    fn alone(&self, index: usize, (program, name): &Name, limit: Duration) -> Result<(End, Test)> {
+        let file = self.scratch.join(format!("reached{index}"));
+        let mut command = self.command(program, &[name], "1")?;
+        command.env("HOSTLOOP_MUTANTS_REACHED", &file);
+        let started = Instant::now();
+        let end = self.watch(command, index, limit, program == ON_THE_KERNEL)?;
+        let bytes = fs::read(&file).unwrap_or_default();
+        drop(fs::remove_file(&file));
+        let numbers = bytes.chunks_exact(4).filter_map(|number| number.try_into().ok());
+        let mut reached: Vec<usize> = numbers.map(|number| u32::from_le_bytes(number) as usize).collect();
+        reached.sort_unstable();
+        reached.dedup();
+        Ok((end, Test { program: program.clone(), name: name.clone(), time: started.elapsed(), reached }))
     }
 
     /// Runs the tests that reach a mutant, the quick ones first.
