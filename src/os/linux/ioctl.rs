@@ -117,37 +117,60 @@ pub(super) struct SpaceInfo {
     pub(super) used: u64,
 }
 
-mod raw {
-    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs};
+/// What tells the kernel which ioctl is meant, by the names of linux/loop.h, linux/fs.h and linux/btrfs.h.
+mod number {
+    use nix::sys::ioctl::ioctl_num_type as Number;
 
-    // linux/loop.h numbers these by hand, without direction and size.
-    nix::ioctl_none_bad!(clr_fd, 0x4C01);
-    nix::ioctl_read_bad!(get_status64, 0x4C05, LoopInfo64);
-    nix::ioctl_none_bad!(set_capacity, 0x4C07);
-    nix::ioctl_write_int_bad!(set_direct_io, 0x4C08);
-    nix::ioctl_write_int_bad!(set_block_size, 0x4C09);
-    nix::ioctl_write_ptr_bad!(configure, 0x4C0A, LoopConfig);
-    nix::ioctl_write_int_bad!(ctl_add, 0x4C80);
-    nix::ioctl_write_int_bad!(ctl_remove, 0x4C81);
-    nix::ioctl_none_bad!(ctl_get_free, 0x4C82);
-    // linux/fs.h: _IOW(0x94, 9, int), which takes the descriptor itself.
-    nix::ioctl_write_int_bad!(ficlone, nix::request_code_write!(0x94, 9, size_of::<libc::c_int>()));
-    // linux/fs.h: _IOWR('f', 11, struct fiemap), counted without its extents.
-    nix::ioctl_readwrite!(fiemap, b'f', 11, Fiemap);
-    // linux/fs.h: _IOWR('X', 119, int) and _IOWR('X', 120, int), although the kernel looks at no argument.
-    nix::ioctl_write_int_bad!(fifreeze, nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>()));
-    nix::ioctl_write_int_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
-    // linux/fs.h: _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr).
-    nix::ioctl_read!(fsgetxattr, b'X', 31, Fsxattr);
-    nix::ioctl_write_ptr!(fssetxattr, b'X', 32, Fsxattr);
-    // linux/btrfs.h: _IOWR(0x94, 20, struct btrfs_ioctl_space_args), counted without what follows it.
-    nix::ioctl_readwrite_bad!(
-        space_info,
-        nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>()),
-        SpaceArgs
-    );
-    // linux/fs.h: _IOR(0x12, 114, size_t), although the kernel writes 64 bits everywhere.
-    nix::ioctl_read!(blkgetsize64, 0x12, 114, libc::size_t);
+    use super::{Fiemap, Fsxattr};
+
+    const INT: usize = size_of::<libc::c_int>();
+
+    // Numbered by hand, without direction and size.
+    pub(super) const LOOP_CLR_FD: Number = 0x4C01;
+    pub(super) const LOOP_GET_STATUS64: Number = 0x4C05;
+    pub(super) const LOOP_SET_CAPACITY: Number = 0x4C07;
+    pub(super) const LOOP_SET_DIRECT_IO: Number = 0x4C08;
+    pub(super) const LOOP_SET_BLOCK_SIZE: Number = 0x4C09;
+    pub(super) const LOOP_CONFIGURE: Number = 0x4C0A;
+    pub(super) const LOOP_CTL_ADD: Number = 0x4C80;
+    pub(super) const LOOP_CTL_REMOVE: Number = 0x4C81;
+    pub(super) const LOOP_CTL_GET_FREE: Number = 0x4C82;
+    /// Takes the descriptor itself, and not the address of one.
+    pub(super) const FICLONE: Number = nix::request_code_write!(0x94, 9, INT);
+    /// Counted without the extents.
+    pub(super) const FS_IOC_FIEMAP: Number = nix::request_code_readwrite!(b'f', 11, size_of::<Fiemap>());
+    /// The kernel looks at no argument.
+    pub(super) const FIFREEZE: Number = nix::request_code_readwrite!(b'X', 119, INT);
+    pub(super) const FITHAW: Number = nix::request_code_readwrite!(b'X', 120, INT);
+    pub(super) const FS_IOC_FSGETXATTR: Number = nix::request_code_read!(b'X', 31, size_of::<Fsxattr>());
+    pub(super) const FS_IOC_FSSETXATTR: Number = nix::request_code_write!(b'X', 32, size_of::<Fsxattr>());
+    /// Counted without the spaces.
+    pub(super) const BTRFS_IOC_SPACE_INFO: Number =
+        nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>());
+    /// The kernel writes 64 bits everywhere.
+    pub(super) const BLKGETSIZE64: Number = nix::request_code_read!(0x12, 114, size_of::<libc::size_t>());
+}
+
+mod raw {
+    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs, number};
+
+    nix::ioctl_none_bad!(clr_fd, number::LOOP_CLR_FD);
+    nix::ioctl_read_bad!(get_status64, number::LOOP_GET_STATUS64, LoopInfo64);
+    nix::ioctl_none_bad!(set_capacity, number::LOOP_SET_CAPACITY);
+    nix::ioctl_write_int_bad!(set_direct_io, number::LOOP_SET_DIRECT_IO);
+    nix::ioctl_write_int_bad!(set_block_size, number::LOOP_SET_BLOCK_SIZE);
+    nix::ioctl_write_ptr_bad!(configure, number::LOOP_CONFIGURE, LoopConfig);
+    nix::ioctl_write_int_bad!(ctl_add, number::LOOP_CTL_ADD);
+    nix::ioctl_write_int_bad!(ctl_remove, number::LOOP_CTL_REMOVE);
+    nix::ioctl_none_bad!(ctl_get_free, number::LOOP_CTL_GET_FREE);
+    nix::ioctl_write_int_bad!(ficlone, number::FICLONE);
+    nix::ioctl_readwrite_bad!(fiemap, number::FS_IOC_FIEMAP, Fiemap);
+    nix::ioctl_write_int_bad!(fifreeze, number::FIFREEZE);
+    nix::ioctl_write_int_bad!(fithaw, number::FITHAW);
+    nix::ioctl_read_bad!(fsgetxattr, number::FS_IOC_FSGETXATTR, Fsxattr);
+    nix::ioctl_write_ptr_bad!(fssetxattr, number::FS_IOC_FSSETXATTR, Fsxattr);
+    nix::ioctl_readwrite_bad!(space_info, number::BTRFS_IOC_SPACE_INFO, SpaceArgs);
+    nix::ioctl_read_bad!(blkgetsize64, number::BLKGETSIZE64, u64);
 }
 
 /// The number of a device that is free, made if need be (LOOP_CTL_GET_FREE). It may be taken a moment later.
@@ -239,7 +262,7 @@ pub(super) fn set_block_size(device: impl AsFd, bytes: u32) -> nix::Result<()> {
 pub(super) fn device_size(device: impl AsFd) -> nix::Result<u64> {
     let mut size = 0u64;
     // SAFETY: the kernel writes exactly 64 bits (block/ioctl.c, put_u64) into `size`, which lives through the call.
-    unsafe { raw::blkgetsize64(device.as_fd().as_raw_fd(), (&raw mut size).cast()) }?;
+    unsafe { raw::blkgetsize64(device.as_fd().as_raw_fd(), &raw mut size) }?;
     Ok(size)
 }
 
@@ -291,6 +314,8 @@ pub(super) struct RawExtent {
     pub(super) flags: u32,
 }
 
+const FIEMAP_FLAG_SYNC: u32 = 1;
+
 /// Words of 64 bits in `struct fiemap` and in `struct fiemap_extent`.
 const HEADER_WORDS: usize = 4;
 const EXTENT_WORDS: usize = 7;
@@ -298,8 +323,6 @@ const EXTENT_WORDS: usize = 7;
 /// Up to `max` extents that lie at or after `start`, or around it (FS_IOC_FIEMAP). With `sync` the file's dirty pages
 /// are written first.
 pub(super) fn extents(file: impl AsFd, start: u64, max: usize, sync: bool) -> nix::Result<Vec<RawExtent>> {
-    /// FIEMAP_FLAG_SYNC
-    const SYNC: u32 = 1;
     /// Of a call; 3.5 MiB of them.
     const MOST: usize = 1 << 16;
     let max = max.min(MOST);
@@ -309,7 +332,7 @@ pub(super) fn extents(file: impl AsFd, start: u64, max: usize, sync: bool) -> ni
     let room = u32::try_from(max).map_err(|_| Errno::EINVAL)?;
     let mut words = vec![0u64; HEADER_WORDS + max * EXTENT_WORDS];
     let header = words.as_mut_ptr().cast::<Fiemap>();
-    let flags = if sync { SYNC } else { 0 };
+    let flags = if sync { FIEMAP_FLAG_SYNC } else { 0 };
     // SAFETY: `words` is aligned for and larger than struct fiemap, with room for as many extents after it as the
     // header says, and lives through the call.
     let mapped = unsafe {
@@ -380,11 +403,16 @@ pub(super) fn set_mount_attributes(root: impl AsFd, set: u64, clear: u64) -> nix
     Errno::result(result).map(drop)
 }
 
-/// `struct statx` as words of 32 bits, 256 bytes in all: `stx_mask` is the first, `stx_attributes` lies at 0x08 and
-/// `stx_attributes_mask` at 0x38, both with 64 bits, `stx_dio_offset_align` at 0x9c (linux/stat.h). libc's own struct
-/// lacks the field for some targets.
+/// `struct statx` as words of 32 bits, 256 bytes in all (linux/stat.h). libc's own struct lacks the last field for some
+/// targets.
 #[repr(C, align(8))]
 struct Statx([u32; 64]);
+
+/// Where its fields lie. Those of the attributes have 64 bits.
+const STX_MASK: usize = 0;
+const STX_ATTRIBUTES: usize = 0x08;
+const STX_ATTRIBUTES_MASK: usize = 0x38;
+const STX_DIO_OFFSET_ALIGN: usize = 0x9c;
 
 const STATX_DIOALIGN: u32 = 0x2000;
 const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
@@ -423,34 +451,142 @@ impl Statx {
 /// tell (statx(2), STATX_DIOALIGN, Linux 6.1).
 pub(super) fn direct_io_alignment(file: impl AsFd) -> nix::Result<Option<u32>> {
     let statx = Statx::of(file, STATX_DIOALIGN)?;
-    Ok((statx.word(0) & STATX_DIOALIGN != 0).then(|| statx.word(0x9c)))
+    Ok((statx.word(STX_MASK) & STATX_DIOALIGN != 0).then(|| statx.word(STX_DIO_OFFSET_ALIGN)))
 }
 
 /// Whether an open directory is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT); EOPNOTSUPP where the kernel
 /// does not tell (before Linux 5.8).
 pub(super) fn is_mount_root(directory: impl AsFd) -> nix::Result<bool> {
     let statx = Statx::of(directory, 0)?;
-    if statx.long(0x38) & STATX_ATTR_MOUNT_ROOT == 0 {
+    if statx.long(STX_ATTRIBUTES_MASK) & STATX_ATTR_MOUNT_ROOT == 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    Ok(statx.long(0x08) & STATX_ATTR_MOUNT_ROOT != 0)
+    Ok(statx.long(STX_ATTRIBUTES) & STATX_ATTR_MOUNT_ROOT != 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// C that says that a structure and its fields lie where ours do.
+    macro_rules! layout {
+        ($ours:ty = $theirs:literal { $($field:ident = $name:literal),* $(,)? }) => {{
+            let mut lines = format!("SAME(sizeof({}), {});\n", $theirs, size_of::<$ours>());
+            $(lines += &format!(
+                "SAME(offsetof({}, {}), {});\n", $theirs, $name, std::mem::offset_of!($ours, $field)
+            );)*
+            lines
+        }};
+    }
+
+    /// C that says that these constants are ours.
+    macro_rules! numbers {
+        ($($ours:expr => $theirs:literal),* $(,)?) => {
+            [$(format!("SAME({}, {}ULL);\n", $theirs, u64::from($ours))),*].concat()
+        };
+    }
+
+    /// What a compiler says of this C, below the kernel's headers.
+    #[allow(clippy::disallowed_types, reason = "a test, which starts the compiler that the build needs, too")]
+    fn compiled(lines: &str) -> Result<(), String> {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let source = format!(
+            "#include <stddef.h>\n#include <linux/loop.h>\n#include <linux/fs.h>\n#include <linux/fiemap.h>\n\
+             #include <linux/btrfs.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n\
+             #define SAME(theirs, ours) _Static_assert((theirs) == (ours), #theirs)\n{lines}"
+        );
+        let mut command = Command::new("cc");
+        command.args(["-xc", "-fsyntax-only", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut compiler = command.spawn().expect("cc");
+        compiler.stdin.take().expect("stdin").write_all(source.as_bytes()).expect("write");
+        let output = compiler.wait_with_output().expect("cc");
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
     #[test]
-    fn the_structures_have_the_kernels_size() {
-        assert_eq!(size_of::<LoopInfo64>(), 232);
-        assert_eq!(size_of::<LoopConfig>(), 304);
-        assert_eq!(std::mem::offset_of!(LoopInfo64, flags), 52);
-        assert_eq!(size_of::<Statx>(), 256);
-        assert_eq!(size_of::<MountAttr>(), 32);
-        assert_eq!(size_of::<Fiemap>(), HEADER_WORDS * 8);
-        assert_eq!(size_of::<Fsxattr>(), 28);
-        assert_eq!(std::mem::offset_of!(SpaceArgs, spaces), 16);
-        assert_eq!(size_of::<SpaceInfo>(), 24);
+    fn structures_are_those_of_the_kernels_headers() {
+        let told = compiled("SAME(sizeof(struct fiemap), 1);\n").expect_err("it is larger");
+        assert!(told.contains("sizeof(struct fiemap)"), "{told}");
+        let structures = [
+            layout!(LoopInfo64 = "struct loop_info64" {
+                device = "lo_device", inode = "lo_inode", rdevice = "lo_rdevice", offset = "lo_offset",
+                size_limit = "lo_sizelimit", number = "lo_number", flags = "lo_flags",
+                file_name = "lo_file_name", init = "lo_init",
+            }),
+            layout!(LoopConfig = "struct loop_config" {
+                fd = "fd", block_size = "block_size", info = "info", reserved = "__reserved",
+            }),
+            layout!(Fiemap = "struct fiemap" {
+                start = "fm_start", length = "fm_length", flags = "fm_flags", mapped = "fm_mapped_extents",
+                room = "fm_extent_count", reserved = "fm_reserved",
+            }),
+            format!("SAME(sizeof(struct fiemap_extent), {});\n", EXTENT_WORDS * 8),
+            numbers!(
+                0_u64 => "offsetof(struct fiemap_extent, fe_logical)",
+                8_u64 => "offsetof(struct fiemap_extent, fe_physical)",
+                16_u64 => "offsetof(struct fiemap_extent, fe_length)",
+                40_u64 => "offsetof(struct fiemap_extent, fe_flags)",
+            ),
+            format!("SAME(sizeof(struct fiemap), {});\n", HEADER_WORDS * 8),
+            layout!(Fsxattr = "struct fsxattr" {
+                flags = "fsx_xflags", extent_size = "fsx_extsize", extents = "fsx_nextents", project = "fsx_projid",
+                cow_extent_size = "fsx_cowextsize",
+            }),
+            layout!(SpaceInfo = "struct btrfs_ioctl_space_info" {
+                flags = "flags", total = "total_bytes", used = "used_bytes",
+            }),
+            format!(
+                "SAME(offsetof(struct btrfs_ioctl_space_args, spaces), {});\n",
+                std::mem::offset_of!(SpaceArgs, spaces)
+            ),
+            layout!(MountAttr = "struct mount_attr" {
+                set = "attr_set", clear = "attr_clr", propagation = "propagation", userns = "userns_fd",
+            }),
+            format!("SAME(sizeof(struct statx), {});\n", size_of::<Statx>()),
+            numbers!(
+                STX_MASK as u64 => "offsetof(struct statx, stx_mask)",
+                STX_ATTRIBUTES as u64 => "offsetof(struct statx, stx_attributes)",
+                STX_ATTRIBUTES_MASK as u64 => "offsetof(struct statx, stx_attributes_mask)",
+                STX_DIO_OFFSET_ALIGN as u64 => "offsetof(struct statx, stx_dio_offset_align)",
+            ),
+        ];
+        compiled(&structures.concat()).expect("the kernel's headers");
+    }
+
+    #[test]
+    fn numbers_and_flags_are_those_of_the_kernels_headers() {
+        let lines = numbers!(
+            number::LOOP_CLR_FD => "LOOP_CLR_FD",
+            number::LOOP_GET_STATUS64 => "LOOP_GET_STATUS64",
+            number::LOOP_SET_CAPACITY => "LOOP_SET_CAPACITY",
+            number::LOOP_SET_DIRECT_IO => "LOOP_SET_DIRECT_IO",
+            number::LOOP_SET_BLOCK_SIZE => "LOOP_SET_BLOCK_SIZE",
+            number::LOOP_CONFIGURE => "LOOP_CONFIGURE",
+            number::LOOP_CTL_ADD => "LOOP_CTL_ADD",
+            number::LOOP_CTL_REMOVE => "LOOP_CTL_REMOVE",
+            number::LOOP_CTL_GET_FREE => "LOOP_CTL_GET_FREE",
+            number::FICLONE => "FICLONE",
+            number::FS_IOC_FIEMAP => "FS_IOC_FIEMAP",
+            number::FIFREEZE => "FIFREEZE",
+            number::FITHAW => "FITHAW",
+            number::FS_IOC_FSGETXATTR => "FS_IOC_FSGETXATTR",
+            number::FS_IOC_FSSETXATTR => "FS_IOC_FSSETXATTR",
+            number::BTRFS_IOC_SPACE_INFO => "BTRFS_IOC_SPACE_INFO",
+            number::BLKGETSIZE64 => "BLKGETSIZE64",
+            READ_ONLY => "LO_FLAGS_READ_ONLY",
+            AUTOCLEAR => "LO_FLAGS_AUTOCLEAR",
+            DIRECT_IO => "LO_FLAGS_DIRECT_IO",
+            HAS_COW_EXTENT_SIZE => "FS_XFLAG_COWEXTSIZE",
+            FIEMAP_FLAG_SYNC => "FIEMAP_FLAG_SYNC",
+            STATX_DIOALIGN => "STATX_DIOALIGN",
+            STATX_ATTR_MOUNT_ROOT => "STATX_ATTR_MOUNT_ROOT",
+        );
+        compiled(&lines).expect("the kernel's headers");
     }
 
     #[test]
