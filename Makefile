@@ -18,7 +18,7 @@ TEST := $(CARGO) test --locked --features fake-os
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz
+.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,13 @@ mutants: ## Change the code in many ways, and see that a test fails for each; MO
 mutants-diff: ## The same with the lines that differ from BASE=rev, 60 mutants and five minutes at most
 	@echo '==> mutants-diff'
 	$(WITH_TOOLS) BASE='$(BASE)' SEED='$(SEED)' tests/mutants/diff '$(TARGET_DIR)'
+
+# Stable Rust has the runtime, and hides the flag. A --target keeps build scripts and macros without it.
+SANITIZE = RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(TEST) --target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir $(TARGET_DIR)/sanitized
+sanitize: deps ## Run the unit tests, and what calls the kernel past the libraries, with AddressSanitizer (root)
+	@echo '==> sanitize'
+	$(SANITIZE) --lib
+	$(SANITIZE) --test root -- os_contract:: os_copies:: copy_tree:: blocks:: freeze::
 
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'
