@@ -375,7 +375,7 @@ fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
 /// one, which does no harm, since it was never mounted.
 fn renew_identity(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
     let renewing = || format!("give the copied filesystem of {} an identity of its own", place.volume.id);
-    place.os.filesystems.renew_identity(fs_type, &device.path()).doing(renewing)?;
+    image::alone(place.os.filesystems.renew_identity(fs_type, &device.path()), place, device, renewing)?;
     (stage.record)(Format::Formatted)
 }
 
@@ -386,11 +386,8 @@ fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> 
         Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
                 tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors, checking it before the mount");
-                place
-                    .os
-                    .filesystems
-                    .repair(fs_type, &device.path())
-                    .doing(|| format!("repair {}", place.volume.id))?;
+                let repaired = place.os.filesystems.repair(fs_type, &device.path());
+                image::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
             }
             Ok(bytes)
         }

@@ -158,13 +158,7 @@ fn wait_until_detached(place: Place<'_>, backing: FileId) -> Result<()> {
     }
     match find()?.first() {
         None => Ok(()),
-        // A tool whose driver was killed ends by itself, and the caller has nothing to do.
-        Some(device) => Err(Error::Unavailable(format!(
-            "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
-             ended",
-            device.path().display(),
-            place.volume.id
-        ))),
+        Some(device) => Err(image::is_open(place, device)),
     }
 }
 

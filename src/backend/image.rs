@@ -25,6 +25,30 @@ pub(super) fn create(place: Place<'_>, mark: Option<Mark>) -> Result<()> {
     disks.sync_directory(&place.paths.parent).doing(creating)
 }
 
+/// What a tool did on a volume's device that is not mounted. Where another program has the device, such as the tool of a
+/// driver that was killed, the caller has nothing to do but to come again.
+pub(super) fn alone(
+    done: std::io::Result<()>,
+    place: Place<'_>,
+    device: &LoopDevice,
+    doing: impl FnOnce() -> String,
+) -> Result<()> {
+    match done {
+        Err(error) if is_errno(&error, Errno::EBUSY) => Err(is_open(place, device)),
+        done => done.doing(doing),
+    }
+}
+
+/// UNAVAILABLE, since somebody has the volume's device open.
+pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
+    Error::Unavailable(format!(
+        "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
+         ended",
+        device.path().display(),
+        place.volume.id
+    ))
+}
+
 fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
     match place.volume.parameters.provisioning {
         Provisioning::Thin => place.os.disks.set_size(image, bytes),
