@@ -4,6 +4,7 @@
 //! Leaves in `OUT_DIR`:
 //! - `csi.v1.rs`, `hostloop.v1.rs` and `pluginregistration.rs`: messages, clients and servers;
 //! - `methods.rs`: the names of all methods that can be called from outside;
+//! - `csi_rpcs.rs`, `peer_rpcs.rs`: `wire::rpc::Rpc` for the requests of these methods;
 //! - `csi_redacted.rs`: `Debug` for the messages that must not be printed;
 //! - `csi_descriptor.bin`: the encoded `FileDescriptorSet`, imports and custom
 //!   options included, for reading options such as `csi_secret` at run time.
@@ -26,6 +27,7 @@ const PROTO_FILE: &str = "csi/v1/csi.proto";
 const PACKAGE: &str = "csi.v1";
 /// The protocol between processes of hostloop; nothing in it is secret.
 const PEER_FILE: &str = "hostloop/v1/peer.proto";
+const PEER_PACKAGE: &str = "hostloop.v1";
 /// How kubelet gets to know a plugin; nothing in it is secret.
 const REGISTRATION_FILE: &str = "pluginregistration/v1/registration.proto";
 
@@ -60,7 +62,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let peer = compile_plain(PEER_FILE)?;
     compile_plain(REGISTRATION_FILE)?;
-    fs::write(out_dir.join("methods.rs"), method_names(&[compiler.descriptor_pool(), peer])?)?;
+    let csi = compiler.descriptor_pool();
+    fs::write(out_dir.join("csi_rpcs.rs"), rpcs(&csi, PACKAGE)?)?;
+    fs::write(out_dir.join("peer_rpcs.rs"), rpcs(&peer, PEER_PACKAGE)?)?;
+    fs::write(out_dir.join("methods.rs"), method_names(&[csi, peer])?)?;
     Ok(())
 }
 
@@ -84,6 +89,38 @@ fn method_names(pools: &[DescriptorPool]) -> Result<String, std::fmt::Error> {
         }
     }
     source.push(']');
+    Ok(source)
+}
+
+/// Rust source that says of each request of a package what answers it, and at which path it is served.
+fn rpcs(pool: &DescriptorPool, package: &str) -> Result<String, Box<dyn Error>> {
+    let mut source = String::new();
+    for service in pool.services().filter(|service| service.package_name() == package) {
+        for method in service.methods() {
+            if method.is_client_streaming() {
+                return Err(
+                    format!("{} takes a stream: teach build.rs and wire/rpc.rs", method.full_name()).into()
+                );
+            }
+            let (request, reply) = (method.input(), method.output());
+            write!(
+                source,
+                "impl crate::wire::rpc::Rpc for {path} {{
+    type Reply = {reply};
+    const PATH: &'static str = \"/{service}/{method}\";
+    const MESSAGE: &'static str = \"{message}\";
+}}
+impl crate::wire::rpc::{kind} for {path} {{}}
+",
+                path = rust_path(&request, package)?,
+                reply = rust_path(&reply, package)?,
+                service = service.full_name(),
+                method = method.name(),
+                message = request.full_name(),
+                kind = if method.is_server_streaming() { "Streaming" } else { "Unary" },
+            )?;
+        }
+    }
     Ok(source)
 }
 
@@ -124,7 +161,7 @@ fn redacted_debug(secret: &[MessageDescriptor]) -> Result<String, Box<dyn Error>
     }}
 }}
 ",
-            path = rust_path(message)?,
+            path = rust_path(message, PACKAGE)?,
             name = message.name(),
         )?;
     }
@@ -145,16 +182,16 @@ fn check_plain(message: &MessageDescriptor) -> Result<(), String> {
 }
 
 /// Path of the type that prost-build makes of `message`, seen from the module
-/// that includes `csi.v1.rs`.
+/// that includes the types of its package.
 ///
 /// Covers plain CamelCase names only. Another spelling would name a type that
 /// does not exist, so that a mistake here stops the build.
-fn rust_path(message: &MessageDescriptor) -> Result<String, String> {
+fn rust_path(message: &MessageDescriptor, package: &str) -> Result<String, String> {
     let full_name = message.full_name();
     let local = full_name
-        .strip_prefix(PACKAGE)
+        .strip_prefix(package)
         .and_then(|rest| rest.strip_prefix('.'))
-        .ok_or_else(|| format!("{full_name} is not in package {PACKAGE}"))?;
+        .ok_or_else(|| format!("{full_name} is not in package {package}"))?;
     Ok(match local.rsplit_once('.') {
         None => local.to_owned(),
         Some((parents, name)) => {

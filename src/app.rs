@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use tonic::service::Routes;
+use tonic::service::{Routes, RoutesBuilder};
 
 use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
@@ -34,16 +34,10 @@ use crate::os::{Os, linux};
 use crate::register::RegisterError;
 use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
-    Behind, ControllerService, Gate, GroupControllerService, IdentityService, NodeService, PeerService,
-    Permits, SnapshotMetadataService, Starting,
+    Behind, Gate, PeerService, Permits, Starting, add_controller_services, add_node_services,
 };
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store, StoreError};
-use crate::wire::csi::controller_server::ControllerServer;
-use crate::wire::csi::group_controller_server::GroupControllerServer;
-use crate::wire::csi::identity_server::IdentityServer;
-use crate::wire::csi::node_server::NodeServer;
-use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use crate::wire::peer::peer_server::PeerServer;
 
 use self::anchor::Anchors;
@@ -270,10 +264,10 @@ async fn watch_pools(driver: Option<Arc<Driver>>) -> Infallible {
 /// Everything on the socket.
 fn assemble(settings: Settings, os: Os, limits: Limits, starting: &Starting) -> Result<Parts, StartError> {
     let driver = Arc::new(open(settings, os, starting)?.with_limits(limits));
-    let routes = controller_services(&driver)
-        .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
-        .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
-    Ok(parts(&driver, routes, Routes::default()))
+    let mut routes = Routes::builder();
+    add_node_services(&driver, &mut routes);
+    add_controller_services(&driver, &mut routes);
+    Ok(parts(&driver, routes.routes(), Routes::default()))
 }
 
 fn parts(driver: &Arc<Driver>, routes: Routes, peer_routes: Routes) -> Parts {
@@ -290,16 +284,17 @@ fn parts(driver: &Arc<Driver>, routes: Routes, peer_routes: Routes) -> Parts {
     Parts { routes, peer_routes, health, driver: Some(Arc::clone(driver)), recover }
 }
 
-/// What a controller, or the sidecars beside the driver, call.
-fn controller_services(driver: &Arc<Driver>) -> Routes {
-    Routes::new(ControllerServer::new(ControllerService::new(Arc::clone(driver))))
-        .add_service(GroupControllerServer::new(GroupControllerService::new(Arc::clone(driver))))
-        .add_service(SnapshotMetadataServer::new(SnapshotMetadataService::new(Arc::clone(driver))))
+/// What a node serves to the other processes of its cluster.
+pub fn peer_routes(driver: &Arc<Driver>, permits: Arc<dyn Permits>) -> Routes {
+    let mut routes = Routes::builder();
+    add_peer_services(driver, permits, &mut routes);
+    routes.routes()
 }
 
-/// What a node serves to the other processes of its cluster: to other nodes what these find permitted.
-pub fn peer_routes(driver: &Arc<Driver>, permits: Arc<dyn Permits>) -> Routes {
-    controller_services(driver).add_service(PeerServer::new(PeerService::new(Arc::clone(driver), permits)))
+/// Adds what a node serves to the other processes of its cluster: to other nodes what these find permitted.
+pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes: &mut RoutesBuilder) {
+    add_controller_services(driver, routes);
+    routes.add_service(PeerServer::new(PeerService::new(Arc::clone(driver), permits)));
 }
 
 /// How a driver that did serve came to its end.

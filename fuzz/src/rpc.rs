@@ -9,9 +9,7 @@ use hostloop::app;
 use hostloop::driver::Driver;
 use hostloop::model::Grant;
 use hostloop::os::fake::FakeKernel;
-use hostloop::service::{IdentityService, NodeService, Permits};
-use hostloop::wire::csi::identity_server::IdentityServer;
-use hostloop::wire::csi::node_server::NodeServer;
+use hostloop::service::{Permits, add_node_services};
 use hostloop::wire::{METHODS, permit};
 use tokio::runtime::Runtime;
 use tonic::Code;
@@ -76,9 +74,10 @@ pub fn run(input: &[u8]) {
 }
 
 fn routes(driver: &Arc<Driver>) -> Routes {
-    app::peer_routes(driver, Arc::new(Unsigned))
-        .add_service(IdentityServer::new(IdentityService::new(Arc::clone(driver))))
-        .add_service(NodeServer::new(NodeService::new(Arc::clone(driver))))
+    let mut routes = Routes::builder();
+    add_node_services(driver, &mut routes);
+    app::add_peer_services(driver, Arc::new(Unsigned), &mut routes);
+    routes.routes()
 }
 
 /// Paths, and places of mounts, that are no business of the driver.

@@ -21,10 +21,8 @@ use crate::metrics::Expiry;
 use crate::model::{NodeKey, Settings};
 use crate::os::Os;
 use crate::server::{Observer, Stop, Stopped, serve_peers};
-use crate::service::{Behind, IdentityService, NoPermits, NodeService, Permits, Starting};
+use crate::service::{Behind, NoPermits, Permits, Starting, add_node_services};
 use crate::shutdown::Shutdown;
-use crate::wire::csi::identity_server::IdentityServer;
-use crate::wire::csi::node_server::NodeServer;
 
 /// Serves Identity and Node on the socket, and what controllers and other nodes call on the port for them.
 ///
@@ -91,10 +89,10 @@ where
             None => driver,
         });
         runtime.spawn(watch_sources(Arc::clone(&driver)));
-        let routes = Routes::new(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
-            .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
+        let mut routes = Routes::builder();
+        add_node_services(&driver, &mut routes);
         let peer_routes = peer_routes(&driver, permits);
-        Ok::<Parts, StartError>(parts(&driver, routes, peer_routes))
+        Ok::<Parts, StartError>(parts(&driver, routes.routes(), peer_routes))
     };
     run_with(settings, outside, os, (Behind::Node, Behind::Peers), assemble, serve_peers).await
 }

@@ -50,7 +50,6 @@ impl Driver {
             topology,
             way,
             reservation,
-            cross_node_copy: _, // the controller's affair
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![(id.as_str(), Mode::Exclusive)];

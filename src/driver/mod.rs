@@ -279,6 +279,11 @@ impl Driver {
     }
 
     /// The id under which the Node service finds a volume: its own, or the one derived for an inline volume.
+    /// The node's id.
+    pub fn node_id(&self) -> &str {
+        &self.settings().node_id
+    }
+
     fn node_id_of(&self, volume_id: &str) -> VolumeId {
         self.controller_id(volume_id).unwrap_or_else(|| VolumeId::of_inline(&self.node_key, volume_id))
     }

@@ -30,8 +30,6 @@ pub struct CreateVolume {
     pub source: Option<Source>,
     /// How a source in use is copied.
     pub consistency: Consistency,
-    /// Whether the source may be on another node.
-    pub cross_node_copy: bool,
     /// Where the volume must be accessible from.
     pub topology: Option<TopologyRequirement>,
     /// The way to a source on another node, if a controller says so: no part of the CSI message.
@@ -39,6 +37,19 @@ pub struct CreateVolume {
     /// With what its controller has reserved the name; the volume is made only if that still holds. Controllers that
     /// had no other node to ask, or are of 0.1.0, have none.
     pub reservation: Option<String>,
+}
+
+/// What decides on which node a CreateVolume is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// As in [`CreateVolume`].
+    pub name: String,
+    /// What to copy; `None` for an empty volume.
+    pub source: Option<Source>,
+    /// Whether the source may be on another node.
+    pub cross_node_copy: bool,
+    /// Where the volume must be accessible from.
+    pub topology: Option<TopologyRequirement>,
 }
 
 /// CSI `VolumeContentSource`: any text, since what is no id of ours is just not found.

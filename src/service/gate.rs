@@ -11,21 +11,18 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::service::Routes;
-use tonic::{Response as Answer, Status};
 use tower::Service;
 
-use super::Reply;
-use super::identity::{self, SERVICES};
-use super::node;
+use super::declare::{Call, Declarations, Facts, Question, StreamCall};
+use super::each_of_node;
+use super::table::Table;
 use crate::error::Error;
 use crate::model::Settings;
-use crate::wire::{csi, encode, peer};
-use csi::identity_server::IdentityServer;
-use csi::node_server::NodeServer;
-use csi::plugin_capability::volume_expansion::Type as Expansion;
+use crate::wire::{csi, peer};
 
 /// A driver that is being made. Clones share it.
 #[derive(Clone)]
@@ -60,16 +57,35 @@ impl Starting {
 
     /// The answer to a call.
     async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
-        let path = request.uri().path();
-        let known = ["/csi.v1.Node/NodeGetInfo", "/csi.v1.Node/NodeGetCapabilities"];
-        if path.starts_with("/csi.v1.Identity/") {
-            return IdentityServer::new(self).call(request).await;
+        let mut known = Known { starting: self.clone(), table: Table::default() };
+        each_of_node(&mut known);
+        match known.table.has(request.uri().path()) {
+            true => Ok(known.table.answer(request).await),
+            false => Ok(self.unavailable().into_http()),
         }
-        if known.contains(&path) {
-            return NodeServer::new(self).call(request).await;
-        }
-        Ok(self.unavailable().into_http())
     }
+}
+
+/// What can be answered without a driver.
+struct Known {
+    starting: Starting,
+    table: Table,
+}
+
+impl Declarations for Known {
+    fn question<Q: Question>(&mut self) {
+        let Starting(inner) = self.starting.clone();
+        self.table.unary::<Q, _>(move |_| {
+            let settings = &inner.settings;
+            let (driver_name, attach) = (settings.driver_name.as_str(), settings.attach);
+            let reply = Q::answer(&Facts { driver_name, attach, ready: false, node: Some(settings) });
+            async { Ok(reply) }
+        });
+    }
+
+    fn call<Q: Call>(&mut self) {}
+
+    fn stream<Q: StreamCall>(&mut self) {}
 }
 
 /// A duration for people: in seconds, minutes or hours.
@@ -78,44 +94,6 @@ fn rough(duration: Duration) -> String {
         seconds @ 0..=119 => format!("{seconds} s"),
         seconds @ 120..=7199 => format!("{} min", seconds / 60),
         seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-#[tonic::async_trait]
-impl csi::identity_server::Identity for Starting {
-    async fn get_plugin_info(
-        &self,
-        _: tonic::Request<csi::GetPluginInfoRequest>,
-    ) -> Reply<csi::GetPluginInfoResponse> {
-        Ok(Answer::new(identity::plugin_info(&self.0.settings)))
-    }
-
-    async fn get_plugin_capabilities(
-        &self,
-        _: tonic::Request<csi::GetPluginCapabilitiesRequest>,
-    ) -> Reply<csi::GetPluginCapabilitiesResponse> {
-        Ok(Answer::new(encode::plugin_capabilities(&SERVICES, Expansion::Online)))
-    }
-
-    async fn probe(&self, _: tonic::Request<csi::ProbeRequest>) -> Reply<csi::ProbeResponse> {
-        Ok(Answer::new(csi::ProbeResponse { ready: Some(false) }))
-    }
-}
-
-#[tonic::async_trait]
-impl csi::node_server::Node for Starting {
-    async fn node_get_capabilities(
-        &self,
-        _: tonic::Request<csi::NodeGetCapabilitiesRequest>,
-    ) -> Reply<csi::NodeGetCapabilitiesResponse> {
-        Ok(Answer::new(encode::node_capabilities(&node::RPCS)))
-    }
-
-    async fn node_get_info(
-        &self,
-        _: tonic::Request<csi::NodeGetInfoRequest>,
-    ) -> Reply<csi::NodeGetInfoResponse> {
-        Ok(Answer::new(encode::node_get_info(&self.0.settings)))
     }
 }
 

@@ -1,70 +1,42 @@
 //! CSI GroupController.
 
-use std::sync::Arc;
-
-use tonic::{Request, Response};
-
-use super::observe::observe;
-use super::{Reply, run, run_in_turn};
+use super::declare::{Call, Declarations, Facts, Named, Question, Request, Route, Work, declare};
 use crate::driver::Driver;
+use crate::error::Result;
 use crate::wire::{csi, decode, encode};
 use csi::group_controller_service_capability::rpc::Type as Rpc;
 
-/// The RPCs that are announced.
-pub(crate) const RPCS: [Rpc; 1] = [Rpc::CreateDeleteGetVolumeGroupSnapshot];
+const RPCS: [Rpc; 1] = [Rpc::CreateDeleteGetVolumeGroupSnapshot];
 
-/// Serves CSI GroupController.
-pub struct GroupControllerService {
-    driver: Arc<Driver>,
-}
-
-impl GroupControllerService {
-    /// The service of this driver.
-    pub fn new(driver: Arc<Driver>) -> Self {
-        GroupControllerService { driver }
+declare! { each;
+    question GroupControllerGetCapabilitiesRequest = |_| encode::group_controller_capabilities(&RPCS);
+    call CreateVolumeGroupSnapshotRequest {
+        logs: "group.name" = name, "source.id" = source_volume_ids;
+        // It is cut at one point in time, which only one node can do.
+        route: |request| Route::CommonOwner(&request.source_volume_ids);
+        in_turn: true;
+        check: |request| decode::create_volume_group_snapshot(request);
+        work: |driver, request| {
+            let group = driver.create_volume_group_snapshot(request)?;
+            Ok(encode::create_volume_group_snapshot(&group, driver.node_id()))
+        };
     }
-
-    fn node_id(&self) -> &str {
-        &self.driver.settings().node_id
+    call DeleteVolumeGroupSnapshotRequest {
+        logs: "group.id" = group_snapshot_id, "snapshot.id" = snapshot_ids;
+        route: |request| Route::LastOwner(Named::Group(&request.group_snapshot_id));
+        check: |request| decode::delete_volume_group_snapshot(request);
+        work: |driver, request| {
+            driver.delete_volume_group_snapshot(request)?;
+            Ok(csi::DeleteVolumeGroupSnapshotResponse {})
+        };
     }
-}
-
-#[tonic::async_trait]
-impl csi::group_controller_server::GroupController for GroupControllerService {
-    async fn group_controller_get_capabilities(
-        &self,
-        _: Request<csi::GroupControllerGetCapabilitiesRequest>,
-    ) -> Reply<csi::GroupControllerGetCapabilitiesResponse> {
-        Ok(Response::new(encode::group_controller_capabilities(&RPCS)))
-    }
-
-    async fn create_volume_group_snapshot(
-        &self,
-        request: Request<csi::CreateVolumeGroupSnapshotRequest>,
-    ) -> Reply<csi::CreateVolumeGroupSnapshotResponse> {
-        let request = decode::create_volume_group_snapshot(observe(request))?;
-        let group = run_in_turn(&self.driver, request, |driver, request| {
-            driver.create_volume_group_snapshot(request)
-        })
-        .await?;
-        Ok(Response::new(encode::create_volume_group_snapshot(&group, self.node_id())))
-    }
-
-    async fn delete_volume_group_snapshot(
-        &self,
-        request: Request<csi::DeleteVolumeGroupSnapshotRequest>,
-    ) -> Reply<csi::DeleteVolumeGroupSnapshotResponse> {
-        let request = decode::delete_volume_group_snapshot(observe(request))?;
-        run(&self.driver, |driver| driver.delete_volume_group_snapshot(request)).await?;
-        Ok(Response::new(csi::DeleteVolumeGroupSnapshotResponse {}))
-    }
-
-    async fn get_volume_group_snapshot(
-        &self,
-        request: Request<csi::GetVolumeGroupSnapshotRequest>,
-    ) -> Reply<csi::GetVolumeGroupSnapshotResponse> {
-        let request = decode::get_volume_group_snapshot(observe(request))?;
-        let group = run(&self.driver, |driver| driver.get_volume_group_snapshot(request)).await?;
-        Ok(Response::new(encode::get_volume_group_snapshot(&group, self.node_id())))
+    call GetVolumeGroupSnapshotRequest {
+        logs: "group.id" = group_snapshot_id, "snapshot.id" = snapshot_ids;
+        route: |request| Route::Owner(Named::Group(&request.group_snapshot_id));
+        check: |request| decode::get_volume_group_snapshot(request);
+        work: |driver, request| {
+            let group = driver.get_volume_group_snapshot(request)?;
+            Ok(encode::get_volume_group_snapshot(&group, driver.node_id()))
+        };
     }
 }

@@ -1,7 +1,9 @@
-//! The RPCs: each decodes, makes one hop to the blocking pool, and encodes. No rule of CSI is decided here but
-//! which RPCs are announced. An answer that is a stream goes through `stream.rs`.
+//! The RPCs: each is declared in the file of its service (`declare.rs` says how), and served for the driver by `serve.rs`: it is
+//! checked, makes one hop to the blocking pool, and is answered. No rule of CSI is decided here but which RPCs are
+//! announced. An answer that is a stream goes through `stream.rs`.
 
 mod controller;
+pub(crate) mod declare;
 mod gate;
 mod group_controller;
 mod identity;
@@ -9,9 +11,11 @@ mod node;
 mod observe;
 mod peer;
 mod permit;
+mod serve;
 mod snapshot_metadata;
 mod status;
 pub(crate) mod stream;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +25,29 @@ use tokio::time::Instant;
 use tonic::{Response, Status};
 use tracing::Span;
 
-pub(crate) use controller::capabilities as controller_capabilities;
-pub use controller::{ControllerService, PERMIT, RESERVATION, SOURCE_ADDRESS};
+use declare::{Declarations, Work};
+
+pub use controller::{PERMIT, RESERVATION, SOURCE_ADDRESS};
 pub use gate::{Behind, Gate, Starting};
-pub use group_controller::GroupControllerService;
-pub(crate) use group_controller::RPCS as GROUP_RPCS;
-pub use identity::IdentityService;
-pub(crate) use identity::SERVICES;
-pub use node::NodeService;
 pub(crate) use observe::observe;
 pub use peer::PeerService;
 pub use permit::{NoPermits, Permits};
-pub use snapshot_metadata::SnapshotMetadataService;
+pub use serve::{add_controller_services, add_node_services};
 pub use status::code;
+
+/// What a controller serves, of one driver or of a cluster.
+pub(crate) fn each_of_controller(declarations: &mut impl Declarations) {
+    identity::each(declarations);
+    controller::each(declarations);
+    group_controller::each(declarations);
+    snapshot_metadata::each(declarations);
+}
+
+/// What a node serves to kubelet.
+pub(crate) fn each_of_node(declarations: &mut impl Declarations) {
+    identity::each(declarations);
+    node::each(declarations);
+}
 
 use crate::driver::pulse::PATIENCE;
 use crate::driver::{Driver, Site};
@@ -93,19 +107,14 @@ async fn unless_stuck<T>(
 
 /// The same for work that may take a turn of its own (a copy). Where there is none the caller waits for one, without a
 /// thread: what has ended already, or is refused for another reason, is answered at once all the same.
-async fn run_in_turn<Q, T, F>(driver: &Arc<Driver>, request: Q, work: F) -> Result<T, Status>
-where
-    Q: Clone + Send + 'static,
-    F: Fn(&Driver, Q) -> Result<T> + Copy + Send + 'static,
-    T: Send + 'static,
-{
+async fn run_in_turn<T: Send + 'static>(driver: &Arc<Driver>, work: Work<T>) -> Result<T, Status> {
     let until = Instant::now() + TURN_PATIENCE;
     loop {
         ready_to_serve(driver)?;
-        let (site, request) = (Site::default(), request.clone());
+        let site = Site::default();
         let ended = {
-            let (driver, site) = (Arc::clone(driver), site.clone());
-            spawn_blocking(move || site.run(|| work(&driver, request)))
+            let (driver, site, work) = (Arc::clone(driver), site.clone(), Arc::clone(&work));
+            spawn_blocking(move || site.run(|| work(&driver)))
         };
         match unless_stuck(driver, &site, ended).await? {
             Ok(Err(Error::Crowded(_))) if Instant::now() < until => tokio::time::sleep(TURN_PAUSE).await,

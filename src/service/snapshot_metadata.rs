@@ -1,50 +1,27 @@
 //! CSI SnapshotMetadata: answers that are streams.
 
-use std::sync::Arc;
-
-use tonic::{Request, Response};
-
-use super::observe::observe;
-use super::stream::{Messages, run};
-use super::{Reply, caller};
+use super::declare::{Declarations, Named, Request, Route, StreamCall, StreamWork, declare};
+use super::stream::Emit;
 use crate::driver::Driver;
+use crate::error::Result;
 use crate::wire::{csi, decode, encode};
 
-/// Serves CSI SnapshotMetadata.
-pub struct SnapshotMetadataService {
-    driver: Arc<Driver>,
-}
-
-impl SnapshotMetadataService {
-    /// The service of this driver.
-    pub fn new(driver: Arc<Driver>) -> Self {
-        SnapshotMetadataService { driver }
+declare! { each;
+    stream GetMetadataAllocatedRequest {
+        logs: "snapshot.id" = snapshot_id;
+        route: |request| Route::Owner(Named::Snapshot(&request.snapshot_id));
+        check: |request| decode::get_metadata_allocated(request);
+        work: |driver, request, emit| {
+            driver.get_metadata_allocated(request, &mut |found| emit(encode::get_metadata_allocated(found)))
+        };
     }
-}
-
-#[tonic::async_trait]
-impl csi::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService {
-    async fn get_metadata_allocated(
-        &self,
-        request: Request<csi::GetMetadataAllocatedRequest>,
-    ) -> Reply<Messages<csi::GetMetadataAllocatedResponse>> {
-        let who = caller(&request);
-        let request = decode::get_metadata_allocated(observe(request))?;
-        let messages = run(&self.driver, &who, encode::get_metadata_allocated, |driver, emit| {
-            driver.get_metadata_allocated(request, emit)
-        })?;
-        Ok(Response::new(messages))
-    }
-
-    async fn get_metadata_delta(
-        &self,
-        request: Request<csi::GetMetadataDeltaRequest>,
-    ) -> Reply<Messages<csi::GetMetadataDeltaResponse>> {
-        let who = caller(&request);
-        let request = decode::get_metadata_delta(observe(request))?;
-        let messages = run(&self.driver, &who, encode::get_metadata_delta, |driver, emit| {
-            driver.get_metadata_delta(request, emit)
-        })?;
-        Ok(Response::new(messages))
+    stream GetMetadataDeltaRequest {
+        logs: "snapshot.id" = target_snapshot_id, "base.id" = base_snapshot_id;
+        // Both have to be on one node.
+        route: |_| Route::Controller;
+        check: |request| decode::get_metadata_delta(request);
+        work: |driver, request, emit| {
+            driver.get_metadata_delta(request, &mut |found| emit(encode::get_metadata_delta(found)))
+        };
     }
 }

@@ -24,7 +24,7 @@ const AHEAD: usize = 1;
 const STALLED: Duration = Duration::from_secs(180);
 
 /// The stream of an answer, as tonic wants it.
-pub(super) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(crate) type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Takes a message; `false` once nobody listens any more.
 pub(crate) type Emit<'a, T> = &'a mut dyn FnMut(T) -> bool;

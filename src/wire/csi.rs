@@ -7,5 +7,8 @@ include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
 // `Debug` without contents for the messages that carry secrets.
 include!(concat!(env!("OUT_DIR"), "/csi_redacted.rs"));
 
+// What answers each request, and where.
+include!(concat!(env!("OUT_DIR"), "/csi_rpcs.rs"));
+
 /// The encoded `FileDescriptorSet` of csi.proto and its imports, custom options included.
 pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/csi_descriptor.bin"));

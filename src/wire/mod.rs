@@ -10,6 +10,7 @@ pub mod pull;
 pub mod redact;
 pub mod registration;
 pub mod reserve;
+pub mod rpc;
 
 /// Every method that callers may call, such as `csi.v1.Controller/CreateVolume`.
 pub const METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));

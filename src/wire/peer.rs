@@ -2,3 +2,4 @@
 #![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 
 include!(concat!(env!("OUT_DIR"), "/hostloop.v1.rs"));
+include!(concat!(env!("OUT_DIR"), "/peer_rpcs.rs"));

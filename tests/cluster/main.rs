@@ -31,6 +31,7 @@ mod list_pages;
 mod lists;
 mod log;
 mod lost_answers;
+mod newer;
 mod peer;
 mod permit_keys;
 mod permits;

@@ -75,17 +75,3 @@ async fn a_node_that_is_down_is_passed_over_where_any_will_do() {
     let made = cluster.controller.create(volume("w", SIZE, &["b", "a"])).await.unwrap();
     assert_eq!(place(&made), "b");
 }
-
-#[tokio::test]
-async fn a_request_that_makes_no_sense_reaches_no_node() {
-    let cluster = Cluster::start(&["a", "b"]).await;
-    let mut request = volume("v", SIZE, &["a", "b"]);
-    request.parameters.insert("colour".to_owned(), "red".to_owned());
-    fails(cluster.controller.create(request).await, Code::InvalidArgument, "colour");
-    let mut request = volume("v", SIZE, &["a", "b"]);
-    request.volume_capabilities.clear();
-    fails(cluster.controller.create(request).await, Code::InvalidArgument, "volume_capabilities");
-    for node in &cluster.nodes {
-        assert!(node.calls("CreateVolume").is_empty() && node.calls("ControllerGetVolume").is_empty());
-    }
-}

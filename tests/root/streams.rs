@@ -16,14 +16,13 @@ use hostloop::driver::Driver;
 use hostloop::model::{Grant, Limits, NodeKey, VolumeId, VolumeSource};
 use hostloop::os::linux::{Tools, os};
 use hostloop::server::peer_http2;
-use hostloop::service::{IdentityService, NodeService};
-use hostloop::wire::csi::identity_server::IdentityServer;
-use hostloop::wire::csi::node_server::NodeServer;
+use hostloop::service::add_node_services;
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{peer, pull};
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
 use tonic::transport::{Channel, Uri};
 use tonic::{Code, Streaming};
 
@@ -130,9 +129,10 @@ fn unread_pulls_leave_threads_for_the_node() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime =
         runtime.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().expect("threads");
-    let routes = app::peer_routes(&driver, orders::permits())
-        .add_service(IdentityServer::new(IdentityService::new(Arc::clone(&driver))))
-        .add_service(NodeServer::new(NodeService::new(Arc::clone(&driver))));
+    let mut routes = Routes::builder();
+    add_node_services(&driver, &mut routes);
+    app::add_peer_services(&driver, orders::permits(), &mut routes);
+    let routes = routes.routes();
     let (socket, here) = (world.socket.clone(), driver.settings().node_id.clone());
     let before = resident();
     let (held, refused) = runtime.block_on(async {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
+use prost::bytes::Bytes;
 use tonic::{Code, Status};
 
 use super::Router;
@@ -15,13 +16,15 @@ use super::forward::{Envelope, ask_each, unreachable};
 use super::owner::{Named, member};
 use super::placement::Candidates;
 use super::reserve::{HELD, Holds, Round};
+use super::route::Asked;
 use crate::cluster::peers::{Member, Members};
 use crate::cluster::permit;
 use crate::error::Error;
 use crate::model::answer::Found;
-use crate::model::request::{CreateVolume, Source};
+use crate::model::request::{Placement, Source};
 use crate::model::{Grant, NodeKey, VolumeId, VolumeSource};
-use crate::wire::csi;
+use crate::service::table;
+use crate::wire::{csi, decode};
 
 /// How long a node may take to say whether it has a volume, or how much room. Both come from memory.
 const QUESTION: Duration = Duration::from_secs(2);
@@ -44,7 +47,7 @@ enum Travel {
 }
 
 impl Origin {
-    fn of(wanted: &CreateVolume, members: &Members) -> Self {
+    fn of(wanted: &Placement, members: &Members) -> Self {
         let named = wanted.source.as_ref().and_then(|source| match source {
             Source::Snapshot(id) => Some((Named::snapshot(id), VolumeSource::Snapshot(id.parse().ok()?))),
             Source::Volume(id) => Some((Named::volume(id), VolumeSource::Volume(id.parse().ok()?))),
@@ -78,19 +81,16 @@ impl Router {
     /// # Errors
     /// The chosen node's; RESOURCE_EXHAUSTED where no allowed node has room; UNAVAILABLE, with its name, for a node
     /// that has to be asked and cannot be.
-    pub(super) async fn place(
-        &self,
-        envelope: &Envelope,
-        wanted: &CreateVolume,
-        request: csi::CreateVolumeRequest,
-    ) -> Result<csi::CreateVolumeResponse, Status> {
+    pub(super) async fn create_volume(self, asked: Asked<csi::CreateVolumeRequest>) -> Result<Bytes, Status> {
+        let Asked { bytes, request, wrong, envelope } = asked;
+        let (envelope, wanted) = (&envelope, &decode::placement(&request)?);
         let members = self.members()?;
         let origin = Origin::of(wanted, &members);
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {
-                Some(only) => self.create_on(envelope, only, (&origin, &wanted.name), request).await,
-                None => Err(no_room(&[], &origin).into()),
+                Some(only) => self.create_on(envelope, only, (&origin, &wanted.name), bytes).await,
+                None => Err(wrong.unwrap_or_else(|| no_room(&[], &origin)).into()),
             };
         };
         let looked = self.look(envelope, candidates.nodes.clone(), &wanted.name);
@@ -108,7 +108,7 @@ impl Router {
             match holds {
                 Holds::Answer(Found::Held) => {
                     let envelope = envelope.with_reservation(HELD);
-                    return self.create_on(&envelope, &member, (&origin, &wanted.name), request).await;
+                    return self.create_on(&envelope, &member, (&origin, &wanted.name), bytes).await;
                 }
                 Holds::Answer(Found::Reserved | Found::Nothing) => {}
                 Holds::Unknown(status) => unsure.push((member.node_id.clone(), status)),
@@ -117,8 +117,8 @@ impl Router {
         let silent = unsure.iter().map(|(node_id, _)| node_id.clone()).collect();
         let unsure = unsure.into_iter().next().map(|(_, status)| status);
         let nodes = candidates.nodes.clone();
-        let round = Round { router: self, envelope, name: &wanted.name, nodes: &nodes, silent };
-        self.try_in_order(&round, &origin, unsure, request).await
+        let round = Round { router: &self, envelope, name: &wanted.name, nodes: &nodes, silent };
+        self.try_in_order(&round, &origin, unsure, bytes).await
     }
 
     /// Asks every candidate at once how much room it has for such a volume.
@@ -135,7 +135,9 @@ impl Router {
                 accessible_topology: None,
             };
             async move {
-                let answer = self.ask(&member, envelope, question, QUESTION).await.ok()?;
+                let question = table::encode(&question);
+                let answer = self.ask::<csi::GetCapacityRequest>(&member, envelope, question, QUESTION);
+                let answer = answer.await.ok()?;
                 Some((member.node_id.clone(), answer.available_capacity))
             }
         };
@@ -151,8 +153,8 @@ impl Router {
         round: &Round<'_>,
         origin: &Origin,
         unsure: Option<Status>,
-        request: csi::CreateVolumeRequest,
-    ) -> Result<csi::CreateVolumeResponse, Status> {
+        request: Bytes,
+    ) -> Result<Bytes, Status> {
         let mut full: Vec<(String, String)> = Vec::new();
         for member in round.nodes.iter().filter(|member| origin.allows(member)) {
             if full.iter().any(|(node_id, _)| *node_id == member.node_id) {
@@ -181,13 +183,15 @@ impl Router {
         envelope: &Envelope,
         member: &Arc<Member>,
         (origin, name): (&Origin, &str),
-        request: csi::CreateVolumeRequest,
-    ) -> Result<csi::CreateVolumeResponse, Status> {
+        request: Bytes,
+    ) -> Result<Bytes, Status> {
         let elsewhere = match origin {
             Origin::Node { node, source, .. } if node.node_id != member.node_id => Some((node, source)),
             Origin::Node { .. } | Origin::None => None,
         };
-        let Some((node, source)) = elsewhere else { return self.call(member, envelope, request).await };
+        let Some((node, source)) = elsewhere else {
+            return self.pass::<csi::CreateVolumeRequest>(member, envelope, request).await;
+        };
         let Some(address) = &node.address else {
             return Err(unreachable(node, "no process of the driver runs there, and it has the source"));
         };
@@ -201,7 +205,7 @@ impl Router {
         let wrong = |why| Error::Unavailable(format!("no permit to read {source} can be made: {why}"));
         let permit = (self.signer)(&grant).map_err(wrong)?;
         tracing::info!(node = member.node_id, from = node.node_id, "the source is on another node");
-        self.call(member, &envelope.with_source(address, permit), request).await
+        self.pass::<csi::CreateVolumeRequest>(member, &envelope.with_source(address, permit), request).await
     }
 }
 

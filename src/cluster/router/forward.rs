@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use http::uri::PathAndQuery;
+use prost::bytes::Bytes;
 use tokio::time::Instant;
+use tonic::client::Grpc;
 use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Status};
 
 use super::Router;
 use super::channel::{describe, is_local, was_not_sent};
@@ -16,87 +19,35 @@ use super::links::{Link, Patience};
 use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
+use crate::service::table::{Answer, BytesCodec, decode, encode};
 use crate::service::{PERMIT, RESERVATION, SOURCE_ADDRESS};
-use crate::wire::{csi, peer};
+use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
 const AT_ONCE: usize = 128;
 /// Longest answer of a node in bytes: a page of a list or a message of a stream is far below it.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// A message that nodes take, and what they answer.
-pub(super) trait Forward: Clone + Send + Sync + 'static {
-    /// The answer.
-    type Reply: Send + 'static;
-
-    /// Calls the node at the other end of the channel.
-    fn send(
-        channel: Channel,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Reply>, Status>> + Send;
+/// A connection that is ready, and where the RPC is served.
+async fn ready<Q: Rpc>(channel: Channel) -> Result<(Grpc<Channel>, PathAndQuery), Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
+    let failed = |error| Status::unknown(format!("the connection is not ready: {error}"));
+    grpc.ready().await.map_err(failed)?;
+    Ok((grpc, PathAndQuery::from_static(Q::PATH)))
 }
 
-macro_rules! forward {
-    ($($module:ident :: $client:ident { $($message:ident => $method:ident -> $reply:ty,)* })*) => {
-        $($(impl Forward for $module::$message {
-            type Reply = $reply;
-
-            async fn send(
-                channel: Channel,
-                request: Request<Self>,
-            ) -> Result<Response<Self::Reply>, Status> {
-                let mut client = $client::new(channel).max_decoding_message_size(MAX_ANSWER);
-                client.$method(request).await
-            }
-        })*)*
-    };
+async fn unary<Q: Unary>(channel: Channel, request: Request<Bytes>) -> Answer<Bytes> {
+    let (mut grpc, path) = ready::<Q>(channel).await?;
+    grpc.unary(request, path, BytesCodec).await
 }
 
-use csi::controller_client::ControllerClient;
-use csi::group_controller_client::GroupControllerClient;
-use csi::snapshot_metadata_client::SnapshotMetadataClient;
-use peer::peer_client::PeerClient;
-
-forward! {
-    csi::ControllerClient {
-        CreateVolumeRequest => create_volume -> csi::CreateVolumeResponse,
-        DeleteVolumeRequest => delete_volume -> csi::DeleteVolumeResponse,
-        ControllerPublishVolumeRequest => controller_publish_volume -> csi::ControllerPublishVolumeResponse,
-        ControllerUnpublishVolumeRequest => controller_unpublish_volume -> csi::ControllerUnpublishVolumeResponse,
-        ValidateVolumeCapabilitiesRequest =>
-            validate_volume_capabilities -> csi::ValidateVolumeCapabilitiesResponse,
-        ListVolumesRequest => list_volumes -> csi::ListVolumesResponse,
-        ControllerGetVolumeRequest => controller_get_volume -> csi::ControllerGetVolumeResponse,
-        ControllerGetVolumeHealthRequest =>
-            controller_get_volume_health -> csi::ControllerGetVolumeHealthResponse,
-        ControllerListVolumeHealthRequest =>
-            controller_list_volume_health -> csi::ControllerListVolumeHealthResponse,
-        GetCapacityRequest => get_capacity -> csi::GetCapacityResponse,
-        ControllerExpandVolumeRequest => controller_expand_volume -> csi::ControllerExpandVolumeResponse,
-        ControllerModifyVolumeRequest => controller_modify_volume -> csi::ControllerModifyVolumeResponse,
-        CreateSnapshotRequest => create_snapshot -> csi::CreateSnapshotResponse,
-        DeleteSnapshotRequest => delete_snapshot -> csi::DeleteSnapshotResponse,
-        ListSnapshotsRequest => list_snapshots -> csi::ListSnapshotsResponse,
-        GetSnapshotRequest => get_snapshot -> csi::GetSnapshotResponse,
-    }
-    csi::GroupControllerClient {
-        CreateVolumeGroupSnapshotRequest =>
-            create_volume_group_snapshot -> csi::CreateVolumeGroupSnapshotResponse,
-        DeleteVolumeGroupSnapshotRequest =>
-            delete_volume_group_snapshot -> csi::DeleteVolumeGroupSnapshotResponse,
-        GetVolumeGroupSnapshotRequest => get_volume_group_snapshot -> csi::GetVolumeGroupSnapshotResponse,
-    }
-    csi::SnapshotMetadataClient {
-        GetMetadataAllocatedRequest =>
-            get_metadata_allocated -> tonic::Streaming<csi::GetMetadataAllocatedResponse>,
-        GetMetadataDeltaRequest => get_metadata_delta -> tonic::Streaming<csi::GetMetadataDeltaResponse>,
-    }
-    peer::PeerClient {
-        FindVolumeRequest => find_volume -> peer::FindVolumeResponse,
-        ReserveNameRequest => reserve_name -> peer::ReserveNameResponse,
-        ReleaseNameRequest => release_name -> peer::ReleaseNameResponse,
-    }
+async fn streaming<Q: Streaming>(channel: Channel, request: Request<Bytes>) -> Answer<Incoming> {
+    let (mut grpc, path) = ready::<Q>(channel).await?;
+    grpc.server_streaming(request, path, BytesCodec).await
 }
+
+/// The messages of a node's answer, as they come.
+pub(super) type Incoming = tonic::Streaming<Bytes>;
 
 /// What goes with a message.
 #[derive(Debug, Clone, Default)]
@@ -173,26 +124,40 @@ impl Router {
     ///
     /// # Errors
     /// The node's own status, or UNAVAILABLE with the node's name where it could not be asked.
-    pub(super) async fn call<Q: Forward>(
+    pub(super) async fn call<Q: Unary>(
         &self,
         member: &Member,
         envelope: &Envelope,
         message: Q,
     ) -> Result<Q::Reply, Status> {
-        self.call_with(Patience::Wait, member, envelope, message).await.map(|(_, answer)| answer)
+        decode(&self.pass::<Q>(member, envelope, encode(&message)).await?)
     }
 
-    /// The same, with the link that the answer comes over: where it is a stream, it may still fail.
+    /// The same with a request and an answer that go on as they came: with fields that this version does not know.
     ///
     /// # Errors
     /// As [`Router::call`].
-    pub(super) async fn open<Q: Forward>(
+    pub(super) async fn pass<Q: Unary>(
         &self,
         member: &Member,
         envelope: &Envelope,
-        message: Q,
-    ) -> Result<(Link, Q::Reply), Status> {
-        self.call_with(Patience::Wait, member, envelope, message).await
+        request: Bytes,
+    ) -> Result<Bytes, Status> {
+        let answer = self.call_with(Patience::Wait, member, envelope, request, unary::<Q>).await;
+        answer.map(|(_, answer)| answer)
+    }
+
+    /// The same with an answer of many messages, and the link that they come over: it may still fail.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub(super) async fn open<Q: Streaming>(
+        &self,
+        member: &Member,
+        envelope: &Envelope,
+        request: Bytes,
+    ) -> Result<(Link, Incoming), Status> {
+        self.call_with(Patience::Wait, member, envelope, request, streaming::<Q>).await
     }
 
     /// Asks a node for something that the caller can do without: a node that is known to be down or slow is not
@@ -200,11 +165,11 @@ impl Router {
     ///
     /// # Errors
     /// As [`Router::call`].
-    pub(super) async fn ask<Q: Forward>(
+    pub(super) async fn ask<Q: Unary>(
         &self,
         member: &Member,
         envelope: &Envelope,
-        message: Q,
+        request: Bytes,
         limit: Duration,
     ) -> Result<Q::Reply, Status> {
         let node_id = &member.node_id;
@@ -216,29 +181,33 @@ impl Router {
             return Err(slow().into());
         }
         let envelope = envelope.within(limit);
-        let answer = self.call_with(Patience::None, member, &envelope, message);
+        let answer = self.call_with(Patience::None, member, &envelope, request, unary::<Q>);
         // Connecting has its own limit, which says more of what is wrong; a channel's answer has this one.
         match answer.await {
             Err(status) if status.code() == Code::DeadlineExceeded => {
                 self.links.was_slow(node_id);
                 Err(slow().into())
             }
-            answer => answer.map(|(_, answer)| answer),
+            answer => decode(&answer?.1),
         }
     }
 
-    async fn call_with<Q: Forward>(
+    async fn call_with<T, F>(
         &self,
         patience: Patience,
         member: &Member,
         envelope: &Envelope,
-        message: Q,
-    ) -> Result<(Link, Q::Reply), Status> {
+        request: Bytes,
+        send: impl Fn(Channel, Request<Bytes>) -> F,
+    ) -> Result<(Link, T), Status>
+    where
+        F: Future<Output = Answer<T>>,
+    {
         let mut again = true;
         loop {
             let link = self.links.get(member, patience).await.map_err(|why| unreachable(member, &why))?;
             tracing::debug!(node = member.node_id, "sent on");
-            match Q::send(link.channel.clone(), envelope.seal(message.clone())).await {
+            match send(link.channel.clone(), envelope.seal(request.clone())).await {
                 Ok(answer) => return Ok((link, answer.into_inner())),
                 // The node has restarted since the last call, say. Nothing was sent, so the call is not lost.
                 Err(status) if again && was_not_sent(&status) => self.links.failed(&member.node_id, &link),

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::bytes::Bytes;
 use tonic::{Code, Status};
 
 use super::Router;
-use super::forward::{Envelope, ask_each};
+use super::forward::ask_each;
+use super::route::Asked;
 use crate::cluster::peers::Member;
-use crate::model::TopologyRequirement;
-use crate::wire::csi;
+use crate::service::table;
+use crate::wire::{csi, decode};
 
 /// How long a node may take where others answer as well.
 const QUESTION: Duration = Duration::from_secs(2);
@@ -21,29 +23,26 @@ impl Router {
     ///
     /// # Errors
     /// The node's; UNAVAILABLE where none answers.
-    pub(super) async fn capacity(
-        &self,
-        envelope: &Envelope,
-        place: Option<TopologyRequirement>,
-        request: csi::GetCapacityRequest,
-    ) -> Result<csi::GetCapacityResponse, Status> {
+    pub(super) async fn get_capacity(self, asked: Asked<csi::GetCapacityRequest>) -> Result<Bytes, Status> {
+        let Asked { bytes, request, wrong, envelope } = asked;
         let members = self.members()?;
-        if let Some(place) = place {
+        if let Some(place) = decode::place(request.accessible_topology)? {
             let mut here = place.requisite.iter().flatten().filter_map(|node_id| members.with_id(node_id));
-            return match here.next() {
-                Some(member) => self.call(member, envelope, request).await,
-                None => Ok(csi::GetCapacityResponse::default()),
+            return match (here.next(), wrong) {
+                (Some(member), _) => self.pass::<csi::GetCapacityRequest>(member, &envelope, bytes).await,
+                (None, Some(wrong)) => Err(wrong.into()),
+                (None, None) => Ok(Bytes::new()),
             };
         }
         let ask = |member: Arc<Member>| {
-            let request = request.clone();
+            let (router, envelope, bytes) = (&self, &envelope, bytes.clone());
             async move {
-                let answer = self.ask(&member, envelope, request, QUESTION).await;
+                let answer = router.ask::<csi::GetCapacityRequest>(&member, envelope, bytes, QUESTION).await;
                 (member, answer)
             }
         };
         let all = members.iter().map(|(_, member)| Arc::clone(member)).collect();
-        sum(ask_each(all, ask).await)
+        sum(ask_each(all, ask).await).map(|all| table::encode(&all))
     }
 }
 

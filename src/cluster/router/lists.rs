@@ -7,17 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use prost::bytes::Bytes;
 use tonic::Status;
 
 use super::Router;
-use super::forward::{Envelope, Forward};
+use super::forward::Envelope;
 use super::owner::Named;
+use super::route::Asked;
 use crate::cluster::peers::Member;
 use crate::driver::token;
 use crate::model::request::{ListSnapshots, ListVolumes};
 use crate::model::{SnapshotId, VolumeId};
+use crate::service::table;
 use crate::wire::encode::Listed;
-use crate::wire::{csi, encode};
+use crate::wire::rpc::Unary;
+use crate::wire::{csi, decode, encode};
 
 /// So many nodes are asked at once.
 const AT_ONCE: usize = 16;
@@ -27,7 +31,7 @@ const PAGE: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A list that nodes have.
-trait Listing: Forward + Default {
+trait Listing: Unary + Send + Sync {
     type Entry: Listed + Send;
     type Id: FromStr + AsRef<str> + Send + Sync;
 
@@ -80,57 +84,54 @@ impl Router {
     ///
     /// # Errors
     /// ABORTED for a token that no driver gave out; UNAVAILABLE, with its name, for a node that cannot be asked.
-    pub(super) async fn volumes(
-        &self,
-        envelope: &Envelope,
-        wanted: ListVolumes,
-    ) -> Result<csi::ListVolumesResponse, Status> {
-        let ListVolumes { max_entries, starting_token } = wanted;
+    pub(super) async fn list_volumes(self, asked: Asked<csi::ListVolumesRequest>) -> Result<Bytes, Status> {
+        let ListVolumes { max_entries, starting_token } = decode::list_volumes(asked.request)?;
         let (entries, next_token) =
-            self.list::<csi::ListVolumesRequest>(envelope, max_entries, starting_token).await?;
-        Ok(csi::ListVolumesResponse { entries, next_token })
+            self.list::<csi::ListVolumesRequest>(&asked.envelope, max_entries, starting_token).await?;
+        Ok(table::encode(&csi::ListVolumesResponse { entries, next_token }))
     }
 
     /// Lists the volumes of all nodes that are not healthy.
     ///
     /// # Errors
-    /// As [`Router::volumes`]: without an answer nobody knows whether the volumes of a node are healthy.
-    pub(super) async fn health(
-        &self,
-        envelope: &Envelope,
-        wanted: ListVolumes,
-    ) -> Result<csi::ControllerListVolumeHealthResponse, Status> {
-        let ListVolumes { max_entries, starting_token } = wanted;
+    /// As [`Router::list_volumes`]: without an answer nobody knows whether the volumes of a node are healthy.
+    pub(super) async fn controller_list_volume_health(
+        self,
+        asked: Asked<csi::ControllerListVolumeHealthRequest>,
+    ) -> Result<Bytes, Status> {
+        let ListVolumes { max_entries, starting_token } =
+            decode::controller_list_volume_health(asked.request)?;
         let (entries, next_token) = self
-            .list::<csi::ControllerListVolumeHealthRequest>(envelope, max_entries, starting_token)
+            .list::<csi::ControllerListVolumeHealthRequest>(&asked.envelope, max_entries, starting_token)
             .await?;
-        Ok(csi::ControllerListVolumeHealthResponse { entries, next_token })
+        Ok(table::encode(&csi::ControllerListVolumeHealthResponse { entries, next_token }))
     }
 
     /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name.
     ///
     /// # Errors
-    /// As [`Router::volumes`].
-    pub(super) async fn snapshots(
-        &self,
-        envelope: &Envelope,
-        wanted: ListSnapshots,
-        request: csi::ListSnapshotsRequest,
-    ) -> Result<csi::ListSnapshotsResponse, Status> {
-        let ListSnapshots { max_entries, starting_token, source_volume_id, snapshot_id } = wanted;
+    /// As [`Router::list_volumes`].
+    pub(super) async fn list_snapshots(
+        self,
+        asked: Asked<csi::ListSnapshotsRequest>,
+    ) -> Result<Bytes, Status> {
+        let ListSnapshots { max_entries, starting_token, source_volume_id, snapshot_id } =
+            decode::list_snapshots(asked.request)?;
         let snapshot = snapshot_id.as_deref().map(Named::snapshot);
         let filter = snapshot.or_else(|| source_volume_id.as_deref().map(Named::volume));
         let Some(named) = filter else {
             let (entries, next_token) =
-                self.list::<csi::ListSnapshotsRequest>(envelope, max_entries, starting_token).await?;
-            return Ok(csi::ListSnapshotsResponse { entries, next_token });
+                self.list::<csi::ListSnapshotsRequest>(&asked.envelope, max_entries, starting_token).await?;
+            return Ok(table::encode(&csi::ListSnapshotsResponse { entries, next_token }));
         };
         if let Some(text) = &starting_token {
             token::parse::<SnapshotId>(text)?;
         }
         match self.find(named)? {
-            Some(member) => self.call(&member, envelope, request).await,
-            None => Ok(csi::ListSnapshotsResponse::default()),
+            Some(member) => {
+                self.pass::<csi::ListSnapshotsRequest>(&member, &asked.envelope, asked.bytes).await
+            }
+            None => Ok(Bytes::new()),
         }
     }
 

@@ -10,24 +10,18 @@
 
 mod channel;
 mod connect;
-mod controller;
 mod create_volume;
 mod forward;
 mod get_capacity;
-mod group_controller;
-mod identity;
 mod links;
 mod lists;
 mod owner;
 mod placement;
 mod reserve;
-mod snapshot_metadata;
+mod route;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-use tonic::service::Routes;
-use tonic::{Response, Status};
 
 pub use self::connect::{Connect, Stream};
 
@@ -36,13 +30,6 @@ use super::peers::{Known, Members, Peers};
 use super::permit::Signer;
 use crate::error::Error;
 use crate::model::NodeKey;
-use crate::wire::csi::controller_server::ControllerServer;
-use crate::wire::csi::group_controller_server::GroupControllerServer;
-use crate::wire::csi::identity_server::IdentityServer;
-use crate::wire::csi::snapshot_metadata_server::SnapshotMetadataServer;
-
-/// What a handler answers.
-type Reply<T> = Result<Response<T>, Status>;
 
 /// What the administrator decides of a router.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,14 +67,6 @@ impl Router {
         let key = |node_id: &String| (NodeKey::of(node_id).to_string(), node_id.clone());
         let forget = settings.forget_nodes.iter().map(key).collect();
         Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links, signer }
-    }
-
-    /// The services.
-    pub fn routes(&self) -> Routes {
-        Routes::new(IdentityServer::new(self.clone()))
-            .add_service(ControllerServer::new(self.clone()))
-            .add_service(GroupControllerServer::new(self.clone()))
-            .add_service(SnapshotMetadataServer::new(self.clone()))
     }
 
     /// Whether the nodes are known.

@@ -6,6 +6,7 @@ use super::Router;
 use crate::cluster::peers::{Member, Members};
 use crate::error::{Error, Result};
 use crate::model::{GroupSnapshotId, SnapshotId, VolumeId};
+use crate::service::declare;
 
 /// Something that a caller names by its id.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,16 @@ pub(super) struct Named<'a> {
 /// The key in an id: it stands between the first two dashes.
 fn key(id: &str) -> Option<&str> {
     id.split('-').nth(1)
+}
+
+impl<'a> From<declare::Named<'a>> for Named<'a> {
+    fn from(named: declare::Named<'a>) -> Self {
+        match named {
+            declare::Named::Volume(id) => Named::volume(id),
+            declare::Named::Snapshot(id) => Named::snapshot(id),
+            declare::Named::Group(id) => Named::group(id),
+        }
+    }
 }
 
 impl<'a> Named<'a> {

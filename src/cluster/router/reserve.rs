@@ -16,6 +16,7 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::answer::{Found, Reserved};
 use crate::model::{NodeKey, VolumeId};
+use crate::service::table;
 use crate::wire::{csi, peer, reserve};
 
 /// How long a node may take to say whether it has a volume, or to reserve a name. Both are in its memory.
@@ -105,7 +106,8 @@ impl Router {
 
     async fn find_on(&self, member: &Member, envelope: &Envelope, volume_id: String) -> Holds {
         let question = peer::FindVolumeRequest { volume_id: volume_id.clone() };
-        match self.ask(member, envelope, question, QUESTION).await {
+        let bytes = table::encode(&question);
+        match self.ask::<peer::FindVolumeRequest>(member, envelope, bytes, QUESTION).await {
             Ok(answer) => Holds::Answer(reserve::decode(answer.presence())),
             Err(status) if is_old(&status) => self.find_on_old(member, envelope, volume_id).await,
             Err(status) => Holds::Unknown(status),
@@ -115,7 +117,8 @@ impl Router {
     /// The same of a node of 0.1.0.
     async fn find_on_old(&self, member: &Member, envelope: &Envelope, volume_id: String) -> Holds {
         let question = csi::ControllerGetVolumeRequest { volume_id };
-        match self.ask(member, envelope, question, QUESTION).await {
+        let bytes = table::encode(&question);
+        match self.ask::<csi::ControllerGetVolumeRequest>(member, envelope, bytes, QUESTION).await {
             Ok(_) => Holds::Answer(Found::Held),
             Err(status) => match status.code() {
                 Code::NotFound => Holds::Answer(Found::Nothing),

@@ -5,7 +5,7 @@ use super::{capability, mutable, parameters, snapshot, topology};
 use crate::error::{Error, Result};
 use crate::model::request::{
     ControllerExpandVolume, ControllerModifyVolume, ControllerPublishVolume, ControllerUnpublishVolume,
-    CreateVolume, GetCapacity, ListVolumes, ValidateVolumeCapabilities,
+    CreateVolume, GetCapacity, ListVolumes, Placement, ValidateVolumeCapabilities,
 };
 use crate::model::{Capability, Modification, SizeRange, VolumeParameters};
 use crate::wire::csi;
@@ -31,10 +31,22 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         parameters: class.parameters,
         source,
         consistency: class.consistency,
-        cross_node_copy: class.cross_node_copy,
         topology: topology::requirement(request.accessibility_requirements)?,
         way: None,
         reservation: None,
+    })
+}
+
+/// What a controller has to know of a CreateVolume: it looks at nothing else, so that a node may know more than it does.
+///
+/// # Errors
+/// `Invalid`.
+pub fn placement(request: &csi::CreateVolumeRequest) -> Result<Placement> {
+    Ok(Placement {
+        name: fields::name(request.name.clone())?,
+        source: snapshot::source(request.volume_content_source.clone())?,
+        cross_node_copy: parameters::cross_node_copy(&request.parameters).map_err(Error::Invalid)?,
+        topology: topology::requirement(request.accessibility_requirements.clone())?,
     })
 }
 

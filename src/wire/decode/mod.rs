@@ -25,7 +25,7 @@ mod samples;
 pub use controller::{
     controller_expand_volume, controller_get_volume, controller_get_volume_health,
     controller_list_volume_health, controller_modify_volume, controller_publish_volume,
-    controller_unpublish_volume, create_volume, delete_volume, get_capacity, list_volumes,
+    controller_unpublish_volume, create_volume, delete_volume, get_capacity, list_volumes, placement,
     validate_volume_capabilities,
 };
 pub use node::{
@@ -36,3 +36,4 @@ pub use snapshot::{
     create_snapshot, create_volume_group_snapshot, delete_snapshot, delete_volume_group_snapshot,
     get_metadata_allocated, get_metadata_delta, get_snapshot, get_volume_group_snapshot, list_snapshots,
 };
+pub use topology::place;

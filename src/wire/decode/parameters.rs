@@ -13,7 +13,6 @@ const BACKEND: &str = "backend";
 const POOL: &str = "pool";
 const MKFS_OPTIONS: &str = "mkfsOptions";
 const SHARED_ON_NODE: &str = "sharedOnNode";
-/// Whether a copy may be made from a source on another node; no property of the volume.
 const CROSS_NODE_COPY: &str = "crossNodeCopy";
 
 /// What an administrator may set.
@@ -45,8 +44,6 @@ pub(super) struct StorageClass {
     pub parameters: VolumeParameters,
     /// How a source in use is copied.
     pub consistency: Consistency,
-    /// Whether the source may be on another node.
-    pub cross_node_copy: bool,
 }
 
 /// `parameters` as CreateVolume, GetCapacity and ValidateVolumeCapabilities get them, with `mutable_parameters`
@@ -57,11 +54,13 @@ pub(super) fn storage_class(
 ) -> Result<StorageClass, String> {
     let given = Given::new("parameter", parameters);
     given.only(&STORAGE_CLASS_KEYS)?;
-    Ok(StorageClass {
-        parameters: decode(&given, mutable)?,
-        consistency: consistency::of(&given)?,
-        cross_node_copy: given.choose(CROSS_NODE_COPY, &YES_NO)?.unwrap_or(true),
-    })
+    cross_node_copy(parameters)?;
+    Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
+}
+
+/// Whether a copy may be made from a source on another node: no property of the volume, and the controller's affair.
+pub(super) fn cross_node_copy(parameters: &HashMap<String, String>) -> Result<bool, String> {
+    Ok(Given::new("parameter", parameters).choose(CROSS_NODE_COPY, &YES_NO)?.unwrap_or(true))
 }
 
 /// The attributes of an inline volume but `size`.

@@ -33,7 +33,10 @@ pub(super) fn requirement(
 
 /// `accessible_topology` of GetCapacity; no segment is no restriction, which is what external-provisioner
 /// sends for nodes that registered no topology key.
-pub(super) fn place(topology: Option<csi::Topology>) -> Result<Option<TopologyRequirement>> {
+///
+/// # Errors
+/// `Invalid`.
+pub fn place(topology: Option<csi::Topology>) -> Result<Option<TopologyRequirement>> {
     match topology {
         Some(topology) if !topology.segments.is_empty() => {
             let requisite = vec![term("accessible_topology", topology)?];

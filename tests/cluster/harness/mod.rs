@@ -80,6 +80,7 @@ pub fn server(dir: &TempDir) -> ServerConfig {
 
 /// A controller, and a connection to its socket.
 pub struct Controller {
+    pub channel: Channel,
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
     pub group: GroupControllerClient<Channel>,
@@ -133,7 +134,8 @@ impl Controller {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
             group: GroupControllerClient::new(channel.clone()),
-            metadata: SnapshotMetadataClient::new(channel),
+            metadata: SnapshotMetadataClient::new(channel.clone()),
+            channel,
             trigger,
             serving,
             _dir: dir,

@@ -49,6 +49,8 @@ pub enum Fault {
     FirstLate,
     /// The node is of a version that does not know it.
     Unknown,
+    /// The node is of a version that knows more of it; it echoes the request.
+    Newer,
 }
 
 /// A call that came in.
@@ -285,6 +287,13 @@ where
                 None => inner.call(request).await,
                 Some(Fault::Swallow) => std::future::pending().await,
                 Some(Fault::Unknown) => Ok(Status::unimplemented("unknown to this version").into_http()),
+                Some(Fault::Newer) => {
+                    let mut echo = http::Response::new(request.into_body());
+                    for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "0")] {
+                        echo.headers_mut().insert(name, http::HeaderValue::from_static(value));
+                    }
+                    Ok(echo)
+                }
                 Some(Fault::Late | Fault::FirstLate) => {
                     let late = tokio::spawn(async move {
                         while faults.lock().unwrap().iter().any(|(name, _)| *name == rpc) {

@@ -1,0 +1,193 @@
+//! How a call finds its node: as its declaration says (`service/declare.rs`). Requests and answers go on as they came, so
+//! that an older controller hands a newer node what it does not know itself. What needs more than one node has a function
+//! of its own.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use prost::bytes::Bytes;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+use super::Router;
+use super::forward::Envelope;
+use super::owner::{Last, Named};
+use crate::cluster::peers::Member;
+use crate::error::{Error, Result};
+use crate::service::declare::{Call, Declarations, Facts, Question, Route, StreamCall, require};
+use crate::service::stream::Messages;
+use crate::service::table::{Answer, Table, add_controller, add_identity, decode, encode};
+use crate::service::{each_of_controller, observe};
+use crate::wire::csi;
+
+/// A call that a function of the router has to look at.
+pub(super) struct Asked<Q> {
+    /// As it came.
+    pub(super) bytes: Bytes,
+    /// What this version sees in it.
+    pub(super) request: Q,
+    /// What is wrong with it, as far as this version knows: only for what comes to no node, which may know more.
+    pub(super) wrong: Option<Error>,
+    pub(super) envelope: Envelope,
+}
+
+impl Router {
+    /// The services.
+    pub fn routes(&self) -> Routes {
+        let mut routes = Routes::builder();
+        let table = Arc::new(self.table());
+        add_identity(&table, &mut routes);
+        add_controller(&table, &mut routes);
+        routes.routes()
+    }
+
+    fn table(&self) -> Table {
+        let mut routed = Routed { router: self.clone(), table: Table::default() };
+        each_of_controller(&mut routed);
+        routed.function(Router::create_volume);
+        routed.function(Router::list_volumes);
+        routed.function(Router::controller_list_volume_health);
+        routed.function(Router::get_capacity);
+        routed.function(Router::list_snapshots);
+        let (router, mut table) = (self.clone(), routed.table);
+        table.raw_stream::<csi::GetMetadataDeltaRequest>(move |request| {
+            let router = router.clone();
+            Box::pin(async move {
+                let (asked, member) = router.for_delta(request)?;
+                router.stream::<csi::GetMetadataDeltaRequest>(member, &asked.envelope, asked.bytes).await
+            })
+        });
+        table
+    }
+
+    fn ask_of<Q: crate::service::declare::Request>(
+        &self,
+        request: Request<Bytes>,
+        check: impl FnOnce(Q, &tonic::metadata::MetadataMap) -> Option<Error>,
+    ) -> Result<Asked<Q>, Status> {
+        require::<Q>(self.settings.attach)?;
+        let envelope = Envelope::of(&request);
+        let (metadata, _, bytes) = request.into_parts();
+        let request = observe(decode::<Q>(&bytes)?, &bytes);
+        let wrong = check(request.clone(), &metadata);
+        Ok(Asked { bytes, request, wrong, envelope })
+    }
+
+    async fn route<Q: Call>(&self, request: Request<Bytes>) -> Answer<Bytes> {
+        let Asked { bytes, request, wrong, envelope } =
+            self.ask_of::<Q>(request, |request, metadata| request.check(metadata).err())?;
+        let found = match request.route() {
+            Route::Owner(named) => self.owner(named.into()).map(Last::Member),
+            Route::CommonOwner(ids) => {
+                self.common_owner(ids.iter().map(|id| Named::volume(id))).map(Last::Member)
+            }
+            Route::LastOwner(named) => self.last_owner(named.into()),
+            Route::Controller | Route::Node => return Err(Status::unimplemented(Q::PATH)),
+        };
+        match (found, wrong) {
+            (Ok(Last::Member(member)), _) => {
+                self.pass::<Q>(&member, &envelope, bytes).await.map(Response::new)
+            }
+            (Err(error), None) | (_, Some(error)) => Err(error.into()),
+            (Ok(Last::Nobody), None) => Ok(Response::new(encode(&Q::Reply::default()))),
+        }
+    }
+
+    /// Opens a node's stream, which goes on message by message. A caller that goes away ends the stream of the node as well,
+    /// and an error of the node ends that of the caller.
+    async fn stream<Q: StreamCall>(
+        &self,
+        member: Arc<Member>,
+        envelope: &Envelope,
+        bytes: Bytes,
+    ) -> Answer<Messages<Bytes>> {
+        let (link, messages) = self.open::<Q>(&member, envelope, bytes).await?;
+        let router = self.clone();
+        let told = move |status| router.no_answer(&member, &link, status);
+        Ok(Response::new(Box::pin(messages.map(move |message| message.map_err(&told)))))
+    }
+
+    async fn route_stream<Q: StreamCall>(&self, request: Request<Bytes>) -> Answer<Messages<Bytes>> {
+        let Asked { bytes, request, wrong, envelope } =
+            self.ask_of::<Q>(request, |request, _| request.check().err())?;
+        let Route::Owner(named) = request.route() else { return Err(Status::unimplemented(Q::PATH)) };
+        let member = self.owner(named.into()).map_err(|error| wrong.unwrap_or(error))?;
+        self.stream::<Q>(member, &envelope, bytes).await
+    }
+
+    /// The node of both snapshots that are to be compared.
+    fn for_delta(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<(Asked<csi::GetMetadataDeltaRequest>, Arc<Member>), Status> {
+        let mut asked =
+            self.ask_of::<csi::GetMetadataDeltaRequest>(request, |request, _| request.check().err())?;
+        let csi::GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, .. } = &asked.request;
+        let owner = |id| self.owner(Named::snapshot(id));
+        let owners = owner(base_snapshot_id).and_then(|base| Ok((base, owner(target_snapshot_id)?)));
+        let (base, target) = owners.map_err(|error| asked.wrong.take().unwrap_or(error))?;
+        if base.node_id != target.node_id {
+            // A volume and its snapshots are on one node: these two cannot be of one volume.
+            return Err(Error::Invalid(format!(
+                "snapshots {base_snapshot_id} and {target_snapshot_id} are of different volumes, on the nodes {:?} and \
+                 {:?}: only those of one volume can be compared",
+                base.node_id, target.node_id
+            ))
+            .into());
+        }
+        Ok((asked, target))
+    }
+}
+
+struct Routed {
+    router: Router,
+    table: Table,
+}
+
+impl Routed {
+    /// Has a function of the router answer this one.
+    fn function<Q: Call, F>(&mut self, serve: fn(Router, Asked<Q>) -> F)
+    where
+        F: Future<Output = Result<Bytes, Status>> + Send + 'static,
+    {
+        let router = self.router.clone();
+        self.table.raw::<Q>(move |request| {
+            let router = router.clone();
+            Box::pin(async move {
+                let check = |request: Q, metadata: &_| request.check(metadata).err();
+                let asked = router.ask_of::<Q>(request, check)?;
+                serve(router, asked).await.map(Response::new)
+            })
+        });
+    }
+}
+
+impl Declarations for Routed {
+    fn question<Q: Question>(&mut self) {
+        let router = self.router.clone();
+        self.table.unary::<Q, _>(move |_| {
+            let settings = &router.settings;
+            // Ready once the nodes are known, whether they can be reached or not: no node is asked.
+            let ready = router.is_ready();
+            let (driver_name, attach) = (settings.driver_name.as_str(), settings.attach);
+            let reply = Q::answer(&Facts { driver_name, attach, ready, node: None });
+            async { Ok(reply) }
+        });
+    }
+
+    fn call<Q: Call>(&mut self) {
+        let router = self.router.clone();
+        self.table.raw::<Q>(move |request| {
+            let router = router.clone();
+            Box::pin(async move { router.route::<Q>(request).await })
+        });
+    }
+
+    fn stream<Q: StreamCall>(&mut self) {
+        let router = self.router.clone();
+        self.table.raw_stream::<Q>(move |request| {
+            let router = router.clone();
+            Box::pin(async move { router.route_stream::<Q>(request).await })
+        });
+    }
+}

@@ -1,0 +1,238 @@
+//! How an RPC is declared: once, in the file of its service. A declaration says what of the request is logged, on which
+//! object's node a controller has it done, how it is checked, and what the driver does for it. What serves the driver
+//! (`serve.rs`) and what routes for a cluster (`cluster/router`) read it, and know no RPC by its name that has a
+//! declaration.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use super::stream::Emit;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::model::Settings;
+use crate::wire::csi;
+use crate::wire::rpc::{Rpc, Streaming, Unary};
+
+/// What the driver has to do for a call whose request was checked. It can be tried again.
+pub(crate) type Work<T> = Arc<dyn Fn(&Driver) -> Result<T> + Send + Sync>;
+/// The same for an answer of many messages.
+pub(crate) type StreamWork<T> = Box<dyn FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send>;
+
+/// An object by the id that a caller sent, whatever that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Named<'a> {
+    /// A volume.
+    Volume(&'a str),
+    /// A snapshot.
+    Snapshot(&'a str),
+    /// A group of snapshots.
+    Group(&'a str),
+}
+
+/// Where a controller of a cluster has a call done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route<'a> {
+    /// On the node of this object.
+    Owner(Named<'a>),
+    /// The same for a call that ends it: where there is nothing to end, that is an end as well.
+    LastOwner(Named<'a>),
+    /// On the one node of all of these volumes.
+    CommonOwner(&'a [String]),
+    /// On several nodes, or on one that the controller chooses: it has a function for that.
+    Controller,
+    /// Only kubelet calls it, on the node's own socket.
+    Node,
+}
+
+/// A request that is about an object, or makes one.
+pub(crate) trait Request: Rpc {
+    /// Whether it is UNIMPLEMENTED where attaching is switched off, whatever the request (spec.md, Error Scheme).
+    const ATTACH: bool = false;
+
+    /// Values for the fields that the server's span declares (`server/trace.rs`).
+    fn ids(&self) -> Vec<(&'static str, Cow<'_, str>)>;
+
+    /// Where a controller has it done.
+    fn route(&self) -> Route<'_>;
+}
+
+/// A request with one answer.
+pub(crate) trait Call: Request + Unary {
+    /// Whether it waits for a turn among the copies, without a thread.
+    const IN_TURN: bool = false;
+
+    /// Checks the request and what came with it.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    fn check(self, metadata: &MetadataMap) -> Result<Work<Self::Reply>>;
+}
+
+/// A request with a stream of answers.
+pub(crate) trait StreamCall: Request + Streaming {
+    /// Checks the request.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    fn check(self) -> Result<StreamWork<Self::Reply>>;
+}
+
+/// What a process knows of itself without asking anything.
+pub(crate) struct Facts<'a> {
+    /// CSI plugin name.
+    pub(crate) driver_name: &'a str,
+    /// Whether attaching is served.
+    pub(crate) attach: bool,
+    /// Whether calls are served.
+    pub(crate) ready: bool,
+    /// Of the node, where the process serves one.
+    pub(crate) node: Option<&'a Settings>,
+}
+
+/// A request that is answered at once, also before there is a driver.
+pub(crate) trait Question: Unary {
+    /// The answer.
+    fn answer(facts: &Facts<'_>) -> Self::Reply;
+}
+
+/// Takes the declarations of a service.
+pub(crate) trait Declarations {
+    /// One that is answered at once.
+    fn question<Q: Question>(&mut self);
+    /// One with one answer.
+    fn call<Q: Call>(&mut self);
+    /// One with a stream of answers.
+    fn stream<Q: StreamCall>(&mut self);
+}
+
+/// Refuses a request that is switched off.
+///
+/// # Errors
+/// UNIMPLEMENTED.
+pub(crate) fn require<Q: Request>(attach: bool) -> Result<(), Status> {
+    match attach || !Q::ATTACH {
+        true => Ok(()),
+        false => Err(Error::Unsupported("attaching is switched off (--attach)".to_owned()).into()),
+    }
+}
+
+/// A field of a request as one value on the span.
+pub(super) trait Identifies {
+    fn text(&self) -> Cow<'_, str>;
+}
+
+impl Identifies for String {
+    fn text(&self) -> Cow<'_, str> {
+        self.as_str().into()
+    }
+}
+
+impl Identifies for Vec<String> {
+    fn text(&self) -> Cow<'_, str> {
+        self.join(",").into()
+    }
+}
+
+impl Identifies for Option<csi::VolumeContentSource> {
+    fn text(&self) -> Cow<'_, str> {
+        use csi::volume_content_source::Type;
+        match self.as_ref().and_then(|source| source.r#type.as_ref()) {
+            Some(Type::Snapshot(snapshot)) => snapshot.snapshot_id.as_str().into(),
+            Some(Type::Volume(volume)) => volume.volume_id.as_str().into(),
+            None => "".into(),
+        }
+    }
+}
+
+/// Declares the RPCs of one service, and a function that hands them all to [`Declarations`].
+///
+/// ```text
+/// declare! { each_of_the_service;
+///     question ProbeRequest = |facts| …;                   // what it answers
+///     call DeleteVolumeRequest {
+///         logs: "volume.id" = volume_id;                   // fields of the span, fields of the request
+///         route: |request| Route::LastOwner(…);
+///         attach: true;                                    // Request::ATTACH, false if it is left out
+///         in_turn: true;                                   // Call::IN_TURN, false if it is left out
+///         check: |request| decode::delete_volume(request); // |request, metadata| where it looks at those, too
+///         work: |driver, id| …;                            // with what the check gave; may run more than once
+///     }
+///     stream GetMetadataDeltaRequest { …; work: |driver, wanted, emit| …; }
+/// }
+/// ```
+macro_rules! declare {
+    ($each:ident; $($declarations:tt)*) => { declare! { @ $each [] $($declarations)* } };
+    (@ $each:ident [$($kind:ident $message:ident)*]) => {
+        /// Hands over each RPC of the service.
+        pub(crate) fn $each(declarations: &mut impl Declarations) {
+            $(declarations.$kind::<csi::$message>();)*
+        }
+    };
+    (@ $each:ident [$($done:tt)*] question $message:ident = |$facts:pat_param| $answer:expr; $($rest:tt)*) => {
+        impl Question for csi::$message {
+            fn answer($facts: &Facts<'_>) -> Self::Reply {
+                $answer
+            }
+        }
+        declare! { @ $each [$($done)* question $message] $($rest)* }
+    };
+    (@ $each:ident [$($done:tt)*] call $message:ident {
+        logs: $($span:literal = $field:ident),*;
+        route: |$routed:pat_param| $route:expr;
+        $(attach: $attach:literal;)?
+        $(in_turn: $in_turn:literal;)?
+        check: |$request:ident $(, $metadata:ident)?| $check:expr;
+        work: |$driver:ident, $wanted:pat_param| $work:expr;
+    } $($rest:tt)*) => {
+        declare! { @request $message [$($span = $field),*] |$routed| $route; $($attach)? }
+        impl Call for csi::$message {
+            $(const IN_TURN: bool = $in_turn;)?
+
+            fn check(self, metadata: &tonic::metadata::MetadataMap) -> Result<Work<Self::Reply>> {
+                let ($request, _metadata) = (self, metadata);
+                $(let $metadata = _metadata;)?
+                let wanted = $check?;
+                Ok(std::sync::Arc::new(move |$driver: &Driver| {
+                    let $wanted = wanted.clone();
+                    $work
+                }))
+            }
+        }
+        declare! { @ $each [$($done)* call $message] $($rest)* }
+    };
+    (@ $each:ident [$($done:tt)*] stream $message:ident {
+        logs: $($span:literal = $field:ident),*;
+        route: |$routed:pat_param| $route:expr;
+        check: |$request:ident| $check:expr;
+        work: |$driver:ident, $wanted:ident, $emit:ident| $work:expr;
+    } $($rest:tt)*) => {
+        declare! { @request $message [$($span = $field),*] |$routed| $route; }
+        impl StreamCall for csi::$message {
+            fn check(self) -> Result<StreamWork<Self::Reply>> {
+                let $request = self;
+                let $wanted = $check?;
+                Ok(Box::new(move |$driver: &Driver, $emit: Emit<'_, Self::Reply>| $work))
+            }
+        }
+        declare! { @ $each [$($done)* stream $message] $($rest)* }
+    };
+    (@request $message:ident [$($span:literal = $field:ident),*] |$routed:pat_param| $route:expr; $($attach:literal)?) => {
+        impl Request for csi::$message {
+            $(const ATTACH: bool = $attach;)?
+
+            fn ids(&self) -> Vec<(&'static str, std::borrow::Cow<'_, str>)> {
+                vec![$(($span, $crate::service::declare::Identifies::text(&self.$field))),*]
+            }
+
+            fn route(&self) -> Route<'_> {
+                let $routed = self;
+                $route
+            }
+        }
+    };
+}
+
+pub(super) use declare;
