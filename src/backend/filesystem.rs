@@ -9,7 +9,8 @@ use nix::errno::Errno;
 
 use super::uses::{all_mounts, hidden};
 use super::{
-    Backend, Found, Mark, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, label, target,
+    Backend, Found, Mark, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, label,
+    make_filesystem, target,
 };
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Content, Format, FsType, MountFlags, Provisioning};
@@ -335,7 +336,7 @@ fn make(
     let made = image::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
         let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
-        place.os.filesystems.make(&device.device.path(), fs_type, &options).doing(making)?;
+        make_filesystem(place.os, &device.device.path(), fs_type, &options).doing(making)?;
         Ok(device)
     })?;
     (stage.record)(Format::Formatted)?;

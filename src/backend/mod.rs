@@ -18,7 +18,7 @@ mod whole;
 pub use copy::{Copy, OnProgress, prepare_files, remove_files, sync_files};
 pub use health::{Seen, troubles};
 pub use mark::{Mark, begin_deletion};
-pub use signature::{Found, inspect, inspect_device, label};
+pub use signature::{Found, inspect, inspect_device, label, make_filesystem};
 pub use target::{Target, remove as remove_target, resolve, take_away};
 pub use uses::{Uses, hidden};
 pub use whole::expect_whole;

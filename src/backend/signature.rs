@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, OsContext, Result};
 use crate::model::FsType;
-use crate::os::Disks;
+use crate::os::{Disks, MakeOptions, Os};
 
 /// What was found in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +77,27 @@ pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Found> {
 /// Only those of reading.
 pub fn label(disks: &dyn Disks, image: &Path) -> std::io::Result<Option<Found>> {
     Ok(labelled(&disks.read_at(image, 0, HEAD)?))
+}
+
+/// Makes a filesystem on a device that is blank, and looks whether it is there: mkfs.btrfs (6.2) also says that all is well
+/// where a write or sync of its superblock failed.
+///
+/// # Errors
+/// The tool's and the kernel's; without errno where the filesystem is not there.
+pub fn make_filesystem(
+    os: &Os,
+    device: &Path,
+    fs_type: FsType,
+    options: &MakeOptions,
+) -> std::io::Result<()> {
+    os.filesystems.make(device, fs_type, options)?;
+    match label(os.disks.as_ref(), device)? {
+        Some(Found::Filesystem { fs_type: found, .. }) if found == fs_type => Ok(()),
+        _ => Err(std::io::Error::other(format!(
+            "mkfs ended well, and no {fs_type} is on {}",
+            device.display()
+        ))),
+    }
 }
 
 /// What the labels in the head of an image or device tell; `None` where there is none.

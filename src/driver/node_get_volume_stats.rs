@@ -29,24 +29,28 @@ impl Driver {
         let paths = self.paths_of_use(&volume)?;
         let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
         let mut uses = backend.uses(place)?;
-        // Without a lock a mount may come and go between the two looks. What hides it is there at the next ones too.
-        while !volume.is_block() {
-            match uses.top_at(&self.os, target.path()) {
-                Ok(Some(_)) => break,
-                Ok(None) => return Err(not_there()),
-                Err(hidden) => {
-                    let before = std::mem::replace(&mut uses, backend.uses(place)?);
-                    let ids = |uses: &Uses| uses.at(target.path()).map(|mount| mount.id).collect::<Vec<_>>();
-                    if ids(&before) == ids(&uses) {
-                        return Err(hidden);
-                    }
-                }
+        let path = target.path();
+        let stats = loop {
+            let measure = || match uses.top_at(&self.os, path)? {
+                None if !volume.is_block() => Err(not_there()),
+                _ => backend.stats(place, path, &uses),
+            };
+            let measured = match volume.content {
+                Content::Directory => self.usage.get_or(&volume.id, measure),
+                Content::Filesystem { .. } | Content::Block => measure(),
+            };
+            // Without a lock a mount may come and go between two looks. What hides it is there at the next ones too.
+            let error = match measured {
+                Err(error) if !volume.is_block() => error,
+                measured => break measured?,
+            };
+            let before = std::mem::replace(&mut uses, backend.uses(place)?);
+            let ids = |uses: &Uses| uses.at(path).map(|mount| mount.id).collect::<Vec<_>>();
+            match ids(&uses) {
+                now if now.is_empty() => return Err(not_there()),
+                now if now == ids(&before) => return Err(error),
+                _ => {}
             }
-        }
-        let measure = || backend.stats(place, target.path(), &uses);
-        let stats = match volume.content {
-            Content::Directory => self.usage.get_or(&volume.id, measure)?,
-            Content::Filesystem { .. } | Content::Block => measure()?,
         };
         let (bytes, inodes) = rows(stats);
         Ok(VolumeStats { bytes, inodes, troubles: self.known_troubles(&volume.id) })

@@ -1,6 +1,6 @@
 //! NodeGetVolumeStats.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;
@@ -37,18 +37,23 @@ fn what_is_missing_or_not_there() {
     }
 }
 
-/// It takes no lock, so that a volume may go while it looks: that is no mount of somebody else.
+/// It takes no lock, so that a volume may go while it looks: that is no mount of somebody else, and no fault of the driver.
 #[test]
 fn a_volume_that_goes_meanwhile_is_not_there() {
-    let rig = Rig::new();
-    let (vol, target) = rig.published("fs", mount());
-    let (kernel, path, gone) = (rig.kernel.clone(), target.clone(), AtomicBool::new(false));
-    rig.kernel.set_pace(move |name, subject| {
-        if name == "open" && subject == path && !gone.swap(true, Ordering::SeqCst) {
-            kernel.unmount_foreign(&path).expect("umount");
-        }
-    });
-    rig.fails(Code::NotFound, vol.stats_request(&target));
+    for (open, with_its_directory) in [1, 2, 3].into_iter().flat_map(|open| [(open, false), (open, true)]) {
+        let rig = Rig::new();
+        let (vol, target) = rig.published("fs", mount());
+        let (kernel, path, opened) = (rig.kernel.clone(), target.clone(), AtomicUsize::new(0));
+        rig.kernel.set_pace(move |name, subject| {
+            if name == "open" && subject == path && opened.fetch_add(1, Ordering::SeqCst) + 1 == open {
+                kernel.unmount_foreign(&path).expect("umount");
+                if with_its_directory {
+                    kernel.os().disks.remove_directory(path.as_ref()).expect("rmdir");
+                }
+            }
+        });
+        rig.fails(Code::NotFound, vol.stats_request(&target));
+    }
 }
 
 #[test]

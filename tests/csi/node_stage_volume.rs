@@ -127,6 +127,25 @@ fn a_foreign_filesystem_in_the_image_is_neither_formatted_nor_mounted() {
     }
 }
 
+/// mkfs.btrfs answers so where the write of its superblock fails.
+#[test]
+fn what_mkfs_says_is_not_believed() {
+    for fs_type in FsType::ALL {
+        let rig = Rig::new();
+        let vol = rig.made(csi::CreateVolumeRequest {
+            capacity_range: range(GIB, 0),
+            ..create("v", fs(fs_type.as_str()))
+        });
+        rig.kernel.set_blind_mkfs(fs_type, true);
+        let error = rig.fails(Code::Internal, rig.stage_request(&vol));
+        assert!(error.contains("mkfs ended well"), "{error}");
+        rig.kernel.set_blind_mkfs(fs_type, false);
+        rig.stage(&vol);
+        let target = rig.publish(&vol, "pod");
+        rig.kernel.write_file(format!("{target}/file"), b"data").expect("write");
+    }
+}
+
 #[test]
 fn a_formatted_volume_whose_filesystem_is_gone_is_not_formatted_again() {
     let rig = Rig::new();

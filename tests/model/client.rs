@@ -1,11 +1,11 @@
 //! Clients that make calls at the same time, and note what came of them.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hostloop::os::is_errno;
 use nix::errno::Errno;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -255,9 +255,11 @@ impl Client<'_> {
                 Ok(()) => {
                     return self.note(Call::Write { v, pod, value }, began, Outcome::Ok(Answer::default()));
                 }
-                Err(error) if is(&error, Errno::EAGAIN) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(error) if is_errno(&error, Errno::EAGAIN) => {
+                    tokio::time::sleep(Duration::from_millis(1)).await
+                }
                 // A device may be read-only where its mount is not; a filesystem may be full.
-                Err(error) if is(&error, Errno::EROFS) || is(&error, Errno::EPERM) => return,
+                Err(error) if is_errno(&error, Errno::EROFS) || is_errno(&error, Errno::EPERM) => return,
                 Err(error) => return self.all.wrong(format!("write to {target}: {error}")),
             }
         }
@@ -373,10 +375,6 @@ impl Client<'_> {
         let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
         rpc.controller.delete_volume(delete).await.map(drop)
     }
-}
-
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno as i32)
 }
 
 fn wall_now() -> u64 {

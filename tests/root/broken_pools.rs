@@ -8,7 +8,7 @@ use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
 use crate::harness::process::BINARY;
 use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
 
 /// A disk for a pool.
 struct Disk {
@@ -28,7 +28,7 @@ impl Disk {
     }
 
     fn mount(&self) {
-        run("mount", &["-o", "loop", text(&self.image), text(&self.place)]);
+        mount_loop(&self.image, &self.place);
     }
 
     fn unmount(&self) {
@@ -183,7 +183,7 @@ fn exchanged_disks_of_two_pools() {
     for disk in [&fast, &slow] {
         disk.unmount();
     }
-    run("mount", &["-o", "loop", text(&fast.image), text(&slow.place)]);
+    mount_loop(&fast.image, &slow.place);
     run("mount", &["-o", "loop", text(&slow.image), text(&fast.place)]);
     world.start();
     assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);

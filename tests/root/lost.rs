@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::Code;
 
-use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_loop, run, text};
 
 fn code(result: Result<(), tonic::Status>) -> Code {
     result.map_or_else(|e| e.code(), |()| Code::Ok)
@@ -106,7 +106,7 @@ impl Pool {
     }
 
     fn mount(&self) {
-        run("mount", &["-o", "loop", text(&self.image), text(&self.path)]);
+        mount_loop(&self.image, &self.path);
     }
 
     fn vol(&self, kind: Kind, name: &str) -> Vol<'_> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::kernel::{self, digest, pattern, read_at, write_at};
 use crate::harness::process::{BINARY, command, serve_flags};
-use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
 
 const SIZE: u64 = 1024 * MIB;
 

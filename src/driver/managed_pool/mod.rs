@@ -24,7 +24,7 @@ mod mount;
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::Found;
+use crate::backend::{Found, make_filesystem};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
 use crate::os::{FileKind, MakeOptions, OpenLoop, Os};
@@ -153,7 +153,7 @@ impl Managed<'_> {
             FsType::Ext4 | FsType::Btrfs => Vec::new(),
         };
         let making = || self.doing(&format!("make {} on {}", self.fs_type, device.display()));
-        self.os.filesystems.make(device, self.fs_type, &MakeOptions { extra, zeroed }).doing(making)
+        make_filesystem(self.os, device, self.fs_type, &MakeOptions { extra, zeroed }).doing(making)
     }
 
     /// Says that nothing can be made, where the state file knows that something was.

@@ -274,6 +274,16 @@ impl FakeKernel {
         there.for_each(|mount| mount.shared = shared);
     }
 
+    /// Lets mkfs of this filesystem fail to write its superblock, and say that all is well; or heals that.
+    pub fn set_blind_mkfs(&self, fs_type: FsType, blind: bool) {
+        let mut world = self.lock();
+        if blind {
+            world.blind_tools.insert(fs_type)
+        } else {
+            world.blind_tools.remove(&fs_type)
+        };
+    }
+
     /// Takes the tools of a filesystem away, or brings them back.
     pub fn set_tools(&self, fs_type: FsType, present: bool) {
         let mut world = self.lock();

@@ -73,6 +73,8 @@ pub(super) struct World {
     /// Whether processes have CAP_SYS_RESOURCE, without which ext4 does not grow while it is mounted.
     pub(super) sys_resource: bool,
     pub(super) missing_tools: BTreeSet<FsType>,
+    /// Their mkfs does not see that a write fails.
+    pub(super) blind_tools: BTreeSet<FsType>,
     /// Filesystems that answer everything with EIO.
     pub(super) failed: BTreeSet<FsId>,
     pub(super) attached: u64,
@@ -107,6 +109,7 @@ impl World {
             make_options: Vec::new(),
             sys_resource: true,
             missing_tools: BTreeSet::new(),
+            blind_tools: BTreeSet::new(),
             failed: BTreeSet::new(),
             attached: 0,
             hazards: Vec::new(),

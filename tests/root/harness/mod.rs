@@ -30,6 +30,22 @@ pub fn run(program: &str, args: &[&str]) {
     assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
+/// Mounts an image through a loop device. mount(8) gives up where another takes the device that it has found, and where it is
+/// looked at in the moment in which it is attached.
+pub fn mount_loop(image: &Path, mount_point: &Path) {
+    let mut told = String::new();
+    for _ in 0..10 {
+        let done = output("mount", &["-o", "loop", text(image), text(mount_point)]);
+        if done.status.success() {
+            return;
+        }
+        told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(told.contains("failed to setup loop device"), "{told}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{told}");
+}
+
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path of ours is text")
 }

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::process::{BINARY, command, serve_flags};
-use super::{Csi, Driver, Kind, MIB, eventually, kernel, output, require_machine, run, text};
+use super::{Csi, Driver, Kind, MIB, eventually, kernel, mount_loop, output, require_machine, run, text};
 
 pub struct World {
     /// The test's own directory.
@@ -188,7 +188,7 @@ impl World {
     /// Mounts it again.
     pub fn mount_disk(&self) {
         let pool = self.pool.as_ref().expect("a disk");
-        run("mount", &["-o", "loop", text(&self.dir.join("pool.img")), text(pool)]);
+        mount_loop(&self.dir.join("pool.img"), pool);
     }
 
     /// Takes the running driver, to end it.
@@ -284,5 +284,5 @@ pub fn mount_image(image: &Path, mount_point: &Path, fs_type: &str, size: u64) {
     std::fs::File::create(image).and_then(|f| f.set_len(size)).expect("the pool's image");
     assert!(size >= 256 * MIB);
     run(&format!("mkfs.{fs_type}"), &["-q", text(image)]);
-    run("mount", &["-o", "loop", text(image), text(mount_point)]);
+    mount_loop(image, mount_point);
 }

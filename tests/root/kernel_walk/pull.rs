@@ -219,6 +219,10 @@ fn begun(bench: &Bench, request: &csi::CreateVolumeRequest) -> Receiver<Answer> 
 }
 
 fn copy(bench: &mut Bench, pull: Pull, plan: Option<&Plan>) -> Result<(Done, Vec<Change>), String> {
+    if pull.from == From::Volume && pull.side == Side::Target {
+        // It counts how often a node has volumes cut in a minute, and refuses more than thirty.
+        bench.cluster.nodes[0].world.restart_after_kill();
+    }
     let (request, names) = (bench.request(pull), bench.names(pull.side));
     let world = bench.traced(pull.side);
     let (driver, log) = (world.driver().pid(), world.dir.join("log"));

@@ -26,7 +26,7 @@ fn foreign_content_is_not_touched() {
     std::fs::File::create(&managed.image).and_then(|file| file.set_len(320 * MIB)).expect("an image");
     run("mkfs.xfs", &["-q", "-s", "size=4096", text(&managed.image)]);
     let place = managed.world.directory("place");
-    run("mount", &["-o", "loop", text(&managed.image), text(&place)]);
+    mount_loop(&managed.image, &place);
     std::fs::write(place.join("thesis"), "precious").expect("write");
     // It is in use by somebody else, and not a pool.
     let line = managed.refused();
@@ -36,7 +36,7 @@ fn foreign_content_is_not_touched() {
     eventually("the device goes", || devices_of(&managed.image).is_empty());
     let line = managed.refused();
     assert!(line.contains("\"thesis\""), "{line}");
-    run("mount", &["-o", "loop", text(&managed.image), text(&place)]);
+    mount_loop(&managed.image, &place);
     assert_eq!(std::fs::read_to_string(place.join("thesis")).expect("read"), "precious");
     run("umount", &[text(&place)]);
     managed.world.assert_nothing_left();
