@@ -236,3 +236,40 @@ macro_rules! declare {
 }
 
 pub(super) use declare;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::service::{each_of_controller, each_of_node};
+    use crate::wire::METHODS;
+
+    /// The paths of what is declared.
+    #[derive(Default)]
+    struct Paths(BTreeSet<&'static str>);
+
+    impl Declarations for Paths {
+        fn question<Q: Question>(&mut self) {
+            self.0.insert(Q::PATH);
+        }
+
+        fn call<Q: Call>(&mut self) {
+            self.0.insert(Q::PATH);
+        }
+
+        fn stream<Q: StreamCall>(&mut self) {
+            self.0.insert(Q::PATH);
+        }
+    }
+
+    #[test]
+    fn every_rpc_of_the_protocol_is_declared() {
+        let mut declared = Paths::default();
+        each_of_controller(&mut declared);
+        each_of_node(&mut declared);
+        let declared: BTreeSet<_> = declared.0.iter().map(|path| path.trim_start_matches('/')).collect();
+        let methods = METHODS.iter().copied().filter(|method| method.starts_with("csi.v1."));
+        assert_eq!(declared, methods.collect());
+    }
+}

@@ -84,3 +84,18 @@ async fn what_comes_to_no_node_is_checked_by_the_controller() {
     request.volume_capabilities.clear();
     fails(cluster.controller.create(request).await, Code::InvalidArgument, "volume_capabilities");
 }
+
+#[tokio::test]
+async fn every_rpc_of_a_controller_is_served() {
+    let cluster = Cluster::start(&["a"]).await;
+    let methods = hostloop::wire::METHODS.iter().filter(|method| method.starts_with("csi.v1."));
+    for method in methods {
+        let mut grpc = tonic::client::Grpc::new(cluster.controller.channel.clone());
+        grpc.ready().await.expect("connected");
+        let path: PathAndQuery = format!("/{method}").parse().expect("a path");
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let code = grpc.unary(Request::new(()), path, codec).await.map_or_else(|status| status.code(), |_| Code::Ok);
+        let is_of_nodes = method.starts_with("csi.v1.Node/");
+        assert_eq!(code == Code::Unimplemented, is_of_nodes, "{method}: {code:?}");
+    }
+}
