@@ -91,13 +91,14 @@ pub fn make_filesystem(
     options: &MakeOptions,
 ) -> std::io::Result<()> {
     os.filesystems.make(device, fs_type, options)?;
-    match label(os.disks.as_ref(), device)? {
-        Some(Found::Filesystem { fs_type: found, .. }) if found == fs_type => Ok(()),
-        _ => Err(std::io::Error::other(format!(
-            "mkfs ended well, and no {fs_type} is on {}",
-            device.display()
-        ))),
+    if holds(label(os.disks.as_ref(), device)?.as_ref(), fs_type) {
+        return Ok(());
     }
+    Err(std::io::Error::other(format!("mkfs ended well, and no {fs_type} is on {}", device.display())))
+}
+
+fn holds(label: Option<&Found>, fs_type: FsType) -> bool {
+    matches!(label, Some(Found::Filesystem { fs_type: found, .. }) if *found == fs_type)
 }
 
 /// What the labels in the head of an image or device tell; `None` where there is none.
@@ -253,6 +254,15 @@ mod tests {
         head[1024 + 0x18..][..4].copy_from_slice(&2u32.to_le_bytes());
         head[1024 + 0x4..][..4].copy_from_slice(&1000u32.to_le_bytes());
         head
+    }
+
+    #[test]
+    fn the_filesystem_that_was_asked_for_is_seen() {
+        let found = superblock(&ext4_head(1));
+        assert!(holds(found.as_ref(), FsType::Ext4));
+        assert!(!holds(found.as_ref(), FsType::Xfs), "another one");
+        assert!(!holds(Some(&Found::Other("data")), FsType::Ext4));
+        assert!(!holds(None, FsType::Ext4));
     }
 
     #[test]

@@ -31,25 +31,24 @@ impl Driver {
         let mut uses = backend.uses(place)?;
         let path = target.path();
         let stats = loop {
-            let measure = || match uses.top_at(&self.os, path)? {
-                None if !volume.is_block() => Err(not_there()),
-                _ => backend.stats(place, path, &uses),
+            let measure = || {
+                uses.top_at(&self.os, path)?.ok_or_else(not_there)?;
+                backend.stats(place, path, &uses)
             };
             let measured = match volume.content {
                 Content::Directory => self.usage.get_or(&volume.id, measure),
                 Content::Filesystem { .. } | Content::Block => measure(),
             };
-            // Without a lock a mount may come and go between two looks. What hides it is there at the next ones too.
             let error = match measured {
-                Err(error) if !volume.is_block() => error,
-                measured => break measured?,
+                Ok(stats) => break stats,
+                Err(error) => error,
             };
-            let before = std::mem::replace(&mut uses, backend.uses(place)?);
+            // Without a lock a mount may come and go between two looks. What is wrong is so at the next ones too.
             let ids = |uses: &Uses| uses.at(path).map(|mount| mount.id).collect::<Vec<_>>();
-            match ids(&uses) {
-                now if now.is_empty() => return Err(not_there()),
-                now if now == ids(&before) => return Err(error),
-                _ => {}
+            let before = ids(&uses);
+            uses = backend.uses(place)?;
+            if ids(&uses) == before {
+                return Err(error);
             }
         };
         let (bytes, inodes) = rows(stats);

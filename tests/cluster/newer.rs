@@ -94,7 +94,8 @@ async fn every_rpc_of_a_controller_is_served() {
         grpc.ready().await.expect("connected");
         let path: PathAndQuery = format!("/{method}").parse().expect("a path");
         let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        let code = grpc.unary(Request::new(()), path, codec).await.map_or_else(|status| status.code(), |_| Code::Ok);
+        let code =
+            grpc.unary(Request::new(()), path, codec).await.map_or_else(|status| status.code(), |_| Code::Ok);
         let is_of_nodes = method.starts_with("csi.v1.Node/");
         assert_eq!(code == Code::Unimplemented, is_of_nodes, "{method}: {code:?}");
     }
