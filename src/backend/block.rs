@@ -7,25 +7,17 @@
 use std::path::Path;
 
 use super::uses::all_mounts;
-use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, image, target};
+use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, target, writers};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, MountFlags, Volume};
+use crate::model::{MountFlags, Volume};
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
 /// See the module.
 pub(super) struct Block;
 
-impl Backend for Block {
-    fn create(&self, place: Place<'_>) -> Result<()> {
-        image::create(place, None)
-    }
-
-    fn remove(&self, place: Place<'_>) -> Result<()> {
-        super::remove_files(place.os, place.paths, BackendKind::Loop)
-    }
-
+impl Presence for Block {
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
-        let mut uses = image::uses(place)?;
+        let mut uses = device::uses(place)?;
         if !uses.any() {
             return Ok(uses);
         }
@@ -44,11 +36,11 @@ impl Backend for Block {
             let (id, device) = (&place.volume.id, device.path());
             return Err(Error::Busy(format!("volume {id} (detaching {})", device.display())));
         }
-        image::attach(place, uses, stage.read_only, false).map(drop)
+        device::attach(place, uses, stage.read_only, false).map(drop)
     }
 
     fn finish_stage(&self, place: Place<'_>, _stage: &Stage<'_>, uses: &Uses) -> Result<()> {
-        uses.live_loops().try_for_each(|device| image::conform(place, device, uses))
+        uses.live_loops().try_for_each(|device| device::conform(place, device, uses))
     }
 
     fn unstage(&self, place: Place<'_>, _staging: &Target, uses: &Uses) -> Result<()> {
@@ -70,7 +62,7 @@ impl Backend for Block {
                 return Err(Error::InUse(format!("{} is staged read-only", place.volume.id)));
             }
             let fresh = uses.live_loops().all(|device| device.read_only != publish.read_only);
-            let device = image::attach(place, uses, publish.read_only, false)?.device;
+            let device = device::attach(place, uses, publish.read_only, false)?.device;
             let binding = || format!("publish {}", place.volume.id);
             let bound = place
                 .os
@@ -104,14 +96,6 @@ impl Backend for Block {
         Ok(())
     }
 
-    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
-        image::grow(place, bytes)
-    }
-
-    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
-        image::ungrow(place, before)
-    }
-
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
         let growing = || format!("grow the device of {}", place.volume.id);
         uses.loops.iter().try_for_each(|device| place.os.loops.update_size(device).doing(growing))
@@ -127,6 +111,12 @@ impl Backend for Block {
             .size(device)
             .doing(|| format!("read the size of {}", device.path().display()))
             .map(Stats::Device)
+    }
+
+    fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
+        writers::mount(place, uses)?;
+        let devices = writers::devices(uses);
+        Ok(if devices.is_empty() { Writers::None } else { Writers::Raw(devices) })
     }
 }
 

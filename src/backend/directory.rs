@@ -4,29 +4,14 @@ use std::path::Path;
 
 use super::target::take_away;
 use super::uses::{Bound, all_mounts, bound};
-use super::{Backend, Place, Publish, Stage, Stats, Target, Uses, filesystem};
+use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, filesystem, writers};
 use crate::error::{Error, OsContext, Result};
-use crate::model::BackendKind;
 use crate::os::MountEntry;
 
 /// See the module.
 pub(super) struct Directory;
 
-impl Backend for Directory {
-    fn create(&self, place: Place<'_>) -> Result<()> {
-        let disks = &place.os.disks;
-        let creating = || format!("create the directory of {}", place.volume.id);
-        disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
-        disks.create_directory(&place.paths.data(), 0o755).doing(creating)?;
-        disks.sync_directory(&place.paths.data()).doing(creating)?;
-        disks.sync_directory(&place.paths.directory).doing(creating)?;
-        disks.sync_directory(&place.paths.parent).doing(creating)
-    }
-
-    fn remove(&self, place: Place<'_>) -> Result<()> {
-        super::remove_files(place.os, place.paths, BackendKind::Directory)
-    }
-
+impl Presence for Directory {
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
         let mounts = all_mounts(place.os)?;
         let (data, mut uses) = (place.paths.data(), Uses::default());
@@ -84,14 +69,6 @@ impl Backend for Directory {
         Ok(())
     }
 
-    fn grow(&self, _place: Place<'_>, bytes: u64) -> Result<u64> {
-        Ok(bytes) // its size is a wish that nothing enforces
-    }
-
-    fn ungrow(&self, _place: Place<'_>, _bytes: u64) -> Result<()> {
-        Ok(())
-    }
-
     fn grow_in_use(&self, _place: Place<'_>, _uses: &Uses) -> Result<()> {
         Ok(())
     }
@@ -101,6 +78,23 @@ impl Backend for Directory {
         let usage = place.os.disks.usage(&data).doing(|| format!("measure {}", data.display()))?;
         let space = filesystem::space_at(place, path, uses)?;
         Ok(Stats::Directory(usage, space))
+    }
+
+    fn has_slow_stats(&self) -> bool {
+        true
+    }
+
+    fn is_staged_by_bind(&self) -> bool {
+        true
+    }
+
+    fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
+        Ok(match writers::mount(place, uses)? {
+            Some(mount) => {
+                Writers::Unstoppable(format!("is a directory in use at {}", mount.target.display()))
+            }
+            None => Writers::None,
+        })
     }
 }
 

@@ -9,11 +9,11 @@ use nix::errno::Errno;
 
 use super::uses::{all_mounts, hidden};
 use super::{
-    Backend, Found, Mark, Place, Publish, Stage, Stats, Target, Uses, growth, image, inspect, label,
-    make_filesystem, target,
+    Found, Mark, Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, growth, inspect,
+    label, make_filesystem, target, writers,
 };
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, Content, Format, FsType, MountFlags, Provisioning};
+use crate::model::{Content, Format, FsType, MountFlags, Provisioning};
 use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, Pinned, Space, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
@@ -22,17 +22,9 @@ const NO_UUID: &str = "nouuid";
 /// See the module.
 pub(super) struct Filesystem;
 
-impl Backend for Filesystem {
-    fn create(&self, place: Place<'_>) -> Result<()> {
-        image::create(place, Some(Mark::Blank))
-    }
-
-    fn remove(&self, place: Place<'_>) -> Result<()> {
-        super::remove_files(place.os, place.paths, BackendKind::Loop)
-    }
-
+impl Presence for Filesystem {
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
-        let mut uses = image::uses(place)?;
+        let mut uses = device::uses(place)?;
         if !uses.any() {
             return Ok(uses);
         }
@@ -74,7 +66,7 @@ impl Backend for Filesystem {
     fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         let (fs_type, _) = filesystem_of(place)?;
         for device in &uses.loops {
-            image::conform(place, device, uses)?;
+            device::conform(place, device, uses)?;
             go_with_mounts(place, device)?;
         }
         let Some((device, there)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
@@ -95,7 +87,7 @@ impl Backend for Filesystem {
 
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
         target::take_away(place.os, staging.path(), uses)?;
-        image::give_back(place, &uses.loops);
+        device::give_back(place, &uses.loops);
         Ok(())
     }
 
@@ -115,14 +107,6 @@ impl Backend for Filesystem {
         Ok(()) // autoclear: the device went with its last mount
     }
 
-    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
-        image::grow(place, bytes)
-    }
-
-    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
-        image::ungrow(place, before)
-    }
-
     fn grow_in_use(&self, place: Place<'_>, uses: &Uses) -> Result<()> {
         // Without a writable mount there is nothing that could grow now; the next writable staging does it.
         let whole = |mount: &MountEntry| is_writable(mount) && uses.mounts.contains(mount);
@@ -139,6 +123,18 @@ impl Backend for Filesystem {
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
         space_at(place, path, uses).map(Stats::Filesystem)
+    }
+
+    fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
+        let elsewhere = || !writers::devices(uses).is_empty() && uses.all().next().is_none();
+        Ok(match writers::mount(place, uses)? {
+            Some(mount) => Writers::Mounted(mount),
+            None if elsewhere() => Writers::Unstoppable(format!(
+                "is {}, and mounted where the driver does not see it",
+                uses.describe()
+            )),
+            None => Writers::None,
+        })
     }
 }
 
@@ -159,7 +155,7 @@ fn mount_made(
     fs_type: FsType,
     format: Format,
 ) -> Result<(OpenLoop, u64)> {
-    let open = image::attach(place, uses, false, true)?;
+    let open = device::attach(place, uses, false, true)?;
     let bytes = check(place, &open.device, fs_type)?;
     if format == Format::Copied {
         renew_identity(place, stage, &open.device, fs_type)?;
@@ -293,7 +289,7 @@ fn make(
     fs_type: FsType,
     format: Format,
 ) -> Result<OpenLoop> {
-    let image = place.paths.image();
+    let image = place.paths.data();
     let making = || format!("make {fs_type} for {}", place.volume.id);
     if uses.any() {
         let what = format!("{} is not formatted and yet {}", place.volume.id, uses.describe());
@@ -333,7 +329,7 @@ fn make(
     }
     // Also of one that was there: its own sync may have failed.
     place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
-    let made = image::attach(place, uses, false, true).and_then(|device| {
+    let made = device::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
         let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
         make_filesystem(place.os, &device.device.path(), fs_type, &options).doing(making)?;
@@ -367,7 +363,7 @@ fn format_now(place: Place<'_>, recorded: Format) -> Result<Format> {
 /// Whether 0.1.0 began a mkfs and did not come to its end. Its record alone does not tell, since it may be older than
 /// the image; but where no label is found, no filesystem is there that anybody could have used.
 fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
-    let image = place.paths.image();
+    let image = place.paths.data();
     let reading = || format!("read {}", image.display());
     Ok(recorded == Format::Formatting && label(place.os.disks.as_ref(), &image).doing(reading)?.is_none())
 }
@@ -376,19 +372,19 @@ fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
 /// one, which does no harm, since it was never mounted.
 fn renew_identity(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
     let renewing = || format!("give the copied filesystem of {} an identity of its own", place.volume.id);
-    image::alone(place.os.filesystems.renew_identity(fs_type, &device.path()), place, device, renewing)?;
+    device::alone(place.os.filesystems.renew_identity(fs_type, &device.path()), place, device, renewing)?;
     (stage.record)(Format::Formatted)
 }
 
 /// Looks at the image before it is mounted: it must hold the volume's filesystem. One that its superblock
 /// marks as damaged is repaired first, as far as that needs no decision. Returns the filesystem's size in bytes.
 fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> {
-    match inspect(place.os.disks.as_ref(), &place.paths.image())? {
+    match inspect(place.os.disks.as_ref(), &place.paths.data())? {
         Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
                 tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors, checking it before the mount");
                 let repaired = place.os.filesystems.repair(fs_type, &device.path());
-                image::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
+                device::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
             }
             Ok(bytes)
         }

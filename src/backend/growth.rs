@@ -7,13 +7,14 @@
 //! Whatever ends this, the volume is as before or grown. A filesystem of the pool that shares blocks makes such a copy
 //! at once and without room; elsewhere it takes both for as long as this goes on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::copy::copy_extents;
-use super::{Found, Place, Stage, image, inspect, remove_growing};
+use super::image::{growing_image, remove_growing};
+use super::{Found, Place, Stage, device, image, inspect};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{FsType, Provisioning};
 use crate::os::{AttachOptions, FileId, LoopDevice, is_errno};
@@ -32,7 +33,7 @@ pub(super) fn grow_if_smaller(
     mount_point: &Path,
     bytes: u64,
 ) -> Result<()> {
-    image::take_on_size(place, device)?;
+    device::take_on_size(place, device)?;
     if bytes >= image::stat(place)?.size {
         return Ok(());
     }
@@ -51,7 +52,7 @@ pub(super) fn finish(
     mount_point: &Path,
 ) -> Result<()> {
     // As the superblock was last written, which is never larger than what is mounted.
-    let Found::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.image())? else {
+    let Found::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.data())? else {
         return Ok(());
     };
     grow_if_smaller(place, device, fs_type, mount_point, bytes)
@@ -89,7 +90,7 @@ pub(super) fn grow_unmounted(
 }
 
 fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
-    let (disks, from, to) = (&place.os.disks, place.paths.image(), place.paths.growing_image());
+    let (disks, from, to) = (&place.os.disks, place.paths.data(), growing_image(place.paths));
     let copying = || format!("copy the image of {}", place.volume.id);
     let stat = image::stat(place)?;
     wait_until_detached(place, stat.id)?;
@@ -113,7 +114,7 @@ fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
 }
 
 fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
-    let (os, growing_image) = (place.os, place.paths.growing_image());
+    let (os, growing_image) = (place.os, growing_image(place.paths));
     let growing = || format!("grow a copy of the filesystem of {}", place.volume.id);
     let options = AttachOptions {
         read_only: false,
@@ -138,8 +139,8 @@ fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
 fn exchange(place: Place<'_>) -> Result<()> {
     let (disks, paths) = (&place.os.disks, place.paths);
     let exchanging = || format!("put the grown filesystem of {} in its place", place.volume.id);
-    disks.sync_file(&paths.growing_image()).doing(exchanging)?;
-    disks.rename(&paths.growing_image(), &paths.image()).doing(exchanging)?;
+    disks.sync_file(&growing_image(paths)).doing(exchanging)?;
+    disks.rename(&growing_image(paths), &paths.data()).doing(exchanging)?;
     disks.sync_directory(&paths.directory).doing(exchanging)
 }
 
@@ -158,11 +159,6 @@ fn wait_until_detached(place: Place<'_>, backing: FileId) -> Result<()> {
     }
     match find()?.first() {
         None => Ok(()),
-        Some(device) => Err(image::is_open(place, device)),
+        Some(device) => Err(device::is_open(place, device)),
     }
-}
-
-/// The path of the copy that grows.
-pub(super) fn growing_image(directory: &Path) -> PathBuf {
-    directory.join("disk.img.growing")
 }

@@ -60,7 +60,7 @@ fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
 /// The image of a loop volume. It may be longer than the record says, as in the middle of an expansion, and is never
 /// shorter.
 fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
-    let (image, wanted) = (place.paths.image(), place.volume.capacity_bytes);
+    let (image, wanted) = (place.paths.data(), place.volume.capacity_bytes);
     match place.os.disks.stat(&image) {
         Ok(Some(stat)) if stat.kind == FileKind::File && stat.size >= wanted => Ok(stat),
         Ok(Some(stat)) if stat.kind == FileKind::File => {
@@ -136,7 +136,7 @@ fn of_filesystem(
 
 /// What the superblock in the image says of the filesystem.
 fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
-    let image = place.paths.image();
+    let image = place.paths.data();
     match label(place.os.disks.as_ref(), &image) {
         Ok(Some(Found::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
         Ok(Some(Found::Filesystem { fs_type: found, .. })) if found == fs_type => {

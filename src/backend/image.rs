@@ -1,101 +1,248 @@
-//! The image file of a loop volume: made, grown and removed alike for a filesystem and for a raw device.
+//! An image file: the data of a volume whose size is a hard limit, for a filesystem and for a raw device alike.
 
-use std::path::Path;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::uses::{Evidence, evidence};
-use super::{Found, Mark, Place, Uses, expect_whole, label};
+use super::bytes::{gone, is_thick};
+use super::copy::copy_extents;
+use super::{Bytes, Copy, Found, Mark, OnProgress, Place, Shape, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, Provisioning};
-use crate::os::{AttachOptions, FileStat, LoopDevice, OpenLoop, is_errno};
+use crate::os::{FileStat, Os};
 
-/// Makes the volume's directory, its image, sparse for thin and allocated for thick, and its first mark. Durable on
-/// return.
-pub(super) fn create(place: Place<'_>, mark: Option<Mark>) -> Result<()> {
-    let (disks, image) = (&place.os.disks, place.paths.image());
-    let creating = || format!("create the image of {}", place.volume.id);
-    disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
-    disks.create_file(&image).doing(creating)?;
-    mark.map_or(Ok(()), |mark| mark.set(place.os, place.paths))?;
-    disks.write_in_place(&image).doing(creating)?;
-    resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
-    disks.sync_file(&image).doing(creating)?;
-    disks.sync_directory(&place.paths.directory).doing(creating)?;
-    disks.sync_directory(&place.paths.parent).doing(creating)
-}
+/// See the module.
+pub(super) struct Image;
 
-/// What a tool did on a volume's device that is not mounted. Where another program has the device, such as the tool of a
-/// driver that was killed, the caller has nothing to do but to come again.
-pub(super) fn alone(
-    done: std::io::Result<()>,
-    place: Place<'_>,
-    device: &LoopDevice,
-    doing: impl FnOnce() -> String,
-) -> Result<()> {
-    match done {
-        Err(error) if is_errno(&error, Errno::EBUSY) => Err(is_open(place, device)),
-        done => done.doing(doing),
+impl Bytes for Image {
+    fn name(&self) -> &'static str {
+        "disk.img"
+    }
+
+    fn shape(&self, data: PathBuf) -> Shape {
+        Shape::Blocks(data)
+    }
+
+    fn shares_whole(&self) -> bool {
+        true
+    }
+
+    fn goes_whole(&self) -> bool {
+        true
+    }
+
+    /// Sparse for thin and allocated for thick; with its first mark where there will be others.
+    fn create(&self, place: Place<'_>) -> Result<()> {
+        let (disks, image) = (&place.os.disks, place.paths.data());
+        let creating = || format!("create the image of {}", place.volume.id);
+        disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
+        disks.create_file(&image).doing(creating)?;
+        if place.volume.fs_type().is_some() {
+            Mark::Blank.set(place.os, place.paths)?;
+        }
+        disks.write_in_place(&image).doing(creating)?;
+        resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
+        disks.sync_file(&image).doing(creating)?;
+        disks.sync_directory(&place.paths.directory).doing(creating)?;
+        disks.sync_directory(&place.paths.parent).doing(creating)
+    }
+
+    fn prepare(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        let (image, preparing) = (paths.data(), || format!("prepare {}", paths.directory.display()));
+        os.disks.create_file(&image).doing(preparing)?;
+        // A clone becomes as its source is.
+        os.disks.write_in_place(&image).doing(preparing).map(drop)
+    }
+
+    fn copy(&self, copy: &Copy<'_>, progress: OnProgress<'_>) -> Result<()> {
+        let (from, to) = (copy.from.data(), copy.to.data());
+        match copy.share {
+            true => copy.os.disks.reflink(&from, &to).doing(|| copy.doing("reflink")),
+            false => copy_extents(copy.os, &from, &to, || copy.doing("copy"), progress),
+        }
+    }
+
+    fn sync(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        os.disks.sync_file(&paths.data()).doing(|| format!("sync {}", paths.directory.display()))
+    }
+
+    fn stretch(&self, place: Place<'_>, bytes: u64) -> Result<()> {
+        let (image, wanted) = (place.paths.data(), place.volume.capacity_bytes);
+        let stretching = || format!("give {} its size", place.volume.id);
+        if !is_thick(place) && wanted == bytes {
+            return Ok(());
+        }
+        resize(place, &image, wanted).doing(stretching)?;
+        place.os.disks.sync_file(&image).doing(stretching)
+    }
+
+    fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
+        let image = paths.data();
+        let first = os.disks.next_data(&image, 0).doing(|| format!("read {}", image.display()))?;
+        Ok(first.is_none())
+    }
+
+    fn allocated(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
+        let stat = os.disks.stat(&paths.data()).doing(|| format!("look at {}", paths.directory.display()))?;
+        Ok(stat.map_or(0, |stat| stat.allocated))
+    }
+
+    fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
+        let (image, mut at, mut bytes) = (paths.data(), 0, 0);
+        let reading = || format!("read the extents of {}", image.display());
+        while let Some((from, to)) = os.disks.next_data(&image, at).doing(reading)? {
+            (at, bytes) = (to, bytes + (to - from));
+        }
+        Ok(bytes)
+    }
+
+    /// As one that 0.1.0 made on btrfs.
+    fn is_copied_on_write(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
+        let image = paths.data();
+        let in_place = os.disks.is_in_place(&image);
+        in_place.doing(|| format!("look at {}", image.display())).map(|in_place| !in_place)
+    }
+
+    fn expect_whole(&self, os: &Os, paths: &VolumePaths, bytes: u64, what: &dyn Display) -> Result<()> {
+        let image = paths.data();
+        match os.disks.stat(&image).doing(|| format!("look at {}", image.display()))? {
+            Some(stat) if stat.size < bytes => Err(Error::InUse(format!(
+                "the image {} has {} bytes and {what} {bytes}: somebody has cut it off, restore it from a backup",
+                image.display(),
+                stat.size
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
+        let (volume, image) = (place.volume, place.paths.data());
+        if let Err(error) = remove_growing(place) {
+            // The next NodeStageVolume or DeleteVolume does it.
+            tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
+        }
+        prepare_existing(place, &image);
+        let stat = place.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
+        let stat = stat.ok_or_else(|| gone(&image, "volume"))?;
+        if stat.size <= volume.capacity_bytes {
+            // Growing it would hide what is lost.
+            return expect_whole(place).map(|()| None);
+        }
+        // Its sync may have been cut off, and the record must not outlive what it tells of.
+        place.os.disks.sync_file(&image).doing(|| format!("sync {}", image.display()))?;
+        Ok(Some(stat.size))
+    }
+
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
+        expect_whole(place)?;
+        let image = place.paths.data();
+        let growing = || format!("grow {} to {bytes} bytes", place.volume.id);
+        let before = stat(place)?.size;
+        if before >= bytes {
+            return Ok(before); // what a crash left; the record follows
+        }
+        let grown =
+            resize(place, &image, bytes).and_then(|()| place.os.disks.sync_file(&image)).doing(growing);
+        grown.map(|()| before).map_err(|cause| match self.ungrow(place, before) {
+            Ok(()) => cause,
+            Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
+        })
+    }
+
+    /// As far as nobody has taken it on: neither the record, nor a device, which may have been attached or grown behind
+    /// our back, nor the filesystem. What they reach may hold data.
+    fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
+        let undoing = || format!("take back the growth of {}", place.volume.id);
+        let (disks, loops, image) = (&place.os.disks, &place.os.loops, place.paths.data());
+        let stat = stat(place)?;
+        let mut least = before.max(place.volume.capacity_bytes);
+        for device in loops.find(stat.id).doing(undoing)? {
+            least = least.max(loops.size(&device).doing(undoing)?);
+        }
+        if let Some(Found::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
+            least = least.max(bytes);
+        }
+        match stat.size > least {
+            true => disks.set_size(&image, least).doing(undoing),
+            false => Ok(()),
+        }
+    }
+
+    fn tool_at_work(&self, os: &Os, paths: &VolumePaths) -> Option<String> {
+        for image in [paths.data(), growing_image(paths)] {
+            let Some(stat) = os.disks.stat(&image).ok()? else { continue };
+            let devices = os.loops.find(stat.id).ok()?;
+            let told = devices.iter().find_map(|device| os.filesystems.working_on(&device.path()));
+            if told.is_some() {
+                return told;
+            }
+        }
+        None
+    }
+
+    /// The data of an image go in one step even so.
+    fn begin_deletion_without_mark(&self, _os: &Os, _paths: &VolumePaths, _full: Error) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        let (disks, removing) = (&os.disks, || format!("remove {}", paths.directory.display()));
+        disks.remove_file(&paths.data()).doing(removing)?;
+        disks.remove_file(&growing_image(paths)).doing(removing)?;
+        Mark::clear_all(os, paths)?;
+        disks.remove_directory(&paths.directory).doing(removing)
     }
 }
 
-/// UNAVAILABLE, since somebody has the volume's device open.
-pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
-    Error::Unavailable(format!(
-        "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
-         ended",
-        device.path().display(),
-        place.volume.id
-    ))
+/// A copy of the image in which its filesystem grows. Whatever there is of it is of no use without the call that made
+/// it.
+pub(super) fn growing_image(paths: &VolumePaths) -> PathBuf {
+    paths.directory.join("disk.img.growing")
+}
+
+/// Removes what a growth that was cut off has left, so that it takes no room.
+///
+/// # Errors
+/// UNAVAILABLE where a tool still works on it, whose driver was killed; the kernel's.
+pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
+    let (os, path) = (place.os, growing_image(place.paths));
+    let removing = || format!("remove {}", path.display());
+    let Some(stat) = os.disks.stat(&path).doing(removing)? else { return Ok(()) };
+    if let Some(device) = os.loops.find(stat.id).doing(|| "find loop devices".to_owned())?.first() {
+        let device = device.path();
+        return Err(Error::Unavailable(format!(
+            "a tool of an earlier driver still works on {}, try again",
+            device.display()
+        )));
+    }
+    os.disks.remove_file(&path).doing(removing)
+}
+
+/// Images of 0.1.0 were not prepared to be written in place.
+fn prepare_existing(place: Place<'_>, image: &Path) {
+    let volume = place.volume;
+    match place.os.disks.write_in_place(image) {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!(
+            volume.id = %volume.id, image = %image.display(),
+            "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not"
+        ),
+        // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
+        Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),
+    }
 }
 
 fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
-    match place.volume.parameters.provisioning {
-        Provisioning::Thin => place.os.disks.set_size(image, bytes),
-        Provisioning::Thick => place.os.disks.allocate(image, bytes),
-    }
-}
-
-/// Lengthens the image, or leaves it as it was. Durable on return. Gives the size it had.
-pub(super) fn grow(place: Place<'_>, bytes: u64) -> Result<u64> {
-    whole(place)?;
-    let image = place.paths.image();
-    let growing = || format!("grow {} to {bytes} bytes", place.volume.id);
-    let before = stat(place)?.size;
-    if before >= bytes {
-        return Ok(before); // what a crash left; the record follows
-    }
-    let grown = resize(place, &image, bytes).and_then(|()| place.os.disks.sync_file(&image)).doing(growing);
-    grown.map(|()| before).map_err(|cause| match ungrow(place, before) {
-        Ok(()) => cause,
-        Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-    })
-}
-
-/// Takes back what a growth has added to the `before` bytes of the image, as far as nobody has taken it on: neither the
-/// record, nor a device, which may have been attached or grown behind our back, nor the filesystem. What they reach may
-/// hold data.
-pub(super) fn ungrow(place: Place<'_>, before: u64) -> Result<()> {
-    let undoing = || format!("take back the growth of {}", place.volume.id);
-    let (disks, loops, image) = (&place.os.disks, &place.os.loops, place.paths.image());
-    let stat = stat(place)?;
-    let mut least = before.max(place.volume.capacity_bytes);
-    for device in loops.find(stat.id).doing(undoing)? {
-        least = least.max(loops.size(&device).doing(undoing)?);
-    }
-    if let Some(Found::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
-        least = least.max(bytes);
-    }
-    match stat.size > least {
-        true => disks.set_size(&image, least).doing(undoing),
-        false => Ok(()),
+    match is_thick(place) {
+        false => place.os.disks.set_size(image, bytes),
+        true => place.os.disks.allocate(image, bytes),
     }
 }
 
 /// Refuses an image that was cut off.
-fn whole(place: Place<'_>) -> Result<()> {
+pub(super) fn expect_whole(place: Place<'_>) -> Result<()> {
     let Place { os, volume, paths } = place;
-    expect_whole(os, paths, BackendKind::Loop, volume.capacity_bytes, format_args!("volume {}", volume.id))
+    Image.expect_whole(os, paths, volume.capacity_bytes, &format_args!("volume {}", volume.id))
 }
 
 /// lstat(2) of the image.
@@ -103,148 +250,13 @@ fn whole(place: Place<'_>) -> Result<()> {
 /// # Errors
 /// Where the image of an acknowledged volume is gone: someone else removed it.
 pub(super) fn stat(place: Place<'_>) -> Result<FileStat> {
-    let image = place.paths.image();
+    let image = place.paths.data();
     let stat = place.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
-    stat.ok_or_else(|| lost(place, &image))
-}
-
-/// An image of 0.1.0 was not prepared when it was made, and one of a pool that was away not at the start. A full disk
-/// does not stop a volume for that: without it the promises of its pool are in danger, and nothing else.
-fn prepare(place: Place<'_>) -> std::io::Result<()> {
-    match place.os.disks.write_in_place(&place.paths.image()) {
-        Err(error) if is_errno(&error, Errno::ENOSPC) => {
-            tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared to be written in place");
-            Ok(())
-        }
-        prepared => prepared.map(drop),
-    }
-}
-
-fn lost(place: Place<'_>, image: &Path) -> Error {
-    let context = format!(
-        "volume {} has lost its image; restore it from a backup or delete the volume",
-        place.volume.id
-    );
-    Error::Os { context, source: crate::os::errno_error(nix::errno::Errno::ENOENT, image.display()) }
-}
-
-/// The volume's loop devices: those of the image that lies there, or of what was there before.
-pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
-    let image = place.paths.image();
-    let stat = place.os.disks.stat(&image);
-    let all = place.os.loops.list().doing(|| "find loop devices".to_owned())?;
-    let id = stat.as_ref().ok().and_then(|stat| stat.map(|stat| stat.id));
-    let (loops, others): (Vec<LoopDevice>, Vec<LoopDevice>) =
-        all.into_iter().partition(|device| id.is_some() && device.backing == id);
-    let mut uses = Uses { loops, ..Uses::default() };
-    if !uses.loops.is_empty() {
-        return Ok(uses);
-    }
-    for device in others {
-        let looking = || format!("look at the file of {}", device.path().display());
-        let Some(shown) = place.os.loops.backing_path(&device).doing(looking)? else { continue };
-        match evidence(place, &shown)? {
-            Evidence::Foreign => {}
-            Evidence::Suspected => uses.suspected.push(device),
-            Evidence::Proven => uses.loops.push(device),
-        }
-    }
-    if uses.any() {
-        let image = image.display();
-        uses.astray = Some(match stat {
-            Ok(Some(_)) => format!("{image} is another file than the one in use"),
-            Ok(None) => format!("{image} is gone"),
-            Err(error) => format!("the disk does not let {image} be read ({error})"),
-        });
-    }
-    Ok(uses)
-}
-
-/// Attaches the image, or opens the device that has it already with the same access and brings it to what the record
-/// says. Without autoclear only one will do that is not on its way out ([`Uses::live_loops`]); with it, the open
-/// descriptor keeps it.
-pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: bool) -> Result<OpenLoop> {
-    whole(place)?;
-    let attaching = || format!("attach {}", place.volume.id);
-    if let Some(device) =
-        uses.loops.iter().find(|device| device.read_only == read_only && (autoclear || !device.autoclear))
-    {
-        let open = place.os.loops.open(device).doing(attaching)?;
-        conform(place, &open.device, uses)?;
-        return Ok(open);
-    }
-    if !read_only {
-        prepare(place).doing(attaching)?;
-        mend(place)?;
-    }
-    let options = AttachOptions {
-        read_only,
-        autoclear,
-        direct_io: place.volume.parameters.direct_io,
-        block_size: place.volume.block_size,
-        discard: place.volume.parameters.discards(),
-    };
-    place.os.loops.attach(&place.paths.image(), options).doing(attaching)
-}
-
-/// Brings a device that was there already to what the volume's record says. It may be as LOOP_CONFIGURE left it in a
-/// driver that was killed then, as an earlier record wanted it, or attached by somebody else.
-pub(super) fn conform(place: Place<'_>, device: &LoopDevice, uses: &Uses) -> Result<()> {
-    let (loops, parameters) = (&place.os.loops, &place.volume.parameters);
-    let conforming = || format!("bring {} to what {} is", device.path().display(), place.volume.id);
-    if !device.read_only {
-        // First, so that nothing is discarded after it was mended.
-        if !parameters.discards() {
-            loops.stop_discard(device).doing(conforming)?;
-        }
-        mend(place)?;
-    }
-    if uses.mounts.is_empty() && uses.partial.is_empty() {
-        let bytes = place.volume.block_size;
-        if let Err(error) = loops.set_block_size(device, bytes) {
-            // What cannot live with the other size says so, such as xfs when it is mounted.
-            tracing::warn!(volume.id = %place.volume.id, device = %device.path().display(), bytes, %error, "the device keeps another block size");
-        }
-    }
-    if device.direct_io != parameters.direct_io {
-        match loops.set_direct_io(device, parameters.direct_io) {
-            // It is a wish, as with a new device.
-            Err(error) if parameters.direct_io && is_errno(&error, Errno::EINVAL) => {}
-            set => set.doing(conforming)?,
-        }
-    }
-    take_on_size(place, device)
-}
-
-/// Lets a device take on the size of the image, where that is longer.
-pub(super) fn take_on_size(place: Place<'_>, device: &LoopDevice) -> Result<()> {
-    let growing = || format!("grow the device of {}", place.volume.id);
-    match stat(place)?.size > place.os.loops.size(device).doing(growing)? {
-        true => place.os.loops.update_size(device).doing(growing),
-        false => Ok(()),
-    }
-}
-
-/// Allocates what a thick image lacks, such as what a tool of the host has trimmed. Where nothing is missing the kernel
-/// is not asked: on a full disk xfs answers ENOSPC also for blocks that are there.
-fn mend(place: Place<'_>) -> Result<()> {
-    if place.volume.parameters.provisioning != Provisioning::Thick {
-        return Ok(());
-    }
-    let stat = stat(place)?;
-    if stat.allocated >= stat.size {
-        return Ok(());
-    }
-    let mending = || format!("allocate what the thick volume {} lacks", place.volume.id);
-    place.os.disks.allocate(&place.paths.image(), stat.size).doing(mending)
-}
-
-/// Gives the numbers of devices back that went with their last use, so that others can discard with them. What becomes
-/// of a number is no reason to fail.
-pub(super) fn give_back(place: Place<'_>, devices: &[LoopDevice]) {
-    for device in devices {
-        if let Err(error) = place.os.loops.give_back(device) {
-            tracing::warn!(device = %device.path().display(), %error, "whoever gets this device next cannot discard with it");
-        }
-    }
+    stat.ok_or_else(|| {
+        let context = format!(
+            "volume {} has lost its image; restore it from a backup or delete the volume",
+            place.volume.id
+        );
+        Error::Os { context, source: crate::os::errno_error(Errno::ENOENT, image.display()) }
+    })
 }

@@ -12,8 +12,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 
 use super::VolumePaths;
-use crate::error::{Error, OsContext, Result};
-use crate::model::BackendKind;
+use crate::error::{OsContext, Result};
 use crate::os::{Os, is_errno};
 
 /// See the module.
@@ -46,7 +45,7 @@ impl Mark {
         }
     }
 
-    fn path(self, paths: &VolumePaths) -> PathBuf {
+    pub(super) fn path(self, paths: &VolumePaths) -> PathBuf {
         paths.directory.join(self.name())
     }
 
@@ -104,31 +103,5 @@ impl Mark {
     /// The kernel's.
     pub(super) fn clear_all(os: &Os, paths: &VolumePaths) -> Result<()> {
         Mark::ALL.into_iter().try_for_each(|mark| mark.clear(os, paths))
-    }
-}
-
-/// Says that the deletion of what is there has begun. A full disk does not stop it: the data of an image go in one step
-/// even so, and a directory takes the name of the mark itself.
-///
-/// # Errors
-/// The kernel's others.
-pub fn begin_deletion(os: &Os, paths: &VolumePaths, kind: BackendKind) -> Result<()> {
-    let looking = || format!("look at {}", paths.directory.display());
-    if os.disks.stat(&paths.directory).doing(looking)?.is_none() {
-        return Ok(());
-    }
-    let is_full = |error: &Error| matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT));
-    match (Mark::Deleting.set(os, paths), kind) {
-        (Err(error), BackendKind::Directory) if is_full(&error) => {
-            let (from, to) = (paths.data(), Mark::Deleting.path(paths));
-            let renamed = os
-                .disks
-                .rename(&from, &to)
-                .doing(|| format!("rename {} to {}", from.display(), to.display()));
-            // Room for its data comes first: what a crash then leaves of it is taken for whole until it is deleted again.
-            renamed.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
-        }
-        (Err(error), BackendKind::Loop) if is_full(&error) => Ok(()),
-        (set, _) => set,
     }
 }

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::image::growing_image;
 use super::{Place, VolumePaths};
 use crate::error::{Error, OsContext, Result};
 use crate::os::{LoopDevice, MountEntry, Os};
@@ -166,7 +167,7 @@ pub(super) fn evidence(place: Place<'_>, shown: &Path) -> Result<Evidence> {
         return Ok(Evidence::Foreign);
     };
     // What a growth that was cut off has left was never mounted, and is looked at by itself (`remove_growing`).
-    let growing = place.paths.growing_image();
+    let growing = growing_image(place.paths);
     let is_growing = shown
         .file_name()
         .zip(growing.file_name())
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn whose_directory_a_bind_shows() {
         let id: VolumeId = "vol-0123456789ab-00000000-0000-5000-8000-000000000000".parse().expect("an id");
-        let paths = VolumePaths::new(Path::new("/srv/pool"), &id);
+        let paths = VolumePaths::new(Path::new("/srv/pool"), &id, crate::model::BackendKind::Directory);
         let pool = mount(2, "/", "/srv");
         let hidden = [mount(1, "/", "/"), pool.clone(), mount(9, "/", "/srv")];
         let detached = [mount(1, "/", "/")];

@@ -19,7 +19,7 @@ pub(super) fn inline(args: &ServeArgs, pools: &[PoolSettings]) -> Result<InlineS
     };
     let given = |name: &PoolName| pools.iter().find(|pool| pool.name == *name);
     let directories = inline.pools.iter().filter_map(given).any(|pool| pool.directories);
-    if inline.backends.contains(&BackendKind::Directory) && !directories {
+    if inline.backends.iter().any(|backend| !backend.is_sized()) && !directories {
         return Err(BACKENDS.wrong(
             "none of the pools for inline volumes is one of directory volumes: name one with --inline-pools (a pool \
              is made one with directories=true, the pool \"default\" with --directories), or leave directory out",

@@ -89,17 +89,14 @@ impl Budget {
         (self.unowned() - self.promised.thin_bytes as f64 / self.overcommit).max(0.0) as u64
     }
 
-    /// The largest volume of this kind for which there is room.
-    fn room(self, backend: BackendKind, provisioning: Provisioning) -> u64 {
+    /// The largest volume for which there is room, with an enforced size or without one.
+    fn room(self, sized: bool, provisioning: Provisioning) -> u64 {
         let thin_bytes = self.promised.thin_bytes as f64;
-        match (backend, provisioning) {
-            (BackendKind::Loop, Provisioning::Thin) if self.free == 0 => 0,
-            (BackendKind::Loop, Provisioning::Thin) => {
-                (self.unowned() * self.overcommit - thin_bytes).max(0.0) as u64
-            }
-            (BackendKind::Loop, Provisioning::Thick) | (BackendKind::Directory, _) => {
-                self.rest().min(self.free)
-            }
+        match provisioning {
+            Provisioning::Thin if !sized => self.rest().min(self.free),
+            Provisioning::Thin if self.free == 0 => 0,
+            Provisioning::Thin => (self.unowned() * self.overcommit - thin_bytes).max(0.0) as u64,
+            Provisioning::Thick => self.rest().min(self.free),
         }
     }
 }
@@ -217,7 +214,7 @@ impl Want {
     /// The bytes, and what they are for.
     fn describe(self) -> (u64, &'static str) {
         match self {
-            Want::Volume(BackendKind::Directory, _, bytes) => (bytes, "directory volume"),
+            Want::Volume(backend, _, bytes) if !backend.is_sized() => (bytes, "directory volume"),
             Want::Volume(_, Provisioning::Thin, bytes) => (bytes, "thin volume"),
             Want::Volume(_, Provisioning::Thick, bytes) => (bytes, "thick volume"),
             Want::Snapshot(_, bytes) => (bytes, "snapshot"),
@@ -228,7 +225,7 @@ impl Want {
     fn promise(self) -> Totals {
         let none = Totals::default();
         match self {
-            Want::Volume(BackendKind::Directory, ..) | Want::Snapshot(BackendKind::Directory, _) => none,
+            Want::Volume(backend, ..) | Want::Snapshot(backend, _) if !backend.is_sized() => none,
             Want::Volume(_, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
             Want::Volume(_, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
             Want::Snapshot(_, bytes) | Want::Shared(bytes) => Totals { snapshot_bytes: bytes, ..none },
@@ -247,9 +244,9 @@ impl Driver {
         let budget = self.budget(pool, &state, measured)?;
         let (bytes, what) = want.describe();
         let room = match want {
-            Want::Volume(backend, provisioning, _) => budget.room(backend, provisioning),
-            Want::Snapshot(BackendKind::Directory, _) => budget.rest().min(budget.free),
-            Want::Snapshot(BackendKind::Loop, _) | Want::Shared(_) => budget.rest(),
+            Want::Volume(backend, provisioning, _) => budget.room(backend.is_sized(), provisioning),
+            Want::Snapshot(backend, _) if !backend.is_sized() => budget.rest().min(budget.free),
+            Want::Snapshot(..) | Want::Shared(_) => budget.rest(),
         };
         let exhausted = |room, what, bytes| {
             let (room, bytes) = (format_bytes(room), format_bytes(bytes));
@@ -313,7 +310,7 @@ impl Driver {
     pub(super) fn room(&self, pool: &Pool, backend: BackendKind, provisioning: Provisioning) -> Result<u64> {
         let measured = self.measured(pool)?;
         let state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.budget(pool, &state, measured)?.room(backend, provisioning))
+        Ok(self.budget(pool, &state, measured)?.room(backend.is_sized(), provisioning))
     }
 
     fn budget(&self, pool: &Pool, state: &State, measured: Measured) -> Result<Budget> {
@@ -356,7 +353,7 @@ impl Driver {
         let recorded = self.store.totals(&pool.name).snapshot_bytes;
         let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let volumes = self.store.volumes().into_iter();
-        let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend == BackendKind::Loop);
+        let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend.is_sized());
         let volumes: Vec<Arc<Volume>> = volumes.collect();
         let snapshots = self.snapshot_images(pool);
         let mut upkeep =
@@ -369,7 +366,7 @@ impl Driver {
         snapshots.iter().try_for_each(|image| tally.add(image))?;
         let (mut kept, shared_by_snapshots) = (tally.total(), tally.shared());
         for volume in volumes {
-            tally.add(&VolumePaths::new(&pool.path, &volume.id).image())?;
+            tally.add(&VolumePaths::new(&pool.path, &volume.id, volume.parameters.backend).data())?;
         }
         let in_images = tally.total();
         if upkeep.whole_extents {
@@ -391,8 +388,8 @@ impl Driver {
 
     fn snapshot_images(&self, pool: &Pool) -> Vec<PathBuf> {
         let snapshots = self.store.snapshots().into_iter();
-        let here = snapshots.filter(|s| s.pool == pool.name && s.content.backend() == BackendKind::Loop);
-        here.map(|snapshot| VolumePaths::of_snapshot(&pool.path, &snapshot.id).image()).collect()
+        let here = snapshots.filter(|s| s.pool == pool.name && s.content.backend().is_sized());
+        here.map(|s| VolumePaths::of_snapshot(&pool.path, &s.id, s.content.backend()).data()).collect()
     }
 
     /// What a snapshot of this image would keep that no other snapshot keeps already.
@@ -492,37 +489,37 @@ mod tests {
     #[test]
     fn metadata_take_their_part() {
         let pool = Budget { metadata: 0.25, ..budget(100 * GIB, 100 * GIB, 0, 40 * GIB, 1.0) };
-        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thick), 40 * GIB);
+        assert_eq!(pool.room(true, Provisioning::Thick), 40 * GIB);
         let small = Budget { apart: Some(Apart { data: 100 * GIB, metadata: 15 * GIB }), ..pool };
-        assert_eq!(small.room(BackendKind::Loop, Provisioning::Thin), 20 * GIB);
+        assert_eq!(small.room(true, Provisioning::Thin), 20 * GIB);
     }
 
     #[test]
     fn without_overcommit_every_promise_can_be_kept() {
         let pool = budget(100 * GIB, 60 * GIB, 50 * GIB, 20 * GIB, 1.0);
-        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thin), 30 * GIB);
-        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thick), 30 * GIB);
-        assert_eq!(pool.room(BackendKind::Directory, Provisioning::Thin), 30 * GIB);
+        assert_eq!(pool.room(true, Provisioning::Thin), 30 * GIB);
+        assert_eq!(pool.room(true, Provisioning::Thick), 30 * GIB);
+        assert_eq!(pool.room(false, Provisioning::Thin), 30 * GIB);
     }
 
     #[test]
     fn overcommit_is_for_thin_volumes() {
         let pool = budget(100 * GIB, 90 * GIB, 100 * GIB, 0, 4.0);
-        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thin), 300 * GIB);
-        assert_eq!(pool.room(BackendKind::Loop, Provisioning::Thick), 75 * GIB);
+        assert_eq!(pool.room(true, Provisioning::Thin), 300 * GIB);
+        assert_eq!(pool.room(true, Provisioning::Thick), 75 * GIB);
     }
 
     #[test]
     fn a_full_disk_has_no_room_whatever_was_promised() {
-        assert_eq!(budget(10 * GIB, 0, 0, 0, 10.0).room(BackendKind::Loop, Provisioning::Thin), 0);
-        assert_eq!(budget(GIB, 0, 5 * GIB, 5 * GIB, 1.0).room(BackendKind::Loop, Provisioning::Thick), 0);
+        assert_eq!(budget(10 * GIB, 0, 0, 0, 10.0).room(true, Provisioning::Thin), 0);
+        assert_eq!(budget(GIB, 0, 5 * GIB, 5 * GIB, 1.0).room(true, Provisioning::Thick), 0);
     }
 
     proptest! {
         #[test]
         fn a_thick_promise_leaves_room_for_the_thin_ones(usable in 0u64..1 << 45, free in 0u64..1 << 45, thin in 0u64..1 << 45, thick in 0u64..1 << 45, ratio in 1.0f64..100.0) {
             let before = budget(usable, free.min(usable), thin, thick, ratio);
-            let room = before.room(BackendKind::Loop, Provisioning::Thick);
+            let room = before.room(true, Provisioning::Thick);
             prop_assert!(room <= free);
             if room > 0 {
                 let kept = (usable - thick - room) as f64 * ratio;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Driver, after_undo, check, directories, not_found};
-use crate::backend::backend_of;
+use crate::backend::presence_of;
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
 use crate::model::request::ControllerExpandVolume;
-use crate::model::{BackendKind, Content, SizeRange, Volume};
+use crate::model::{SizeRange, Volume};
 
 impl Driver {
     /// Grows a volume's storage; a raw device in use takes on the size at once, a filesystem with
@@ -29,12 +29,12 @@ impl Driver {
         if volume.is_block() {
             let paths = self.paths(&volume)?;
             let place = self.place(&volume, &paths);
-            let backend = backend_of(&volume.content);
-            let uses = backend.uses(place)?;
+            let presence = presence_of(&volume.content);
+            let uses = presence.uses(place)?;
             uses.sound(place)?; // a device that may be its own must not keep the old size
-            backend.grow_in_use(place, &uses)?;
+            presence.grow_in_use(place, &uses)?;
         }
-        let node_expansion_required = matches!(volume.content, Content::Filesystem { .. });
+        let node_expansion_required = volume.fs_type().is_some();
         Ok(Expanded { capacity_bytes: volume.capacity_bytes, node_expansion_required })
     }
 
@@ -50,21 +50,21 @@ impl Driver {
         if size.required <= volume.capacity_bytes {
             return Ok(volume);
         }
-        let bytes = size.choose(Volume::minimum_bytes(&volume.content), self.settings.max_volume_bytes)?;
+        let bytes = size.choose(volume.content.minimum_bytes(), self.settings.max_volume_bytes)?;
         let pool = self.pool_of(&volume)?;
-        if volume.parameters.backend == BackendKind::Loop {
-            directories::admit(&self.store, &pool, BackendKind::Loop)?; // more would be promised
+        if volume.parameters.backend.is_sized() {
+            directories::admit(&self.store, &pool, volume.parameters.backend)?; // more would be promised
         }
         let _reservation = self.reserve_volume(&pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;
-        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let before = backend.grow(place, bytes)?;
+        let (place, data) = (self.place(&volume, &paths), paths.bytes());
+        let before = data.grow(place, bytes)?;
         let stored = self.store.put(Volume { capacity_bytes: bytes, ..(*volume).clone() });
         // The state file may hold the new size all the same: the image is shortened only when that is undone for sure.
         // Where it stays long, the next start takes its size over.
         let undo = || {
             self.store.put((*volume).clone())?;
-            backend.ungrow(place, before)
+            data.ungrow(place, before)
         };
         stored.map_err(|cause| after_undo(cause.into(), undo()))
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::capacity::Want;
 use super::{Driver, Pool, after_undo, directories, not_found};
-use crate::backend::{VolumePaths, backend_of, expect_whole};
+use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;
-use crate::model::{BackendKind, Modification, Provisioning, Volume, VolumeParameters};
+use crate::model::{Modification, Provisioning, Volume, VolumeParameters};
 use crate::os::{LoopDevice, is_errno};
 use nix::errno::Errno;
 
@@ -44,7 +44,7 @@ impl Driver {
         let volume = self.ready_volume(&id, volume_id)?;
         let modification = request.modification.map_err(Error::Invalid)?;
         let parameters = modification.apply(&volume.parameters);
-        if parameters.backend == BackendKind::Directory {
+        if !parameters.backend.is_sized() {
             return directory(&volume, modification);
         }
         if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
@@ -54,7 +54,7 @@ impl Driver {
         }
         let paths = self.paths(&volume)?;
         let place = self.place(&volume, &paths);
-        let uses = backend_of(&volume.content).uses(place)?;
+        let uses = presence_of(&volume.content).uses(place)?;
         uses.sound(place)?; // a device that may be its own must not stay as it is
         self.modify(&volume, parameters, &paths, &uses.loops)
     }
@@ -68,8 +68,8 @@ impl Driver {
         paths: &VolumePaths,
         devices: &[LoopDevice],
     ) -> Result<()> {
-        let (kind, bytes) = (volume.content.backend(), volume.capacity_bytes);
-        expect_whole(&self.os, paths, kind, bytes, format_args!("volume {}", volume.id))?;
+        let what = format_args!("volume {}", volume.id);
+        paths.bytes().expect_whole(&self.os, paths, volume.capacity_bytes, &what)?;
         let before = &volume.parameters;
         let pool = self.pool_of(volume)?;
         let switched: Vec<&LoopDevice> = devices
@@ -129,14 +129,14 @@ impl Driver {
         if (before, after) != (Provisioning::Thin, Provisioning::Thick) {
             return Ok(None);
         }
-        directories::admit(&self.store, pool, BackendKind::Loop)?;
-        let image = paths.image();
+        directories::admit(&self.store, pool, parameters.backend)?;
+        let image = paths.data();
         let shared = pool.probe.may_reflink() && self.has_shared_extents(&image)?;
         let unshares = shared && !self.may_share(pool, pool, true)?;
-        let allocated = self.allocated_bytes(paths, BackendKind::Loop)?;
+        let allocated = paths.bytes().allocated(&self.os, paths)?;
         let missing = volume.capacity_bytes.saturating_sub(if unshares { 0 } else { allocated });
         // Its thin promise counts as well until the record changes: the sum of both is held for a moment only.
-        let want = Want::Volume(BackendKind::Loop, Provisioning::Thick, volume.capacity_bytes);
+        let want = Want::Volume(parameters.backend, Provisioning::Thick, volume.capacity_bytes);
         let reservation = self.reserve_instead(pool, want, missing, volume)?;
         if unshares {
             self.os.disks.unshare(&image).map_err(|error| match is_errno(&error, Errno::EOPNOTSUPP) {
@@ -152,7 +152,7 @@ impl Driver {
     }
 
     fn allocate(&self, volume: &Volume, paths: &VolumePaths) -> Result<()> {
-        let (image, allocating) = (paths.image(), || format!("allocate {}", volume.id));
+        let (image, allocating) = (paths.data(), || format!("allocate {}", volume.id));
         self.os.disks.allocate(&image, volume.capacity_bytes).doing(allocating)?;
         self.os.disks.sync_file(&image).doing(allocating)
     }

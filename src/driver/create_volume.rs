@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::lock::Mode;
 use super::origin::{self, Origin};
-use super::{Driver, after_undo, check, directories};
-use crate::backend::{Mark, backend_of, begin_deletion};
+use super::{Driver, after_undo, directories};
+use crate::backend::{Mark, begin_deletion, content_for, remove_files, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    AccessType, Capability, Consistency, Content, MountFlags, Phase, SizeRange, Volume, VolumeId,
-    VolumeParameters, VolumeSource,
+    AccessType, Capability, Consistency, MountFlags, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
+    VolumeSource,
 };
 use crate::store::Durability;
 
@@ -127,7 +127,7 @@ impl Driver {
         reservation.recorded();
         let made = match origin.as_ref().zip(plan) {
             Some((origin, plan)) => self.copy_origin(origin, &volume, plan, consistency),
-            None => backend_of(&volume.content).create(self.place(&volume, &paths)),
+            None => paths.bytes().create(self.place(&volume, &paths)),
         };
         if shared.is_some() {
             self.measure_again(&pool.name);
@@ -144,20 +144,20 @@ impl Driver {
         let Wanted { id, name, size, capabilities, parameters, .. } = wanted;
         let content = match origin {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
-            None => check::content_for(&parameters, &capabilities)?,
+            None => content_for(&parameters, &capabilities)?,
         };
-        if let Some(reason) = capabilities.iter().find_map(|c| check::unsupported(&content, &parameters, c)) {
+        if let Some(reason) = capabilities.iter().find_map(|c| unsupported(&content, &parameters, c)) {
             return Err(Error::Invalid(reason));
         }
         let pool = self.pools.require(&parameters.pool)?;
         directories::admit(&self.store, &pool, parameters.backend)?;
-        if let Content::Filesystem { fs_type, .. } = content {
+        if let Some(fs_type) = content.fs_type() {
             let tools = self.os.filesystems.check_tools(fs_type);
             tools
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
         let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
-        let capacity_bytes = size.choose(Volume::minimum_bytes(&content), self.settings.max_volume_bytes)?;
+        let capacity_bytes = size.choose(content.minimum_bytes(), self.settings.max_volume_bytes)?;
         let block_size = match origin {
             Some(origin) => origin.block_size(),
             None => pool.block_size(&self.os, parameters.direct_io)?,
@@ -183,9 +183,9 @@ impl Driver {
     pub(super) fn remove_volume(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
         if volume.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths, volume.parameters.backend)?;
+            begin_deletion(&self.os, &paths)?;
         }
-        backend_of(&volume.content).remove(self.place(volume, &paths))?;
+        remove_files(&self.os, &paths)?;
         // The record need not be gone durably before the answer: where it comes back, start-up removes it again.
         Ok(self.store.delete(&volume.id, Durability::Lazy)?)
     }
@@ -223,8 +223,7 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
             None => "no content source".to_owned(),
         });
     }
-    match wanted.capabilities.iter().find_map(|c| check::unsupported(&volume.content, &volume.parameters, c))
-    {
+    match wanted.capabilities.iter().find_map(|c| unsupported(&volume.content, &volume.parameters, c)) {
         Some(reason) => differs(format!("other capabilities: {reason}")),
         None => Ok(()),
     }

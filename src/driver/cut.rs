@@ -17,10 +17,10 @@ use nix::errno::Errno;
 
 use super::lock::{Guard, Mode};
 use super::{Driver, settled};
-use crate::backend::{Copy, VolumePaths, backend_of};
+use crate::backend::{Copy, VolumePaths, Writers, presence_of};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{Consistency, Content, Timestamp, Volume};
-use crate::os::{Frozen, LoopDevice, MountEntry, Pinned, is_errno};
+use crate::model::{Consistency, Timestamp, Volume};
+use crate::os::{Frozen, Pinned, is_errno};
 
 /// One volume to be cut; its lock is held.
 pub(super) struct Member<'a> {
@@ -36,18 +36,6 @@ pub(super) struct Member<'a> {
     pub(super) bytes: u64,
 }
 
-/// What writes to a volume now.
-enum Live {
-    /// Nothing does.
-    No,
-    /// Its filesystem is mounted, here among others.
-    Mounted(MountEntry),
-    /// Its raw devices are attached.
-    Raw(Vec<LoopDevice>),
-    /// Its directory is mounted, or its filesystem where this process does not see it: it cannot be frozen.
-    Unstoppable(String),
-}
-
 impl Driver {
     /// Makes copies of the members at one point in time, durable on return, and says when that was. After an error
     /// the caller removes what was made.
@@ -58,7 +46,7 @@ impl Driver {
     pub(super) fn cut(&self, members: &[Member<'_>], consistency: Consistency) -> Result<Timestamp> {
         let mut sides = Vec::new();
         for member in members {
-            sides.push((member, VolumePaths::new(&self.pool_of(member.volume)?.path, &member.volume.id)));
+            sides.push((member, self.paths(member.volume)?));
         }
         let mut lives = Vec::new();
         for (member, from) in &sides {
@@ -96,10 +84,10 @@ impl Driver {
     fn lock_freezes(
         &self,
         members: &[Member<'_>],
-        lives: &[Live],
+        lives: &[Writers],
         consistency: Consistency,
     ) -> Result<Option<Guard>> {
-        let mounted = |(_, live): &(_, &Live)| consistency.freeze && matches!(live, Live::Mounted(_));
+        let mounted = |(_, live): &(_, &Writers)| consistency.freeze && matches!(live, Writers::Mounted(_));
         let frozen = members.iter().zip(lives).filter(mounted);
         let keys: Vec<(String, Mode)> =
             frozen.map(|(member, _)| (format!("freeze of {}", member.volume.id), Mode::Exclusive)).collect();
@@ -110,8 +98,7 @@ impl Driver {
     }
 
     fn copy_of<'a>(&'a self, member: &'a Member<'_>, from: &'a VolumePaths) -> Copy<'a> {
-        let kind = member.volume.content.backend();
-        Copy { os: &self.os, from, to: &member.to, kind, share: member.share }
+        Copy { os: &self.os, from, to: &member.to, share: member.share }
     }
 
     fn copy(&self, member: &Member<'_>, copy: &Copy<'_>, freeze: &Freeze<'_>) -> Result<()> {
@@ -123,39 +110,24 @@ impl Driver {
     }
 
     /// Who may be writing to the volume.
-    fn live(&self, volume: &Volume, paths: &VolumePaths) -> Result<Live> {
+    fn live(&self, volume: &Volume, paths: &VolumePaths) -> Result<Writers> {
         let place = self.place(volume, paths);
-        let uses = settled(|| backend_of(&volume.content).uses(place))?;
+        let presence = presence_of(&volume.content);
+        let uses = settled(|| presence.uses(place))?;
         uses.sound(place)?;
-        let writable = uses.reachable(&self.os, |mount| !mount.superblock_read_only)?.cloned();
-        let loops: Vec<LoopDevice> = uses.loops.iter().filter(|device| !device.read_only).cloned().collect();
-        Ok(match (&volume.content, writable) {
-            (Content::Block, _) if loops.is_empty() => Live::No,
-            (Content::Block, _) => Live::Raw(loops),
-            (Content::Filesystem { .. }, Some(mount)) => Live::Mounted(mount),
-            (Content::Filesystem { .. }, None) if !loops.is_empty() && uses.all().next().is_none() => {
-                Live::Unstoppable(format!(
-                    "is {}, and mounted where the driver does not see it",
-                    uses.describe()
-                ))
-            }
-            (Content::Directory, Some(mount)) => {
-                Live::Unstoppable(format!("is a directory in use at {}", mount.target.display()))
-            }
-            (Content::Filesystem { .. } | Content::Directory, None) => Live::No,
-        })
+        presence.writers(place, &uses)
     }
 
     /// Puts what was written on the disk, so that little is left for the moment of the cut.
-    fn flush(&self, paths: &VolumePaths, live: &Live) -> Result<()> {
+    fn flush(&self, paths: &VolumePaths, live: &Writers) -> Result<()> {
         let flushing = || format!("flush {}", paths.directory.display());
         match live {
-            Live::No | Live::Unstoppable(_) => Ok(()),
+            Writers::None | Writers::Unstoppable(_) => Ok(()),
             // The freeze begins with a syncfs(2) of the filesystem.
-            Live::Mounted(_) => self.os.disks.sync_file(&paths.image()).doing(flushing),
-            Live::Raw(devices) => {
+            Writers::Mounted(_) => self.os.disks.sync_file(&paths.data()).doing(flushing),
+            Writers::Raw(devices) => {
                 devices.iter().try_for_each(|device| self.os.loops.flush(device).doing(flushing))?;
-                self.os.disks.sync_file(&paths.image()).doing(flushing)
+                self.os.disks.sync_file(&paths.data()).doing(flushing)
             }
         }
     }
@@ -167,19 +139,19 @@ impl Driver {
 }
 
 /// Refuses what would not be of one point in time.
-fn refuse(members: &[Member<'_>], lives: &[Live], consistency: Consistency) -> Result<()> {
-    let moves = |live: &Live| match live {
-        Live::No => false,
-        Live::Mounted(_) => !consistency.freeze,
-        Live::Raw(_) | Live::Unstoppable(_) => true,
+fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -> Result<()> {
+    let moves = |live: &Writers| match live {
+        Writers::None => false,
+        Writers::Mounted(_) => !consistency.freeze,
+        Writers::Raw(_) | Writers::Unstoppable(_) => true,
     };
-    let moving: Vec<(&Member<'_>, &Live)> =
+    let moving: Vec<(&Member<'_>, &Writers)> =
         members.iter().zip(lives).filter(|(_, live)| moves(live)).collect();
     let (first, live) = match moving.as_slice() {
         [] => return Ok(()),
         // FICLONE is a point in time by itself. With others that stand still it is one for all: what follows a write
         // to this member can be in none of them.
-        [(member, Live::Raw(_) | Live::Mounted(_))] if member.share => return Ok(()),
+        [(member, Writers::Raw(_) | Writers::Mounted(_))] if member.share => return Ok(()),
         [_] if members.len() == 1 && !consistency.freeze => return Ok(()),
         [first, ..] => *first,
     };
@@ -195,7 +167,7 @@ fn refuse(members: &[Member<'_>], lives: &[Live], consistency: Consistency) -> R
                 "the volumes cannot be cut at one point in time, since nothing holds back the writes to {ids}: stop their pods"
             )
         }
-        Live::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
+        Writers::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
         _ => format!(
             "volume {id} is a raw device in use whose copy cannot share its blocks, so that it cannot be made at one point in time: {way_out}"
         ),
@@ -221,13 +193,13 @@ impl<'a> Freeze<'a> {
     }
 
     /// Freezes every member that is mounted, one after the other; the limit counts from the first.
-    fn begin(&mut self, members: &[Member<'_>], lives: &[Live]) -> Result<()> {
+    fn begin(&mut self, members: &[Member<'_>], lives: &[Writers]) -> Result<()> {
         if !self.consistency.freeze {
             return Ok(());
         }
         let limit = Duration::from_millis(self.consistency.freeze_timeout_ms);
         for (member, live) in members.iter().zip(lives) {
-            let Live::Mounted(mount) = live else { continue };
+            let Writers::Mounted(mount) = live else { continue };
             let id = &member.volume.id;
             let marker = self.driver.frozen_marker(id.as_str());
             let os = &self.driver.os;

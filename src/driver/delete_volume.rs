@@ -1,7 +1,7 @@
 //! CSI DeleteVolume.
 
 use super::{Driver, settled};
-use crate::backend::backend_of;
+use crate::backend::presence_of;
 use crate::error::{Error, Result};
 use crate::model::{Phase, Volume};
 
@@ -31,7 +31,7 @@ impl Driver {
             )));
         }
         let paths = self.paths(volume)?;
-        let uses = settled(|| backend_of(&volume.content).uses(self.place(volume, &paths)))?;
+        let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         if uses.any() {
             return Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe())));
         }

@@ -18,13 +18,17 @@ use crate::model::{BackendKind, PoolName};
 use crate::os::{MountEntry, Os};
 use crate::store::Store;
 
-/// How many volumes and snapshots of a backend a pool has.
-fn count(store: &Store, pool: &PoolName, backend: BackendKind) -> (usize, usize) {
+/// How many volumes and snapshots a pool has that have an enforced size, or none.
+fn count(store: &Store, pool: &PoolName, sized: bool) -> (usize, usize) {
     let volumes = store.volumes().into_iter();
     let snapshots = store.snapshots().into_iter();
     (
-        volumes.filter(|volume| volume.pool() == pool && volume.parameters.backend == backend).count(),
-        snapshots.filter(|snapshot| snapshot.pool == *pool && snapshot.content.backend() == backend).count(),
+        volumes
+            .filter(|volume| volume.pool() == pool && volume.parameters.backend.is_sized() == sized)
+            .count(),
+        snapshots
+            .filter(|snapshot| snapshot.pool == *pool && snapshot.content.backend().is_sized() == sized)
+            .count(),
     )
 }
 
@@ -42,20 +46,20 @@ fn flag(pool: &PoolName) -> String {
 /// INVALID_ARGUMENT where the pool is for the others; RESOURCE_EXHAUSTED where it still has promises of before.
 pub(super) fn admit(store: &Store, pool: &Pool, backend: BackendKind) -> Result<()> {
     let name = pool.name.as_str();
-    match (pool.directories, backend) {
-        (false, BackendKind::Loop) => Ok(()),
-        (false, BackendKind::Directory) => Err(Error::Invalid(format!(
+    match (pool.directories, backend.is_sized()) {
+        (false, true) => Ok(()),
+        (false, false) => Err(Error::Invalid(format!(
             "pool {name:?} is not for directory volumes: they have no enforced size, and could use up what its other \
              volumes were promised; use backend=loop, or a pool that the administrator has made for them ({}, or a \
              further --pool with directories=true)",
             flag(&pool.name)
         ))),
-        (true, BackendKind::Loop) => Err(Error::Invalid(format!(
+        (true, true) => Err(Error::Invalid(format!(
             "pool {name:?} is for directory volumes ({}): they have no enforced size, so that nothing can be promised \
              beside them; choose another pool",
             flag(&pool.name)
         ))),
-        (true, BackendKind::Directory) => match count(store, &pool.name, BackendKind::Loop) {
+        (true, false) => match count(store, &pool.name, true) {
             (0, 0) => Ok(()),
             (volumes, snapshots) => Err(Error::Exhausted(format!(
                 "pool {name:?} still holds what directory volumes could use the space of (loop volumes: {volumes}, snapshots \
@@ -71,7 +75,7 @@ pub(super) fn admit(store: &Store, pool: &Pool, backend: BackendKind) -> Result<
 /// # Errors
 /// FAILED_PRECONDITION.
 pub(super) fn admit_snapshot(pool: &Pool, backend: BackendKind) -> Result<()> {
-    match pool.directories && backend == BackendKind::Loop {
+    match pool.directories && backend.is_sized() {
         true => Err(Error::InUse(format!(
             "pool {:?} is for directory volumes ({}), which could use up the space that a snapshot of a loop volume is \
              promised: clone the volume into another pool",
@@ -127,22 +131,20 @@ fn same_filesystem(os: &Os, mounts: &[MountEntry], one: &Path, other: &Path) -> 
 /// Warns of what is in a pool that is not for it.
 pub(super) fn report(store: &Store, pools: &[Arc<Pool>]) {
     for pool in pools {
-        let (backend, what, advice) = match pool.directories {
+        let (what, advice) = match pool.directories {
             true => (
-                BackendKind::Loop,
                 "loop volumes in a pool of directory volumes: they keep working, but it gets no new directory volumes \
                  until they are gone, and those of now could use up what they were promised",
                 "copy them to another pool",
             ),
             false => (
-                BackendKind::Directory,
                 "directory volumes in a pool that is not for them: they keep working, but they have no enforced size and \
                  could use up what other volumes were promised; no new ones are made",
                 "copy them to a pool of their own (--pool with directories=true), or if it has nothing else make it one \
                  (--directories for the pool \"default\")",
             ),
         };
-        let (volumes, snapshots) = count(store, &pool.name, backend);
+        let (volumes, snapshots) = count(store, &pool.name, pool.directories);
         if volumes > 0 {
             tracing::warn!(pool = %pool.name, volumes, snapshots, advice, "{what}");
         }

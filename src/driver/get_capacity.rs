@@ -1,10 +1,11 @@
 //! CSI GetCapacity.
 
-use super::{Driver, check, directories};
+use super::{Driver, directories};
+use crate::backend::{content_for, unsupported};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
 use crate::model::request::GetCapacity;
-use crate::model::{Capability, GRANULARITY, Volume};
+use crate::model::{Capability, GRANULARITY};
 
 impl Driver {
     /// Says what is left in the pool that the parameters name. What cannot be made here has no capacity.
@@ -23,15 +24,15 @@ impl Driver {
         }
         let capabilities: Result<Vec<Capability>, String> = request.capabilities.into_iter().collect();
         let Ok(capabilities) = capabilities else { return Ok(nothing) };
-        let Ok(content) = check::content_for(&request.parameters, &capabilities) else { return Ok(nothing) };
-        if capabilities.iter().any(|c| check::unsupported(&content, &request.parameters, c).is_some()) {
+        let Ok(content) = content_for(&request.parameters, &capabilities) else { return Ok(nothing) };
+        if capabilities.iter().any(|c| unsupported(&content, &request.parameters, c).is_some()) {
             return Ok(nothing);
         }
         if directories::admit(&self.store, &pool, request.parameters.backend).is_err() {
             return Ok(nothing);
         }
         let available = self.room(&pool, request.parameters.backend, request.parameters.provisioning)?;
-        let minimum_volume = Volume::minimum_bytes(&content).next_multiple_of(GRANULARITY);
+        let minimum_volume = content.minimum_bytes().next_multiple_of(GRANULARITY);
         let maximum_volume = match available.min(self.settings.max_volume_bytes) / GRANULARITY * GRANULARITY {
             // What is left is too little for any volume of this kind.
             left if left < minimum_volume => 0,

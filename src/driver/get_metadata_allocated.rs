@@ -3,11 +3,10 @@
 use super::Driver;
 use super::blocks::Messages;
 use super::lock::Mode;
-use crate::backend::VolumePaths;
 use crate::error::{Error, OsContext, Result};
+use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
 use crate::model::request::GetMetadataAllocated;
-use crate::model::{Content, Snapshot};
 
 impl Driver {
     /// Tells which ranges of a snapshot hold data, from the extent map of its image (lseek(2), SEEK_DATA). `emit` gets
@@ -24,14 +23,10 @@ impl Driver {
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
         let _guard = self.lock_all([(snapshot.id.as_str(), Mode::Shared)])?;
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
-        if snapshot.content == Content::Directory {
-            return Err(Error::Invalid(format!(
-                "snapshot {} is of a directory: it has no blocks",
-                snapshot.id
-            )));
-        }
+        let no_blocks =
+            || Error::Invalid(format!("snapshot {} is of a directory: it has no blocks", snapshot.id));
+        let image = self.snapshot_paths(&snapshot)?.image().ok_or_else(no_blocks)?;
         let start = offset(request.starting_offset, &snapshot)?;
-        let image = self.snapshot_paths(&snapshot).map(|paths: VolumePaths| paths.image())?;
         let mut messages = Messages::new(snapshot.size_bytes, start, request.max_results, emit);
         let mut at = start;
         let reading = || format!("read the extents of {}", image.display());

@@ -12,9 +12,9 @@ use super::blocks::Messages;
 use super::get_metadata_allocated::offset;
 use super::lock::Mode;
 use crate::error::{Error, OsContext, Result};
+use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
 use crate::model::request::GetMetadataDelta;
-use crate::model::{Content, Snapshot};
 use crate::os::{Disks, Extent, is_errno};
 use nix::errno::Errno;
 
@@ -68,12 +68,6 @@ fn check(base: &Snapshot, target: &Snapshot) -> Result<()> {
             base.id, target.id
         )));
     }
-    if target.content == Content::Directory {
-        return Err(Error::InUse(format!(
-            "snapshot {} is of a directory, whose changes are not tracked",
-            target.id
-        )));
-    }
     Ok(())
 }
 
@@ -98,7 +92,14 @@ impl<'a> Sides<'a> {
     fn new(driver: &'a Driver, base: &Snapshot, target: &Snapshot) -> Result<Self> {
         let disks = driver.os.disks.as_ref();
         let map = |snapshot: &Snapshot| {
-            Map::new(driver.snapshot_paths(snapshot).map(|paths| paths.image())?, snapshot.size_bytes)
+            let not_tracked = || {
+                Error::InUse(format!(
+                    "snapshot {} is of a directory, whose changes are not tracked",
+                    snapshot.id
+                ))
+            };
+            let image = driver.snapshot_paths(snapshot)?.image().ok_or_else(not_tracked)?;
+            Map::new(image, snapshot.size_bytes)
         };
         Ok(Sides { disks, base: map(base)?, target: map(target)?, bytes_read: 0 })
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use super::create_volume::{Wanted, fits};
 use super::node_stage_volume::{has_flags, same_or_exists};
 use super::{Driver, after_undo, check};
-use crate::backend::{Stage, backend_of};
+use crate::backend::{Stage, content_for, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
 use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_bytes};
@@ -106,7 +106,7 @@ impl Driver {
             return refuse("pool", pool.as_str(), "--inline-pools", instead.join(" or "));
         }
         let most = allowed.max_bytes.min(self.settings.max_volume_bytes);
-        let least = Volume::minimum_bytes(&check::content_for(&wanted.parameters, &wanted.capabilities)?);
+        let least = content_for(&wanted.parameters, &wanted.capabilities)?.minimum_bytes();
         let bytes = wanted.size.required.max(least);
         if bytes > most {
             let (bytes, most) = (format_bytes(bytes), format_bytes(most));
@@ -126,16 +126,16 @@ impl Driver {
         let read_only = request.read_only || flags.read_only || request.capability.mode.is_read_only();
         let target = self.usable_target(&request.target_path)?;
         let paths = self.paths(volume)?;
-        let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
+        let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
+        let uses = presence.uses(place)?;
         uses.sound(place)?;
         let record = |format| self.record_format(volume, format);
         let room = |bytes| self.room_for_copy(volume, bytes);
         let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
         if let Some(there) = uses.top_at(&self.os, target.path())? {
-            let same = backend.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
+            let same = presence.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
-            return backend.finish_stage(place, &stage, &uses);
+            return presence.finish_stage(place, &stage, &uses);
         }
         if let Some(other) = uses.elsewhere(None, target.path()) {
             let other = other.display();
@@ -145,7 +145,7 @@ impl Driver {
             )));
         }
         self.nothing_else_at(&target)?;
-        backend.stage(place, &stage, &uses)
+        presence.stage(place, &stage, &uses)
     }
 }
 

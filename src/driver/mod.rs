@@ -241,15 +241,7 @@ impl Driver {
     fn tool_on(&self, volume_id: &str) -> Option<String> {
         let volume = self.store.get(&volume_id.parse().ok()?)?;
         let paths = self.paths(&volume).ok()?;
-        for image in [paths.image(), paths.growing_image()] {
-            let Some(stat) = self.os.disks.stat(&image).ok()? else { continue };
-            let devices = self.os.loops.find(stat.id).ok()?;
-            let told = devices.iter().find_map(|device| self.os.filesystems.working_on(&device.path()));
-            if told.is_some() {
-                return told;
-            }
-        }
-        None
+        paths.bytes().tool_at_work(&self.os, &paths)
     }
 
     /// The id of a snapshot; `None` for text that is none of its ids.
@@ -300,18 +292,19 @@ impl Driver {
 
     /// The volume's files, in a pool that can be used.
     fn paths(&self, volume: &Volume) -> Result<VolumePaths> {
-        Ok(VolumePaths::new(&self.pool_of(volume)?.path, &volume.id))
+        Ok(VolumePaths::new(&self.pool_of(volume)?.path, &volume.id, volume.parameters.backend))
     }
 
     /// Where the volume's files are, or would be if its pool could be used: to ask the kernel who uses them. The way out
     /// of a volume must not depend on its pool.
     fn paths_of_use(&self, volume: &Volume) -> Result<VolumePaths> {
-        Ok(VolumePaths::new(&self.pools.place(volume.pool())?, &volume.id))
+        Ok(VolumePaths::new(&self.pools.place(volume.pool())?, &volume.id, volume.parameters.backend))
     }
 
     /// The snapshot's files, in a pool that can be used.
     fn snapshot_paths(&self, snapshot: &Snapshot) -> Result<VolumePaths> {
-        Ok(VolumePaths::of_snapshot(&self.pools.get(&snapshot.pool)?.path, &snapshot.id))
+        let pool = self.pools.get(&snapshot.pool)?;
+        Ok(VolumePaths::of_snapshot(&pool.path, &snapshot.id, snapshot.content.backend()))
     }
 
     /// Makes sure that no files are where new ones are to be. Without a record they are not ours to remove: perhaps

@@ -1,9 +1,8 @@
 //! CSI NodeExpandVolume.
 
 use super::{Driver, check};
-use crate::backend::{backend_of, resolve};
+use crate::backend::{presence_of, resolve};
 use crate::error::{Error, OsContext, Result};
-use crate::model::Content;
 use crate::model::request::NodeExpandVolume;
 use crate::os::MountEntry;
 
@@ -27,8 +26,8 @@ impl Driver {
             return Err(not_there());
         }
         let paths = self.paths(&volume)?;
-        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
+        let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
+        let uses = presence.uses(place)?;
         let there = if volume.is_block() {
             // kubelet may send the published file, its own map of it, or a link to the device.
             let stat = self.os.disks.stat(&request.volume_path);
@@ -46,7 +45,7 @@ impl Driver {
         }
         uses.sound(place)?;
         let writable = |mount: &MountEntry| !mount.read_only && !mount.superblock_read_only;
-        if matches!(volume.content, Content::Filesystem { .. }) && !uses.all().any(writable) {
+        if volume.fs_type().is_some() && !uses.all().any(writable) {
             return Err(Error::InUse(format!(
                 "volume {} is mounted read-only and cannot be grown",
                 volume.id
@@ -54,7 +53,7 @@ impl Driver {
         }
         let volume = self.expand(volume, request.size)?;
         let paths = self.paths(&volume)?;
-        backend.grow_in_use(self.place(&volume, &paths), &uses)?;
+        presence.grow_in_use(self.place(&volume, &paths), &uses)?;
         Ok(volume.capacity_bytes)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Driver;
-use crate::backend::{backend_of, resolve};
+use crate::backend::{presence_of, resolve};
 use crate::error::{Error, Result};
 use crate::model::answer::VolumeHealth;
 use crate::model::health::{Severity, Trouble};
@@ -22,14 +22,14 @@ impl Driver {
         // Where its files are gone, nothing of it can be anywhere.
         if troubles.iter().all(|trouble| trouble.severity == Severity::Degraded) {
             let paths = self.paths_of_use(&volume)?;
-            let backend = backend_of(&volume.content);
-            let uses = backend.uses(self.place(&volume, &paths))?;
+            let presence = presence_of(&volume.content);
+            let uses = presence.uses(self.place(&volume, &paths))?;
             let lacks = |path: &Option<PathBuf>, is_there: &dyn Fn(&Path) -> bool| match path {
                 Some(path) => Ok::<_, Error>(!self.resolved(path)?.is_some_and(|path| is_there(&path))),
                 None => Ok(false),
             };
             let seen = |path: &Path| uses.top_at(&self.os, path).is_ok_and(|top| top.is_some());
-            let staged = |path: &Path| backend.is_staged(&uses, path) && (volume.is_block() || seen(path));
+            let staged = |path: &Path| presence.is_staged(&uses, path) && (volume.is_block() || seen(path));
             if lacks(&staging_path, &staged)? {
                 let message =
                     "the volume is not at its staging path: nothing of it is mounted or attached there";

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Driver, not_found};
-use crate::backend::{Stats, Uses, backend_of, resolve};
+use crate::backend::{Stats, Uses, presence_of, resolve};
 use crate::error::{Error, Result};
+use crate::model::Volume;
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
-use crate::model::{Content, Volume};
 
 impl Driver {
     /// Sizes of the volume itself. Takes no lock: kubelet polls it, and it must not disturb or wait.
@@ -27,17 +27,17 @@ impl Driver {
             other => other,
         })?;
         let paths = self.paths_of_use(&volume)?;
-        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let mut uses = backend.uses(place)?;
+        let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
+        let mut uses = presence.uses(place)?;
         let path = target.path();
         let stats = loop {
             let measure = || {
                 uses.top_at(&self.os, path)?.ok_or_else(not_there)?;
-                backend.stats(place, path, &uses)
+                presence.stats(place, path, &uses)
             };
-            let measured = match volume.content {
-                Content::Directory => self.usage.get_or(&volume.id, measure),
-                Content::Filesystem { .. } | Content::Block => measure(),
+            let measured = match presence.has_slow_stats() {
+                true => self.usage.get_or(&volume.id, measure),
+                false => measure(),
             };
             let error = match measured {
                 Ok(stats) => break stats,
@@ -46,7 +46,7 @@ impl Driver {
             // Without a lock a mount may come and go between two looks. What is wrong is so at the next ones too.
             let ids = |uses: &Uses| uses.at(path).map(|mount| mount.id).collect::<Vec<_>>();
             let before = ids(&uses);
-            uses = backend.uses(place)?;
+            uses = presence.uses(place)?;
             if ids(&uses) == before {
                 return Err(error);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::node_stage_volume::same_or_exists;
 use super::{Driver, check};
-use crate::backend::{Publish, Target, backend_of};
+use crate::backend::{Publish, Target, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
 use crate::model::{SecondPublish, Volume};
@@ -53,10 +53,10 @@ impl Driver {
         let mode = request.capability.mode;
         let read_only = granted_read_only || request.read_only || flags.read_only || mode.is_read_only();
         let paths = self.paths(volume)?;
-        let (place, backend) = (self.place(volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
+        let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
+        let uses = presence.uses(place)?;
         uses.sound(place)?;
-        if !backend.is_staged(&uses, staging.path()) {
+        if !presence.is_staged(&uses, staging.path()) {
             let staging = staging.path().display();
             return Err(Error::InUse(format!(
                 "volume {} is not staged at {staging}, call NodeStageVolume first",
@@ -66,7 +66,7 @@ impl Driver {
         let staged = uses.top_at(&self.os, staging.path())?;
         if let Some(there) = uses.top_at(&self.os, target.path())? {
             let staged_read_only = staged.is_some_and(|mount| mount.read_only || mount.superblock_read_only);
-            let is_read_only = backend.is_read_only(place, there, &uses)?;
+            let is_read_only = presence.is_read_only(place, there, &uses)?;
             let read_only = read_only || staged_read_only;
             if volume.is_block() {
                 // The device decides, and no flag of a mount.
@@ -86,7 +86,7 @@ impl Driver {
                 volume.id
             )));
         }
-        backend.publish(
+        presence.publish(
             place,
             &Publish { staging: staging.path(), target, flags: &flags, read_only },
             &uses,

@@ -3,10 +3,10 @@
 use super::capacity::{Reservation, Want};
 use super::progress::Progress;
 use super::{Driver, check, not_found, settled};
-use crate::backend::{CopyRoom, Stage, Target, backend_of};
+use crate::backend::{CopyRoom, Stage, Target, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeStageVolume;
-use crate::model::{BackendKind, Content, Format, MountFlags, Volume};
+use crate::model::{Format, MountFlags, Volume};
 use crate::os::MountEntry;
 
 impl Driver {
@@ -27,8 +27,8 @@ impl Driver {
         let target = self.usable_target(&request.staging_path)?;
 
         let paths = self.paths(&volume)?;
-        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let uses = settled(|| backend.uses(place))?;
+        let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
+        let uses = settled(|| presence.uses(place))?;
         uses.sound(place)?;
         let record = |format| self.record_format(&volume, format);
         let room = |bytes| self.room_for_copy(&volume, bytes);
@@ -39,21 +39,21 @@ impl Driver {
                 same_or_exists(read_only != writable, || {
                     format!("{} is attached as {}", volume.id, device.path().display())
                 })?;
-                return backend.finish_stage(place, &stage, &uses);
+                return presence.finish_stage(place, &stage, &uses);
             }
         } else if let Some(there) = uses.top_at(&self.os, target.path())? {
-            let is_read_only = backend.is_read_only(place, there, &uses)?;
-            if volume.content == Content::Directory {
+            let is_read_only = presence.is_read_only(place, there, &uses)?;
+            if presence.is_staged_by_bind() {
                 return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
             }
             let same = is_read_only == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is staged at {}", volume.id, target.path().display()))?;
-            return backend.finish_stage(place, &stage, &uses);
+            return presence.finish_stage(place, &stage, &uses);
         }
         self.nothing_else_at(&target)?;
         // A power cut brings the mark of a copy back, and its data come from here on.
         self.acknowledge_volume(std::sync::Arc::clone(&volume))?;
-        backend.stage(place, &stage, &uses)?;
+        presence.stage(place, &stage, &uses)?;
         self.bound.remember(target.path());
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Driver {
     /// it, and whoever calls again hears how far it is.
     pub(super) fn room_for_copy(&self, volume: &Volume, bytes: u64) -> Result<Box<dyn CopyRoom>> {
         let pool = self.pool_of(volume)?;
-        let reservation = self.reserve(&pool, Want::Snapshot(BackendKind::Loop, bytes), bytes)?;
+        let reservation = self.reserve(&pool, Want::Snapshot(volume.parameters.backend, bytes), bytes)?;
         let progress = self.copies.begin(volume.id.as_str(), bytes);
         Ok(Box::new(Room { _reservation: reservation, progress }))
     }
@@ -87,10 +87,9 @@ impl Driver {
     pub(super) fn record_format(&self, volume: &Volume, format: Format) -> Result<()> {
         // The record is read again: this volume's lock is held, so only this call changes it.
         let stored = self.store.get(&volume.id).ok_or_else(|| not_found(volume.id.as_str()))?;
-        let mut volume = (*stored).clone();
-        if let Content::Filesystem { fs_type, .. } = volume.content {
-            volume.content = Content::Filesystem { fs_type, format };
-            self.store.put(volume)?;
+        let content = stored.content.with_format(format);
+        if content != stored.content {
+            self.store.put(Volume { content, ..(*stored).clone() })?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Driver, not_found};
-use crate::backend::{self, Uses, backend_of, hidden};
+use crate::backend::{self, Uses, hidden, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::Volume;
 use crate::model::request::NodeUnpublishVolume;
@@ -26,7 +26,7 @@ impl Driver {
         };
         self.leave_target(Some(&volume), &request.target_path)?;
         let paths = self.paths_of_use(&volume)?;
-        backend_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
+        presence_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
         if volume.id.is_inline() {
             self.delete(&volume)?;
             self.inline.remember(&volume.id);
@@ -39,7 +39,7 @@ impl Driver {
         let uses = match volume {
             Some(volume) => {
                 let paths = self.paths_of_use(volume)?;
-                backend_of(&volume.content).uses(self.place(volume, &paths))?
+                presence_of(&volume.content).uses(self.place(volume, &paths))?
             }
             None => Uses::default(),
         };

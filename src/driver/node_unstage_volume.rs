@@ -1,7 +1,7 @@
 //! CSI NodeUnstageVolume.
 
 use super::{Driver, not_found};
-use crate::backend::{backend_of, hidden};
+use crate::backend::{hidden, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodeUnstageVolume;
 
@@ -15,8 +15,8 @@ impl Driver {
         let _guard = self.lock(&id)?;
         let volume = self.store.get(&id).ok_or_else(|| not_found(&request.volume_id))?;
         let paths = self.paths_of_use(&volume)?;
-        let (place, backend) = (self.place(&volume, &paths), backend_of(&volume.content));
-        let uses = backend.uses(place)?;
+        let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
+        let uses = presence.uses(place)?;
         let target = match self.mount_target(&request.staging_path) {
             // Nothing can be staged at a path that is not there, unless the way to it is hidden.
             Err(Error::NotFound(_)) if !volume.is_block() || !uses.any() => {
@@ -33,7 +33,7 @@ impl Driver {
             // What cannot be told to be the volume's is not said to be gone either.
             self.nothing_else_at(&target)?;
         }
-        if !backend.is_staged(&uses, target.path()) {
+        if !presence.is_staged(&uses, target.path()) {
             return Ok(()); // spec.md, NodeUnstageVolume: it is not staged at this path, wherever else it is
         }
         if let Some(path) = uses.elsewhere(Some(target.path()), target.path()) {
@@ -43,7 +43,7 @@ impl Driver {
                 volume.id
             )));
         }
-        backend.unstage(place, &target, &uses)?;
+        presence.unstage(place, &target, &uses)?;
         self.bound.forget(target.path());
         Ok(())
     }

@@ -7,12 +7,12 @@ use super::create_volume::Wanted;
 use super::cut::Member;
 use super::pull::Remote;
 use super::{Driver, Pool, not_found};
-use crate::backend::{Copy, Mark, VolumePaths, expect_whole};
+use crate::backend::{Copy, Mark, VolumePaths, content_of_copy};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
-    BackendKind, Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume,
-    VolumeParameters, VolumeSource,
+    Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume, VolumeParameters,
+    VolumeSource,
 };
 
 /// The source, found; the caller holds its lock.
@@ -72,37 +72,7 @@ impl Origin {
         parameters: &VolumeParameters,
         capabilities: &[Capability],
     ) -> Result<Content> {
-        let refuse = |has: &str, wanted: &str| {
-            Err(Error::Invalid(format!("{} holds {has}, which cannot become {wanted}", self.describe())))
-        };
-        let (block, fs_type) = (
-            capabilities.iter().any(Capability::is_block),
-            capabilities.iter().find_map(Capability::fs_type),
-        );
-        if self.content().backend() != parameters.backend {
-            return refuse(
-                &format!("a volume of backend {}", self.content().backend().as_str()),
-                &format!("one of backend {}", parameters.backend.as_str()),
-            );
-        }
-        match (self.content(), block, fs_type) {
-            (Content::Block, false, _) => refuse("a raw device", "a filesystem volume"),
-            (Content::Filesystem { .. } | Content::Directory, true, _) => {
-                refuse("a filesystem", "a raw block volume")
-            }
-            (Content::Filesystem { fs_type, .. }, _, Some(wanted)) if *fs_type != wanted => {
-                refuse(fs_type.as_str(), wanted.as_str())
-            }
-            (Content::Filesystem { fs_type, format }, _, _) => {
-                let format = match format {
-                    // What mkfs has left there is told by a mark.
-                    Format::Blank | Format::Formatting => Format::Blank,
-                    Format::Copied | Format::Formatted => Format::Copied,
-                };
-                Ok(Content::Filesystem { fs_type: *fs_type, format })
-            }
-            (content, _, _) => Ok(content.clone()),
-        }
+        content_of_copy(self.content(), &self.describe(), parameters, capabilities)
     }
 
     /// The range of sizes for a volume made from it: what is asked for, or its own size.
@@ -176,27 +146,23 @@ impl Driver {
             Origin::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
             Origin::Remote(remote) => return Ok((false, remote.description().data_bytes)),
         };
-        let (kind, bytes) = (volume.parameters.backend, origin.bytes());
-        expect_whole(&self.os, &paths, kind, bytes, origin.describe())?;
+        let data = paths.bytes();
+        data.expect_whole(&self.os, &paths, origin.bytes(), &origin.describe())?;
         let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
         let share = self.may_share(&from, &to, thick)? && !self.is_to_be_mended(origin, &paths)?;
-        match volume.parameters.backend {
-            BackendKind::Loop if share => Ok((share, 0)),
-            backend => Ok((share, self.bytes_to_copy(&paths, backend)?)),
+        match share && data.shares_whole() {
+            true => Ok((share, 0)),
+            false => Ok((share, data.to_copy(&self.os, &paths)?)),
         }
     }
 
     /// Whether a restore is the way to make an image of 0.1.0 one that is written in place, which no clone can be.
     fn is_to_be_mended(&self, origin: &Origin, paths: &VolumePaths) -> Result<bool> {
-        let image = paths.image();
         match origin {
-            Origin::Snapshot(snapshot) if snapshot.content.backend() == BackendKind::Loop => {
-                let in_place = self.os.disks.is_in_place(&image);
-                in_place.doing(|| format!("look at {}", image.display())).map(|in_place| !in_place)
-            }
-            _ => Ok(false),
+            Origin::Snapshot(_) => paths.bytes().is_copied_on_write(&self.os, paths),
+            Origin::Volume(_) | Origin::Remote(_) => Ok(false),
         }
     }
 
@@ -210,53 +176,29 @@ impl Driver {
         share: bool,
     ) -> Result<Option<Reservation>> {
         let Origin::Volume(source) = origin else { return Ok(None) };
-        if !share || source.content.backend() != BackendKind::Loop || !self.keeps_whole_extents(pool)? {
+        if !share || !source.parameters.backend.is_sized() || !self.keeps_whole_extents(pool)? {
             return Ok(None);
         }
-        let bytes = self.allocated_bytes(&self.paths(source)?, BackendKind::Loop)?;
+        let paths = self.paths(source)?;
+        let bytes = paths.bytes().allocated(&self.os, &paths)?;
         self.reserve(pool, Want::Shared(bytes), 0).map(Some)
-    }
-
-    /// What the files of a volume or snapshot have allocated.
-    pub(super) fn allocated_bytes(&self, paths: &VolumePaths, kind: BackendKind) -> Result<u64> {
-        let looking = || format!("look at {}", paths.directory.display());
-        match kind {
-            BackendKind::Loop => {
-                Ok(self.os.disks.stat(&paths.image()).doing(looking)?.map_or(0, |s| s.allocated))
-            }
-            BackendKind::Directory => Ok(self.os.disks.usage(&paths.data()).doing(looking)?.bytes),
-        }
-    }
-
-    /// What a copy into blocks of its own takes: the data only, without what a thick image has allocated and nobody
-    /// has written to yet.
-    pub(super) fn bytes_to_copy(&self, paths: &VolumePaths, kind: BackendKind) -> Result<u64> {
-        if kind == BackendKind::Directory {
-            return self.allocated_bytes(paths, kind);
-        }
-        let (image, mut at, mut bytes) = (paths.image(), 0, 0);
-        let reading = || format!("read the extents of {}", image.display());
-        while let Some((from, to)) = self.os.disks.next_data(&image, at).doing(reading)? {
-            (at, bytes) = (to, bytes + (to - from));
-        }
-        Ok(bytes)
     }
 
     /// Whether what is copied is what a mkfs has left that was cut off.
     fn is_half_formatted(&self, origin: &Origin) -> Result<bool> {
-        let recorded =
-            |content: &Content| matches!(content, Content::Filesystem { format: Format::Formatting, .. });
         match origin {
             // Of a volume the record alone does not tell.
             Origin::Volume(volume) => self.is_volume_half_formatted(volume),
-            Origin::Snapshot(_) | Origin::Remote(_) => Ok(recorded(origin.content())),
+            Origin::Snapshot(_) | Origin::Remote(_) => {
+                Ok(origin.content().format() == Some(Format::Formatting))
+            }
         }
     }
 
     /// The same of a volume.
     pub(super) fn is_volume_half_formatted(&self, volume: &Volume) -> Result<bool> {
-        match volume.content {
-            Content::Filesystem { format: Format::Blank | Format::Formatting, .. } => {
+        match volume.content.format() {
+            Some(Format::Blank | Format::Formatting) => {
                 Mark::Formatting.is_set(&self.os, &self.paths(volume)?)
             }
             _ => Ok(false),
@@ -281,8 +223,7 @@ impl Driver {
             Origin::Remote(remote) => self.pull(remote, volume, &to)?,
             Origin::Snapshot(snapshot) => {
                 let from = self.snapshot_paths(snapshot)?;
-                let copy =
-                    Copy { os: &self.os, from: &from, to: &to, kind: volume.parameters.backend, share };
+                let copy = Copy { os: &self.os, from: &from, to: &to, share };
                 copy.prepare()?;
                 let mut progress = self.copies.begin(volume.id.as_str(), bytes);
                 copy.run(&mut |done| {
@@ -297,24 +238,7 @@ impl Driver {
             let syncing = || format!("sync {}", to.directory.display());
             self.os.disks.sync_directory(&to.directory).doing(syncing)?;
         }
-        self.stretch(volume, &to, origin.bytes())
-    }
-
-    /// Gives a copied image the size of its volume, and a thick one its blocks.
-    fn stretch(&self, volume: &Volume, paths: &VolumePaths, bytes: u64) -> Result<()> {
-        let (image, disks) = (paths.image(), &self.os.disks);
-        let stretching = || format!("give {} its size", volume.id);
-        match (volume.parameters.backend, volume.parameters.provisioning) {
-            (BackendKind::Directory, _) => return Ok(()),
-            (BackendKind::Loop, Provisioning::Thin) if volume.capacity_bytes == bytes => return Ok(()),
-            (BackendKind::Loop, Provisioning::Thin) => {
-                disks.set_size(&image, volume.capacity_bytes).doing(stretching)?;
-            }
-            (BackendKind::Loop, Provisioning::Thick) => {
-                disks.allocate(&image, volume.capacity_bytes).doing(stretching)?;
-            }
-        }
-        disks.sync_file(&image).doing(stretching)
+        to.bytes().stretch(self.place(volume, &to), origin.bytes())
     }
 
     /// What a new volume needs of its pool.

@@ -12,7 +12,7 @@ use super::probe::Probe;
 use super::pulse::{self, Pulse};
 use super::{directories, managed_pool, reserve};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, PoolName, PoolSettings, Settings};
+use crate::model::{PoolName, PoolSettings, Settings};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
@@ -41,11 +41,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// What the pool is for.
-    pub fn backend(&self) -> BackendKind {
-        if self.directories { BackendKind::Directory } else { BackendKind::Loop }
-    }
-
     /// The logical block size in bytes for a new volume's loop device: 512, or more where direct I/O on the
     /// pool's disk needs it (loop silently falls back to buffered I/O on a device of smaller blocks).
     ///

@@ -4,7 +4,6 @@ use nix::errno::Errno;
 
 use super::Driver;
 use crate::error::{Error, OsContext, Result};
-use crate::model::Content;
 use crate::model::pull::{Blocks, Piece, Placed, SourceHandle};
 use crate::os::errno_error;
 
@@ -21,10 +20,8 @@ impl Driver {
         emit: &mut dyn FnMut(Placed<u64, Blocks>) -> bool,
     ) -> Result<()> {
         let (guard, snapshot) = self.opened(handle)?;
-        if snapshot.content == Content::Directory {
-            return Err(Error::Invalid(format!("source {} is a directory: it has no blocks", handle.id)));
-        }
-        let image = self.snapshot_paths(&snapshot)?.image();
+        let no_blocks = || Error::Invalid(format!("source {} is a directory: it has no blocks", handle.id));
+        let image = self.snapshot_paths(&snapshot)?.image().ok_or_else(no_blocks)?;
         let reading = || format!("read {}", image.display());
         let (mut at, mut sent_bytes, mut after) = (offset, 0, offset);
         while let Some((start, end)) = self.os.disks.next_data(&image, at).doing(reading)? {

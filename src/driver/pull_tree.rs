@@ -1,8 +1,8 @@
 //! PullTree of the protocol between nodes.
 
 use super::Driver;
+use crate::backend::Shape;
 use crate::error::{Error, OsContext, Result};
-use crate::model::Content;
 use crate::model::pull::{Placed, SourceHandle};
 use crate::model::tree::{Item, Position};
 
@@ -19,10 +19,9 @@ impl Driver {
         emit: &mut dyn FnMut(Placed<Position, Item>) -> bool,
     ) -> Result<()> {
         let (guard, snapshot) = self.opened(handle)?;
-        if snapshot.content != Content::Directory {
-            return Err(Error::Invalid(format!("source {} is no directory", handle.id)));
-        }
-        let tree = self.snapshot_paths(&snapshot)?.data();
+        let Shape::Tree(tree) = self.snapshot_paths(&snapshot)?.shape() else {
+            return Err(Error::Invalid(format!("source {} is not a directory", handle.id)));
+        };
         let (mut sent_bytes, mut listening, mut at) = (0, true, from);
         let entries = self.os.disks.read_tree(&tree, from, &mut |item| {
             if let Item::Data(piece) = &item {

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use super::lock::Mode;
 use super::{Driver, Pool};
-use crate::backend::{backend_of, expect_whole, remove_growing};
-use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, GroupSnapshot, Phase, PoolName, Snapshot, Volume};
+use crate::backend::{gone, presence_of};
+use crate::error::{OsContext, Result};
+use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume};
 
 /// What the log says where a thaw failed.
 const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
@@ -169,7 +169,7 @@ impl Driver {
         let volume = name.parse().ok().and_then(|id| self.store.get(&id));
         if let Some(volume) = volume {
             let paths = self.paths(&volume)?;
-            let uses = backend_of(&volume.content).uses(self.place(&volume, &paths))?;
+            let uses = presence_of(&volume.content).uses(self.place(&volume, &paths))?;
             let thawing = || format!("thaw {}", volume.id);
             if let Some(mount) = uses.reachable(&self.os, |_| true)?
                 && let pinned = self.os.mounts.pin(mount).doing(thawing)?
@@ -241,11 +241,11 @@ impl Driver {
     fn look_at_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<()> {
         self.acknowledge_snapshot(Arc::clone(snapshot))?;
         let paths = self.snapshot_paths(snapshot)?;
-        let kind = snapshot.content.backend();
-        let file = paths.content(kind);
+        let file = paths.data();
         let found = self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?;
         found.map(drop).ok_or_else(|| gone(&file, "snapshot"))?;
-        expect_whole(&self.os, &paths, kind, snapshot.size_bytes, format_args!("snapshot {}", snapshot.id))
+        let what = format_args!("snapshot {}", snapshot.id);
+        paths.bytes().expect_whole(&self.os, &paths, snapshot.size_bytes, &what)
     }
 
     /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
@@ -266,53 +266,14 @@ impl Driver {
         }
     }
 
-    /// Images of 0.1.0 were not prepared when they were made.
-    fn prepare_image(&self, volume: &Volume, image: &Path) {
-        match self.os.disks.write_in_place(image) {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!(
-                volume.id = %volume.id, image = %image.display(),
-                "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not"
-            ),
-            // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
-            Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),
-        }
-    }
-
     /// An expansion that a crash cut off left an image and a record of different sizes.
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
         self.acknowledge_volume(Arc::clone(volume))?;
-        if volume.parameters.backend != BackendKind::Loop {
-            let data = paths.data();
-            let found = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?;
-            return found.map(drop).ok_or_else(|| gone(&data, "volume"));
+        if let Some(bytes) = paths.bytes().recover(self.place(volume, &paths))? {
+            tracing::info!(volume.id = %volume.id, bytes, "taking over the size of an interrupted expansion");
+            self.store.put(Volume { capacity_bytes: bytes, ..(**volume).clone() })?;
         }
-        if let Err(error) = remove_growing(self.place(volume, &paths)) {
-            // The next NodeStageVolume or DeleteVolume does it.
-            tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
-        }
-        let image = paths.image();
-        self.prepare_image(volume, &image);
-        let stat = self.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
-        match stat {
-            None => Err(gone(&image, "volume")),
-            Some(stat) if stat.size > volume.capacity_bytes => {
-                tracing::info!(volume.id = %volume.id, bytes = stat.size, "taking over the size of an interrupted expansion");
-                // Its sync may have been cut off, and the record must not outlive what it tells of.
-                self.os.disks.sync_file(&image).doing(|| format!("sync {}", image.display()))?;
-                self.store.put(Volume { capacity_bytes: stat.size, ..(**volume).clone() })?;
-                Ok(())
-            }
-            // Growing it would hide what is lost.
-            Some(_) => {
-                let what = format_args!("volume {}", volume.id);
-                expect_whole(&self.os, &paths, BackendKind::Loop, volume.capacity_bytes, what)
-            }
-        }
+        Ok(())
     }
-}
-
-fn gone(file: &Path, what: &str) -> Error {
-    Error::InUse(format!("its {} is gone; restore it or delete the {what}", file.display()))
 }

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Driver;
-use crate::backend::{Mark, VolumePaths, backend_of};
+use crate::backend::{Mark, VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, GroupSnapshot, Phase, Snapshot, Volume};
+use crate::model::{GroupSnapshot, Phase, Snapshot, Volume};
 use crate::store::Durability;
 
 /// What lies there.
@@ -59,20 +59,19 @@ impl Driver {
     /// FAILED_PRECONDITION where that cannot be decided; the kernel's and the store's.
     pub(super) fn settle_volume(&self, volume: &Volume) -> Result<Option<Arc<Volume>>> {
         let paths = self.paths(volume)?;
-        let kind = volume.parameters.backend;
-        let left = self.left(&paths, kind)?;
+        let left = self.left(&paths)?;
         let decision = match volume.phase {
             Phase::Creating => {
-                of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths, kind))?
+                of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths))?
             }
-            Phase::Deleting => of_deleting(left, kind, volume.marked, &volume.id)?,
+            Phase::Deleting => of_deleting(left, paths.bytes().goes_whole(), volume.marked, &volume.id)?,
             Phase::Ready => Decision::Keep,
         };
         if matches!(decision, Decision::Keep) {
             warn_of_older_record(&volume.id, volume.phase);
             return Ok(Some(self.store.put(Volume { phase: Phase::Ready, ..volume.clone() })?));
         }
-        let uses = backend_of(&volume.content).uses(self.place(volume, &paths))?;
+        let uses = presence_of(&volume.content).uses(self.place(volume, &paths))?;
         if uses.any() {
             // Cannot be by our own doing: staging needs `ready`, and deleting an unused volume.
             return Err(Error::InUse(format!("it is half made or deleted, and in use: {}", uses.describe())));
@@ -92,14 +91,17 @@ impl Driver {
     /// # Errors
     /// As [`settle_volume`](Driver::settle_volume).
     pub(super) fn settle_snapshot(&self, snapshot: &Snapshot) -> Result<Option<Arc<Snapshot>>> {
-        let (paths, kind) = (self.snapshot_paths(snapshot)?, snapshot.content.backend());
+        let paths = self.snapshot_paths(snapshot)?;
         let decision = match snapshot.phase {
             // A cut is nobody's data: its volume has them.
             _ if snapshot.pulled_for.is_some() => Decision::Erase,
             Phase::Creating => {
-                of_creating(self.left(&paths, kind)?, true, snapshot.marked, || self.is_blank(&paths, kind))?
+                of_creating(self.left(&paths)?, true, snapshot.marked, || self.is_blank(&paths))?
             }
-            Phase::Deleting => of_deleting(self.left(&paths, kind)?, kind, snapshot.marked, &snapshot.id)?,
+            Phase::Deleting => {
+                let goes_whole = paths.bytes().goes_whole();
+                of_deleting(self.left(&paths)?, goes_whole, snapshot.marked, &snapshot.id)?
+            }
             Phase::Ready => Decision::Keep,
         };
         match decision {
@@ -122,14 +124,14 @@ impl Driver {
     /// As [`settle_volume`](Driver::settle_volume).
     pub(super) fn settle_group(&self, group: &GroupSnapshot) -> Result<Option<Arc<GroupSnapshot>>> {
         let members = self.members_of(&group.id);
-        let mut whole = 0;
+        let (mut whole, mut all_go_whole) = (0, true);
         for member in &members {
-            let left = self.left(&self.snapshot_paths(member)?, member.content.backend())?;
-            whole += usize::from(left == Left::Whole);
+            let paths = self.snapshot_paths(member)?;
+            whole += usize::from(self.left(&paths)? == Left::Whole);
+            all_go_whole &= paths.bytes().goes_whole();
         }
         let complete = members.len() == group.snapshots.len();
         let is_of_0_1_0 = members.iter().any(|member| !member.marked);
-        let has_directory = members.iter().any(|member| member.content.backend() == BackendKind::Directory);
         let decision = match group.phase {
             Phase::Ready => Decision::Keep,
             _ if whole == 0 => Decision::Erase,
@@ -139,7 +141,7 @@ impl Driver {
             Phase::Creating => return Err(undecided(&group.id)),
             Phase::Deleting if whole < group.snapshots.len() => Decision::Erase,
             // It removed half of a directory without a mark.
-            Phase::Deleting if is_of_0_1_0 && has_directory => return Err(undecided(&group.id)),
+            Phase::Deleting if is_of_0_1_0 && !all_go_whole => return Err(undecided(&group.id)),
             Phase::Deleting => Decision::Keep,
         };
         match decision {
@@ -163,21 +165,16 @@ impl Driver {
         Ok(None)
     }
 
-    fn left(&self, paths: &VolumePaths, kind: BackendKind) -> Result<Left> {
-        let data = paths.content(kind);
+    fn left(&self, paths: &VolumePaths) -> Result<Left> {
+        let data = paths.data();
         let there = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
         let marked = Mark::Making.is_set(&self.os, paths)? || Mark::Deleting.is_set(&self.os, paths)?;
         Ok(if there && !marked { Left::Whole } else { Left::Unfinished })
     }
 
     /// Whether nothing was ever written there.
-    fn is_blank(&self, paths: &VolumePaths, kind: BackendKind) -> Result<bool> {
-        let (disks, data) = (&self.os.disks, paths.content(kind));
-        let blank = match kind {
-            BackendKind::Loop => disks.next_data(&data, 0).map(|data| data.is_none()),
-            BackendKind::Directory => disks.list(&data).map(|names| names.is_empty()),
-        };
-        blank.doing(|| format!("read {}", data.display()))
+    fn is_blank(&self, paths: &VolumePaths) -> Result<bool> {
+        paths.bytes().is_blank(&self.os, paths)
     }
 
     /// Moves files away that may hold data, so that they are in nobody's way.
@@ -206,14 +203,12 @@ impl Driver {
 }
 
 /// What becomes of something that is recorded as being deleted.
-fn of_deleting(left: Left, kind: BackendKind, marked: bool, id: &dyn Display) -> Result<Decision> {
-    match (left, kind) {
-        (Left::Unfinished, _) => Ok(Decision::Erase),
-        // An image goes in one step: it is whole.
-        (Left::Whole, BackendKind::Loop) => Ok(Decision::Keep),
-        (Left::Whole, BackendKind::Directory) if marked => Ok(Decision::Keep),
+fn of_deleting(left: Left, goes_whole: bool, marked: bool, id: &dyn Display) -> Result<Decision> {
+    match left {
+        Left::Unfinished => Ok(Decision::Erase),
+        Left::Whole if goes_whole || marked => Ok(Decision::Keep),
         // 0.1.0 removed half of a directory without a mark.
-        (Left::Whole, BackendKind::Directory) => Err(undecided(id)),
+        Left::Whole => Err(undecided(id)),
     }
 }
 
@@ -257,15 +252,15 @@ mod tests {
 
     #[test]
     fn what_was_being_deleted_is_kept_where_it_is_whole() {
-        let deleting = |left, kind, marked| of_deleting(left, kind, marked, &"vol-1");
-        for kind in [BackendKind::Loop, BackendKind::Directory] {
+        let deleting = |left, goes_whole, marked| of_deleting(left, goes_whole, marked, &"vol-1");
+        for goes_whole in [true, false] {
             for marked in [true, false] {
-                assert_eq!(deleting(Left::Unfinished, kind, marked).unwrap(), Decision::Erase);
+                assert_eq!(deleting(Left::Unfinished, goes_whole, marked).unwrap(), Decision::Erase);
             }
-            assert_eq!(deleting(Left::Whole, kind, true).unwrap(), Decision::Keep);
+            assert_eq!(deleting(Left::Whole, goes_whole, true).unwrap(), Decision::Keep);
         }
-        assert_eq!(deleting(Left::Whole, BackendKind::Loop, false).unwrap(), Decision::Keep);
-        let half = deleting(Left::Whole, BackendKind::Directory, false).unwrap_err();
+        assert_eq!(deleting(Left::Whole, true, false).unwrap(), Decision::Keep);
+        let half = deleting(Left::Whole, false, false).unwrap_err();
         assert!(matches!(&half, Error::InUse(why) if why.contains("vol-1")), "{half}");
     }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use super::capacity::{Reservation, Want};
 use super::cut::Member;
 use super::{Driver, directories};
-use crate::backend::{Mark, begin_deletion, expect_whole, remove_files};
+use crate::backend::{Mark, begin_deletion, remove_files};
 use crate::error::{Error, Result};
 use crate::model::{
-    BackendKind, Content, Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp,
-    Volume, VolumeId,
+    Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
 };
 use crate::store::Durability;
 
@@ -54,25 +53,24 @@ impl Driver {
             Purpose::Pull(target) => (None, Some(target)),
         };
         let pool = self.pool_of(&volume)?;
-        let kind = volume.content.backend();
         if is_kept {
-            directories::admit_snapshot(&pool, kind)?;
+            directories::admit_snapshot(&pool, volume.parameters.backend)?;
         }
         let share = self.may_share(&pool, &pool, volume.parameters.provisioning == Provisioning::Thick)?;
         let paths = self.paths(&volume)?;
-        expect_whole(&self.os, &paths, kind, volume.capacity_bytes, format_args!("volume {}", volume.id))?;
+        let data = paths.bytes();
+        let what = format_args!("volume {}", volume.id);
+        data.expect_whole(&self.os, &paths, volume.capacity_bytes, &what)?;
         let bytes = match share {
-            true => self.allocated_bytes(&paths, kind)?,
-            false => self.bytes_to_copy(&paths, kind)?,
+            true => data.allocated(&self.os, &paths)?,
+            false => data.to_copy(&self.os, &paths)?,
         };
-        let content = match volume.content {
-            Content::Filesystem { fs_type, .. } if self.is_volume_half_formatted(&volume)? => {
-                Content::Filesystem { fs_type, format: Format::Formatting }
+        let content = match volume.content.format() {
+            Some(_) if self.is_volume_half_formatted(&volume)? => {
+                volume.content.with_format(Format::Formatting)
             }
-            Content::Filesystem { fs_type, format: Format::Formatting } => {
-                Content::Filesystem { fs_type, format: Format::Blank }
-            }
-            ref content => content.clone(),
+            Some(Format::Formatting) => volume.content.with_format(Format::Blank),
+            _ => volume.content.clone(),
         };
         let snapshot = Snapshot {
             id,
@@ -90,11 +88,12 @@ impl Driver {
             pulled_for,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
-        let copied = if share && kind == BackendKind::Loop { 0 } else { bytes };
+        let (shares_whole, kind) = (share && data.shares_whole(), volume.parameters.backend);
+        let copied = if shares_whole { 0 } else { bytes };
         let mut reservation = match self.reserve(&pool, Want::Snapshot(kind, bytes), copied) {
             // Looking at every extent is worth its time only where it decides.
-            Err(Error::Exhausted(_)) if share && kind == BackendKind::Loop => {
-                let fresh = self.not_kept_yet(&pool, &paths.image())?;
+            Err(Error::Exhausted(_)) if shares_whole => {
+                let fresh = self.not_kept_yet(&pool, &paths.data())?;
                 self.reserve(&pool, Want::Snapshot(kind, fresh), copied)?
             }
             reserved => reserved?,
@@ -118,7 +117,8 @@ impl Driver {
     /// Records a snapshot whose files are durable as `ready`.
     pub(super) fn complete(&self, snapshot: &Snapshot, created: Timestamp) -> Result<Arc<Snapshot>> {
         // What it keeps may differ from what was there before the cut: the source was written to.
-        let bytes = self.allocated_bytes(&self.snapshot_paths(snapshot)?, snapshot.content.backend())?;
+        let paths = self.snapshot_paths(snapshot)?;
+        let bytes = paths.bytes().allocated(&self.os, &paths)?;
         let ready = Snapshot { phase: Phase::Ready, created, allocated_bytes: bytes, ..snapshot.clone() };
         let ready = self.store.put_snapshot(ready)?;
         self.measure_again(&snapshot.pool); // it may share what others keep
@@ -141,9 +141,9 @@ impl Driver {
     pub(super) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         let paths = self.snapshot_paths(snapshot)?;
         if snapshot.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths, snapshot.content.backend())?;
+            begin_deletion(&self.os, &paths)?;
         }
-        remove_files(&self.os, &paths, snapshot.content.backend())?;
+        remove_files(&self.os, &paths)?;
         self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
         self.measure_again(&snapshot.pool);
         Ok(())
@@ -165,7 +165,7 @@ impl Driver {
         if group.phase != Phase::Creating {
             // Of all first: one mark tells of the whole group.
             for member in &members {
-                begin_deletion(&self.os, &self.snapshot_paths(member)?, member.content.backend())?;
+                begin_deletion(&self.os, &self.snapshot_paths(member)?)?;
             }
         }
         for member in members {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::lock::{Guard, Mode};
-use crate::backend::expect_whole;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
 use crate::model::{Snapshot, SnapshotId, Timestamp};
@@ -113,14 +112,15 @@ impl Driver {
     /// What a node that opens it is told.
     pub(super) fn describe_source(&self, snapshot: &Snapshot) -> Result<SourceDescription> {
         let paths = self.snapshot_paths(snapshot)?;
-        let (kind, what) = (snapshot.content.backend(), format_args!("snapshot {}", snapshot.id));
-        expect_whole(&self.os, &paths, kind, snapshot.size_bytes, what)?;
+        let data = paths.bytes();
+        let what = format_args!("snapshot {}", snapshot.id);
+        data.expect_whole(&self.os, &paths, snapshot.size_bytes, &what)?;
         Ok(SourceDescription {
             handle: SourceHandle { id: snapshot.id.clone(), created: snapshot.created },
             content: snapshot.content.clone(),
             size_bytes: snapshot.size_bytes,
             block_size: snapshot.block_size,
-            data_bytes: self.bytes_to_copy(&paths, snapshot.content.backend())?,
+            data_bytes: data.to_copy(&self.os, &paths)?,
         })
     }
 

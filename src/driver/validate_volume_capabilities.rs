@@ -1,6 +1,7 @@
 //! CSI ValidateVolumeCapabilities.
 
 use super::{Driver, check, not_found};
+use crate::backend::unsupported;
 use crate::error::Result;
 use crate::model::answer::Validation;
 use crate::model::request::ValidateVolumeCapabilities;
@@ -16,7 +17,7 @@ impl Driver {
         let volume = self.ready_volume(&id, volume_id)?;
         check::context(&volume, &request.context)?;
         let capability = request.capabilities.iter().find_map(|capability| match capability {
-            Ok(capability) => check::unsupported(&volume.content, &volume.parameters, capability),
+            Ok(capability) => unsupported(&volume.content, &volume.parameters, capability),
             Err(reason) => Some(reason.clone()),
         });
         let parameters = request.parameters.and_then(|parameters| match parameters {

@@ -19,6 +19,14 @@ impl BackendKind {
     /// Every backend.
     pub const ALL: [BackendKind; 2] = [BackendKind::Loop, BackendKind::Directory];
 
+    /// Whether the size of a volume is a hard limit, which its pool promises. What has none takes from what is free.
+    pub const fn is_sized(self) -> bool {
+        match self {
+            BackendKind::Loop => true,
+            BackendKind::Directory => false,
+        }
+    }
+
     /// The value of the parameter `backend`.
     pub const fn as_str(self) -> &'static str {
         match self {

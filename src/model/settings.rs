@@ -110,7 +110,7 @@ impl Default for InlineSettings {
         InlineSettings {
             max_bytes: Self::DEFAULT_MAX_BYTES,
             pools: vec![PoolName::default()],
-            backends: vec![BackendKind::Loop],
+            backends: vec![BackendKind::default()],
         }
     }
 }

@@ -149,6 +149,36 @@ impl Content {
             Content::Directory => BackendKind::Directory,
         }
     }
+
+    /// The filesystem in its image, if it is to have one.
+    pub fn fs_type(&self) -> Option<FsType> {
+        match self {
+            Content::Filesystem { fs_type, .. } => Some(*fs_type),
+            Content::Block | Content::Directory => None,
+        }
+    }
+
+    /// Whether a filesystem has been made, where there is to be one.
+    pub fn format(&self) -> Option<Format> {
+        match self {
+            Content::Filesystem { format, .. } => Some(*format),
+            Content::Block | Content::Directory => None,
+        }
+    }
+
+    /// The same with another format, where it has one.
+    #[must_use]
+    pub fn with_format(&self, format: Format) -> Content {
+        match self {
+            Content::Filesystem { fs_type, .. } => Content::Filesystem { fs_type: *fs_type, format },
+            Content::Block | Content::Directory => self.clone(),
+        }
+    }
+
+    /// The smallest size in bytes that it can have.
+    pub fn minimum_bytes(&self) -> u64 {
+        self.fs_type().map_or(1, FsType::minimum_bytes)
+    }
 }
 
 impl Volume {
@@ -164,10 +194,7 @@ impl Volume {
 
     /// The filesystem in its image, if it is to have one.
     pub fn fs_type(&self) -> Option<FsType> {
-        match self.content {
-            Content::Filesystem { fs_type, .. } => Some(fs_type),
-            Content::Block | Content::Directory => None,
-        }
+        self.content.fs_type()
     }
 
     /// Whether callers may see it: made, and not being deleted.
@@ -183,13 +210,5 @@ impl Volume {
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect()
-    }
-
-    /// The smallest size in bytes that its content can have.
-    pub fn minimum_bytes(content: &Content) -> u64 {
-        match content {
-            Content::Filesystem { fs_type, .. } => fs_type.minimum_bytes(),
-            Content::Block | Content::Directory => 1,
-        }
     }
 }

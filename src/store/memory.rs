@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::record::{Change, Delete, Put};
 use crate::model::{
-    BackendKind, Content, GroupSnapshot, GroupSnapshotId, Phase, PoolName, Provisioning, Snapshot,
-    SnapshotId, Volume, VolumeId,
+    GroupSnapshot, GroupSnapshotId, Phase, PoolName, Provisioning, Snapshot, SnapshotId, Volume, VolumeId,
 };
 
 /// What has been promised in a pool. Volumes and snapshots of the directory backend count in none: nothing is
@@ -83,7 +82,7 @@ impl Memory {
     }
 
     fn count_volume(&mut self, volume: &Volume, count: fn(u128, u128) -> u128) {
-        if volume.parameters.backend == BackendKind::Directory {
+        if !volume.parameters.backend.is_sized() {
             return;
         }
         let sums = self.sums.entry(volume.pool().clone()).or_default();
@@ -95,7 +94,7 @@ impl Memory {
     }
 
     fn count_snapshot(&mut self, snapshot: &Snapshot, count: fn(u128, u128) -> u128) {
-        if snapshot.content != Content::Directory {
+        if snapshot.content.backend().is_sized() {
             let sums = self.sums.entry(snapshot.pool.clone()).or_default();
             sums.snapshots = count(sums.snapshots, u128::from(snapshot.allocated_bytes));
         }

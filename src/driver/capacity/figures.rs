@@ -61,7 +61,7 @@ impl Driver {
             reserve: pool.reserve.bytes(space.total),
             usable: budget.bytes() as u64,
             promised: budget.promised,
-            room: budget.room(pool.backend(), Provisioning::Thin),
+            room: budget.room(!pool.directories, Provisioning::Thin),
             lacking: budget.lacking(),
             overcommit: pool.overcommit,
         })

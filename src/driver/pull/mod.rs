@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use super::Driver;
 use super::create_volume::Wanted;
-use crate::backend::{VolumePaths, prepare_files, sync_files};
+use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
-use crate::model::{BackendKind, Timestamp, Volume, VolumeId, VolumeSource};
+use crate::model::{Timestamp, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -195,15 +195,15 @@ impl Driver {
     }
 
     fn pull_files(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
-        let (kind, description) = (volume.parameters.backend, remote.description());
-        prepare_files(&self.os, to, kind)?;
+        let description = remote.description();
+        prepare_files(&self.os, to)?;
         tracing::info!(volume.id = %volume.id, source = remote.describe(), bytes = description.data_bytes, "pulling");
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
-        match kind {
-            BackendKind::Loop => self.pull_image(remote, &to.image(), &mut progress)?,
-            BackendKind::Directory => self.pull_tree_to(remote, &to.data(), &mut progress)?,
+        match to.shape() {
+            Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,
+            Shape::Tree(tree) => self.pull_tree_to(remote, &tree, &mut progress)?,
         }
-        sync_files(&self.os, to, kind)
+        sync_files(&self.os, to)
     }
 }
 

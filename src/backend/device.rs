@@ -1,0 +1,168 @@
+//! The loop device of an image: what gives a filesystem, or a pod, the data as a block device. The image itself is in
+//! `image`, and what is on the device in `filesystem` and `block`.
+
+use nix::errno::Errno;
+
+use super::bytes::is_thick;
+use super::image::{expect_whole, stat};
+use super::uses::{Evidence, evidence};
+use super::{Place, Uses};
+use crate::error::{Error, OsContext, Result};
+use crate::os::{AttachOptions, LoopDevice, OpenLoop, is_errno};
+
+/// What a tool did on a volume's device that is not mounted. Where another program has the device, such as the tool of a
+/// driver that was killed, the caller has nothing to do but to come again.
+pub(super) fn alone(
+    done: std::io::Result<()>,
+    place: Place<'_>,
+    device: &LoopDevice,
+    doing: impl FnOnce() -> String,
+) -> Result<()> {
+    match done {
+        Err(error) if is_errno(&error, Errno::EBUSY) => Err(is_open(place, device)),
+        done => done.doing(doing),
+    }
+}
+
+/// UNAVAILABLE, since somebody has the volume's device open.
+pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
+    Error::Unavailable(format!(
+        "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
+         ended",
+        device.path().display(),
+        place.volume.id
+    ))
+}
+
+/// An image of 0.1.0 was not prepared when it was made, and one of a pool that was away not at the start. A full disk
+/// does not stop a volume for that: without it the promises of its pool are in danger, and nothing else.
+fn prepare(place: Place<'_>) -> std::io::Result<()> {
+    match place.os.disks.write_in_place(&place.paths.data()) {
+        Err(error) if is_errno(&error, Errno::ENOSPC) => {
+            tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared to be written in place");
+            Ok(())
+        }
+        prepared => prepared.map(drop),
+    }
+}
+
+/// The volume's loop devices: those of the image that lies there, or of what was there before.
+pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
+    let image = place.paths.data();
+    let stat = place.os.disks.stat(&image);
+    let all = place.os.loops.list().doing(|| "find loop devices".to_owned())?;
+    let id = stat.as_ref().ok().and_then(|stat| stat.map(|stat| stat.id));
+    let (loops, others): (Vec<LoopDevice>, Vec<LoopDevice>) =
+        all.into_iter().partition(|device| id.is_some() && device.backing == id);
+    let mut uses = Uses { loops, ..Uses::default() };
+    if !uses.loops.is_empty() {
+        return Ok(uses);
+    }
+    for device in others {
+        let looking = || format!("look at the file of {}", device.path().display());
+        let Some(shown) = place.os.loops.backing_path(&device).doing(looking)? else { continue };
+        match evidence(place, &shown)? {
+            Evidence::Foreign => {}
+            Evidence::Suspected => uses.suspected.push(device),
+            Evidence::Proven => uses.loops.push(device),
+        }
+    }
+    if uses.any() {
+        let image = image.display();
+        uses.astray = Some(match stat {
+            Ok(Some(_)) => format!("{image} is another file than the one in use"),
+            Ok(None) => format!("{image} is gone"),
+            Err(error) => format!("the disk does not let {image} be read ({error})"),
+        });
+    }
+    Ok(uses)
+}
+
+/// Attaches the image, or opens the device that has it already with the same access and brings it to what the record
+/// says. Without autoclear only one will do that is not on its way out ([`Uses::live_loops`]); with it, the open
+/// descriptor keeps it.
+pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: bool) -> Result<OpenLoop> {
+    expect_whole(place)?;
+    let attaching = || format!("attach {}", place.volume.id);
+    if let Some(device) =
+        uses.loops.iter().find(|device| device.read_only == read_only && (autoclear || !device.autoclear))
+    {
+        let open = place.os.loops.open(device).doing(attaching)?;
+        conform(place, &open.device, uses)?;
+        return Ok(open);
+    }
+    if !read_only {
+        prepare(place).doing(attaching)?;
+        mend(place)?;
+    }
+    let options = AttachOptions {
+        read_only,
+        autoclear,
+        direct_io: place.volume.parameters.direct_io,
+        block_size: place.volume.block_size,
+        discard: place.volume.parameters.discards(),
+    };
+    place.os.loops.attach(&place.paths.data(), options).doing(attaching)
+}
+
+/// Brings a device that was there already to what the volume's record says. It may be as LOOP_CONFIGURE left it in a
+/// driver that was killed then, as an earlier record wanted it, or attached by somebody else.
+pub(super) fn conform(place: Place<'_>, device: &LoopDevice, uses: &Uses) -> Result<()> {
+    let (loops, parameters) = (&place.os.loops, &place.volume.parameters);
+    let conforming = || format!("bring {} to what {} is", device.path().display(), place.volume.id);
+    if !device.read_only {
+        // First, so that nothing is discarded after it was mended.
+        if !parameters.discards() {
+            loops.stop_discard(device).doing(conforming)?;
+        }
+        mend(place)?;
+    }
+    if uses.mounts.is_empty() && uses.partial.is_empty() {
+        let bytes = place.volume.block_size;
+        if let Err(error) = loops.set_block_size(device, bytes) {
+            // What cannot live with the other size says so, such as xfs when it is mounted.
+            tracing::warn!(volume.id = %place.volume.id, device = %device.path().display(), bytes, %error, "the device keeps another block size");
+        }
+    }
+    if device.direct_io != parameters.direct_io {
+        match loops.set_direct_io(device, parameters.direct_io) {
+            // It is a wish, as with a new device.
+            Err(error) if parameters.direct_io && is_errno(&error, Errno::EINVAL) => {}
+            set => set.doing(conforming)?,
+        }
+    }
+    take_on_size(place, device)
+}
+
+/// Lets a device take on the size of the image, where that is longer.
+pub(super) fn take_on_size(place: Place<'_>, device: &LoopDevice) -> Result<()> {
+    let growing = || format!("grow the device of {}", place.volume.id);
+    match stat(place)?.size > place.os.loops.size(device).doing(growing)? {
+        true => place.os.loops.update_size(device).doing(growing),
+        false => Ok(()),
+    }
+}
+
+/// Allocates what a thick image lacks, such as what a tool of the host has trimmed. Where nothing is missing the kernel
+/// is not asked: on a full disk xfs answers ENOSPC also for blocks that are there.
+fn mend(place: Place<'_>) -> Result<()> {
+    if !is_thick(place) {
+        return Ok(());
+    }
+    let stat = stat(place)?;
+    if stat.allocated >= stat.size {
+        return Ok(());
+    }
+    let mending = || format!("allocate what the thick volume {} lacks", place.volume.id);
+    place.os.disks.allocate(&place.paths.data(), stat.size).doing(mending)
+}
+
+/// Gives the numbers of devices back that went with their last use, so that others can discard with them. What becomes
+/// of a number is no reason to fail.
+pub(super) fn give_back(place: Place<'_>, devices: &[LoopDevice]) {
+    for device in devices {
+        if let Err(error) = place.os.loops.give_back(device) {
+            tracing::warn!(device = %device.path().display(), %error, "whoever gets this device next cannot discard with it");
+        }
+    }
+}

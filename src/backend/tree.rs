@@ -1,0 +1,126 @@
+//! A directory with everything in it: the data of a directory volume. Nothing enforces its size.
+
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use super::bytes::{gone, is_full};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, VolumePaths};
+use crate::error::{Error, OsContext, Result};
+use crate::os::Os;
+
+/// See the module.
+pub(super) struct Tree;
+
+impl Bytes for Tree {
+    fn name(&self) -> &'static str {
+        "data"
+    }
+
+    fn shape(&self, data: PathBuf) -> Shape {
+        Shape::Tree(data)
+    }
+
+    fn shares_whole(&self) -> bool {
+        false
+    }
+
+    fn goes_whole(&self) -> bool {
+        false
+    }
+
+    fn create(&self, place: Place<'_>) -> Result<()> {
+        let disks = &place.os.disks;
+        let creating = || format!("create the directory of {}", place.volume.id);
+        disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
+        disks.create_directory(&place.paths.data(), 0o755).doing(creating)?;
+        disks.sync_directory(&place.paths.data()).doing(creating)?;
+        disks.sync_directory(&place.paths.directory).doing(creating)?;
+        disks.sync_directory(&place.paths.parent).doing(creating)
+    }
+
+    /// The tree is made with its top by whoever fills it.
+    fn prepare(&self, _os: &Os, _paths: &VolumePaths) -> Result<()> {
+        Ok(())
+    }
+
+    fn copy(&self, copy: &Copy<'_>, progress: OnProgress<'_>) -> Result<()> {
+        let mut stopped = None;
+        let mut report = |done: u64| {
+            progress(done).map_err(|error| {
+                stopped = Some(error);
+                io::Error::from_raw_os_error(Errno::ECANCELED as i32)
+            })
+        };
+        let (from, to) = (copy.from.data(), copy.to.data());
+        let copied = copy.os.disks.copy_tree(&from, &to, copy.share, &mut report);
+        match stopped {
+            Some(error) => Err(error),
+            None => copied.doing(|| copy.doing("copy")),
+        }
+    }
+
+    /// A tree is durable by now.
+    fn sync(&self, _os: &Os, _paths: &VolumePaths) -> Result<()> {
+        Ok(())
+    }
+
+    fn stretch(&self, _place: Place<'_>, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
+        let data = paths.data();
+        os.disks.list(&data).map(|names| names.is_empty()).doing(|| format!("read {}", data.display()))
+    }
+
+    fn allocated(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
+        let looking = || format!("look at {}", paths.directory.display());
+        Ok(os.disks.usage(&paths.data()).doing(looking)?.bytes)
+    }
+
+    fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
+        self.allocated(os, paths)
+    }
+
+    fn is_copied_on_write(&self, _os: &Os, _paths: &VolumePaths) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn expect_whole(&self, _os: &Os, _paths: &VolumePaths, _bytes: u64, _what: &dyn Display) -> Result<()> {
+        Ok(())
+    }
+
+    fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
+        let data = place.paths.data();
+        match place.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))? {
+            Some(_) => Ok(None),
+            None => Err(gone(&data, "volume")),
+        }
+    }
+
+    fn grow(&self, _place: Place<'_>, bytes: u64) -> Result<u64> {
+        Ok(bytes) // its size is a wish that nothing enforces
+    }
+
+    fn ungrow(&self, _place: Place<'_>, _before: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// The directory takes the name of the mark itself.
+    fn begin_deletion_without_mark(&self, os: &Os, paths: &VolumePaths, _full: Error) -> Result<()> {
+        let (from, to) = (paths.data(), Mark::Deleting.path(paths));
+        let renamed =
+            os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()));
+        // Room for its data comes first: what a crash then leaves of it is taken for whole until it is deleted again.
+        renamed.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+    }
+
+    fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+        let removing = || format!("remove {}", paths.directory.display());
+        os.disks.remove_tree(&paths.data()).doing(removing)?;
+        os.disks.remove_tree(&paths.directory).doing(removing)
+    }
+}
