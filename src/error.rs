@@ -1,11 +1,11 @@
 //! The driver's error: each variant is a meaning that a CSI caller acts on, not a source. `service/status.rs`
 //! turns it into a gRPC code, in one place.
 
-use std::io;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 
-use crate::model::SizeError;
+use crate::model::{ObjectId, SizeError, VolumeId};
 use crate::os::errno_of;
 use crate::store::StoreError;
 
@@ -22,8 +22,8 @@ pub enum Error {
     #[error("{0}")]
     AlreadyExists(String),
     /// Another operation on the same volume is running: ABORTED, try again.
-    #[error("another operation on {0} is running, try again")]
-    Busy(String),
+    #[error("{0}, try again")]
+    Busy(Busy),
     /// There is too much long work on the node already: ABORTED, try again. Nothing has begun.
     #[error("{0}")]
     Crowded(String),
@@ -65,6 +65,64 @@ pub enum Error {
         /// Why it could not be undone.
         undo: Box<Error>,
     },
+}
+
+/// What is busy, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Busy {
+    /// What.
+    pub what: Subject,
+    /// Why, or how far that is; where it is known.
+    pub why: Option<String>,
+}
+
+/// What can be busy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// Something with an id.
+    Object(ObjectId),
+    /// The filesystem of a volume, which another copy of it holds frozen.
+    Freeze(VolumeId),
+    /// A volume that is to be made, by its name.
+    Name(String),
+    /// What a volume is made from, on another node.
+    Source,
+}
+
+impl Busy {
+    /// Another operation on this runs.
+    pub fn on(object: impl Into<ObjectId>) -> Self {
+        Busy { what: Subject::Object(object.into()), why: None }
+    }
+
+    /// The same with a reason.
+    #[must_use]
+    pub fn because(self, why: impl Into<String>) -> Self {
+        Busy { why: Some(why.into()), ..self }
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            Subject::Object(object) => write!(f, "another operation on {object}")?,
+            Subject::Freeze(id) => {
+                write!(f, "another copy of volume {id}, for which its filesystem is frozen,")?
+            }
+            Subject::Name(name) => write!(f, "another operation on volume {name:?}")?,
+            Subject::Source => write!(f, "another operation on the source")?,
+        }
+        match &self.why {
+            Some(why) => write!(f, " ({why}) is running"),
+            None => write!(f, " is running"),
+        }
+    }
+}
+
+impl From<Busy> for Error {
+    fn from(busy: Busy) -> Self {
+        Error::Busy(busy)
+    }
 }
 
 /// Result of a use case.

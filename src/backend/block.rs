@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::uses::all_mounts;
 use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, target, writers};
-use crate::error::{Error, OsContext, Result};
+use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::{MountFlags, Volume};
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
@@ -33,8 +33,8 @@ impl Presence for Block {
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         if let Some(device) = uses.loops.first() {
             // Detached, and still open somewhere: with a second device there would be two caches of one image.
-            let (id, device) = (&place.volume.id, device.path());
-            return Err(Error::Busy(format!("volume {id} (detaching {})", device.display())));
+            let detaching = format!("detaching {}", device.path().display());
+            return Err(Busy::on(&place.volume.id).because(detaching).into());
         }
         device::attach(place, uses, stage.read_only, false).map(drop)
     }

@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result, Subject};
 use crate::model::pull::{Blocks, OpenSource, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
 use crate::model::{NodeKey, Permit};
@@ -290,7 +290,9 @@ fn answered(status: &Status) -> Option<Error> {
         Code::InvalidArgument => Some(Error::Invalid(message)),
         Code::FailedPrecondition => Some(Error::InUse(message)),
         Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => Some(Error::InUse(message)),
-        Code::Aborted => Some(Error::Busy(format!("the source ({})", status.message()))),
+        Code::Aborted => {
+            Some(Error::Busy(Busy { what: Subject::Source, why: Some(status.message().to_owned()) }))
+        }
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ impl Driver {
         if self.store.snapshot(id).is_none_or(|snapshot| !is_cut(&snapshot)) {
             return Ok(()); // a snapshot is read as it is, by others as well
         }
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
+        let _guard = self.lock_all([(id.into(), Mode::Exclusive)])?;
         let Some(cut) = self.store.snapshot(id) else { return Ok(()) };
         self.delete_known_snapshot(&cut)?;
         self.cuts.forget(id);

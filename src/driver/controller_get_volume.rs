@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Driver, not_found};
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result};
 use crate::model::Volume;
 use crate::model::answer::VolumeStatus;
 
@@ -17,9 +17,9 @@ impl Driver {
         let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
         // First: a volume that is finished in between is there. Controllers of 0.1.0 know no reservation, and come here
         // with their order as to a volume that is being made.
-        let taken = self.reservations.is_reserved(&id) || self.locks.is_taken(id.as_str());
+        let taken = self.reservations.is_reserved(&id) || self.locks.is_taken(&(&id).into());
         match self.ready_volume(&id, volume_id) {
-            Err(Error::NotFound(_)) if taken => Err(Error::Busy(format!("volume {id}"))),
+            Err(Error::NotFound(_)) if taken => Err(Busy::on(&id).into()),
             found => Ok(self.status(found?)),
         }
     }

@@ -22,8 +22,8 @@ impl Driver {
         let CreateSnapshot { name, source_volume_id, consistency, topology } = request;
         let id = SnapshotId::of_name(&self.node_key, &name);
         let source = self.controller_id(&source_volume_id);
-        let volume_key = source.as_ref().map(|source| (source.as_str(), Mode::Shared));
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(volume_key))?;
+        let volume_key = source.as_ref().map(|source| (source.into(), Mode::Shared));
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(volume_key))?;
         let there = match self.store.snapshot(&id) {
             Some(there) if there.is_ready() => Some(there),
             // What a failed call could not undo, or a failed deletion left.

@@ -52,10 +52,10 @@ impl Driver {
             reservation,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
-        let mut keys = vec![(id.as_str(), Mode::Exclusive)];
+        let mut keys = vec![((&id).into(), Mode::Exclusive)];
         match &named {
-            Some(VolumeSource::Snapshot(source)) => keys.push((source.as_str(), Mode::Shared)),
-            Some(VolumeSource::Volume(source)) => keys.push((source.as_str(), Mode::Shared)),
+            Some(VolumeSource::Snapshot(source)) => keys.push((source.into(), Mode::Shared)),
+            Some(VolumeSource::Volume(source)) => keys.push((source.into(), Mode::Shared)),
             None => {}
         }
         let guard = self.lock_all(keys);

@@ -27,8 +27,8 @@ impl Driver {
         let mut sources: Vec<VolumeId> = parsed.iter().flatten().cloned().collect();
         sources.sort();
         sources.dedup();
-        let keys = sources.iter().map(|source| (source.as_str(), Mode::Shared));
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(keys))?;
+        let keys = sources.iter().map(|source| (source.into(), Mode::Shared));
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(keys))?;
         let unknown =
             source_volume_ids.iter().zip(&parsed).find(|(_, parsed)| parsed.is_none()).map(|(id, _)| id);
         let there = match self.store.group(&id) {

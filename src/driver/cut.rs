@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::lock::{Guard, Mode};
+use super::lock::{Guard, Key, Mode};
 use super::{Driver, settled};
 use crate::backend::{Copy, VolumePaths, Writers, presence_of};
 use crate::error::{Error, OsContext, Result};
@@ -89,11 +89,11 @@ impl Driver {
     ) -> Result<Option<Guard>> {
         let mounted = |(_, live): &(_, &Writers)| consistency.freeze && matches!(live, Writers::Mounted(_));
         let frozen = members.iter().zip(lives).filter(mounted);
-        let keys: Vec<(String, Mode)> =
-            frozen.map(|(member, _)| (format!("freeze of {}", member.volume.id), Mode::Exclusive)).collect();
+        let keys: Vec<(Key, Mode)> =
+            frozen.map(|(member, _)| (Key::Freeze(member.volume.id.clone()), Mode::Exclusive)).collect();
         match keys.is_empty() {
             true => Ok(None),
-            false => Ok(Some(self.locks.try_acquire(keys)?)),
+            false => self.lock_all(keys).map(Some),
         }
     }
 

@@ -14,7 +14,7 @@ impl Driver {
     /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Some(id) = self.snapshot_id(snapshot_id) else { return Ok(()) };
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)])?;
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive)])?;
         let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
         if snapshot.pulled_for.is_some() {
             return Ok(()); // to callers there is none

@@ -16,8 +16,8 @@ impl Driver {
     pub fn delete_volume_group_snapshot(&self, request: VolumeGroupSnapshot) -> Result<()> {
         let Ok(id) = request.group_snapshot_id.parse::<GroupSnapshotId>() else { return Ok(()) };
         let Some(group) = self.store.group(&id) else { return Ok(()) };
-        let members = group.snapshots.iter().map(|member| (member.as_str(), Mode::Exclusive));
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive)].into_iter().chain(members))?;
+        let members = group.snapshots.iter().map(|member| (member.into(), Mode::Exclusive));
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(members))?;
         // Read again: until the lock was held another call could change it.
         let Some(group) = self.store.group(&id) else { return Ok(()) };
         if group.phase == Phase::Ready {

@@ -21,7 +21,7 @@ impl Driver {
         emit: &mut dyn FnMut(BlockRanges) -> bool,
     ) -> Result<()> {
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
-        let _guard = self.lock_all([(snapshot.id.as_str(), Mode::Shared)])?;
+        let _guard = self.lock_all([((&snapshot.id).into(), Mode::Shared)])?;
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
         let no_blocks =
             || Error::Invalid(format!("snapshot {} is of a directory: it has no blocks", snapshot.id));

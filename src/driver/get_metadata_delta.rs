@@ -39,7 +39,7 @@ impl Driver {
     ) -> Result<()> {
         let find = |id: &str| self.ready_snapshot(id);
         let (base, target) = (find(&request.base_snapshot_id)?, find(&request.target_snapshot_id)?);
-        let _guard = self.lock_all([&base, &target].map(|snapshot| (snapshot.id.as_str(), Mode::Shared)))?;
+        let _guard = self.lock_all([&base, &target].map(|snapshot| ((&snapshot.id).into(), Mode::Shared)))?;
         let (base, target) = (find(&request.base_snapshot_id)?, find(&request.target_snapshot_id)?);
         check(&base, &target)?;
         let start = offset(request.starting_offset, &target)?;

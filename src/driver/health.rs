@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Driver, Pool, not_found};
 use crate::backend::{Seen, troubles};
-use crate::error::{Error, Result};
+use crate::error::{Busy, Result};
 use crate::model::health::{Severity, Trouble, merged};
 use crate::model::{PoolName, Volume, VolumeId};
 
@@ -129,7 +129,7 @@ impl Driver {
             }
         }
         match self.store.get(id) {
-            Some(_) => Err(Error::Busy(format!("volume {id}"))),
+            Some(_) => Err(Busy::on(id).into()),
             None => Err(not_found(volume_id)),
         }
     }

@@ -1,4 +1,4 @@
-//! Who works on what: one lock per volume id (or any other key), taken whole or not at all.
+//! Who works on what: one lock for each [`Key`], several taken whole or not at all.
 //!
 //! A caller of CSI is meant to have one call in flight per volume. It may lose track after a restart of its
 //! own or a timeout, and then calls again while the first call still works. CSI lets a plugin answer that call
@@ -11,9 +11,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Error;
+use crate::model::{ObjectId, VolumeId};
 
 /// How a key is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,19 +25,24 @@ pub enum Mode {
     Exclusive,
 }
 
-/// Another operation has the key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("another operation on {key} is running")]
-pub struct Busy {
-    /// The first of the wanted keys, in sorted order, that could not be taken.
-    pub key: String,
+/// What one operation at a time works on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A volume, a snapshot or a group.
+    Object(ObjectId),
+    /// The freeze of a volume's filesystem: copies of it share the key of the volume itself.
+    Freeze(VolumeId),
 }
 
-impl From<Busy> for Error {
-    fn from(busy: Busy) -> Self {
-        Error::Busy(busy.key)
+impl<T: Into<ObjectId>> From<T> for Key {
+    fn from(object: T) -> Self {
+        Key::Object(object.into())
     }
 }
+
+/// The first of the wanted keys, in sorted order, that could not be taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken<K>(pub K);
 
 /// How a key is held.
 #[derive(Debug)]
@@ -48,18 +54,24 @@ enum Held {
 }
 
 /// The keys that are held. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct Locks {
-    held: Arc<Mutex<HashMap<String, Held>>>,
+#[derive(Debug, Clone)]
+pub struct Locks<K = Key> {
+    held: Arc<Mutex<HashMap<K, Held>>>,
 }
 
-impl Locks {
+impl<K> Default for Locks<K> {
+    fn default() -> Self {
+        Locks { held: Arc::default() }
+    }
+}
+
+impl<K: Ord + Hash + Clone> Locks<K> {
     /// Takes every key or none, at once. A key that is named twice is taken once, in the stronger mode.
     ///
     /// # Errors
-    /// [`Busy`] where a key is held in a way that does not go with the mode.
-    pub fn try_acquire(&self, keys: impl IntoIterator<Item = (String, Mode)>) -> Result<Guard, Busy> {
-        let mut wanted: BTreeMap<String, Mode> = BTreeMap::new();
+    /// [`Taken`] where a key is held in a way that does not go with the mode.
+    pub fn try_acquire(&self, keys: impl IntoIterator<Item = (K, Mode)>) -> Result<Guard<K>, Taken<K>> {
+        let mut wanted: BTreeMap<K, Mode> = BTreeMap::new();
         for (key, mode) in keys {
             wanted.entry(key).and_modify(|old| *old = mode.max(*old)).or_insert(mode);
         }
@@ -67,7 +79,7 @@ impl Locks {
         for (key, mode) in &wanted {
             match (held.get(key), mode) {
                 (None, _) | (Some(Held::Shared(_)), Mode::Shared) => {}
-                _ => return Err(Busy { key: key.clone() }),
+                _ => return Err(Taken(key.clone())),
             }
         }
         for (key, mode) in &wanted {
@@ -81,37 +93,42 @@ impl Locks {
     }
 
     /// Whether an operation has this key for itself. Nobody is kept from taking it by the question.
-    pub fn is_taken(&self, key: &str) -> bool {
+    pub fn is_taken(&self, key: &K) -> bool {
         matches!(self.held().get(key), Some(Held::Exclusive))
     }
 
     /// Whether nothing is held.
-    pub fn is_idle(&self) -> bool {
-        self.held().is_empty()
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
+        held(&self.held).is_empty()
     }
 
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn held(&self) -> MutexGuard<'_, HashMap<String, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, HashMap<K, Held>> {
+        held(&self.held)
     }
+}
+
+// Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+fn held<K>(held: &Mutex<HashMap<K, Held>>) -> MutexGuard<'_, HashMap<K, Held>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keys that are held until it is dropped.
 #[must_use = "the keys are free again as soon as the guard is dropped"]
-pub struct Guard {
-    locks: Locks,
-    keys: Vec<String>,
+pub struct Guard<K: Eq + Hash = Key> {
+    locks: Locks<K>,
+    keys: Vec<K>,
 }
 
-impl fmt::Debug for Guard {
+impl<K: Eq + Hash + fmt::Debug> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.keys).finish()
     }
 }
 
-impl Drop for Guard {
+impl<K: Eq + Hash> Drop for Guard<K> {
     fn drop(&mut self) {
-        let mut held = self.locks.held();
+        let mut held = held(&self.locks.held);
         for key in &self.keys {
             match held.get_mut(key) {
                 Some(Held::Shared(count)) if *count > 1 => *count -= 1,
@@ -129,23 +146,25 @@ mod tests {
 
     use Mode::{Exclusive, Shared};
 
-    fn take(locks: &Locks, keys: &[(&str, Mode)]) -> Result<Guard, String> {
-        locks.try_acquire(keys.iter().map(|(k, m)| ((*k).to_owned(), *m))).map_err(|busy| busy.key)
+    type Names = Locks<&'static str>;
+
+    fn take(locks: &Names, keys: &[(&'static str, Mode)]) -> Result<Guard<&'static str>, &'static str> {
+        locks.try_acquire(keys.iter().copied()).map_err(|Taken(key)| key)
     }
 
     #[test]
     fn sharing_goes_with_sharing_only() {
         let locks = Locks::default();
         let one = take(&locks, &[("a", Shared)]).unwrap();
-        assert!(!locks.is_taken("a"), "others may share it");
+        assert!(!locks.is_taken(&"a"), "others may share it");
         let two = take(&locks, &[("a", Shared)]).unwrap();
         assert_eq!(take(&locks, &[("a", Exclusive)]).unwrap_err(), "a");
         drop(one);
         assert_eq!(take(&locks, &[("a", Exclusive)]).unwrap_err(), "a");
         drop(two);
-        assert!(!locks.is_taken("a"));
+        assert!(!locks.is_taken(&"a"));
         let alone = take(&locks, &[("a", Exclusive)]).unwrap();
-        assert!(locks.is_taken("a") && !locks.is_taken("b"));
+        assert!(locks.is_taken(&"a") && !locks.is_taken(&"b"));
         assert_eq!(take(&locks, &[("a", Shared)]).unwrap_err(), "a");
         drop(alone);
         assert!(locks.is_idle());
@@ -185,7 +204,6 @@ mod tests {
         });
         assert!(work.join().is_err());
         assert!(locks.is_idle());
-        assert!(matches!(Error::from(Busy { key: "a".to_owned() }), Error::Busy(key) if key == "a"));
     }
 
     #[test]
@@ -217,7 +235,7 @@ mod tests {
             calls in proptest::collection::vec((proptest::collection::vec((0usize..4, any::<bool>()), 0..4), 0usize..6), 1..60)
         ) {
             let locks = Locks::default();
-            let mut guards: Vec<(Guard, BTreeMap<usize, Mode>)> = Vec::new();
+            let mut guards: Vec<(Guard<usize>, BTreeMap<usize, Mode>)> = Vec::new();
             for (keys, release) in calls {
                 let mut wanted = BTreeMap::new();
                 for (key, exclusive) in &keys {
@@ -227,7 +245,7 @@ mod tests {
                 let free = guards.iter().all(|(_, held)| wanted.iter().all(|(key, mode)| {
                     held.get(key).is_none_or(|other| *other == Shared && *mode == Shared)
                 }));
-                let modes = keys.iter().map(|(k, e)| (k.to_string(), if *e { Exclusive } else { Shared }));
+                let modes = keys.iter().map(|(k, e)| (*k, if *e { Exclusive } else { Shared }));
                 match locks.try_acquire(modes) {
                     Ok(guard) => { prop_assert!(free); guards.push((guard, wanted)); }
                     Err(_) => prop_assert!(!free),

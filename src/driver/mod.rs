@@ -81,13 +81,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
-use crate::error::{Error, OsContext, Result};
+use crate::error::{Busy, Error, OsContext, Result, Subject};
 use crate::model::{
-    GroupSnapshot, Limits, NodeKey, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume, VolumeId,
+    GroupSnapshot, Limits, NodeKey, ObjectId, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume,
+    VolumeId,
 };
 use crate::os::Os;
 use crate::store::Store;
-use lock::{Guard, Locks, Mode};
+use lock::{Guard, Key, Locks, Mode, Taken};
 
 /// The driver of one node: everything it needs was handed in.
 pub struct Driver {
@@ -216,31 +217,30 @@ impl Driver {
     /// # Errors
     /// ABORTED while another operation on it runs (spec.md: the plugin may refuse a second call in flight).
     fn lock(&self, id: &VolumeId) -> Result<Guard> {
-        self.lock_all([(id.as_str(), Mode::Exclusive)])
+        self.lock_all([(id.into(), Mode::Exclusive)])
     }
 
     /// Takes volumes and snapshots for one operation, all or none.
     ///
     /// # Errors
     /// ABORTED while another operation that does not go with it runs; for a long copy with its progress.
-    fn lock_all<'a>(&self, keys: impl IntoIterator<Item = (&'a str, Mode)>) -> Result<Guard> {
-        let keys = keys.into_iter().map(|(key, mode)| (key.to_owned(), mode));
-        self.locks.try_acquire(keys).map_err(|lock::Busy { key }| {
-            let kind = match key.split('-').next() {
-                Some("snap") => "snapshot",
-                Some("grp") => "group snapshot",
-                _ => "volume",
+    fn lock_all(&self, keys: impl IntoIterator<Item = (Key, Mode)>) -> Result<Guard> {
+        self.locks.try_acquire(keys).map_err(|Taken(key)| {
+            let (what, why) = match key {
+                Key::Freeze(id) => (Subject::Freeze(id), None),
+                Key::Object(object) => {
+                    let why = self.copies.describe(object.as_str()).or_else(|| self.tool_on(&object));
+                    (Subject::Object(object), why)
+                }
             };
-            let progress = self.copies.describe(&key).or_else(|| self.tool_on(&key));
-            let progress = progress.map(|progress| format!(" ({progress})"));
-            Error::Busy(format!("{kind} {key}{}", progress.unwrap_or_default()))
+            Busy { what, why }.into()
         })
     }
 
     /// How far a tool is that works on a volume's filesystem, if one does.
-    fn tool_on(&self, volume_id: &str) -> Option<String> {
-        let volume = self.store.get(&volume_id.parse().ok()?)?;
-        let paths = self.paths(&volume).ok()?;
+    fn tool_on(&self, object: &ObjectId) -> Option<String> {
+        let ObjectId::Volume(id) = object else { return None };
+        let paths = self.paths(&*self.store.get(id)?).ok()?;
         paths.bytes().tool_at_work(&self.os, &paths)
     }
 

@@ -19,7 +19,7 @@ impl Driver {
     pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
         match &request.source {
             VolumeSource::Snapshot(id) => {
-                let _guard = self.lock_all([(id.as_str(), Mode::Shared)])?;
+                let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
                 self.describe_source(&*self.ready_snapshot(id.as_str())?)
             }
             VolumeSource::Volume(id) => {
@@ -34,7 +34,7 @@ impl Driver {
 
     /// The cut that an earlier call has made; it may be read from at this moment.
     fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
-        let _guard = self.lock_all([(id.as_str(), Mode::Shared)])?;
+        let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
         let Some(cut) = self.usable_cut(id, began) else { return Ok(None) };
         self.cuts.touch(id);
         self.describe_source(&cut).map(Some)
@@ -46,7 +46,7 @@ impl Driver {
 
     fn cut_for(&self, request: &OpenSource, source: &VolumeId, id: SnapshotId) -> Result<SourceDescription> {
         let OpenSource { target, consistency, began, .. } = request;
-        let _guard = self.lock_all([(id.as_str(), Mode::Exclusive), (source.as_str(), Mode::Shared)])?;
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive), (source.into(), Mode::Shared)])?;
         // A call that ran at the same time was faster.
         if let Some(cut) = self.usable_cut(&id, *began) {
             return self.describe_source(&cut);

@@ -83,8 +83,8 @@ impl Driver {
         let (mut found, mut complete) = (Recovered::default(), true);
         for group in self.store.groups().into_iter().filter(|group| group.phase != Phase::Ready) {
             let members = self.members_of(&group.id);
-            let keys = members.iter().map(|member| (member.id.as_str(), Mode::Exclusive));
-            let Ok(_guard) = self.lock_all(keys.chain([(group.id.as_str(), Mode::Exclusive)])) else {
+            let keys = members.iter().map(|member| ((&member.id).into(), Mode::Exclusive));
+            let Ok(_guard) = self.lock_all(keys.chain([((&group.id).into(), Mode::Exclusive)])) else {
                 complete = false;
                 continue;
             };
@@ -93,7 +93,7 @@ impl Driver {
             }
         }
         for snapshot in self.store.snapshots().into_iter().filter(|snapshot| snapshot.pool == *pool) {
-            let Ok(_guard) = self.lock_all([(snapshot.id.as_str(), Mode::Exclusive)]) else {
+            let Ok(_guard) = self.lock_all([((&snapshot.id).into(), Mode::Exclusive)]) else {
                 complete = false;
                 continue;
             };

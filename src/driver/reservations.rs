@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result};
 use crate::model::answer::{Found, Reserved};
 use crate::model::{Phase, Timestamp, VolumeId};
 
@@ -126,7 +126,7 @@ impl Driver {
     /// The volume is here, or somebody works on it.
     fn is_held(&self, id: &VolumeId) -> bool {
         // First: a volume that is finished in between is there.
-        self.locks.is_taken(id.as_str()) || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
+        self.locks.is_taken(&id.into()) || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
     }
 
     /// Takes the reservation with which a volume is made; the caller holds its lock.
@@ -137,7 +137,8 @@ impl Driver {
         match self.reservations.redeem(id, token) {
             true => Ok(()),
             false => {
-                Err(Error::Busy(format!("volume {id} (by another controller, or its reservation is over)")))
+                let why = "by another controller, or its reservation is over";
+                Err(Busy::on(id).because(why).into())
             }
         }
     }

@@ -97,7 +97,7 @@ impl Driver {
     /// # Errors
     /// NOT_FOUND where it is gone or another one has its id; ABORTED while it is being removed.
     pub(super) fn opened(&self, handle: &SourceHandle) -> Result<(Guard, Arc<Snapshot>)> {
-        let guard = self.lock_all([(handle.id.as_str(), Mode::Shared)])?;
+        let guard = self.lock_all([((&handle.id).into(), Mode::Shared)])?;
         let readable = |snapshot: &Arc<Snapshot>| {
             let cut = snapshot.pulled_for.is_some() && snapshot.is_ready();
             snapshot.created == handle.created && (cut || self.is_visible(snapshot))

@@ -61,17 +61,14 @@ impl VolumeId {
     }
 }
 
-/// Whether text is `<one of the kinds>-<node key>-<uuid>` in the one spelling that a directory has.
-fn is_id(text: &str, kinds: &[&str]) -> bool {
-    let valid = || {
-        let rest = kinds.iter().find_map(|kind| text.strip_prefix(kind)?.strip_prefix('-'))?;
-        let (key, uuid) = (rest.get(..NodeKey::LEN)?, rest.get(NodeKey::LEN..)?.strip_prefix('-')?);
-        let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-        // Uuid's parser takes several spellings; the directory has one.
-        let canonical = Uuid::try_parse(uuid).ok()?.hyphenated().to_string() == uuid;
-        (key.chars().all(hex) && canonical).then_some(())
-    };
-    valid().is_some()
+/// The node key in text that is `<one of the kinds>-<node key>-<uuid>` in the one spelling that a directory has.
+fn node_key_in<'a>(text: &'a str, kinds: &[&str]) -> Option<&'a str> {
+    let rest = kinds.iter().find_map(|kind| text.strip_prefix(kind)?.strip_prefix('-'))?;
+    let (key, uuid) = (rest.get(..NodeKey::LEN)?, rest.get(NodeKey::LEN..)?.strip_prefix('-')?);
+    let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    // Uuid's parser takes several spellings; the directory has one.
+    let canonical = Uuid::try_parse(uuid).ok()?.hyphenated().to_string() == uuid;
+    (key.chars().all(hex) && canonical).then_some(key)
 }
 
 fn derive(kind: &str, node: &NodeKey, name: &str) -> String {
@@ -84,6 +81,17 @@ fn derive(kind: &str, node: &NodeKey, name: &str) -> String {
 #[error("{0:?} is no id of hostloop")]
 pub struct InvalidId(String);
 
+/// An id of any kind.
+pub trait Id: FromStr + AsRef<str> {
+    /// The key of the node in text that is such an id.
+    fn node_key_in(text: &str) -> Option<&str>;
+
+    /// The key of the node that owns it.
+    fn node_key(&self) -> &str {
+        Self::node_key_in(self.as_ref()).unwrap_or_default()
+    }
+}
+
 /// What every id can do: only text of one form becomes one, so that it can be part of a path.
 macro_rules! id {
     ($name:ident, $($kind:literal),+) => {
@@ -95,7 +103,13 @@ macro_rules! id {
 
             /// The key of the node that owns it.
             pub fn node_key(&self) -> &str {
-                self.0.split('-').nth(1).unwrap_or_default()
+                Id::node_key(self)
+            }
+        }
+
+        impl Id for $name {
+            fn node_key_in(text: &str) -> Option<&str> {
+                node_key_in(text, &[$($kind),+])
             }
         }
 
@@ -103,7 +117,10 @@ macro_rules! id {
             type Err = InvalidId;
 
             fn from_str(s: &str) -> Result<Self, Self::Err> {
-                if is_id(s, &[$($kind),+]) { Ok($name(s.to_owned())) } else { Err(InvalidId(s.to_owned())) }
+                match Self::node_key_in(s) {
+                    Some(_) => Ok($name(s.to_owned())),
+                    None => Err(InvalidId(s.to_owned())),
+                }
             }
         }
 
@@ -170,6 +187,62 @@ impl GroupSnapshotId {
     /// The id of the group that CreateVolumeGroupSnapshot makes on `node` for the CSI name `name`.
     pub fn of_name(node: &NodeKey, name: &str) -> Self {
         GroupSnapshotId(derive("grp", node, &format!("group/{name}")))
+    }
+}
+
+/// The id of whatever hostloop keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ObjectId {
+    /// A volume.
+    Volume(VolumeId),
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// A group of snapshots.
+    Group(GroupSnapshotId),
+}
+
+impl ObjectId {
+    /// What it is the id of, as messages say it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            ObjectId::Volume(_) => "volume",
+            ObjectId::Snapshot(_) => "snapshot",
+            ObjectId::Group(_) => "group snapshot",
+        }
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            ObjectId::Volume(id) => id.as_str(),
+            ObjectId::Snapshot(id) => id.as_str(),
+            ObjectId::Group(id) => id.as_str(),
+        }
+    }
+}
+
+/// With its kind, as messages have it.
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind(), self.as_str())
+    }
+}
+
+impl From<&VolumeId> for ObjectId {
+    fn from(id: &VolumeId) -> Self {
+        ObjectId::Volume(id.clone())
+    }
+}
+
+impl From<&SnapshotId> for ObjectId {
+    fn from(id: &SnapshotId) -> Self {
+        ObjectId::Snapshot(id.clone())
+    }
+}
+
+impl From<&GroupSnapshotId> for ObjectId {
+    fn from(id: &GroupSnapshotId) -> Self {
+        ObjectId::Group(id.clone())
     }
 }
 

@@ -20,7 +20,9 @@ mod volume;
 
 pub use access::{AccessMode, AccessType, Capability, SecondPublish};
 pub use fs_type::{FsType, UnknownFsType};
-pub use id::{GroupSnapshotId, InvalidId, InvalidPoolName, NodeKey, PoolName, SnapshotId, VolumeId};
+pub use id::{
+    GroupSnapshotId, Id, InvalidId, InvalidPoolName, NodeKey, ObjectId, PoolName, SnapshotId, VolumeId,
+};
 pub use limits::Limits;
 pub use mount_flags::{InvalidMountFlag, MountFlags, VfsFlag};
 pub use parameters::{BackendKind, Consistency, Modification, Provisioning, VolumeParameters};

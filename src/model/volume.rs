@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, Capability, FsType, PoolName, SnapshotId, VolumeId, VolumeParameters};
+use super::{BackendKind, Capability, FsType, ObjectId, PoolName, SnapshotId, VolumeId, VolumeParameters};
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
 /// the same: the record may be older than that.
@@ -96,6 +96,15 @@ impl VolumeSource {
         match self {
             VolumeSource::Snapshot(id) => id.node_key(),
             VolumeSource::Volume(id) => id.node_key(),
+        }
+    }
+}
+
+impl From<&VolumeSource> for ObjectId {
+    fn from(source: &VolumeSource) -> Self {
+        match source {
+            VolumeSource::Snapshot(id) => id.into(),
+            VolumeSource::Volume(id) => id.into(),
         }
     }
 }

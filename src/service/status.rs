@@ -59,6 +59,7 @@ mod tests {
     use std::io;
 
     use super::*;
+    use crate::error::{Busy, Subject};
     use crate::os::errno_error;
     use crate::store::StoreError;
 
@@ -78,7 +79,7 @@ mod tests {
             (Error::Invalid(text()), Code::InvalidArgument),
             (Error::NotFound(text()), Code::NotFound),
             (Error::AlreadyExists(text()), Code::AlreadyExists),
-            (Error::Busy(text()), Code::Aborted),
+            (Busy { what: Subject::Source, why: None }.into(), Code::Aborted),
             (Error::Crowded(text()), Code::Aborted),
             (Error::BadToken(text()), Code::Aborted),
             (Error::InUse(text()), Code::FailedPrecondition),

@@ -2,7 +2,6 @@
 //! keys. A token is that of a node: it holds the last id of its page, and so says with which node to go on. Nodes
 //! and volumes may come and go between pages, and none that stays is missed or seen twice.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::route::Asked;
 use crate::cluster::peers::Member;
 use crate::driver::token;
 use crate::model::request::{ListSnapshots, ListVolumes};
-use crate::model::{SnapshotId, VolumeId};
+use crate::model::{Id, SnapshotId, VolumeId};
 use crate::service::table;
 use crate::wire::encode::Listed;
 use crate::wire::rpc::Unary;
@@ -33,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A list that nodes have.
 trait Listing: Unary + Send + Sync {
     type Entry: Listed + Send;
-    type Id: FromStr + AsRef<str> + Send + Sync;
+    type Id: Id + Send + Sync;
 
     fn page(limit: i32, token: String) -> Self;
     /// The entries of a page and the token of the next one, empty after the last.
@@ -143,7 +142,7 @@ impl Router {
         starting_token: Option<String>,
     ) -> Result<(Vec<L::Entry>, String), Status> {
         let after: Option<L::Id> = starting_token.as_deref().map(token::parse).transpose()?;
-        let first_key = after.as_ref().and_then(|id| id.as_ref().split('-').nth(1)).unwrap_or_default();
+        let first_key = after.as_ref().map(Id::node_key).unwrap_or_default();
         let members = self.members()?;
         let mut asked: Vec<(Arc<Member>, String)> = Vec::new();
         for (key, member) in members.iter().filter(|(key, _)| *key >= first_key) {

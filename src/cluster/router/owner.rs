@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Router;
 use crate::cluster::peers::{Member, Members};
 use crate::error::{Error, Result};
-use crate::model::{GroupSnapshotId, SnapshotId, VolumeId};
+use crate::model::{GroupSnapshotId, Id, SnapshotId, VolumeId};
 use crate::service::declare;
 
 /// Something that a caller names by its id.
@@ -16,11 +16,6 @@ pub(super) struct Named<'a> {
     id: &'a str,
     /// The key of its node; `None` for text that is no id.
     key: Option<&'a str>,
-}
-
-/// The key in an id: it stands between the first two dashes.
-fn key(id: &str) -> Option<&str> {
-    id.split('-').nth(1)
 }
 
 impl<'a> From<declare::Named<'a>> for Named<'a> {
@@ -36,20 +31,18 @@ impl<'a> From<declare::Named<'a>> for Named<'a> {
 impl<'a> Named<'a> {
     /// A volume, as the Controller service knows them.
     pub(super) fn volume(id: &'a str) -> Self {
-        let known = id.parse::<VolumeId>().is_ok_and(|id| !id.is_inline());
-        Named { what: "volume", id, key: key(id).filter(|_| known) }
+        let is_inline = || id.parse::<VolumeId>().is_ok_and(|id| id.is_inline());
+        Named { what: "volume", id, key: VolumeId::node_key_in(id).filter(|_| !is_inline()) }
     }
 
     /// A snapshot.
     pub(super) fn snapshot(id: &'a str) -> Self {
-        let known = id.parse::<SnapshotId>().is_ok();
-        Named { what: "snapshot", id, key: key(id).filter(|_| known) }
+        Named { what: "snapshot", id, key: SnapshotId::node_key_in(id) }
     }
 
     /// A group of snapshots.
     pub(super) fn group(id: &'a str) -> Self {
-        let known = id.parse::<GroupSnapshotId>().is_ok();
-        Named { what: "group snapshot", id, key: key(id).filter(|_| known) }
+        Named { what: "group snapshot", id, key: GroupSnapshotId::node_key_in(id) }
     }
 
     fn not_found(&self) -> Error {

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use super::Router;
 use super::forward::{Envelope, ask_each};
 use crate::cluster::peers::Member;
-use crate::error::Error;
+use crate::error::{Busy, Error, Subject};
 use crate::model::answer::{Found, Reserved};
 use crate::model::{NodeKey, VolumeId};
 use crate::service::table;
@@ -144,7 +144,8 @@ impl Round<'_> {
                 Attempt::Instead(other) => member = other,
             }
         }
-        Err(Error::Busy(format!("volume {:?} (by other controllers)", self.name)).into())
+        let what = Subject::Name(self.name.to_owned());
+        Err(Error::Busy(Busy { what, why: Some("by other controllers".to_owned()) }).into())
     }
 
     /// Reserves and looks. Tells with what the volume may be made here, or where to go instead.
