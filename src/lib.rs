@@ -4,7 +4,7 @@
 //!
 //! `main.rs` parses the command line and hands a [`config::Config`] to [`app::run`], which constructs everything
 //! and tells the life of the process in order. To follow one call, take CreateVolume:
-//! `server/rpc.rs` (span, log line, panic) → `service/` (decode, call, encode) → `wire/decode/` (the request as
+//! `server/rpc.rs` (span, log line, panic) → `service/controller.rs` (what the RPC is) → `wire/decode/` (the request as
 //! plain types, or INVALID_ARGUMENT) → `driver/create_volume.rs` (the use case) → `backend/` and `store/` →
 //! `os/linux/` (system calls) → `wire/encode.rs`. No layer calls back up.
 //!
@@ -18,11 +18,11 @@
 //! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
 //! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
-//! | [`service`] | The RPC traits, three lines each; the only place that makes a gRPC status of an error |
+//! | [`service`] | What each RPC is, declared once; the only place that makes a gRPC status of an error |
 //! | [`wire`] | Protocol messages to plain types and back, with all validation of requests and no I/O |
 //! | [`cluster`] | The roles in a cluster: who is who, and how calls get to the node that owns a volume |
 //! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); pulls from other nodes; capacity; managed pools; locks; recovery |
-//! | [`backend`] | Where bytes live, and how they are copied: image files behind loop devices, and directories |
+//! | [`backend`] | What holds data on a pool (images, trees), and how a pod sees them (filesystems, raw devices, directories) |
 //! | [`store`] | The state file |
 //! | [`os`] | The kernel boundary: four traits, the real kernel and a fake one |
 //! | [`model`] | Plain types, no I/O, no protocol |
@@ -37,8 +37,8 @@
 //!
 //! # Rules, and what enforces them
 //!
-//! Who may import whom: `main → app → server → service → { wire, driver }`, `driver → { store, backend, os, model }`,
-//! `backend → { os, model }`, `wire → model`, `store → { os, model }`. TLS is in `cluster/tls/`, the making of
+//! Who may import whom is a table in `docs/architecture.md`, with the way of a call and the files to touch for what is
+//! added most often. TLS is in `cluster/tls/`, the making of
 //! certificates in `cluster/certs/`. System calls are in `os/`, `unsafe` is in
 //! `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, gRPC is above `driver`.
 //! `tests/layers/` reads the sources and fails where they break this; `clippy.toml` refuses the functions of std

@@ -1,5 +1,5 @@
 //! Who may import whom, and what may be used where: read from the sources, so that a shortcut fails the build's
-//! tests with its file and line. Test modules are left out: they may use what they need. And what docs promise of tests.
+//! tests with its file and line. Test modules are left out: they may use what they need. And what docs say of files and tests.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -7,6 +7,7 @@
     reason = "a test, which reads the sources"
 )]
 
+mod architecture;
 mod code;
 mod guarantees;
 mod imports;
