@@ -82,7 +82,7 @@ pub enum StartError {
         problem: String,
     },
     /// A directory is not there.
-    #[error("{what}: {} is no directory, make it or mend the flag", path.display())]
+    #[error("{what}: {} is not a directory; create it or correct the flag", path.display())]
     NoDirectory {
         /// The flag.
         what: String,
@@ -100,7 +100,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// Two pools are one.
-    #[error("{flag}: {} is the same directory as that of the pool {other:?}, choose another one", path.display())]
+    #[error("{flag}: {} is also the directory of the pool {other:?}; choose another one", path.display())]
     SamePool {
         /// The flag of the second one.
         flag: String,
@@ -440,12 +440,12 @@ async fn listen(server: &ServerConfig) -> Result<Listener, StartError> {
     let listener = Listener::bind(&server.endpoint, server.socket_mode).await?;
     let endpoint = listener.tcp_address().map_or_else(|| server.endpoint.clone(), Endpoint::Tcp);
     if matches!(endpoint, Endpoint::Tcp(_)) {
-        tracing::warn!(%endpoint, "--endpoint: everybody on this machine can give orders over TCP, use it for tests only");
+        tracing::warn!(%endpoint, "--endpoint: every process on this machine can call the driver over TCP; use it for tests only");
     } else if server.socket_mode & 0o006 != 0 {
-        tracing::warn!(%endpoint, "--socket-mode: everybody who sees the socket can give orders");
+        tracing::warn!(%endpoint, "--socket-mode: every process that sees the socket can call the driver");
     }
     if endpoint.has_unusual_name() {
-        tracing::warn!(%endpoint, "--endpoint: CSI wants the name of a socket to end in .sock");
+        tracing::warn!(%endpoint, "--endpoint: the CSI specification wants a socket's name to end in .sock");
     }
     tracing::info!(%endpoint, "listening");
     Ok(listener)
@@ -477,7 +477,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, StartError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| StartError::Process(format!("{what} met a bug; the log names its place")))
+    done.map_err(|_| StartError::Process(format!("a bug stopped {what}; the log names the place")))
 }
 
 /// Ends the runtime: work that nobody waits for any more has what is left of the time. Returns whether it was

@@ -22,13 +22,13 @@ pub enum Error {
     #[error("{0}")]
     AlreadyExists(String),
     /// Another operation on the same volume is running: ABORTED, try again.
-    #[error("{0}, try again")]
+    #[error("{0}; try again")]
     Busy(Busy),
     /// There is too much long work on the node already: ABORTED, try again. Nothing has begun.
     #[error("{0}")]
     Crowded(String),
     /// A paging token that was not given out by this driver: ABORTED, start over.
-    #[error("starting_token {0:?} is not valid, list again from the start")]
+    #[error("starting_token {0:?} is not valid; list again from the start")]
     BadToken(String),
     /// The volume is in use, or not in the state that the call needs: FAILED_PRECONDITION.
     #[error("{0}")]

@@ -30,7 +30,7 @@ pub fn run(input: &[u8]) {
         let method = METHODS[usize::from(tag) % METHODS.len()];
         if let Err(status) = RUNTIME.with(|runtime| runtime.block_on(grpc::call(&routes, method, request, 1)))
         {
-            // What is no message at all is tonic's to refuse.
+            // What is not a message at all is tonic's to refuse.
             assert_eq!(status.code(), Code::Internal, "{status:?}");
             assert!(status.message().contains("decode"), "{status:?}");
         }

@@ -52,7 +52,7 @@ pub fn run(input: &[u8]) {
             let answer = runtime.block_on(grpc::call(&routes, method, request, 64));
             if let Err(status) = answer {
                 let code = status.code();
-                // What is no message at all is refused by tonic, with the code that gRPC has for it everywhere.
+                // What is not a message at all is refused by tonic, with the code that gRPC has for it everywhere.
                 let unreadable = status.message().starts_with("failed to decode Protobuf message");
                 let wrong = matches!(code, Code::Unknown | Code::Internal | Code::DataLoss) && !unreadable;
                 assert!(!wrong, "{method}: {status:?}");

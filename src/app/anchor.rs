@@ -103,7 +103,7 @@ impl<'a> Anchors<'a> {
         let data_dir = data_dir.display();
         let text = format!(
             "driver={driver_name}\nnode={node_id}\ndata-dir={data_dir}\ninstallation={installation}\n\
-             # Written by hostloop: the data directory above was in use. Remove this file only if it is given up.\n"
+             # Written by hostloop: the data directory above was in use. Remove this file only if you give that directory up.\n"
         );
         match write_whole(self.os.disks.as_ref(), &file, text.as_bytes()) {
             Ok(()) => tracing::info!(anchor = %file.display(), "the data directory is remembered"),
@@ -238,8 +238,7 @@ impl<'a> Anchors<'a> {
     fn gone(&self, anchor: &Path) -> StartError {
         let state = Store::file(&self.settings.data_dir);
         self.lost(format!(
-            "the state of this node's volumes was in {} and is not there: is its disk mounted? If all of its volumes \
-             are to be given up, remove {}",
+            "the state of this node's volumes was in {} and is not there: is its disk mounted? To give up all of its volumes, remove {}",
             state.display(),
             anchor.display()
         ))
@@ -247,7 +246,7 @@ impl<'a> Anchors<'a> {
 
     fn exchanged(&self, anchor: &Path) -> StartError {
         self.lost(format!(
-            "it is the directory of another installation than the one that {} remembers: were disks exchanged, or was a \
+            "it belongs to another installation than the one that {} remembers: were disks exchanged, or was a \
              backup restored without {IDENTITY}? If what is there now is right, remove {}",
             anchor.display(),
             anchor.display()
@@ -256,8 +255,7 @@ impl<'a> Anchors<'a> {
 
     fn moved(&self, anchor: &Anchor) -> StartError {
         self.lost(format!(
-            "it is empty, and the volumes of this node were in {}: correct the flag, or move that directory here with \
-             all that is in it. If all of its volumes are to be given up, remove {}",
+            "it is empty, and the volumes of this node were in {}: correct the flag, or move that directory here with everything in it. To give up all of its volumes, remove {}",
             anchor.data_dir,
             anchor.file.display()
         ))
@@ -271,8 +269,7 @@ impl<'a> Anchors<'a> {
 fn warn(file: &Path, error: &io::Error) {
     tracing::warn!(
         file = %file.display(), %error,
-        "the data directory is not remembered: a later start would not notice that its disk is missing; make room, or \
-         give another --anchor-dir, and start again"
+        "the data directory is not remembered: a later start would not notice that its disk is missing; free some space or set another --anchor-dir, and start again"
     );
 }
 

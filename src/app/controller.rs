@@ -39,7 +39,8 @@ async fn discover(settings: &ControllerSettings) -> Result<Box<dyn Peers>, Start
         }
         Discovery::Service { namespace, name } => {
             let watched = Service::watch(namespace, name, &settings.driver_name).await;
-            let wrong = |e| StartError::Discovery(format!("--peer-service: no way to the API server: {e}"));
+            let wrong =
+                |e| StartError::Discovery(format!("--peer-service: cannot reach the API server: {e}"));
             Ok(Box::new(watched.map_err(wrong)?))
         }
     }

@@ -37,7 +37,7 @@ pub(super) async fn run(
     let tls = certificates(&settings.driver_name, &port.tls_dir, PeerRole::Node).await?;
     if let Some(found) = tls.identity().node_id.filter(|id| *id != settings.node_id) {
         let problem =
-            format!("the certificate is of the node {found:?}, and --node-id is {:?}", settings.node_id);
+            format!("the certificate belongs to node {found:?}, but --node-id is {:?}", settings.node_id);
         return Err(StartError::Certificate { dir: port.tls_dir, problem });
     }
     let wrong = |source| StartError::PeerListen { address: port.listen, source };
@@ -157,7 +157,7 @@ pub fn connector(tls: Tls) -> Connector {
 fn is_named(identity: &PeerIdentity, node_key: &str) -> std::io::Result<()> {
     match &identity.node_id {
         Some(node_id) if NodeKey::of(node_id).as_str() != node_key => Err(std::io::Error::other(format!(
-            "the peer is refused: its certificate is of the node {node_id:?}, and that with the key {node_key} is wanted"
+            "the peer is refused: its certificate belongs to node {node_id:?}, and the node with key {node_key} is wanted"
         ))),
         _ => Ok(()),
     }

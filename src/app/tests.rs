@@ -113,7 +113,7 @@ async fn a_failed_recovery_ends_the_process() {
     let recover = parts(|| panic!("a bug"));
     let ended = place.run(place.kernel.os(), Shutdown::new().1, recover).await;
     let line = ended.ok().unwrap().failure.unwrap().to_string();
-    assert!(line.contains("recovery met a bug"), "{line}");
+    assert!(line.contains("a bug stopped recovery"), "{line}");
     assert!(!place.socket_is_there());
 }
 
@@ -122,7 +122,7 @@ async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
     let mut place = place();
     place.settings.kubelet_dir = Some("/kubelet".into());
     let line = place.start_error().await;
-    assert!(line.starts_with("--kubelet-dir: /kubelet is no directory"), "{line}");
+    assert!(line.starts_with("--kubelet-dir: /kubelet is not a directory"), "{line}");
 
     place.kernel.create_directories("/kubelet");
     place.kernel.create_directories("/mnt/a");
@@ -130,15 +130,15 @@ async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
     let pools = vec![pool(PoolName::DEFAULT, DATA), pool("a", "/mnt/a"), pool("b", "/mnt/b")];
     place.settings.pools = pools;
     let line = place.start_error().await;
-    assert!(line.contains("--pool b: /mnt/b is the same directory as that of the pool \"a\""), "{line}");
+    assert!(line.contains("--pool b: /mnt/b is also the directory of the pool \"a\""), "{line}");
 
     place.settings.data_dir = "/missing/data".into();
     let line = place.start_error().await;
-    assert!(line.starts_with("--data-dir: /missing is no directory"), "{line}");
+    assert!(line.starts_with("--data-dir: /missing is not a directory"), "{line}");
 
     place.settings.data_dir = "/dev/loop-control".into();
     let line = place.start_error().await;
-    assert!(line.starts_with("--data-dir: /dev/loop-control is no directory"), "{line}");
+    assert!(line.starts_with("--data-dir: /dev/loop-control is not a directory"), "{line}");
 }
 
 /// The chart mounts no more of kubelet's directory than it needs; the rest is the container's own.

@@ -27,8 +27,7 @@ pub(super) fn alone(
 /// UNAVAILABLE, since somebody has the volume's device open.
 pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
     Error::Unavailable(format!(
-        "{} of volume {} is open, try again: a tool of an earlier driver ends by itself, another program has to be \
-         ended",
+        "{} of volume {} is open; try again. A tool that an earlier driver started ends by itself; end any other program",
         device.path().display(),
         place.volume.id
     ))
@@ -39,7 +38,7 @@ pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
 fn prepare(place: Place<'_>) -> std::io::Result<()> {
     match place.os.disks.write_in_place(&place.paths.data()) {
         Err(error) if is_errno(&error, Errno::ENOSPC) => {
-            tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared to be written in place");
+            tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared for writing in place");
             Ok(())
         }
         prepared => prepared.map(drop),
@@ -162,7 +161,7 @@ fn mend(place: Place<'_>) -> Result<()> {
 pub(super) fn give_back(place: Place<'_>, devices: &[LoopDevice]) {
     for device in devices {
         if let Err(error) = place.os.loops.give_back(device) {
-            tracing::warn!(device = %device.path().display(), %error, "whoever gets this device next cannot discard with it");
+            tracing::warn!(device = %device.path().display(), %error, "the next user of this device cannot discard with it");
         }
     }
 }

@@ -210,7 +210,7 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
         Err(e) if is_errno(&e, Errno::EINVAL) && !stage.flags.data.is_empty() => {
             let id = &place.volume.id;
             Err(Error::Invalid(format!(
-                "mount {id}: {fs_type} refuses one of the mount flags, correct mountOptions"
+                "mount {id}: {fs_type} refuses one of the mount flags; correct mountOptions"
             )))
         }
         mounted => mounted.doing(|| format!("mount {}", place.volume.id)),
@@ -315,12 +315,12 @@ fn make(
             let (id, found) = (&place.volume.id, found.describe());
             let advice = match format {
                 Format::Formatting => {
-                    " (0.1.0 may not have finished it: if nobody has used the volume, delete it)"
+                    " (0.1.0 may not have finished it: if the volume was never used, delete it)"
                 }
                 _ => "",
             };
             return Err(Error::InUse(format!(
-                "the image of {id} holds {found} already and is never formatted over it{advice}"
+                "the image of {id} already holds {found}, and hostloop never formats over data{advice}"
             )));
         }
     }
@@ -382,7 +382,7 @@ fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> 
     match inspect(place.os.disks.as_ref(), &place.paths.data())? {
         Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
-                tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors, checking it before the mount");
+                tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors; checking it before the mount");
                 let repaired = place.os.filesystems.repair(fs_type, &device.path());
                 device::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
             }

@@ -67,7 +67,7 @@ pub(super) fn grow_unmounted(
     refused: &Error,
 ) -> Result<()> {
     let id = &place.volume.id;
-    tracing::info!(volume.id = %id, %refused, "growing a copy of the filesystem, which takes its place");
+    tracing::info!(volume.id = %id, %refused, "growing a copy of the filesystem, which then replaces it");
     let grown = remove_growing(place).and_then(|()| {
         let copied = copy(place, stage).and_then(|()| grow_copy(place, fs_type));
         copied.and_then(|()| exchange(place)).map_err(|cause| match remove_growing(place) {
@@ -79,8 +79,7 @@ pub(super) fn grow_unmounted(
         Error::Busy(_) | Error::Unavailable(_) => cause,
         cause => {
             let message = format!(
-                "the filesystem of {id} is smaller than its volume. It cannot grow while it is mounted ({refused}): \
-                 give the driver CAP_SYS_RESOURCE. Nor could it grow before that: {cause}"
+                "the filesystem of {id} is smaller than its volume. It cannot grow while it is mounted ({refused}): give the driver CAP_SYS_RESOURCE. It could not grow before the mount either: {cause}"
             );
             let no_room = matches!(cause, Error::Exhausted(_))
                 || matches!(cause.errno(), Some(Errno::ENOSPC | Errno::EDQUOT));

@@ -1,5 +1,5 @@
 //! What is wrong with a volume, told from its files and from what the kernel shows. Nothing is changed, and what can
-//! only be guessed is no trouble.
+//! only be guessed is not a trouble.
 
 use std::io;
 use std::path::Path;
@@ -66,8 +66,7 @@ fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
         Ok(Some(stat)) if stat.kind == FileKind::File => {
             let (image, size) = (image.display(), stat.size);
             let message = format!(
-                "the image {image} has {size} bytes and the volume {wanted}: somebody has cut it off, restore it \
-                 from a backup"
+                "the image {image} has {size} bytes and the volume {wanted}: it was truncated; restore it from a backup"
             );
             Err(Trouble::data_loss("ImageTruncated", message))
         }
@@ -118,7 +117,7 @@ fn of_filesystem(
     // Whoever mounts it read-only makes each mount so; where the superblock alone is, it was the filesystem itself.
     if let Some(mount) = mounts.iter().find(|mount| mount.superblock_read_only && !mount.read_only) {
         let message = format!(
-            "the filesystem at {} has become read-only after an error: see the kernel's log, and stage the volume anew",
+            "the filesystem at {} became read-only after an error: see the kernel's log, and stage the volume again",
             mount.target.display()
         );
         found.push(Trouble::degraded("FilesystemReadOnly", message));
@@ -126,7 +125,7 @@ fn of_filesystem(
     let refused = mounts.iter().find_map(|mount| Some((mount, failed(place, mount)?)));
     if let Some((mount, error)) = refused {
         let message = format!(
-            "the filesystem at {} has stopped after an error ({error}): see the kernel's log, and stage the volume anew",
+            "the filesystem at {} stopped after an error ({error}): see the kernel's log, and stage the volume again",
             mount.target.display()
         );
         found.push(Trouble::inaccessible("FilesystemStopped", message));
@@ -141,15 +140,14 @@ fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
         Ok(Some(Found::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
         Ok(Some(Found::Filesystem { fs_type: found, .. })) if found == fs_type => {
             let message = format!(
-                "the {fs_type} filesystem has met errors and written them down; it is checked when the volume is staged \
-                 next, after its pods have ended"
+                "the {fs_type} filesystem has recorded errors; it is checked when the volume is staged next, after its pods have ended"
             );
             Some(Trouble::degraded("FilesystemErrors", message))
         }
         Ok(found) => {
             let found = found.map_or_else(|| "nothing that is known".to_owned(), Found::describe);
             let message = format!(
-                "{} holds {found} where {fs_type} was made: somebody has written over it, restore it from a backup",
+                "{} holds {found} where {fs_type} was made: it was overwritten; restore it from a backup",
                 image.display()
             );
             Some(Trouble::data_loss("FilesystemMissing", message))

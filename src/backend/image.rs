@@ -107,7 +107,7 @@ impl Bytes for Image {
         let image = paths.data();
         match os.disks.stat(&image).doing(|| format!("look at {}", image.display()))? {
             Some(stat) if stat.size < bytes => Err(Error::InUse(format!(
-                "the image {} has {} bytes and {what} {bytes}: somebody has cut it off, restore it from a backup",
+                "the image {} has {} bytes and {what} {bytes}: it was truncated; restore it from a backup",
                 image.display(),
                 stat.size
             ))),
@@ -211,7 +211,7 @@ pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
     if let Some(device) = os.loops.find(stat.id).doing(|| "find loop devices".to_owned())?.first() {
         let device = device.path();
         return Err(Error::Unavailable(format!(
-            "a tool of an earlier driver still works on {}, try again",
+            "a tool that an earlier driver started still works on {}; try again",
             device.display()
         )));
     }
@@ -225,7 +225,7 @@ fn prepare_existing(place: Place<'_>, image: &Path) {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
             volume.id = %volume.id, image = %image.display(),
-            "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not"
+            "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not copy-on-write"
         ),
         // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
         Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),

@@ -94,7 +94,7 @@ pub fn make_filesystem(
     if holds(label(os.disks.as_ref(), device)?.as_ref(), fs_type) {
         return Ok(());
     }
-    Err(std::io::Error::other(format!("mkfs ended well, and no {fs_type} is on {}", device.display())))
+    Err(std::io::Error::other(format!("mkfs reported success, but {} holds no {fs_type}", device.display())))
 }
 
 fn holds(label: Option<&Found>, fs_type: FsType) -> bool {

@@ -34,13 +34,12 @@ impl Target {
 /// # Errors
 /// NOT_FOUND where the parent is missing; INVALID_ARGUMENT where the last component is a symbolic link.
 pub fn resolve(os: &Os, path: &Path) -> Result<Target> {
-    let invalid =
-        || Error::Invalid(format!("{} is not a path that something can be mounted at", path.display()));
+    let invalid = || Error::Invalid(format!("nothing can be mounted at {}", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
     let parent = match os.disks.canonicalize(parent) {
         Ok(parent) => parent,
         Err(e) if is_errno(&e, Errno::ENOENT) || is_errno(&e, Errno::ENOTDIR) => {
-            return Err(Error::NotFound(format!("{} does not exist, create it first", parent.display())));
+            return Err(Error::NotFound(format!("{} does not exist; create it first", parent.display())));
         }
         Err(e) => return Err(e).doing(|| format!("resolve {}", parent.display())),
     };
@@ -94,7 +93,7 @@ pub(super) fn make_file(os: &Os, target: &Target) -> Result<bool> {
         }
         Some(stat) if stat.kind == FileKind::File && stat.size == 0 => Ok(false),
         Some(_) => {
-            Err(Error::InUse(format!("{} is there already and is not an empty file", target.path.display())))
+            Err(Error::InUse(format!("{} already exists and is not an empty file", target.path.display())))
         }
     }
 }
@@ -127,7 +126,7 @@ pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
                 os.mounts.detach(top).doing(unmounting)?;
                 tracing::warn!(
                     path = %path.display(), %error,
-                    "its filesystem has stopped and it cannot be unmounted: detached lazily, it ends with its last user"
+                    "its filesystem has stopped and it cannot be unmounted: it is detached lazily and goes with its last user"
                 );
             }
             unmounted => unmounted.doing(unmounting)?,
@@ -159,7 +158,7 @@ pub fn remove(os: &Os, path: &Path) -> Result<()> {
         None => Ok(()),
         Some(stat) if stat.kind == FileKind::Directory => match os.disks.remove_directory(path) {
             Err(e) if is_errno(&e, Errno::ENOTEMPTY) => Err(Error::InUse(format!(
-                "{} is not empty; what is in it is not the volume's and stays",
+                "{} is not empty; its content does not belong to the volume and stays",
                 path.display()
             ))),
             other => other.doing(|| format!("remove {}", path.display())),

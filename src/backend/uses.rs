@@ -108,7 +108,7 @@ impl Uses {
     pub fn sound(&self, place: Place<'_>) -> Result<()> {
         let refuse = |why: &String| {
             let (id, uses) = (&place.volume.id, self.describe());
-            Error::InUse(format!("volume {id} is {uses}, but {why}: end its pods, so that it is unstaged"))
+            Error::InUse(format!("volume {id} is {uses}, but {why}: stop its pods, so that it is unstaged"))
         };
         self.astray.as_ref().map_or(Ok(()), |why| Err(refuse(why)))
     }

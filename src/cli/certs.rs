@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 const AFTER_HELP: &str = "\
-Durations are such as 90d, 12h or 10y.
+Write durations like 90d, 12h or 10y.
 
 Examples:
   hostloop certs init --dir ca

@@ -36,9 +36,9 @@ pub struct PeerIdentity {
     pub node_id: Option<String>,
 }
 
-/// Text that is no identity of hostloop.
+/// Text that is not an identity of hostloop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no identity of hostloop, such as spiffe://hostloop.csi.dev/node")]
+#[error("{0:?} is not an identity of hostloop, such as spiffe://hostloop.csi.dev/node")]
 pub struct InvalidIdentity(String);
 
 impl fmt::Display for PeerIdentity {

@@ -35,8 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
 /// Why nothing is asked of another node.
-const NO_PERMIT: &str = "the controller that sent this call has sent no permit to read the source on its node, as \
-    those before 0.2.0: upgrade the controllers; copies between nodes wait until then";
+const NO_PERMIT: &str = "the controller sent no permit to read the source on its node, as controllers before 0.2.0 do: upgrade the controllers; copies between nodes wait until then";
 /// An entry of a tree carries all of its extended attributes.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
@@ -129,7 +128,7 @@ impl RemoteSources for Pull {
             let described = pull::decode_description(answer.into_inner());
             described.map_err(|Malformed(why)| {
                 Error::Unavailable(format!(
-                    "the node at {address} tells of a source that is not understood: {why}"
+                    "the node at {address} describes a source that this version does not understand: {why}"
                 ))
             })
         })?;
@@ -165,7 +164,7 @@ impl Opened {
     async fn connect(&self) -> Result<(PeerClient<Channel>, Permit), Broken> {
         // At the end of the process the runtime goes first, and takes no task any more.
         if tokio::spawn(async {}).await.is_err() {
-            let ending = "the driver is shutting down; a retry begins anew".to_owned();
+            let ending = "the driver is shutting down; a retry starts again".to_owned();
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
         let node_key = self.description.handle.id.node_key();
@@ -272,8 +271,7 @@ fn broken(status: Status) -> Broken {
 /// nodes that have to ask the same source.
 fn no_room(node_id: &str, status: &Status) -> Error {
     Error::Unavailable(format!(
-        "node {node_id:?}, which has the source, has no room to open it: {}; make room there, nothing is wrong with \
-         this node",
+        "node {node_id:?}, which has the source, has no room to open it: {}; free some space there",
         status.message()
     ))
 }

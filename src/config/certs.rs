@@ -50,7 +50,8 @@ fn secret(text: &str) -> Result<SecretName, ConfigError> {
             Ok(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
         }
         _ => {
-            Err(Flag("--secret", "").wrong(format_args!("{text:?} is no Secret, write it as NAMESPACE/NAME")))
+            Err(Flag("--secret", "")
+                .wrong(format_args!("{text:?} is not a Secret; write it as NAMESPACE/NAME")))
         }
     }
 }
@@ -58,12 +59,13 @@ fn secret(text: &str) -> Result<SecretName, ConfigError> {
 fn issue(args: &IssueArgs) -> Result<Task, ConfigError> {
     let roles = [PeerRole::Controller, PeerRole::Node];
     let role = roles.into_iter().find(|role| role.as_str() == args.role).ok_or_else(|| {
-        Flag("--role", "").wrong(format_args!("{:?} is no role of a peer, use controller or node", args.role))
+        Flag("--role", "")
+            .wrong(format_args!("{:?} is not a role of a peer; use controller or node", args.role))
     })?;
     let flag = Flag("--node-id", "");
     if let Some(id) = &args.node_id {
         if role == PeerRole::Controller {
-            return Err(flag.wrong("a controller is no node, leave it out"));
+            return Err(flag.wrong("a controller is not a node; leave it out"));
         }
         check_topology_value(id).map_err(|error| flag.wrong(error))?;
     }
@@ -82,13 +84,13 @@ fn valid(text: &str) -> Result<Duration, ConfigError> {
     if (MIN_VALID..=MAX_VALID).contains(&valid) {
         return Ok(valid);
     }
-    Err(Flag("--valid", "").wrong(format_args!("{text:?} is out of range, use 1min to 100y")))
+    Err(Flag("--valid", "").wrong(format_args!("{text:?} is out of range; use 1min to 100y")))
 }
 
 fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
     let parsed = humantime::parse_duration(text).ok().and_then(|duration| Duration::try_from(duration).ok());
     parsed.ok_or_else(|| {
-        Flag(flag, "").wrong(format_args!("{text:?} is no duration, use such as 90d, 12h or 10y"))
+        Flag(flag, "").wrong(format_args!("{text:?} is not a duration; write it like 90d, 12h or 10y"))
     })
 }
 
@@ -136,15 +138,15 @@ mod tests {
     #[test]
     fn a_wrong_value_names_its_flag() {
         for (words, hint) in [
-            ("init --secret name", "--secret: \"name\" is no Secret"),
-            ("init --secret a/b/c", "--secret: \"a/b/c\" is no Secret"),
+            ("init --secret name", "--secret: \"name\" is not a Secret"),
+            ("init --secret a/b/c", "--secret: \"a/b/c\" is not a Secret"),
             ("init --secret a/../b", "--secret: "),
-            ("init --dir a --valid soon", "--valid: \"soon\" is no duration"),
+            ("init --dir a --valid soon", "--valid: \"soon\" is not a duration"),
             ("init --dir a --valid 1s", "--valid: \"1s\" is out of range"),
             ("init --dir a --valid 101y", "--valid: \"101y\" is out of range"),
             ("init --dir a --driver-name a/b", "--driver-name"),
-            ("issue --ca a --role admin --out b", "--role: \"admin\" is no role"),
-            ("issue --ca a --role controller --node-id x --out b", "--node-id: a controller is no node"),
+            ("issue --ca a --role admin --out b", "--role: \"admin\" is not a role"),
+            ("issue --ca a --role controller --node-id x --out b", "--node-id: a controller is not a node"),
             ("issue --ca a --role node --node-id a/b --out b", "--node-id: "),
             ("issue --ca a --role node --driver-name .. --out b", "--driver-name"),
             ("renew --ca a --dir b --before never", "--before: \"never\""),

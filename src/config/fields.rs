@@ -22,8 +22,8 @@ pub(super) fn socket_mode(text: &str) -> Result<u32> {
     let digits = text.strip_prefix("0o").unwrap_or(text);
     let octal = !digits.is_empty() && digits.chars().all(|c| c.is_digit(8));
     let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| octal && *mode <= 0o777);
-    let mode = mode.ok_or_else(|| wrong("are no permissions, use octal such as 0600 or 0660"))?;
-    if mode & 0o600 == 0o600 { Ok(mode) } else { Err(wrong("locks the owner out, use 0600 or more")) }
+    let mode = mode.ok_or_else(|| wrong("are not permissions; use octal such as 0600 or 0660"))?;
+    if mode & 0o600 == 0o600 { Ok(mode) } else { Err(wrong("locks the owner out; use 0600 or more")) }
 }
 
 /// What CSI asks of a plugin name: letters, digits, dashes and dots, a letter or digit at both ends, and domain
@@ -39,7 +39,7 @@ pub(super) fn driver_name(text: &str) -> Result<String> {
         return Ok(text.to_owned());
     }
     Err(Flag("--driver-name", "HOSTLOOP_DRIVER_NAME").wrong(format_args!(
-        "{text:?} is no plugin name, use a domain name of at most {MAX_DRIVER_NAME} characters such as hostloop.csi.dev"
+        "{text:?} is not a plugin name; use a domain name of at most {MAX_DRIVER_NAME} characters such as hostloop.csi.dev"
     )))
 }
 
@@ -48,7 +48,7 @@ pub(super) fn node_id(given: Option<String>, host_name: Option<String>) -> Resul
     let (id, origin) = match (given, host_name) {
         (Some(id), _) => (id, ""),
         (None, Some(name)) => (name, "the host name "),
-        (None, None) => return Err(flag.wrong("the host has no name, give the node's id")),
+        (None, None) => return Err(flag.wrong("the host has no name; set the node's id")),
     };
     check_topology_value(&id).map_err(|e| flag.wrong(format_args!("{origin}{e}")))?;
     Ok(id)
@@ -75,13 +75,13 @@ pub(super) fn kubelet_dir(text: Option<&str>) -> Result<Option<PathBuf>> {
 pub(super) fn absolute(text: &str) -> std::result::Result<PathBuf, String> {
     let path = Path::new(text);
     if !path.is_absolute() {
-        return Err(format!("{text:?} is no absolute path, begin it with /"));
+        return Err(format!("{text:?} is not an absolute path; begin it with /"));
     }
     if path.components().any(|c| c == Component::ParentDir) || text.contains('\0') {
-        return Err(format!("{text:?} goes upwards with .., write the path plainly"));
+        return Err(format!("{text:?} contains ..; write the path without it"));
     }
     if path.parent().is_none() {
-        return Err("\"/\" is the root of everything, choose a directory below it".to_owned());
+        return Err("\"/\" is the root directory; choose a directory below it".to_owned());
     }
     Ok(path.components().collect())
 }
@@ -95,14 +95,16 @@ pub(super) fn truth(flag: Flag, text: &str) -> Result<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),
-        _ => Err(flag.wrong(format_args!("{text:?} is neither true nor false"))),
+        _ => Err(flag.wrong(format_args!("{text:?} is not true or false"))),
     }
 }
 
 pub(super) fn max_volumes_per_node(text: &str) -> Result<u32> {
     text.parse().map_err(|_| {
-        Flag("--max-volumes-per-node", "HOSTLOOP_MAX_VOLUMES_PER_NODE")
-            .wrong(format_args!("{text:?} is no number of volumes, use 0 for no limit or up to {}", u32::MAX))
+        Flag("--max-volumes-per-node", "HOSTLOOP_MAX_VOLUMES_PER_NODE").wrong(format_args!(
+            "{text:?} is not a number of volumes; use 0 for no limit or up to {}",
+            u32::MAX
+        ))
     })
 }
 
@@ -116,21 +118,21 @@ pub(super) fn largest(flag: Flag, text: &str) -> Result<u64> {
     if bytes >= MIN_MAX_VOLUME {
         return Ok(bytes);
     }
-    Err(flag.wrong(format_args!("{text:?} is too small, use at least {}", format_bytes(MIN_MAX_VOLUME))))
+    Err(flag.wrong(format_args!("{text:?} is too small; use at least {}", format_bytes(MIN_MAX_VOLUME))))
 }
 
 pub(super) fn shutdown_timeout(text: &str) -> Result<Duration> {
     let seconds = text.parse().ok().filter(|seconds| *seconds <= MAX_SHUTDOWN);
     seconds.map(Duration::from_secs).ok_or_else(|| {
         Flag("--shutdown-timeout", "HOSTLOOP_SHUTDOWN_TIMEOUT")
-            .wrong(format_args!("{text:?} is no whole number of seconds from 0 to {MAX_SHUTDOWN}"))
+            .wrong(format_args!("{text:?} is not a whole number of seconds from 0 to {MAX_SHUTDOWN}"))
     })
 }
 
 pub(super) fn log_level(text: &str) -> Result<LogLevel> {
     LogLevel::ALL.into_iter().find(|level| level.as_str() == text).ok_or_else(|| {
         Flag("--log-level", "HOSTLOOP_LOG_LEVEL")
-            .wrong(format_args!("{text:?} is no level, use error, warn, info, debug or trace"))
+            .wrong(format_args!("{text:?} is not a level; use error, warn, info, debug or trace"))
     })
 }
 
@@ -139,6 +141,6 @@ pub(super) fn log_format(text: &str) -> Result<LogFormat> {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
         _ => Err(Flag("--log-format", "HOSTLOOP_LOG_FORMAT")
-            .wrong(format_args!("{text:?} is no format, use text or json"))),
+            .wrong(format_args!("{text:?} is not a format; use text or json"))),
     }
 }

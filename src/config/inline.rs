@@ -21,7 +21,7 @@ pub(super) fn inline(args: &ServeArgs, pools: &[PoolSettings]) -> Result<InlineS
     let directories = inline.pools.iter().filter_map(given).any(|pool| pool.directories);
     if inline.backends.iter().any(|backend| !backend.is_sized()) && !directories {
         return Err(BACKENDS.wrong(
-            "none of the pools for inline volumes is one of directory volumes: name one with --inline-pools (a pool \
+            "none of the pools for inline volumes is for directory volumes: name one with --inline-pools (a pool \
              is made one with directories=true, the pool \"default\" with --directories), or leave directory out",
         ));
     }
@@ -47,11 +47,11 @@ fn pool(name: &str, pools: &[PoolSettings]) -> Result<PoolName, ConfigError> {
     let found = pools.iter().find(|pool| pool.name.as_str() == name);
     found.map(|pool| pool.name.clone()).ok_or_else(|| {
         let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-        POOLS.wrong(format_args!("{name:?} is no pool, there are: {}", names.join(", ")))
+        POOLS.wrong(format_args!("{name:?} is not a pool; the pools are: {}", names.join(", ")))
     })
 }
 
 fn backend(name: &str) -> Result<BackendKind, ConfigError> {
     let found = BackendKind::ALL.into_iter().find(|backend| backend.as_str() == name);
-    found.ok_or_else(|| BACKENDS.wrong(format_args!("{name:?} is no backend, use loop or directory")))
+    found.ok_or_else(|| BACKENDS.wrong(format_args!("{name:?} is not a backend; use loop or directory")))
 }

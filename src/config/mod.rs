@@ -180,19 +180,19 @@ impl SelftestConfig {
     pub fn new(args: &SelftestArgs) -> Result<Self, ConfigError> {
         let dir = Flag("--dir", "TMPDIR");
         if !args.dir.is_absolute() {
-            return Err(dir.wrong(format_args!("{:?} is no absolute path", args.dir)));
+            return Err(dir.wrong(format_args!("{:?} is not an absolute path", args.dir)));
         }
         let size = parse_quantity(&args.size).map_err(|e| Flag("--size", "").wrong(e))?;
         if size < Self::MIN_BYTES {
             let least = format_bytes(Self::MIN_BYTES);
             return Err(
-                Flag("--size", "").wrong(format_args!("{:?} is too small, use at least {least}", args.size))
+                Flag("--size", "").wrong(format_args!("{:?} is too small; use at least {least}", args.size))
             );
         }
         let named = |name: &String| {
             let known = Check::ALL.into_iter().find(|check| check.as_str() == name);
             known.ok_or_else(|| {
-                let problem = format!("{name:?} is no check, use ext4, xfs, btrfs, block or directory");
+                let problem = format!("{name:?} is not a check, use ext4, xfs, btrfs, block or directory");
                 Flag("--only", "").wrong(problem)
             })
         };

@@ -26,7 +26,7 @@ pub(super) fn operation(args: &OperationArgs, endpoint: &Endpoint, role: &Role) 
         (true, None) => {
             let role = role.as_str();
             return Err(REGISTER.wrong(format_args!(
-                "it goes with --role all and node only and not with {role}, leave it out"
+                "it works with --role all and node only, not with {role}; leave it out"
             )));
         }
         (false, _) => None,
@@ -34,7 +34,7 @@ pub(super) fn operation(args: &OperationArgs, endpoint: &Endpoint, role: &Role) 
     let metrics_listen = listen(METRICS_LISTEN, args.metrics_listen.as_deref())?;
     let health_listen = listen(HEALTH_LISTEN, args.health_listen.as_deref())?;
     if health_listen.is_some_and(|address| address.port() != 0 && metrics_listen == Some(address)) {
-        return Err(HEALTH_LISTEN.wrong("it is the address of --metrics-listen, use another port"));
+        return Err(HEALTH_LISTEN.wrong("it is the address of --metrics-listen; use another port"));
     }
     let limits = limits(args, role)?;
     Ok(OperationConfig { metrics_listen, health_listen, limits, registration })
@@ -48,8 +48,9 @@ fn limits(args: &OperationArgs, role: &Role) -> Result<Limits> {
     ];
     if let (None, Some((flag, _))) = (role.settings(), given.into_iter().find(|(_, given)| *given)) {
         let role = role.as_str();
-        return Err(flag
-            .wrong(format_args!("it goes with --role all and node only and not with {role}, leave it out")));
+        return Err(
+            flag.wrong(format_args!("it works with --role all and node only, not with {role}; leave it out"))
+        );
     }
     let default = Limits::default();
     let stream_rate = match args.stream_rate.as_deref() {
@@ -67,7 +68,7 @@ fn at_a_time(flag: Flag, text: Option<&str>, default: usize) -> Result<usize> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(default) };
     let most = Limits::MOST;
     text.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
-        flag.wrong(format_args!("{text:?} is no number from 1 to {most}: each has a thread of its own"))
+        flag.wrong(format_args!("{text:?} is not a number from 1 to {most}; each has its own thread"))
     })
 }
 
@@ -75,21 +76,21 @@ fn listen(flag: Flag, text: Option<&str>) -> Result<Option<SocketAddr>> {
     // An empty variable is how a manifest leaves it out.
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let address = text.parse().map_err(|_| {
-        flag.wrong(format_args!("{text:?} is no address, use IP:PORT such as 0.0.0.0:9808 or [::]:9808"))
+        flag.wrong(format_args!("{text:?} is not an address; use IP:PORT such as 0.0.0.0:9808 or [::]:9808"))
     });
     address.map(Some)
 }
 
 fn introduction(args: &OperationArgs, endpoint: &Endpoint, driver_name: &str) -> Result<Introduction> {
     let Endpoint::Unix(served) = endpoint else {
-        return Err(REGISTER.wrong(format_args!("kubelet does not reach {endpoint}, serve on a Unix socket")));
+        return Err(REGISTER.wrong(format_args!("kubelet does not reach {endpoint}; serve on a Unix socket")));
     };
     let given = args.kubelet_endpoint.as_deref().filter(|text| !text.is_empty());
     let endpoint = match given.map(str::parse::<Endpoint>).transpose() {
         Ok(None) => served.display().to_string(),
         Ok(Some(Endpoint::Unix(path))) => path.display().to_string(),
         Ok(Some(other @ Endpoint::Tcp(_))) => {
-            return Err(KUBELET_ENDPOINT.wrong(format_args!("kubelet does not reach {other}, give a path")));
+            return Err(KUBELET_ENDPOINT.wrong(format_args!("kubelet does not reach {other}; use a path")));
         }
         Err(error) => return Err(KUBELET_ENDPOINT.wrong(error)),
     };

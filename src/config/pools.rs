@@ -60,14 +60,14 @@ fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
             Some(("directories", "true")) => pool.directories = true,
             Some(("directories", "false")) => pool.directories = false,
             Some(("directories", value)) => {
-                return Err(format!("directories={value:?} is neither true nor false"));
+                return Err(format!("directories={value:?} is not true or false"));
             }
             Some(("kind", value)) => kind = Some(value),
             Some(("size", value)) => size = Some(value),
             Some(("fs", value)) => fs = Some(value),
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of a pool, use reserve=auto|SIZE|PERCENT%, overcommit=RATIO, \
+                    "{option:?} is not an option of a pool; use reserve=auto|SIZE|PERCENT%, overcommit=RATIO, \
                      kind=image|device, size=SIZE, fs=xfs|btrfs or directories=true"
                 ));
             }
@@ -77,13 +77,13 @@ fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
     pool.kind = match kind.unwrap_or("directory") {
         "directory" => match size.map(|_| "size").or(fs.map(|_| "fs")) {
             Some(option) => {
-                return Err(format!("{option}= is for a pool that hostloop makes, add kind=image"));
+                return Err(format!("{option}= is for a pool that hostloop makes; add kind=image"));
             }
             None => PoolKind::Directory,
         },
         "image" => image(medium, size, fs)?,
         "device" => device(medium, size, fs)?,
-        other => return Err(format!("{other:?} is no kind of a pool, use directory, image or device")),
+        other => return Err(format!("{other:?} is not a kind of pool; use directory, image or device")),
     };
     if pool.kind.medium().is_some() {
         pool.path = default.path.join(Settings::POOLS_DIR).join(pool.name.as_str());
@@ -93,7 +93,7 @@ fn pool(text: &str, default: &PoolSettings) -> Result<PoolSettings, String> {
 
 fn image(file: PathBuf, size: Option<&str>, fs: Option<&str>) -> Result<PoolKind, String> {
     let fs_type = managed_fs_type(fs)?;
-    let size = size.ok_or("an image needs a size, add size=SIZE such as size=200Gi")?;
+    let size = size.ok_or("an image needs a size; add size=SIZE such as size=200Gi")?;
     let bytes = parse_quantity(size).map_err(|e| e.to_string())?;
     let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or("its size is too large")?;
     let least = fs_type.minimum_bytes();
@@ -101,16 +101,17 @@ fn image(file: PathBuf, size: Option<&str>, fs: Option<&str>) -> Result<PoolKind
         let least = format_bytes(least);
         return Err(format!("{size:?} is too small for {fs_type}, use at least {least}"));
     }
-    let name = file.file_name().and_then(|name| name.to_str()).ok_or("the name of the image is no text")?;
+    let name =
+        file.file_name().and_then(|name| name.to_str()).ok_or("the name of the image is not valid UTF-8")?;
     if TAKEN_NAMES.contains(&name) || TAKEN_ENDS.iter().any(|end| name.ends_with(end)) {
-        return Err(format!("the driver itself has files named like {name:?}, choose another name"));
+        return Err(format!("{name:?} is like the name of a file of the driver; choose another name"));
     }
     Ok(PoolKind::Image { file, bytes, fs_type })
 }
 
 fn device(device: PathBuf, size: Option<&str>, fs: Option<&str>) -> Result<PoolKind, String> {
     match size {
-        Some(_) => Err("a device has the size that it has, leave size= out".to_owned()),
+        Some(_) => Err("the size of a device cannot be set; leave size= out".to_owned()),
         None => Ok(PoolKind::Device { device, fs_type: managed_fs_type(fs)? }),
     }
 }
@@ -123,7 +124,7 @@ fn managed_fs_type(fs: Option<&str>) -> Result<FsType, String> {
                 .to_owned())
         }
         Ok(fs_type) => Ok(fs_type),
-        Err(_) => Err(format!("fs={} is not supported, use fs=xfs or fs=btrfs", fs.unwrap_or_default())),
+        Err(_) => Err(format!("fs={} is not supported; use fs=xfs or fs=btrfs", fs.unwrap_or_default())),
     }
 }
 
@@ -131,7 +132,7 @@ fn managed_fs_type(fs: Option<&str>) -> Result<FsType, String> {
 fn conflict(new: &PoolSettings, other: &PoolSettings) -> Option<String> {
     if new.name == other.name && new.name.as_str() == PoolName::DEFAULT {
         return Some(
-            "the pool \"default\" is the data directory (--data-dir), choose another name".to_owned(),
+            "the pool \"default\" is the data directory (--data-dir); choose another name".to_owned(),
         );
     }
     if new.name == other.name {
@@ -150,7 +151,7 @@ fn conflict(new: &PoolSettings, other: &PoolSettings) -> Option<String> {
         (None, None) => return None,
     };
     let path = theirs.unwrap_or(&other.path).display();
-    Some(format!("it is {what} the pool {:?} ({path}), choose another one", other.name.as_str()))
+    Some(format!("it is {what} the pool {:?} ({path}); choose another one", other.name.as_str()))
 }
 
 /// Whether an image or device lies where a directory pool has its own files: it may lie beside them, but not among
@@ -177,12 +178,12 @@ fn reserve(text: &str) -> Result<Reserve, String> {
     let percent = plain_number(percent).filter(|percent| (0.0..100.0).contains(percent));
     percent
         .map(Reserve::Percent)
-        .ok_or_else(|| format!("{text:?} is no percentage from 0% to less than 100%"))
+        .ok_or_else(|| format!("{text:?} is not a percentage from 0% to less than 100%"))
 }
 
 fn overcommit(text: &str) -> Result<f64, String> {
     let ratio = plain_number(text).filter(|ratio| (1.0..=MAX_OVERCOMMIT).contains(ratio));
-    ratio.ok_or_else(|| format!("{text:?} is no ratio from 1.0 to {MAX_OVERCOMMIT}"))
+    ratio.ok_or_else(|| format!("{text:?} is not a ratio from 1.0 to {MAX_OVERCOMMIT}"))
 }
 
 /// A number in digits: `f64`'s own parser also takes `nan`, `inf` and `1e3`.

@@ -141,7 +141,7 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
     let stray = given(args).into_iter().find(|(_, given, roles)| *given && !roles.contains(&role));
     let known = |make: Result<Role>| match stray {
         Some((flag, _, roles)) => Err(flag.wrong(format_args!(
-            "it goes with --role {} only and not with {role}, leave it out",
+            "it works with --role {} only, not with {role}; leave it out",
             roles.join(" and ")
         ))),
         None => make,
@@ -150,7 +150,7 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
         "all" => known(settings(args, host_name).map(Role::All)),
         "node" => known(node(args, host_name)),
         "controller" => known(controller(args).map(Role::Controller)),
-        other => Err(ROLE.wrong(format_args!("{other:?} is no role, use all, node or controller"))),
+        other => Err(ROLE.wrong(format_args!("{other:?} is not a role; use all, node or controller"))),
     }
 }
 
@@ -181,7 +181,7 @@ fn entries(values: &[String]) -> Vec<&str> {
 fn peer_listen(text: Option<&str>) -> Result<SocketAddr> {
     let text = text.unwrap_or("0.0.0.0:9443");
     text.parse().map_err(|_| {
-        PEER_LISTEN.wrong(format_args!("{text:?} is no address, write it as IP:PORT, such as [::]:9443"))
+        PEER_LISTEN.wrong(format_args!("{text:?} is not an address; write it as IP:PORT, such as [::]:9443"))
     })
 }
 
@@ -192,10 +192,8 @@ fn tls_dir(args: &ServeArgs) -> Result<PathBuf> {
 fn discovery(args: &ServeArgs) -> Result<Discovery> {
     let peers = entries(&args.peer);
     match (&args.peer_service, peers.is_empty()) {
-        (Some(_), false) => {
-            Err(PEER_SERVICE
-                .wrong("it does not go with --peer: name the nodes, or the Service that knows them"))
-        }
+        (Some(_), false) => Err(PEER_SERVICE
+            .wrong("it does not work with --peer; name the nodes, or the Service that knows them")),
         (None, true) => Err(PEER.wrong("a controller needs nodes: name them, or give --peer-service")),
         (Some(service), true) => self::service(service),
         (None, false) => static_peers(&peers).map(Discovery::Static),
@@ -215,7 +213,9 @@ fn service(text: &str) -> Result<Discovery> {
         Some((namespace, name)) => {
             Ok(Discovery::Service { namespace: namespace.to_owned(), name: name.to_owned() })
         }
-        None => Err(PEER_SERVICE.wrong(format_args!("{text:?} is no Service, write it as NAMESPACE/NAME"))),
+        None => {
+            Err(PEER_SERVICE.wrong(format_args!("{text:?} is not a Service; write it as NAMESPACE/NAME")))
+        }
     }
 }
 
@@ -227,10 +227,10 @@ fn static_peers(entries: &[&str]) -> Result<Vec<StaticPeer>> {
             text.split_once('=').ok_or_else(|| wrong("write it as NODE_ID=HOST:PORT".to_owned()))?;
         check_topology_value(node_id).map_err(|e| wrong(e.to_string()))?;
         if !is_address(address) {
-            return Err(wrong(format!("{address:?} is no HOST:PORT")));
+            return Err(wrong(format!("{address:?} is not a HOST:PORT")));
         }
         if let Some(same) = peers.iter().find(|peer| NodeKey::of(&peer.node_id) == NodeKey::of(node_id)) {
-            return Err(wrong(format!("the node {:?} was named before", same.node_id)));
+            return Err(wrong(format!("the node {:?} is named twice", same.node_id)));
         }
         peers.push(StaticPeer { node_id: node_id.to_owned(), address: address.to_owned() });
     }

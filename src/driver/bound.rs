@@ -3,7 +3,7 @@
 //! Before Linux 5.12 a bind gets its flags in a second step, and the drivers of before 0.2.0 did it so everywhere: one
 //! that was killed in between left the bind without them. Such a bind was never answered, so that a retry puts it right. One
 //! that was answered is what somebody has asked for, and stays as it is. Which is which is known to the process that
-//! answered; of those of a process before, one that nobody writes through is put right.
+//! answered; of those of a process before, one that nobody writes through is corrected.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Driver {
         self.bound.remember(&there.target);
         tracing::warn!(
             volume.id = %id, path = %there.target.display(),
-            "a bind lacked its flags, as a driver leaves it that was killed: put right"
+            "a bind lacked its flags, as a driver leaves it that was killed: corrected"
         );
         Ok(())
     }

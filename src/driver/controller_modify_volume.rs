@@ -18,7 +18,7 @@ fn directory(volume: &Volume, modification: Modification) -> Result<()> {
             Ok(())
         }
         _ => Err(Error::Invalid(format!(
-            "volume {} is a directory: of provisioning, directIO and discard it has only provisioning=thin",
+            "volume {} is a directory; of provisioning, directIO and discard it can only have provisioning=thin",
             volume.id
         ))),
     }
@@ -49,7 +49,7 @@ impl Driver {
         }
         if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
             return Err(Error::Invalid(format!(
-                "discard=true does not go with provisioning=thick: volume {id} would give its blocks back"
+                "discard=true does not work with provisioning=thick: volume {id} would give its blocks back"
             )));
         }
         let paths = self.paths(&volume)?;

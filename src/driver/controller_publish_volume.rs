@@ -19,7 +19,7 @@ impl Driver {
         let volume = self.ready_volume(&id, volume_id)?;
         if request.node_id != self.settings.node_id {
             let (node, own) = (&request.node_id, &self.settings.node_id);
-            return Err(Error::NotFound(format!("node {node:?} does not exist, the volume is on {own:?}")));
+            return Err(Error::NotFound(format!("node {node:?} does not exist; the volume is on {own:?}")));
         }
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::Invalid)?;
@@ -33,7 +33,7 @@ impl Driver {
         if limit > 0 && self.attached_to(&attachment.node_id) >= limit as usize {
             let node = &attachment.node_id;
             return Err(Error::Exhausted(format!(
-                "node {node:?} has its {limit} volumes (--max-volumes-per-node)"
+                "node {node:?} has reached its limit of {limit} volumes (--max-volumes-per-node)"
             )));
         }
         let mut published = (*volume).clone();

@@ -35,7 +35,7 @@ impl Driver {
                 return self.acknowledge_snapshot(there);
             }
             return Err(Error::AlreadyExists(format!(
-                "snapshot {name:?} exists, of volume {}: choose another name",
+                "snapshot {name:?} of volume {} already exists: choose another name",
                 there.source
             )));
         }

@@ -103,7 +103,7 @@ impl Driver {
             Mark::Making.clear(&self.os, &paths)?;
         }
         if Mark::Deleting.is_set(&self.os, &paths)? {
-            tracing::warn!(volume.id = %volume.id, "its deletion had begun when an older state file was restored: look whether its data are whole");
+            tracing::warn!(volume.id = %volume.id, "its deletion had begun when an older state file was restored: check that its data are complete");
             Mark::Deleting.clear(&self.os, &paths)?;
         }
         Ok(volume)
@@ -215,7 +215,7 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
     if volume.parameters != wanted.parameters {
         return differs("other parameters".to_owned());
     }
-    // A source whose id is none of ours is no volume's.
+    // A source whose id is none of ours is not a volume's.
     if volume.source.as_ref() != source || wanted.source.is_some() != source.is_some() {
         return differs(match &volume.source {
             Some(VolumeSource::Snapshot(id)) => format!("the content of snapshot {id}"),

@@ -97,6 +97,6 @@ impl Driver {
 
 fn exists(name: &str) -> Error {
     Error::AlreadyExists(format!(
-        "group snapshot {name:?} exists, of other volumes or with other parameters: choose another name"
+        "group snapshot {name:?} of other volumes or with other parameters already exists: choose another name"
     ))
 }

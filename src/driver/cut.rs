@@ -164,12 +164,12 @@ fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -
             let ids: Vec<&str> = moving.iter().map(|(member, _)| member.volume.id.as_str()).collect();
             let ids = ids.join(", ");
             format!(
-                "the volumes cannot be cut at one point in time, since nothing holds back the writes to {ids}: stop their pods"
+                "the volumes cannot be copied at one point in time, because writes to {ids} cannot be held back: stop their pods"
             )
         }
         Writers::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
         _ => format!(
-            "volume {id} is a raw device in use whose copy cannot share its blocks, so that it cannot be made at one point in time: {way_out}"
+            "volume {id} is a raw device in use, and its copy cannot share blocks, so it would not be of one point in time: {way_out}"
         ),
     }))
 }
@@ -236,7 +236,7 @@ impl<'a> Freeze<'a> {
         }
         match is_errno(&error, Errno::EBUSY) {
             true => Error::InUse(format!(
-                "the filesystem of {id} is frozen by somebody else: thaw it (fsfreeze --unfreeze), or set freeze: \"false\""
+                "the filesystem of {id} was frozen by another program: thaw it (fsfreeze --unfreeze), or set freeze: \"false\""
             )),
             false => Error::Os { context: format!("freeze {id}"), source: error },
         }
@@ -254,7 +254,7 @@ impl<'a> Freeze<'a> {
 
     fn expired(&self) -> Error {
         Error::InUse(format!(
-            "the copy did not end within freezeTimeout ({} ms), so that the volume could be written to again: raise freezeTimeout in the class, use a pool that can share blocks, or set freeze: \"false\"",
+            "the copy did not end within freezeTimeout ({} ms), and writes to the volume were let through again: raise freezeTimeout in the class, use a pool that can share blocks, or set freeze: \"false\"",
             self.consistency.freeze_timeout_ms
         ))
     }

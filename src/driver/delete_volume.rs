@@ -26,7 +26,7 @@ impl Driver {
         if let Some(attachment) = volume.attachments.first() {
             let node = &attachment.node_id;
             return Err(Error::InUse(format!(
-                "volume {} is published to node {node:?}, unpublish it first",
+                "volume {} is published to node {node:?}; unpublish it first",
                 volume.id
             )));
         }

@@ -55,15 +55,13 @@ pub(super) fn admit(store: &Store, pool: &Pool, backend: BackendKind) -> Result<
             flag(&pool.name)
         ))),
         (true, true) => Err(Error::Invalid(format!(
-            "pool {name:?} is for directory volumes ({}): they have no enforced size, so that nothing can be promised \
-             beside them; choose another pool",
+            "pool {name:?} is for directory volumes ({}), which have no enforced size, so nothing can be promised beside them; choose another pool",
             flag(&pool.name)
         ))),
         (true, false) => match count(store, &pool.name, true) {
             (0, 0) => Ok(()),
             (volumes, snapshots) => Err(Error::Exhausted(format!(
-                "pool {name:?} still holds what directory volumes could use the space of (loop volumes: {volumes}, snapshots \
-                 of such: {snapshots}): copy them to another pool and delete them first"
+                "pool {name:?} still holds volumes whose space directory volumes could use (loop volumes: {volumes}, snapshots of them: {snapshots}): copy them to another pool and delete them first"
             ))),
         },
     }
@@ -133,15 +131,13 @@ pub(super) fn report(store: &Store, pools: &[Arc<Pool>]) {
     for pool in pools {
         let (what, advice) = match pool.directories {
             true => (
-                "loop volumes in a pool of directory volumes: they keep working, but it gets no new directory volumes \
-                 until they are gone, and those of now could use up what they were promised",
+                "loop volumes in a pool of directory volumes: they keep working; the pool gets no new directory volumes until they are gone, and its present ones could use up what they were promised",
                 "copy them to another pool",
             ),
             false => (
                 "directory volumes in a pool that is not for them: they keep working, but they have no enforced size and \
                  could use up what other volumes were promised; no new ones are made",
-                "copy them to a pool of their own (--pool with directories=true), or if it has nothing else make it one \
-                 (--directories for the pool \"default\")",
+                "copy them to a pool of their own (--pool with directories=true); if the pool has nothing else, make it one (--directories for the pool \"default\")",
             ),
         };
         let (volumes, snapshots) = count(store, &pool.name, pool.directories);

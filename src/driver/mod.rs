@@ -165,7 +165,7 @@ impl Driver {
     fn copy_turn(&self) -> Result<Turn> {
         self.copy_turns.take("").ok_or_else(|| {
             let limit = self.copy_turns.figures().limit;
-            Error::Crowded(format!("{limit} copies run on this node (--max-copies), try again"))
+            Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
         })
     }
 
@@ -177,8 +177,7 @@ impl Driver {
         self.stream_turns.take(who).ok_or_else(|| {
             let TurnFigures { running, limit, .. } = self.stream_turns.figures();
             Error::Crowded(format!(
-                "{running} of {limit} streams run on this node (--max-streams), of which one caller has half at most, \
-                 try again"
+                "{running} of {limit} streams run on this node (--max-streams), and one caller gets at most half of them; try again"
             ))
         })
     }
@@ -207,9 +206,7 @@ impl Driver {
     /// UNAVAILABLE where the call at this site waits for a disk that does not answer. Never waits itself.
     pub fn is_stuck(&self, site: &Site) -> Option<Error> {
         let (name, why) = self.pools.is_silent(&site.pools())?;
-        Some(Error::Unavailable(format!(
-            "pool {name}: {why}; the call goes on by itself, and a retry finds what has become of it"
-        )))
+        Some(Error::Unavailable(format!("pool {name}: {why}; the call goes on; a retry finds its result")))
     }
 
     /// Takes the volume for one operation.
@@ -315,7 +312,7 @@ impl Driver {
         match self.os.disks.stat(directory).doing(looking)? {
             None => Ok(()),
             Some(_) => Err(Error::InUse(format!(
-                "{} is there, and no record tells of it: move it away if its data are not needed",
+                "{} exists and has no record: move it away if you do not need its data",
                 directory.display()
             ))),
         }
@@ -342,7 +339,7 @@ impl Driver {
         if let Some(dir) = self.pools.kubelet_dir().filter(|dir| !allowed(dir)) {
             let (path, dir) = (target.path().display(), dir.display());
             return Err(Error::Invalid(format!(
-                "{path} is not below {dir}, the kubelet's directory (--kubelet-dir)"
+                "{path} is not below {dir}, the directory of kubelet (--kubelet-dir)"
             )));
         }
         let harmful = |(_, pool, medium): &(PoolName, PathBuf, Option<PathBuf>)| {
@@ -355,7 +352,7 @@ impl Driver {
             Some((pool, ..)) => {
                 let path = target.path().display();
                 Err(Error::Invalid(format!(
-                    "{path} lies in or over the directory of pool {pool}, choose another path"
+                    "{path} is in or above the directory of pool {pool}; choose another path"
                 )))
             }
             None => Ok(target),

@@ -34,7 +34,7 @@ impl Driver {
         let target = self.usable_target(&request.target_path)?;
         if staging.path() == target.path() {
             return Err(Error::Invalid(
-                "target_path is the staging_target_path, choose another path".to_owned(),
+                "target_path is the staging_target_path; choose another path".to_owned(),
             ));
         }
         let granted_read_only = self.granted_read_only(&volume)?;
@@ -59,7 +59,7 @@ impl Driver {
         if !presence.is_staged(&uses, staging.path()) {
             let staging = staging.path().display();
             return Err(Error::InUse(format!(
-                "volume {} is not staged at {staging}, call NodeStageVolume first",
+                "volume {} is not staged at {staging}; call NodeStageVolume first",
                 volume.id
             )));
         }

@@ -87,8 +87,9 @@ impl Driver {
     pub(super) fn record_format(&self, volume: &Volume, format: Format) -> Result<()> {
         // The record is read again: this volume's lock is held, so only this call changes it.
         let stored = self.store.get(&volume.id).ok_or_else(|| not_found(volume.id.as_str()))?;
-        let content = stored.content.with_format(format);
-        if content != stored.content {
+        if stored.content.format().is_some() {
+            // Also where it says so already: its sync may have failed.
+            let content = stored.content.with_format(format);
             self.store.put(Volume { content, ..(*stored).clone() })?;
         }
         Ok(())

@@ -39,7 +39,7 @@ impl Driver {
         if let Some(path) = uses.elsewhere(Some(target.path()), target.path()) {
             let path = path.display();
             return Err(Error::InUse(format!(
-                "volume {} is still mounted at {path}, unpublish it first",
+                "volume {} is still mounted at {path}; unpublish it first",
                 volume.id
             )));
         }

@@ -51,8 +51,7 @@ impl<'a> Marker<'a> {
         let place = self.pool.path.display();
         match (found, known) {
             (None, Some(_)) => Err(self.refuse(format!(
-                "{place} was its directory, and now has no file {MARKER}: is its disk mounted? If the pool is to begin \
-                 anew there, remove {}",
+                "{place} was its directory, and now has no file {MARKER}: is its disk mounted? To start the pool again there, remove {}",
                 self.twin().display()
             ))),
             (Some(found), _) if !found.starts_with(&self.owner) => Err(self.refuse(format!(
@@ -61,8 +60,7 @@ impl<'a> Marker<'a> {
                 line(&self.owner)
             ))),
             (Some(found), Some(known)) if found != known => Err(self.refuse(format!(
-                "{place} is another directory than the one that it was, by the file {MARKER} in it: were disks \
-                 exchanged? If it is right, remove {}",
+                "the file {MARKER} says that {place} is not the directory that it was: were disks exchanged? If it is right, remove {}",
                 self.twin().display()
             ))),
             (Some(_), _) => Ok(()),

@@ -188,7 +188,7 @@ impl Pools {
         let missing = || {
             let names: Vec<&str> = self.slots.iter().map(|slot| slot.settings.name.as_str()).collect();
             Error::Invalid(format!(
-                "pool {:?} does not exist, there are: {}",
+                "pool {:?} does not exist; the pools are: {}",
                 name.as_str(),
                 names.join(", ")
             ))
@@ -319,8 +319,7 @@ impl Pools {
         match found {
             Some(found) if found.id == only => Ok(()),
             _ => Err(Error::InUse(format!(
-                "{} is not the directory that the driver was started on: is its disk mounted? If it was mounted anew, \
-                 start the driver again",
+                "{} is not the directory that the driver was started on: is its disk mounted? If it was mounted again, restart the driver",
                 path.display()
             ))),
         }
@@ -374,7 +373,7 @@ impl State {
     fn closed(name: &PoolName, why: String, path: PathBuf) -> State {
         tracing::error!(
             pool = %name, path = %path.display(),
-            "the pool is not available, nor is what is in it; the others are served, and it is tried again: {why}"
+            "the pool is not available, nor are its volumes; other pools are served, and this one is tried again: {why}"
         );
         State::Closed { why, path }
     }
@@ -428,7 +427,7 @@ fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Res
     };
     let found = os.disks.stat(&path).doing(looking)?;
     let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else {
-        return Err(Error::InUse(format!("{} is no directory", path.display())));
+        return Err(Error::InUse(format!("{} is not a directory", path.display())));
     };
     let plain = pool.name != PoolName::default() && medium.is_none();
     let marker = plain.then(|| Marker::new(os, settings, store, pool, &path));

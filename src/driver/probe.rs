@@ -24,7 +24,7 @@ impl Probe {
         let probe = Probe::default();
         let unknown = |error: Error| match &error {
             Error::Os { source, .. } if is_full(source) => {
-                tracing::warn!(%error, "no room to find it out, this is done when there is");
+                tracing::warn!(%error, "no room to find out; it is tried again when there is");
                 Ok(())
             }
             _ => Err(error),

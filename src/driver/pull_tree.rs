@@ -11,7 +11,7 @@ impl Driver {
     /// message and says whether the caller still listens.
     ///
     /// # Errors
-    /// NOT_FOUND where the source is gone; INVALID_ARGUMENT for one that is no directory.
+    /// NOT_FOUND where the source is gone; INVALID_ARGUMENT for one that is not a directory.
     pub fn pull_tree(
         &self,
         handle: &SourceHandle,

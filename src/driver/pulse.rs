@@ -103,7 +103,7 @@ fn read_from_disk(os: &Os, path: &Path) -> io::Result<()> {
     match device.map(|device| os.disks.read_through(&device)) {
         Some(Err(error)) if !errno_of(&error).is_some_and(|errno| unknown.contains(&errno)) => Err(error),
         Some(Ok(())) => Ok(()),
-        // There is no node for it here, or the path is no device's.
+        // There is no node for it here, or the path is not a device's.
         _ => os.disks.space(path).map(drop),
     }
 }

@@ -260,7 +260,7 @@ impl Driver {
     fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
         match self.os.disks.list(directory) {
             Ok(names) => names.iter().filter(|name| !known(name)).for_each(|name| {
-                tracing::warn!(path = %directory.join(name).display(), "no record tells of this, it is left alone");
+                tracing::warn!(path = %directory.join(name).display(), "this has no record and is left alone");
             }),
             Err(error) => tracing::warn!(path = %directory.display(), %error, "it could not be listed"),
         }

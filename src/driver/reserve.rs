@@ -64,7 +64,7 @@ pub(super) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &P
     if shared && reserve.bytes(disk.total) < percent(disk.total, EVICTION_PERCENT) {
         tracing::warn!(
             pool = %pool.name, path = %path.display(), reserve = reserve.bytes(disk.total), size = disk.total,
-            "the pool is on kubelet's filesystem, and full volumes leave less than {EVICTION_PERCENT} % of it: kubelet evicts pods then. Use --reserve auto, or at least {EVICTION_PERCENT}%"
+            "the pool is on kubelet's filesystem, and full volumes leave less than {EVICTION_PERCENT} % of it: then kubelet evicts pods. Use --reserve auto, or at least {EVICTION_PERCENT}%"
         );
     }
     Ok(reserve)

@@ -86,7 +86,7 @@ impl Driver {
         Ok(None)
     }
 
-    /// The same for a snapshot that is no member of a group.
+    /// The same for a snapshot that is not a member of a group.
     ///
     /// # Errors
     /// As [`settle_volume`](Driver::settle_volume).
@@ -196,7 +196,7 @@ impl Driver {
         self.os.disks.sync_directory(&paths.parent).doing(moving)?;
         tracing::warn!(
             from = %from.display(), to = %to.display(),
-            "0.1.0 was interrupted while it made this, or the state file is older than it: it is moved aside, remove it if its data are not needed"
+            "0.1.0 was interrupted while it made this, or the state file is older than it: it is moved aside; remove it if you do not need its data"
         );
         Ok(())
     }
@@ -214,8 +214,7 @@ fn of_deleting(left: Left, goes_whole: bool, marked: bool, id: &dyn Display) -> 
 
 fn undecided(id: &dyn Display) -> Error {
     Error::InUse(format!(
-        "the state file says that {id} is half made or half deleted, and its files do not: they are left as they are, \
-         restore a newer state file if one was restored, or delete it once more"
+        "the state file says that {id} is half made or half deleted, but its files do not: they are left as they are. If the state file was restored, restore a newer one; otherwise delete {id} again"
     ))
 }
 

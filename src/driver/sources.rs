@@ -81,8 +81,7 @@ impl RecentCuts {
         let of_node = recent.iter().filter(|(key, _)| key == node_key).count();
         if of_node >= PER_NODE || recent.len() >= IN_ALL {
             return Err(Error::Exhausted(format!(
-                "{of_node} cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} is \
-                 the most; try again",
+                "{of_node} cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} are the limits; try again",
                 recent.len()
             )));
         }
@@ -103,7 +102,7 @@ impl Driver {
             snapshot.created == handle.created && (cut || self.is_visible(snapshot))
         };
         let snapshot = self.store.snapshot(&handle.id).filter(readable);
-        let gone = || Error::NotFound(format!("source {} is gone, open it again", handle.id));
+        let gone = || Error::NotFound(format!("source {} is gone; open it again", handle.id));
         let snapshot = snapshot.ok_or_else(gone)?;
         self.cuts.touch(&snapshot.id);
         Ok((guard, snapshot))

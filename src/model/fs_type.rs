@@ -19,7 +19,7 @@ pub enum FsType {
 
 /// A filesystem name that the driver does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("fs_type {0:?} is not supported, use ext4, xfs or btrfs")]
+#[error("fs_type {0:?} is not supported; use ext4, xfs or btrfs")]
 pub struct UnknownFsType(pub String);
 
 impl FsType {

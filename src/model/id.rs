@@ -76,9 +76,9 @@ fn derive(kind: &str, node: &NodeKey, name: &str) -> String {
     format!("{kind}-{node}-{}", uuid.hyphenated())
 }
 
-/// Text that is no id of hostloop.
+/// Text that is not an id of hostloop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id of hostloop")]
+#[error("{0:?} is not an id of hostloop")]
 pub struct InvalidId(String);
 
 /// An id of any kind.

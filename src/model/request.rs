@@ -52,7 +52,7 @@ pub struct Placement {
     pub topology: Option<TopologyRequirement>,
 }
 
-/// CSI `VolumeContentSource`: any text, since what is no id of ours is just not found.
+/// CSI `VolumeContentSource`: any text, since what is not an id of ours is just not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A snapshot's id.

@@ -7,9 +7,11 @@ pub const GRANULARITY: u64 = 4096;
 /// The size of a volume for which the caller named none.
 pub const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Text that is no size.
+/// Text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no size; write bytes or a number with Ki, Mi, Gi, Ti, Pi, k, M, G, T or P, such as 10Gi")]
+#[error(
+    "{0:?} is not a size; write bytes or a number with Ki, Mi, Gi, Ti, Pi, k, M, G, T or P, such as 10Gi"
+)]
 pub struct InvalidQuantity(pub String);
 
 const SUFFIXES: [(&str, u64); 10] = [

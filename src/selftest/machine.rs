@@ -148,7 +148,7 @@ fn filesystem(os: &Os, tools: &Tools, fs_type: FsType) -> Finding {
     let missing: Vec<&str> = programs.iter().filter(|(_, path)| path.is_none()).map(|(n, _)| *n).collect();
     let package = Tools::package(fs_type);
     if !missing.is_empty() {
-        let advice = format!("install {package}; until then there are no {name} volumes");
+        let advice = format!("install {package}; without it there are no {name} volumes");
         return warn(name, format!("{} missing", missing.join(", ")), &advice);
     }
     let paths: Vec<String> =
@@ -195,7 +195,11 @@ fn reflink(dir: &Path) -> Finding {
 fn direct_io(os: &Os, dir: &Path) -> Finding {
     match os.disks.direct_io_alignment(dir) {
         Ok(Some(alignment)) => ok("direct I/O", format!("aligned to {alignment} bytes")),
-        Ok(None) => warn("direct I/O", "not possible here", "data is cached twice; ext4 and xfs have it"),
+        Ok(None) => warn(
+            "direct I/O",
+            "not possible here",
+            "data is cached twice; a disk with ext4 or xfs supports it",
+        ),
         Err(error) => warn("direct I/O", error.to_string(), "choose another directory with --dir"),
     }
 }

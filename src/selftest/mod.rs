@@ -174,7 +174,7 @@ async fn lives(checks: &[Check], world: &World, summary: &mut Summary) {
             (result, life.times)
         });
         let (result, times) = ended.await.unwrap_or_else(|_| {
-            (Err(Failure::Wrong("the selftest met a bug, please report it".to_owned())), Vec::new())
+            (Err(Failure::Wrong("the selftest has a bug; please report it".to_owned())), Vec::new())
         });
         let total: Duration = times.iter().flatten().sum();
         summary.times.push((check, times));

@@ -48,7 +48,7 @@ impl Place {
         let (bytes, files) = (volume.bytes, self.files(&volume));
         self.volume = Some(volume);
         if self.check != Check::Directory && bytes < wanted {
-            return Err(Failure::wrong(format_args!("the volume has {bytes} bytes only")));
+            return Err(Failure::wrong(format_args!("the volume has only {bytes} bytes")));
         }
         self.world.there(&files)
     }

@@ -17,7 +17,7 @@ pub enum Endpoint {
     Tcp(SocketAddr),
 }
 
-/// Text that is no endpoint; says what to write instead.
+/// Text that is not an endpoint; says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} {problem}")]
 pub struct InvalidEndpoint {
@@ -39,7 +39,7 @@ impl FromStr for Endpoint {
         let parsed = match text.split_once("://") {
             Some(("unix", path)) => unix(path),
             Some(("tcp", address)) => tcp(address),
-            Some(_) => Err("is no endpoint, use unix:///PATH.sock"),
+            Some(_) => Err("is not an endpoint; use unix:///PATH.sock"),
             None => unix(text.strip_prefix("unix:").unwrap_or(text)),
         };
         parsed.map_err(|problem| InvalidEndpoint { text: text.to_owned(), problem })
@@ -49,13 +49,13 @@ impl FromStr for Endpoint {
 fn unix(text: &str) -> Result<Endpoint, &'static str> {
     let path = PathBuf::from(text);
     if !path.is_absolute() {
-        return Err("has no absolute path, use unix:///PATH.sock");
+        return Err("has no absolute path; use unix:///PATH.sock");
     }
     if text.contains('\0') || path.components().any(|c| c == Component::ParentDir) {
-        return Err("goes upwards with .., write the path plainly");
+        return Err("contains ..; write the path without it");
     }
     if text.ends_with('/') {
-        return Err("names a directory, add a name such as csi.sock");
+        return Err("is a directory; add a name such as csi.sock");
     }
     if text.len() > MAX_PATH {
         return Err("is too long: the path of a Unix socket has at most 107 bytes");
@@ -65,7 +65,7 @@ fn unix(text: &str) -> Result<Endpoint, &'static str> {
 
 fn tcp(text: &str) -> Result<Endpoint, &'static str> {
     let address: SocketAddr =
-        text.parse().map_err(|_| "is no address, use tcp://127.0.0.1:PORT or tcp://[::1]:PORT")?;
+        text.parse().map_err(|_| "is not an address; use tcp://127.0.0.1:PORT or tcp://[::1]:PORT")?;
     if !address.ip().is_loopback() {
         return Err(
             "can be reached from elsewhere: TCP is for tests, on the loopback addresses 127.0.0.1 and [::1] only",

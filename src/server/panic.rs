@@ -17,7 +17,7 @@ pub struct Panicked;
 
 /// What the caller of a method that panicked is told.
 pub fn status(method: &str) -> Status {
-    Status::internal(format!("{method} met a bug; the driver's log names its place"))
+    Status::internal(format!("a bug stopped {method}; the driver's log names the place"))
 }
 
 /// Runs code up to its end or its panic. What it leaves behind must not be looked at after a panic.

@@ -37,15 +37,15 @@ pub struct Place<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Someone answers there.
-    #[error("another process serves {path}, stop it or choose another {flag}")]
+    #[error("another process serves {path}; stop it or choose another {flag}")]
     InUse {
         /// Where.
         path: PathBuf,
         /// Whose path it is.
         flag: &'static str,
     },
-    /// Something that is no socket lies there.
-    #[error("{path} is there already and is {what}, remove it or choose another {flag}")]
+    /// Something that is not a socket lies there.
+    #[error("{path} already exists and is {what}; remove it or choose another {flag}")]
     Foreign {
         /// Where.
         path: PathBuf,

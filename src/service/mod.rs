@@ -126,7 +126,7 @@ async fn run_in_turn<T: Send + 'static>(driver: &Arc<Driver>, work: Work<T>) -> 
 fn ready_to_serve(driver: &Driver) -> Result<(), Status> {
     match driver.is_ready() {
         true => Ok(()),
-        false => Err(Error::Unavailable("start-up recovery is running, try again".to_owned()).into()),
+        false => Err(Error::Unavailable("start-up recovery is running; try again".to_owned()).into()),
     }
 }
 
@@ -155,10 +155,10 @@ fn status_of<T>(ended: Result<Result<T>, JoinError>) -> Result<T, Status> {
         Ok(result) => result.map_err(Status::from),
         // What the panic said may hold anything, also a secret: it goes to nobody.
         Err(error) if error.is_panic() => {
-            tracing::error!("a panic ended the RPC; this is a bug in hostloop");
+            tracing::error!("the RPC panicked; this is a bug in hostloop");
             Err(Status::internal("internal error: the operation ended in a panic, see the log"))
         }
-        Err(_) => Err(Status::unavailable("the driver is shutting down, try again")),
+        Err(_) => Err(Status::unavailable("the driver is shutting down; try again")),
     }
 }
 

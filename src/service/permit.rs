@@ -19,7 +19,7 @@ pub struct NoPermits;
 
 impl Permits for NoPermits {
     fn open(&self, _permit: &[u8]) -> Result<Grant, String> {
-        Err("this node serves no other ones".to_owned())
+        Err("this node serves no other nodes".to_owned())
     }
 }
 
@@ -36,8 +36,7 @@ pub(super) fn grant(
 ) -> Result<Grant, Status> {
     if permit.is_empty() {
         return Err(Status::permission_denied(
-            "the call comes without a permit of a controller: copies between nodes need version 0.2.0 on both nodes and \
-             on the controllers, upgrade them",
+            "the call has no permit of a controller: copies between nodes need version 0.2.0 on both nodes and on the controllers; upgrade them",
         ));
     }
     let grant = permits.open(permit).map_err(refused)?;
@@ -48,7 +47,7 @@ pub(super) fn grant(
     }
     if let Some(caller) = caller.filter(|caller| **caller != maker) {
         return Err(refused(format!(
-            "it is for node {target_node:?}, and the caller's certificate is that of another one (key {caller})"
+            "it is for node {target_node:?}, and the caller's certificate belongs to another node (key {caller})"
         )));
     }
     if target.node_key() != maker.as_str() {
@@ -135,9 +134,9 @@ mod tests {
         assert_eq!(ask("a", Some(&named)).expect("permitted"), permitted());
         assert_eq!(ask("a", None).expect("a shared certificate"), permitted());
         denied(ask("c", Some(&named)), "this is \"c\"");
-        denied(ask("a", Some(&other)), "the caller's certificate is that of another one");
-        denied(grant(&always, b"", "a", Some(&named)), "without a permit");
-        denied(grant(&NoPermits, b"permit", "a", Some(&named)), "no other ones");
+        denied(ask("a", Some(&other)), "the caller's certificate belongs to another node");
+        denied(grant(&always, b"", "a", Some(&named)), "has no permit");
+        denied(grant(&NoPermits, b"permit", "a", Some(&named)), "no other nodes");
         let target = VolumeId::of_name(&other, "t");
         let wrong = Always(Grant { target, ..permitted() });
         denied(grant(&wrong, b"permit", "a", None), "is not one of node \"b\"");

@@ -73,7 +73,7 @@ where
         // Otherwise it would look as if all had been sent.
         let asleep = || {
             let seconds = STALLED.as_secs();
-            Error::Unavailable(format!("nothing of the stream was read for {seconds} s, open it again"))
+            Error::Unavailable(format!("the stream was not read for {seconds} s; open it again"))
         };
         if patient { done } else { Err(asleep()) }
     });

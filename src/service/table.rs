@@ -75,7 +75,7 @@ impl Decoder for BytesCodec {
 /// A message from its bytes.
 ///
 /// # Errors
-/// INTERNAL, as gRPC's libraries say it, for what is no such message.
+/// INTERNAL, as gRPC's libraries say it, for what is not such a message.
 pub(crate) fn decode<M: Message + Default>(bytes: &Bytes) -> Result<M, Status> {
     M::decode(bytes.clone()).map_err(|error| Status::internal(error.to_string()))
 }

@@ -240,7 +240,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Line, String> {
     let change = match (put, delete) {
         (Some(put), None) => Change::Put(put),
         (None, Some(delete)) => Change::Delete(delete),
-        _ => return Err("it is neither one put nor one delete".to_owned()),
+        _ => return Err("it is not one put or one delete".to_owned()),
     };
     Ok(Line { seq, synced, change })
 }

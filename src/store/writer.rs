@@ -154,10 +154,10 @@ impl Writer {
         let (file, wanted) = (self.directory.join(FILE), self.way_out);
         match self.room {
             Room::Unknown => {
-                tracing::warn!(file = %file.display(), "this filesystem can set no room aside: where the disk is full, volumes cannot be deleted");
+                tracing::warn!(file = %file.display(), "this filesystem cannot set room aside: when the disk is full, volumes cannot be deleted");
             }
             room if !room.covers(0, wanted) => {
-                tracing::warn!(file = %file.display(), bytes = wanted, "the disk has no room to set aside for the removal of all volumes: make some");
+                tracing::warn!(file = %file.display(), bytes = wanted, "the disk has no room to set aside for the deletion of all volumes: free some space");
             }
             Room::Bytes(_) => {}
         }

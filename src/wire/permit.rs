@@ -29,7 +29,7 @@ pub fn encode(grant: &Grant) -> Vec<u8> {
 /// [`Malformed`].
 pub fn decode(bytes: &[u8]) -> Result<Grant, Malformed> {
     let permit = peer::Permit::decode(bytes).map_err(|_| Malformed("it cannot be read".to_owned()))?;
-    let wrong = |what: &str, id: &str| Malformed(format!("its {what} {id:?} is no id of hostloop"));
+    let wrong = |what: &str, id: &str| Malformed(format!("its {what} {id:?} is not an id of hostloop"));
     let source = match permit.source {
         Some(Source::SnapshotId(id)) => {
             VolumeSource::Snapshot(id.parse().map_err(|_| wrong("snapshot_id", &id))?)

@@ -9,7 +9,7 @@ use peer::VolumePresence as Presence;
 /// The volume of a request as it arrives.
 ///
 /// # Errors
-/// NOT_FOUND for text that is no id of hostloop.
+/// NOT_FOUND for text that is not an id of hostloop.
 pub fn volume(id: &str) -> Result<VolumeId> {
     id.parse().map_err(|_| Error::NotFound(format!("volume {id:?} does not exist")))
 }

@@ -106,7 +106,7 @@ async fn what_is_on_an_unknown_node_is_not_taken_for_deleted() {
         let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
         let expected = match call {
             "delete" | "unpublish" => Code::Unavailable,
-            // To these it is no id.
+            // To these it is not an id.
             "delete snapshot" | "delete group" => Code::Ok,
             _ => Code::NotFound,
         };

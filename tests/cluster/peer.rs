@@ -276,7 +276,7 @@ async fn the_log_says_who_called_and_who_was_not_let_in() {
     let status = call(&channel(&stranger, server.address), "/csi.v1.Controller/CreateVolume").await;
     // It is told so, though it had sent a request already.
     assert!(format!("{status:?}").contains("the peer refuses the certificate of this process"), "{status:?}");
-    let said = "a peer was not let in";
+    let said = "a peer was refused";
     eventually(said, || async { lines.text().contains(said) }).await;
     let text = lines.text();
     let line = text.lines().find(|line| line.contains(said)).unwrap();
@@ -307,7 +307,7 @@ async fn a_pull_takes_the_certificate_of_the_named_node_only() {
                 assert_eq!(call(&channel, "/hostloop.v1.Peer/Hello").await.code(), Code::Aborted, "{name}");
             }
             Err(why) => assert!(
-                !is_taken && why.contains("its certificate is of the node \"node-3\""),
+                !is_taken && why.contains("its certificate belongs to node \"node-3\""),
                 "{name}: {why}"
             ),
         }

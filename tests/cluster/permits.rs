@@ -56,7 +56,7 @@ async fn a_nodes_certificate_alone_reads_and_cuts_nothing() {
         let before = processes.node("a").snapshots();
         let mut peer = processes.peer(&processes.tls("b"), "a").await;
         let target = id_on("b", "invented");
-        let hint = "without a permit";
+        let hint = "has no permit";
         denied(peer.open_source(open(Source::SnapshotId(snapshot.snapshot_id.clone()), &target)).await, hint);
         denied(peer.open_source(open(Source::VolumeId(made.volume_id.clone()), &target)).await, hint);
         let created = snapshot.creation_time.unwrap();
@@ -169,7 +169,7 @@ async fn a_permit_is_good_for_what_it_says_and_nothing_else() {
         let c = processes.peer(&processes.tls("c"), "a").await;
         let replayed = try_open(&c, &snapshot, good.as_bytes()).await;
         match certificates {
-            Certificates::Named => denied(replayed, "the caller's certificate is that of another one"),
+            Certificates::Named => denied(replayed, "the caller's certificate belongs to another node"),
             Certificates::Shared => drop(replayed.expect("it is as good as b")),
         }
         assert_eq!(processes.node("a").snapshots(), before);

@@ -77,7 +77,7 @@ async fn a_class_can_forbid_copies_between_nodes() {
     fails(elsewhere, Code::ResourceExhausted, "crossNodeCopy is false, and the source is on node \"a\"");
     let made = cluster.controller.create(strict("w", SIZE, &["b", "a"])).await.unwrap();
     assert_eq!(place(&made), "a");
-    assert!(!made.volume_context.contains_key("crossNodeCopy"), "it is no property of the volume");
+    assert!(!made.volume_context.contains_key("crossNodeCopy"), "it is not a property of the volume");
     cluster.fill("a").await;
     let full = cluster.controller.create(strict("x", GIB, &["b", "a"])).await;
     fails(full, Code::ResourceExhausted, "crossNodeCopy");

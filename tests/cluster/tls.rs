@@ -259,7 +259,7 @@ async fn an_own_certificate_that_cannot_work_is_refused_at_the_start() {
         ("tls.key", pem_text("PRIVATE KEY", b"noise"), "cannot be used"),
         ("tls.crt", key("good"), "no certificate"),
         ("tls.crt", pem_text("CERTIFICATE", b"noise"), "cannot be read"),
-        ("ca.crt", certificate, "is no CA's"),
+        ("ca.crt", certificate, "is not a CA certificate"),
         ("ca.crt", pem_text("CERTIFICATE", b"noise"), "cannot be read"),
         ("ca.crt", "noise".to_owned(), "no certificate"),
     ] {

@@ -211,7 +211,7 @@ fn what_somebody_else_has_frozen_stays_frozen() {
     rig.kernel.freeze_foreign(&target).expect("fsfreeze");
     let message = rig.fails(Code::FailedPrecondition, snapshot("s", &vol));
     assert!(
-        message.contains("frozen by somebody else") && message.contains("freeze: \"false\""),
+        message.contains("frozen by another program") && message.contains("freeze: \"false\""),
         "{message}"
     );
     assert!(!rig.kernel.frozen().is_empty(), "it is not ours to thaw");

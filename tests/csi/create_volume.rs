@@ -234,7 +234,7 @@ fn a_repeated_call_must_ask_for_what_is_there() {
     };
     for (what, request) in [
         ("less is enough", sized(1, 0)),
-        ("no size", csi::CreateVolumeRequest { capacity_range: None, ..base() }),
+        ("not a size", csi::CreateVolumeRequest { capacity_range: None, ..base() }),
         ("a limit that it keeps", sized(0, SIZE)),
         ("no filesystem named", used(vec![mount()])),
         ("another mode that it has", used(vec![mode(Mode::SingleNodeReaderOnly)])),

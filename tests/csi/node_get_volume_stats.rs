@@ -37,7 +37,7 @@ fn what_is_missing_or_not_there() {
     }
 }
 
-/// It takes no lock, so that a volume may go while it looks: that is no mount of somebody else, and no fault of the driver.
+/// It takes no lock, so that a volume may go while it looks: that is not a mount of somebody else, and no fault of the driver.
 #[test]
 fn a_volume_that_goes_meanwhile_is_not_there() {
     for (open, with_its_directory) in [1, 2, 3].into_iter().flat_map(|open| [(open, false), (open, true)]) {

@@ -138,7 +138,7 @@ fn what_mkfs_says_is_not_believed() {
         });
         rig.kernel.set_blind_mkfs(fs_type, true);
         let error = rig.fails(Code::Internal, rig.stage_request(&vol));
-        assert!(error.contains("mkfs ended well"), "{error}");
+        assert!(error.contains("mkfs reported success"), "{error}");
         rig.kernel.set_blind_mkfs(fs_type, false);
         rig.stage(&vol);
         let target = rig.publish(&vol, "pod");

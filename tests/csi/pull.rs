@@ -223,7 +223,7 @@ fn what_cannot_be_is_refused_as_at_home() {
     let smaller = csi::CreateVolumeRequest { capacity_range: range(MIB, 2 * MIB), ..copy(block(), &[]) };
     pair.fails(Code::OutOfRange, smaller);
     // Without an address a source of another node is unknown.
-    let status = pair.pull_from(copy(block(), &[]), None).expect_err("no address");
+    let status = pair.pull_from(copy(block(), &[]), None).expect_err("not an address");
     assert_eq!(status.code(), Code::NotFound);
     // Another node has got the address.
     let status = pair.pull_from(copy(block(), &[]), Some(TARGET)).expect_err("another node");
@@ -268,7 +268,7 @@ fn a_source_without_room_for_its_cut_is_not_the_targets_lack_of_room() {
     let request = copy("pulled", from_volume(&vol.id), block(), &[]);
     let message = pair.fails(Code::Unavailable, request.clone());
     assert!(message.contains(&format!("node {SOURCE:?}")) && message.contains("room"), "{message}");
-    assert!(message.contains("nothing is wrong with this node"), "{message}");
+    assert!(message.contains("free some space there"), "{message}");
     pair.assert_nothing_left();
     pair.source.kernel.set_space(1 << 40, 1 << 39);
     pair.restart_source();

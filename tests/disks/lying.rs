@@ -119,7 +119,7 @@ fn run(seed: u64, limit: Option<Duration>, restores: usize, losses: impl Fn(&[At
 fn number(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
 }
 
 fn seed() -> u64 {

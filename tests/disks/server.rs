@@ -163,7 +163,7 @@ impl Filesystem for Server {
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 
-    /// Of close(2), which is no flush.
+    /// Of close(2), which is not a flush.
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }

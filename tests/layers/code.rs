@@ -1,4 +1,4 @@
-//! A source without what is no code of the driver.
+//! A source without what is not a code of the driver.
 
 use crate::imports::is_word;
 

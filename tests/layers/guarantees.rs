@@ -60,7 +60,7 @@ fn missing(suite: Option<&str>, name: &str) -> Option<String> {
         (module, rest) = (next, after);
     }
     let Some(source) = file_of(&module).and_then(|file| fs::read_to_string(file).ok()) else {
-        return Some(format!("{name} is no module of {suite}"));
+        return Some(format!("{name} is not a module of {suite}"));
     };
     let function = format!("fn {rest}");
     (!rest.is_empty() && !source.contains(&function)).then(|| format!("{name}: no `{function}…` in {suite}"))

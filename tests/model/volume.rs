@@ -138,7 +138,7 @@ impl Volume {
         }
     }
 
-    /// What a call does that is no part of coming and going.
+    /// What a call does that is not part of coming and going.
     fn use_it(&self, here: &Here, call: &Call) -> Vec<Step> {
         match *call {
             Call::Expand { bytes, limit, .. } => self.expand(here, bytes, limit),

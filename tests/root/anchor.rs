@@ -112,7 +112,7 @@ fn the_anchor_has_a_place_of_its_own() {
     let place = world.dir.join("an anchor");
     world.set_flags(&["--anchor-dir", text(&place)]);
     let line = world.refused();
-    assert!(line.contains("--anchor-dir") && line.contains("is no directory"), "{line}");
+    assert!(line.contains("--anchor-dir") && line.contains("is not a directory"), "{line}");
     std::fs::create_dir(&place).expect("mkdir");
     world.start();
     assert!(anchors(&place).len() == 1 && anchors(&world.dir).is_empty());

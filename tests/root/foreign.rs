@@ -10,7 +10,7 @@ fn refused(world: &World, vol: Vol, what: &str) {
     let image = world.image(vol.id());
     let before = digest(&image);
     for _ in 0..2 {
-        let error = vol.stage().expect_err("never formatted");
+        let error = vol.stage().expect_err("never formats");
         assert_eq!(error.code(), tonic::Code::FailedPrecondition, "{error:?}");
         assert!(error.message().contains(what), "{error:?}");
     }

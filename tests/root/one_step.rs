@@ -1,5 +1,5 @@
 //! A bind appears with its flags at once: nobody ever sees it without them, also not where it propagates to, and a driver
-//! that is killed leaves it whole or not at all. What a driver of before left half done is put right.
+//! that is killed leaves it whole or not at all. What a driver of before left half done is corrected.
 
 use std::path::Path;
 use std::process::{Child, Stdio};

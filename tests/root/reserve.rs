@@ -79,7 +79,7 @@ fn the_start_warns_of_a_reserve_that_is_too_small_for_kubelet() {
         // The log of a shared world begins with a start whose kubelet is elsewhere.
         assert_eq!(log.matches(warning).count(), usize::from(warned), "{shared} {reserve}: {log}");
         if warned {
-            assert!(log.contains("kubelet evicts pods then. Use --reserve auto"), "{log}");
+            assert!(log.contains("then kubelet evicts pods. Use --reserve auto"), "{log}");
         }
         if shared {
             std::fs::remove_dir(text(&world.kubelet)).expect("rmdir");

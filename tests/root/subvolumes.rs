@@ -53,7 +53,7 @@ fn lives(world: &World, vol: &Vol) {
     vol.unpublish("b").expect("NodeUnpublishVolume");
     assert_eq!(code(vol.unstage()), Code::FailedPrecondition, "it is published");
     vol.unpublish("a").expect("NodeUnpublishVolume");
-    vol.unstage().expect("a part of it is no publish");
+    vol.unstage().expect("a part of it is not a publish");
     assert!(kernel::mounts(&vol.staging()).is_empty(), "it was said to be unstaged");
     assert_eq!(code(vol.delete()), Code::FailedPrecondition, "a part is mounted");
     run("umount", &[text(&part)]);

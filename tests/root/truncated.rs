@@ -24,7 +24,7 @@ fn is_left(image: &Path) {
 #[track_caller]
 fn is_said(world: &mut World) {
     let log = world.driver().log_text();
-    let said = |line: &str| line.contains("needs attention") && line.contains("somebody has cut it off");
+    let said = |line: &str| line.contains("needs attention") && line.contains("it was truncated");
     assert!(log.lines().any(said), "{log}");
 }
 

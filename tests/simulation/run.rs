@@ -24,7 +24,7 @@ pub fn is_shown() -> bool {
 
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Where the process has its files, which is no part of a run: another process of the same seed has them elsewhere.
+/// Where the process has its files, which is not part of a run: another process of the same seed has them elsewhere.
 pub fn directory() -> &'static Path {
     DIRECTORY.get().map(PathBuf::as_path).unwrap_or(Path::new("/nowhere"))
 }

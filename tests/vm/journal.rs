@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;
 
-/// Ends every line, so that half a line is no line.
+/// Ends every line, so that half a line is not a line.
 const END: &str = ".";
 const START: &str = "journal:";
 

@@ -104,10 +104,7 @@ impl Authority {
     pub fn open(dir: &Path) -> Result<Self, CertsError> {
         let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
         let key = KeyPair::try_from(&private_key(&key_path)?).map_err(|_| {
-            CertsError::refused(
-                &key_path,
-                "is no key in PKCS#8 of a kind that is known: ECDSA, Ed25519 or RSA",
-            )
+            CertsError::refused(&key_path, "is not a supported key; use ECDSA, Ed25519 or RSA in PKCS#8")
         })?;
         let public = key.subject_public_key_info();
         let mut signers = certificates(&ca_path)?.into_iter().filter_map(|certificate| {
@@ -115,7 +112,7 @@ impl Authority {
             Some((certificate, details))
         });
         let (certificate, details) = signers.next().ok_or_else(|| {
-            CertsError::refused(&ca_path, "there is no certificate in it for the key in ca.key")
+            CertsError::refused(&ca_path, "it contains no certificate for the key in ca.key")
         })?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
         let authority = Authority { bundle: contents(&ca_path)?, certificate, details, issuer };

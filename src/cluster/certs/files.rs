@@ -212,9 +212,9 @@ mod tests {
         create(dir.path(), "ca.key", b"1", 0o600, "ca.crt").unwrap();
         assert_eq!(mode(&dir.path().join("ca.key")), 0o600);
         let again = create(dir.path(), "ca.key", b"2", 0o600, "ca.crt").unwrap_err().to_string();
-        assert!(again.contains("/ca.key is there already"), "{again}");
+        assert!(again.contains("/ca.key already exists"), "{again}");
         let beside = create(dir.path(), "other", b"2", 0o600, "ca.key").unwrap_err().to_string();
-        assert!(beside.contains("/ca.key is there already"), "{beside}");
+        assert!(beside.contains("/ca.key already exists"), "{beside}");
         assert_eq!(names(dir.path()), ["ca.key"]);
         assert_eq!(fs::read(dir.path().join("ca.key")).unwrap(), b"1");
     }

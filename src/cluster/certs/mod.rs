@@ -104,7 +104,7 @@ pub enum CertsError {
         source: io::Error,
     },
     /// Something of value would be lost.
-    #[error("{} is there already, and a CA is never replaced: choose another directory", .0.display())]
+    #[error("{} already exists, and a CA is never replaced: choose another directory", .0.display())]
     Exists(PathBuf),
     /// It cannot be done with what is there.
     #[error("{}: {problem}", path.display())]
@@ -118,7 +118,7 @@ pub enum CertsError {
     #[error("the API server: {0}")]
     Kubernetes(#[from] secret::ApiError),
     /// A Secret of this name is something else.
-    #[error("the Secret {}/{} is there and holds no CA (ca.crt and ca.key): delete it, or choose another name", .0.namespace, .0.name)]
+    #[error("the Secret {}/{} exists and holds no CA (ca.crt and ca.key): delete it, or choose another name", .0.namespace, .0.name)]
     SecretWithoutCa(SecretName),
     /// This process cannot wait for the network.
     #[error("start: {0}")]
@@ -144,7 +144,7 @@ pub fn run(task: &Task) -> Result<Report, CertsError> {
         Task::Init { dir, driver, valid } => {
             let authority = Authority::create(dir, driver, from_now(now, *valid))?;
             Ok(done(format!(
-                "made a CA for {driver} in {}, good until {}; keep its ca.key to yourself\n",
+                "made a CA for {driver} in {}, good until {}; keep its ca.key secret\n",
                 dir.display(),
                 Moment(authority.validity().until)
             )))
@@ -192,7 +192,7 @@ fn keep_others(dir: &std::path::Path, wanted: &PeerIdentity) -> Result<(), Certs
     match found == *wanted {
         true => Ok(()),
         false => {
-            Err(CertsError::refused(dir, format_args!("it holds {found} already: choose another directory")))
+            Err(CertsError::refused(dir, format_args!("it already holds {found}: choose another directory")))
         }
     }
 }

@@ -90,7 +90,7 @@ async fn keep(secrets: &Api<Secret>, place: &SecretName, there: &Secret) -> Resu
         let patch = Patch::Merge(Secret { metadata, ..Secret::default() });
         secrets.patch(&place.name, &PatchParams::default(), &patch).await?;
     }
-    Ok(format!("the CA in the Secret {}/{} is there already, it stays\n", place.namespace, place.name))
+    Ok(format!("the CA in the Secret {}/{} already exists and stays\n", place.namespace, place.name))
 }
 
 fn map<const N: usize>(entries: [(&str, &str); N]) -> BTreeMap<String, String> {

@@ -109,7 +109,7 @@ fn it_is_made_once_and_signs() {
 fn one_that_is_there_stays_and_helm_leaves_it() {
     let server = with(Some(of_helm()));
     for _ in 0..2 {
-        assert!(made(&server).unwrap().contains("is there already"));
+        assert!(made(&server).unwrap().contains("already exists"));
     }
     let state = server.lock().unwrap();
     let secret = state.secret.as_ref().unwrap();
@@ -123,7 +123,7 @@ fn one_that_is_there_stays_and_helm_leaves_it() {
 fn the_first_one_wins() {
     let server = with(None);
     server.lock().unwrap().raced_by = Some(of_helm());
-    assert!(made(&server).unwrap().contains("is there already"));
+    assert!(made(&server).unwrap().contains("already exists"));
     assert_eq!(server.lock().unwrap().secret.as_ref().unwrap()["data"], of_helm()["data"]);
 }
 
@@ -132,6 +132,6 @@ fn what_is_no_ca_is_left_alone() {
     let mut other = of_helm();
     other["data"] = json!({"password": "b2xk"});
     let server = with(Some(other.clone()));
-    assert!(made(&server).unwrap_err().to_string().contains("storage/hostloop-ca is there and holds no CA"));
+    assert!(made(&server).unwrap_err().to_string().contains("storage/hostloop-ca exists and holds no CA"));
     assert_eq!(server.lock().unwrap().secret, Some(other));
 }

@@ -43,8 +43,7 @@ impl Members {
                 tracing::error!(
                     node = member.node_id,
                     other = other.node_id,
-                    "two node ids have one key, so that the ids of their volumes cannot be told apart: give one of \
-                     the nodes another id"
+                    "two node ids have the same key, so the ids of their volumes cannot be told apart: give one of the nodes another id"
                 );
                 continue;
             }

@@ -175,7 +175,7 @@ impl Router {
         let node_id = &member.node_id;
         let slow = || {
             let seconds = limit.as_secs_f32();
-            Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s, try again"))
+            Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s; try again"))
         };
         if self.links.is_slow(node_id) {
             return Err(slow().into());
@@ -244,7 +244,7 @@ where
 /// UNAVAILABLE, with the name of the node.
 pub(super) fn unreachable(member: &Member, why: &str) -> Status {
     let node_id = &member.node_id;
-    Error::Unavailable(format!("node {node_id:?} cannot be reached, try again: {why}")).into()
+    Error::Unavailable(format!("node {node_id:?} cannot be reached; try again: {why}")).into()
 }
 
 /// A node's status without what belongs to its connection.

@@ -80,6 +80,6 @@ impl Router {
     /// UNAVAILABLE until all of them are known.
     fn members(&self) -> Result<Arc<Members>, Error> {
         let members = self.known.borrow().clone();
-        members.ok_or_else(|| Error::Unavailable("the nodes are not known yet, try again".to_owned()))
+        members.ok_or_else(|| Error::Unavailable("the nodes are not known yet; try again".to_owned()))
     }
 }

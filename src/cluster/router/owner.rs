@@ -14,7 +14,7 @@ pub(super) struct Named<'a> {
     /// What it is, for messages.
     what: &'static str,
     id: &'a str,
-    /// The key of its node; `None` for text that is no id.
+    /// The key of its node; `None` for text that is not an id.
     key: Option<&'a str>,
 }
 
@@ -94,12 +94,11 @@ impl Router {
         let Named { what, id, .. } = named;
         match self.forget.get(key) {
             Some(node_id) if members.is_gone(node_id) => {
-                tracing::warn!(node = node_id, "{what} {id} is given up with its node (--forget-node)");
+                tracing::warn!(node = node_id, "{what} {id} was given up with its node (--forget-node)");
                 Ok(Last::Nobody)
             }
             Some(node_id) => Err(Error::Unavailable(format!(
-                "{what} {id} is on node {node_id:?}, which is still part of the cluster: it is forgotten only once \
-                 that is gone"
+                "{what} {id} is on node {node_id:?}, which is still part of the cluster; remove the node before you forget it"
             ))),
             None => Err(Error::Unavailable(format!(
                 "{what} {id} is on a node that is not part of the cluster (its key is {key}): bring the node back, \

@@ -251,7 +251,7 @@ impl Ord for Key {
 fn late(member: &Member) -> Status {
     let seconds = QUESTION.as_secs();
     let node_id = &member.node_id;
-    Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s, try again")).into()
+    Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s; try again")).into()
 }
 
 fn id_on(member: &Member, name: &str) -> String {

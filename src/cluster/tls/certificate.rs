@@ -85,7 +85,7 @@ pub struct Details {
 }
 
 impl Details {
-    /// Reads them; `None` if that is no certificate.
+    /// Reads them; `None` if that is not a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = parse_x509_certificate(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()?;

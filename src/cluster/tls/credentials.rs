@@ -128,7 +128,7 @@ fn own(
     role: PeerRole,
     now: OffsetDateTime,
 ) -> Result<(PeerIdentity, Details), String> {
-    let (certificate, intermediates) = certified.cert.split_first().ok_or("there is no certificate in it")?;
+    let (certificate, intermediates) = certified.cert.split_first().ok_or("it contains no certificate")?;
     let details = Details::of(certificate).ok_or("the certificate cannot be read")?;
     let wanted = Wanted { driver: driver.to_owned(), role: Some(role), node_id: None };
     let verifier = Verifier { trust: Arc::clone(trust), wanted };

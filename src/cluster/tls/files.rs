@@ -23,7 +23,7 @@ pub const CERTIFICATE: &str = "tls.crt";
 /// The own private key: PKCS#8, SEC1 or PKCS#1.
 pub const KEY: &str = "tls.key";
 
-/// More than this is no certificate or key, and would only fill the memory.
+/// More than this is not a certificate or key, and would only fill the memory.
 const MAX_SIZE: u64 = 1 << 20;
 /// So often the files are read again where they were exchanged in between.
 const TRIES: u32 = 5;
@@ -95,8 +95,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
     let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
     match parsed {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        Ok(_) => Err(TlsError::own(path, "there is no certificate in PEM in it")),
-        Err(error) => Err(TlsError::own(path, format_args!("is no PEM file: {}", describe(&error)))),
+        Ok(_) => Err(TlsError::own(path, "it contains no certificate in PEM")),
+        Err(error) => Err(TlsError::own(path, format_args!("is not a PEM file: {}", describe(&error)))),
     }
 }
 
@@ -106,11 +106,10 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
 /// [`TlsError::Own`]
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(&contents(path)?).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::own(
-            path,
-            "there is no private key in PEM in it (PKCS#8, SEC1 or PKCS#1, not encrypted)",
-        ),
-        other => TlsError::own(path, format_args!("is no PEM file: {}", describe(&other))),
+        pem::Error::NoItemsFound => {
+            TlsError::own(path, "it contains no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)")
+        }
+        other => TlsError::own(path, format_args!("is not a PEM file: {}", describe(&other))),
     })
 }
 

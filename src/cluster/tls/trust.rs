@@ -30,13 +30,13 @@ impl Trust {
     /// Trusts these.
     ///
     /// # Errors
-    /// Says what is wrong with the first one that is no CA's certificate.
+    /// Says what is wrong with the first one that is not a CA's certificate.
     pub fn new(ca: &[CertificateDer<'static>]) -> Result<Self, String> {
         let anchors = ca.iter().enumerate().map(|(at, der)| {
             let wrong = |why: String| format!("certificate {} in it {why}", at + 1);
             let details = Details::of(der).ok_or_else(|| wrong("cannot be read".to_owned()))?;
             if !details.is_ca {
-                return Err(wrong(format!("is no CA's but that of {:?}", details.subject)));
+                return Err(wrong(format!("is not a CA certificate; its subject is {:?}", details.subject)));
             }
             let anchor =
                 anchor_from_trusted_cert(der).map_err(|error| wrong(format!("is wrong: {error}")))?;

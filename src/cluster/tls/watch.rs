@@ -64,7 +64,7 @@ pub(super) async fn watch(tls: Tls, shutdown: Shutdown) {
             Ok(Err(error)) => {
                 let text = error.to_string();
                 if wrong.is_due(&text) {
-                    tracing::error!("the new certificates are wrong, the old ones stay in use: {text}");
+                    tracing::error!("the new certificates are wrong; the old ones stay in use: {text}");
                 }
             }
             // The hook of the process has named the place already.
@@ -105,7 +105,7 @@ fn remind(tls: &Tls, said: &mut Said) {
         tracing::error!(
             until = until.as_str(),
             dir,
-            "the certificate has expired: peers refuse it, renew it"
+            "the certificate has expired and peers refuse it: renew it"
         );
     }
 }

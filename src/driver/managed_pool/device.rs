@@ -14,7 +14,7 @@ impl Managed<'_> {
         let looking = || self.doing(&format!("look at {}", device.display()));
         let state = self.os.disks.block_device(device).doing(looking)?;
         if state.partitioned {
-            return Err(self.refuse(format!("{} has partitions, it is left as it is", device.display())));
+            return Err(self.refuse(format!("{} has partitions and is left as it is", device.display())));
         }
         let medium = |filesystem_bytes, made| Medium {
             known_as: device.to_owned(),
@@ -31,7 +31,7 @@ impl Managed<'_> {
                 if state.held {
                     let device = device.display();
                     return Err(self.refuse(format!(
-                        "{device} is in use by somebody else (see lsblk), it is left as it is"
+                        "{device} is in use by another program (see lsblk) and is left as it is"
                     )));
                 }
                 self.make_on(device, state.bytes)?;
@@ -63,8 +63,7 @@ impl Managed<'_> {
     fn not_blank(&self, device: &Path, what: &str) -> Error {
         let device = device.display();
         self.refuse(format!(
-            "{device} holds {what} and is left as it is; if it is only what an interrupted first start of this pool \
-             left, or nothing that anybody needs, empty it with: blkdiscard -z {device}"
+            "{device} holds {what} and is left as it is; if an interrupted first start of this pool left it, or it is not needed, empty it with: blkdiscard -z {device}"
         ))
     }
 }

@@ -54,7 +54,7 @@ impl Managed<'_> {
                 self.check_size(&open.device, stat.size)?;
                 Ok(Medium::of(image, open, filesystem_bytes, false))
             }
-            Some(_) => Err(self.refuse(format!("{} is no regular file", image.display()))),
+            Some(_) => Err(self.refuse(format!("{} is not a regular file", image.display()))),
         }
     }
 
@@ -147,7 +147,7 @@ impl Managed<'_> {
         match self.os.disks.allocate(image, bytes) {
             Err(error) if matches!(errno_of(&error), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG)) => {
                 let size = format_bytes(bytes);
-                Err(self.refuse(format!("its disk has no room for {image_name} of {size}, choose a smaller size=: {error}")))
+                Err(self.refuse(format!("its disk has no room for {image_name} of {size}; choose a smaller size=: {error}")))
             }
             Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Err(self.refuse(format!(
                 "the filesystem of {image_name} cannot allocate files (fallocate): use ext4, xfs or btrfs, or kind=device"
@@ -168,7 +168,7 @@ impl Managed<'_> {
                 opened => return opened.doing(|| self.doing("open its loop device")),
             }
         }
-        Err(Error::Unavailable(self.doing("its loop device comes and goes, start again")))
+        Err(Error::Unavailable(self.doing("its loop device comes and goes; start again")))
     }
 
     /// Makes a device what ours are, whoever attached it: with direct I/O, and without discard, since the image is
@@ -179,7 +179,7 @@ impl Managed<'_> {
             match self.os.loops.set_direct_io(device, true) {
                 Err(error) if is_errno(&error, Errno::EINVAL) => tracing::warn!(
                     pool = %self.name, device = %device.path().display(),
-                    "no direct I/O on the disk of the pool's image: its data are cached twice"
+                    "no direct I/O on the disk of the pool's image: its data is cached twice"
                 ),
                 set => set.doing(adopting)?,
             }
@@ -196,8 +196,7 @@ impl Managed<'_> {
         if found.len() > 1 {
             let names: Vec<_> = found.iter().map(|device| device.path().display().to_string()).collect();
             return Err(self.refuse(format!(
-                "{} is attached {} times ({}), which destroys its filesystem when two of them are used: find out who did \
-                 it, unmount and detach all but the one that is mounted, and start again",
+                "{} is attached {} times ({}), which destroys its filesystem when two of them are used: find out why, unmount and detach all but the one that is mounted, and start again",
                 image.display(),
                 names.len(),
                 names.join(", ")
@@ -207,7 +206,7 @@ impl Managed<'_> {
             Some(device) if device.read_only => {
                 let device = device.path();
                 Err(self.refuse(format!(
-                    "{} is attached read-only as {}, detach it",
+                    "{} is attached read-only as {}; detach it",
                     image.display(),
                     device.display()
                 )))
@@ -245,7 +244,7 @@ impl Managed<'_> {
         match self.os.loops.size(device).doing(measuring)? {
             size if size == expected => Ok(()),
             size => Err(self.refuse(format!(
-                "{} shows {size} of the image's {image_bytes} bytes: somebody else has attached it, detach it",
+                "{} shows {size} of the image's {image_bytes} bytes: another program attached it; detach it",
                 device.path().display()
             ))),
         }

@@ -37,7 +37,7 @@ impl Managed<'_> {
             return match absent {
                 Absent::Write => self.write_marker(),
                 Absent::Refuse => Err(self.refuse(
-                    "its filesystem is mounted elsewhere and no file in it says that it is a pool; unmount it there",
+                    "its filesystem is mounted elsewhere, and no file in it says that it is a pool; unmount it there",
                 )),
             };
         };

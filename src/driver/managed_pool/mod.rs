@@ -135,7 +135,7 @@ impl Managed<'_> {
             let making = || self.doing("make its mount point");
             match disks.stat(path).doing(making)?.map(|stat| stat.kind) {
                 Some(FileKind::Directory) => {}
-                Some(_) => return Err(self.refuse(format!("{} is no directory", path.display()))),
+                Some(_) => return Err(self.refuse(format!("{} is not a directory", path.display()))),
                 None => {
                     disks.create_directory(path, 0o700).doing(making)?;
                     disks.sync_directory(parent).doing(making)?;

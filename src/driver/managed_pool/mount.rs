@@ -83,7 +83,7 @@ impl Managed<'_> {
         }
         tracing::info!(
             pool = %self.name, fs_type = %self.fs_type, ms = started.elapsed().as_millis() as u64,
-            "checked the pool's filesystem, which nobody had mounted: it is sound"
+            "checked the pool's filesystem, which was not mounted: it is sound"
         );
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Managed<'_> {
 
     fn covered(&self, top: &MountEntry) -> Error {
         self.refuse(format!(
-            "{} is mounted at {}, which is not the configured image or device: unmount it, or mend --pool",
+            "{} is mounted at {} and is not the configured image or device: unmount it, or correct --pool",
             top.source,
             top.target.display()
         ))

@@ -26,7 +26,7 @@ pub trait RemoteSources: Send + Sync {
     ///
     /// # Errors
     /// Those of OpenSource at that node; UNAVAILABLE where it does not answer, or where another node does, and where there
-    /// is no permit to read it.
+    /// is not a permit to read it.
     fn open(&self, way: &Way, request: &OpenSource) -> Result<Arc<dyn RemoteSource>>;
 
     /// How long a broken connection is tried again while nothing arrives.
@@ -152,7 +152,7 @@ impl Remote {
     fn gone(&self, error: Error) -> Error {
         match (&self.source, error) {
             (VolumeSource::Volume(id), Error::NotFound(_)) => Error::Unavailable(format!(
-                "the cut of volume {id} is gone from its node; a retry begins anew"
+                "the cut of volume {id} is gone from its node; a retry starts again"
             )),
             (_, error) => error,
         }

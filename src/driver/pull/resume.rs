@@ -49,14 +49,14 @@ pub(super) fn resumed<S, P: PartialEq>(
         let source = remote.describe();
         if since.elapsed() + wait > remote.patience {
             return Err(Error::Unavailable(format!(
-                "{source} cannot be read from its node any more: {why}; a retry begins anew"
+                "{source} cannot be read from its node any more: {why}; a retry starts again"
             )));
         }
         tracing::warn!(
             source,
             why,
             wait_ms = wait.as_millis() as u64,
-            "the pull broke, it goes on where it is"
+            "the pull broke off and goes on where it was"
         );
         sleep(wait);
         wait = (wait * 2).min(LONGEST_WAIT);
@@ -65,6 +65,6 @@ pub(super) fn resumed<S, P: PartialEq>(
 
 fn damaged(remote: &Remote, what: &str) -> Error {
     let context =
-        format!("pull {}: {what}, twice; look at the memory and the disks of both nodes", remote.describe());
+        format!("pull {}: {what}, twice; check the memory and the disks of both nodes", remote.describe());
     Error::Os { context, source: errno_error(Errno::EBADMSG, "checksum") }
 }

@@ -243,7 +243,7 @@ impl LoopDevices for Process {
         })
     }
 
-    /// Opening changes nothing that outlives the process, so that it is no step.
+    /// Opening changes nothing that outlives the process, so that it is not a step.
     fn open(&self, device: &LoopDevice) -> std::io::Result<OpenLoop> {
         let name = device.path();
         self.look("open", name.display(), |world| world.same(device).map(drop))?;

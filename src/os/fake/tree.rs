@@ -288,7 +288,7 @@ impl Filesystem {
         used.map(|(_, _, now, _)| now.places().count()).sum::<u64>() * self.upkeep.per_block
     }
 
-    /// Where files share blocks, what is used is no sum.
+    /// Where files share blocks, what is used is not a sum.
     pub(super) fn recount_shared(&mut self) {
         if self.shares {
             self.used = self.count();

@@ -57,7 +57,7 @@ fn freeze_by(helper: &Path, mount_point: &Path, limit: Duration) -> io::Result<B
     match receiver.recv_timeout(limit) {
         Ok(Ok(())) => Ok(Box::new(held)),
         Ok(Err(error)) => {
-            // The watcher has put right what there was to put right, and its result is this error.
+            // The watcher has corrected what there was to corrected, and its result is this error.
             let _ = held.release();
             Err(error)
         }

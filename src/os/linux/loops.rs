@@ -157,7 +157,7 @@ fn give_back(number: u32, backing: Option<FileId>) -> io::Result<()> {
 /// What becomes of a number is no reason to fail: its next user only cannot discard, and ours replace it.
 fn or_log(number: u32, given_back: io::Result<()>) {
     if let Err(error) = given_back {
-        tracing::warn!(number, %error, "whoever gets this loop device next cannot discard with it");
+        tracing::warn!(number, %error, "the next user of this loop device cannot discard with it");
     }
 }
 

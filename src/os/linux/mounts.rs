@@ -219,7 +219,7 @@ impl Mounts for LinuxMounts {
 
     fn pin(&self, mount: &MountEntry) -> io::Result<Pinned> {
         let fd = open_exactly(mount)?;
-        // With the dot the last component is no link, which others refuse to follow.
+        // With the dot the last component is not a link, which others refuse to follow.
         Ok(Pinned::new(name_of(&fd).join("."), Box::new(fd)))
     }
 

@@ -100,7 +100,7 @@ impl Level {
 /// Walks the tree below an open directory, children before their parent; `leave` is not called for the root.
 ///
 /// # Errors
-/// What `visit` returns, and the errors of openat2(2) but ENOENT: what vanishes meanwhile is no error.
+/// What `visit` returns, and the errors of openat2(2) but ENOENT: what vanishes meanwhile is not an error.
 pub(super) fn walk(root: Dir, visit: &mut impl Visit) -> nix::Result<()> {
     let mut here = Level::read(root, CString::default(), visit)?;
     let mut above: Vec<Above> = Vec::new();

@@ -92,7 +92,7 @@ async fn shake_hands(
         accepted = tls.accept(stream) => accepted,
         () = place.lost() => {
             let address = text(address);
-            tracing::debug!(address, "a connection without a handshake made way for a newer one");
+            tracing::debug!(address, "a connection without a handshake was closed for a newer one");
             return None;
         }
     };
@@ -122,8 +122,8 @@ fn report(error: &TlsError, address: Option<SocketAddr>) {
     let error = error.to_string();
     match silent {
         // Whoever only looks whether the port is open, such as a probe of kubelet. A flood must not fill the log.
-        true => tracing::debug!(address, error, "a connection came to nothing"),
-        false => tracing::warn!(address, error, "a peer was not let in"),
+        true => tracing::debug!(address, error, "a connection failed before its first call"),
+        false => tracing::warn!(address, error, "a peer was refused"),
     }
 }
 

@@ -48,7 +48,7 @@ fn filesystems() {
         assert_eq!(required(Some(mount(name))).expect("capability").fs_type(), fs);
     }
     for name in ["ext3", "EXT4", " ext4", "ntfs"] {
-        assert!(reason(mount(name)).contains("not supported, use ext4, xfs or btrfs"), "{name}");
+        assert!(reason(mount(name)).contains("not supported; use ext4, xfs or btrfs"), "{name}");
     }
     assert!(required(Some(block())).expect("capability").is_block());
 }

@@ -37,7 +37,7 @@ pub(super) fn optional(field: &str, value: String) -> Result<Option<String>> {
     Ok((!value.is_empty()).then_some(value))
 }
 
-/// `volume_id`: any text, since what is no id of ours is just not found.
+/// `volume_id`: any text, since what is not an id of ours is just not found.
 pub(super) fn volume_id(value: String) -> Result<String> {
     required("volume_id", value)
 }

@@ -61,7 +61,7 @@ pub(super) fn over(upper: Modification, lower: Modification) -> Modification {
 pub(super) fn check(asked: Modification) -> Result<(), String> {
     match asked {
         Modification { provisioning: Some(Provisioning::Thick), discard: Some(true), .. } => Err(format!(
-            "{DISCARD}=true does not go with {PROVISIONING}=thick: a thick volume never gives blocks back; leave \
+            "{DISCARD}=true does not work with {PROVISIONING}=thick: a thick volume never gives blocks back; leave \
              {DISCARD} out or use {PROVISIONING}=thin"
         )),
         _ => Ok(()),
@@ -110,7 +110,7 @@ mod tests {
             assert!(reason.contains(key) && reason.contains(&format!("{value:?}")), "{reason}");
         }
         let reason = decode(&map(&[("provisioning", "thick"), ("discard", "true")])).expect_err("refused");
-        assert!(reason.contains("discard=true does not go with provisioning=thick"), "{reason}");
+        assert!(reason.contains("discard=true does not work with provisioning=thick"), "{reason}");
     }
 
     #[test]

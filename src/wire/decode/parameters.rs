@@ -85,7 +85,7 @@ pub(super) fn fit(parameters: &VolumeParameters, capability: &Capability) -> Res
     let refused = match capability.is_block() {
         false => None,
         true if parameters.backend == BackendKind::Directory => {
-            Some((BACKEND, "a directory is no block device"))
+            Some((BACKEND, "a directory is not a block device"))
         }
         true if !parameters.mkfs_options.is_empty() => {
             Some((MKFS_OPTIONS, "a block volume gets no filesystem"))
@@ -94,7 +94,7 @@ pub(super) fn fit(parameters: &VolumeParameters, capability: &Capability) -> Res
         true => None,
     };
     refused.map_or(Ok(()), |(key, reason)| {
-        Err(format!("parameter {key} does not go with a block volume: {reason}; leave it out or ask for a mount volume"))
+        Err(format!("parameter {key} does not work with a block volume: {reason}; leave it out or ask for a mount volume"))
     })
 }
 
@@ -137,7 +137,7 @@ fn refuse_for_directory(given: &Given<'_>, asked: Modification) -> Result<(), St
     } else {
         return Ok(());
     };
-    Err(format!("{key} does not go with backend=directory: {reason}; leave it out or use backend=loop"))
+    Err(format!("{key} does not work with backend=directory: {reason}; leave it out or use backend=loop"))
 }
 
 /// Words for mkfs. They stand before the device on its command line, so none of them may be taken for the
@@ -158,7 +158,7 @@ fn mkfs_options(text: &str) -> Result<Vec<String>, String> {
             return bad(format!("{word:?} follows no option, so mkfs would take it for the device"));
         }
         if matches!(word, "-" | "--") {
-            return bad(format!("{word:?} is no option"));
+            return bad(format!("{word:?} is not an option"));
         }
         after_option = is_option;
     }

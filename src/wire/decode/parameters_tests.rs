@@ -67,7 +67,7 @@ fn a_thick_volume_never_discards() {
     assert!(class(&[thick, ("discard", "false")]).is_ok());
     assert!(class(&[("provisioning", "thin"), ("discard", "true")]).expect("parameters").discards());
     assert!(!class(&[("discard", "false")]).expect("parameters").discards());
-    let want = "discard=true does not go with provisioning=thick";
+    let want = "discard=true does not work with provisioning=thick";
     let discard = ("discard", "true");
     for refused in [
         class(&[thick, discard]),
@@ -134,10 +134,10 @@ fn a_directory_takes_nothing_of_a_loop_device() {
         ("discard", "true"),
         ("discard", "false"),
     ] {
-        assert!(reason(&[("backend", "directory"), other]).contains("does not go with backend=directory"));
+        assert!(reason(&[("backend", "directory"), other]).contains("does not work with backend=directory"));
         if other.0 != "mkfsOptions" {
             let refused = modified(&[("backend", "directory")], &[other]).expect_err("refused");
-            assert!(refused.contains("does not go with backend=directory"), "{refused}");
+            assert!(refused.contains("does not work with backend=directory"), "{refused}");
         }
     }
     assert!(class(&[("backend", "directory"), ("provisioning", "thin"), ("sharedOnNode", "true")]).is_ok());

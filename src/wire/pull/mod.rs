@@ -35,7 +35,7 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
 /// OpenSource as it arrives.
 ///
 /// # Errors
-/// `Invalid` for a target that is no volume of hostloop; NOT_FOUND for a source that cannot be one.
+/// `Invalid` for a target that is not a volume of hostloop; NOT_FOUND for a source that cannot be one.
 pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
     let missing = |id: &str| Error::NotFound(format!("source {id:?} does not exist"));
     let source = match request.source {
@@ -90,7 +90,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
 pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDescription, Malformed> {
     use peer::{SourceContent, SourceFormat};
     if !answer.placed {
-        let old = "its hostloop is older than 0.2.0, finish the upgrade of all nodes and try again";
+        let old = "its hostloop is older than 0.2.0; finish the upgrade of all nodes and try again";
         return Err(Malformed(old.to_owned()));
     }
     let content = match answer.content() {

@@ -75,7 +75,7 @@ fn what_is_not_a_pool_is_left_as_it_is() {
     let cases: [(&str, Fill, &str); 5] = [
         (POOL, |kernel| kernel.write_file(IMAGE, &[0; 8192]).expect("write"), "holds nothing"),
         (POOL, |kernel| kernel.write_file(IMAGE, b"my thesis").expect("write"), "data of an unknown kind"),
-        (POOL, |kernel| kernel.create_directories(IMAGE), "no regular file"),
+        (POOL, |kernel| kernel.create_directories(IMAGE), "not a regular file"),
         (
             "copies=/srv/copies.img,kind=image,size=1Gi,fs=btrfs",
             whole,

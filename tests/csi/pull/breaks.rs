@@ -168,7 +168,7 @@ fn a_node_that_stays_away_is_given_up() {
     for source in [from_snapshot(&cut.snapshot_id), from_volume(&vol.id)] {
         pair.network.cut_after((1..1000).map(|n| 1_000_000 + n).collect());
         let message = pair.fails(Code::Unavailable, copy("pulled", source, block(), &[]));
-        assert!(message.contains("a retry begins anew"), "{message}");
+        assert!(message.contains("a retry starts again"), "{message}");
     }
     assert_eq!(pair.target.files(), Vec::<String>::new());
     // The source could not be told; it finds out by itself.

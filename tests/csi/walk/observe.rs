@@ -91,7 +91,7 @@ pub fn snapshot(kernel: &FakeKernel, server: &Server) -> String {
     let (seen, loops) = (Seen::now(kernel, server), kernel.loops());
     // A marker that could not be removed does no harm, and the next start removes it.
     let trees = [DATA_DIR, SHARING_DIR, KUBELET].map(|top| kernel.tree(top)).concat();
-    // How far mkfs came is no matter of a caller: it begins anew.
+    // How far mkfs came is not a matter of a caller: it begins anew.
     let unformatted = |path: String| {
         let directory = ["/formatting", "/formatted"].iter().find_map(|mark| path.strip_suffix(mark));
         directory.map_or(path.clone(), |directory| format!("{directory}/blank"))

@@ -153,7 +153,7 @@ impl<'a> Switches<'a> {
     }
 }
 
-/// Whether a `let` is a part of this condition: such a chain is no expression that could be in brackets.
+/// Whether a `let` is a part of this condition: such a chain is not an expression that could be in brackets.
 fn is_chain(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,

@@ -69,7 +69,7 @@ pub fn world(disk: Disk) -> World {
     }
 }
 
-/// Ends the driver, and takes away what is no volume. Nothing is left.
+/// Ends the driver, and takes away what is not a volume. Nothing is left.
 pub fn take_down(mut world: World, disk: Disk) {
     match disk {
         Disk::Sharing(_) => return world.finish(),

@@ -104,7 +104,7 @@ fn what_is_wrong_at_rest_is_seen() {
     bench.patience = LONG;
     check(&bench, &model).expect("all is well");
 
-    // Nothing that a mount would notice, or put right.
+    // Nothing that a mount would notice, or corrected.
     run("debugfs", &["-w", "-R", "set_inode_field /file links_count 2", text(&image)]);
     let problem = tear_down(&bench, &mut model).expect_err("nothing is seen");
     assert!(problem.contains("e2fsck"), "{problem}");

@@ -1,7 +1,7 @@
 //! A tracer (ptrace(2)) of the driver and of every program that it starts, for the time of one call. It writes down
 //! each system call that changes something, and ends a process or fails the call at one of them.
 //!
-//! A tracer is a thread: only it hears of its tracees. It is no parent of anything, so that it waits for nothing else
+//! A tracer is a thread: only it hears of its tracees. It is not a parent of anything, so that it waits for nothing else
 //! (`__WNOTHREAD`), and it leaves the driver's exit to whoever started the driver.
 
 use std::collections::{BTreeMap, HashMap};

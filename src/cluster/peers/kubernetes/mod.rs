@@ -63,7 +63,7 @@ async fn follow(
             else => return,
         };
         if let Err(error) = taken {
-            tracing::warn!(%error, "the API server does not tell of the nodes, what is known of them may be old");
+            tracing::warn!(%error, "the API server does not answer; what is known of the nodes may be old");
             continue;
         }
         let before = known.borrow().clone();

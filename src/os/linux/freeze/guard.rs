@@ -19,7 +19,7 @@ use super::{tell, thaw_surely};
 /// over the socket.
 ///
 /// # Errors
-/// Where standard input is no socket, or where the thaw fails and there is nobody to tell it to.
+/// Where standard input is not a socket, or where the thaw fails and there is nobody to tell it to.
 pub fn guard(limit: Duration) -> io::Result<()> {
     // What asks the driver to end, also all processes of a container or a terminal, must not end this one before.
     SigSet::all().thread_block()?;
