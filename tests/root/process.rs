@@ -161,7 +161,7 @@ fn a_missing_directory_stops_the_start_and_names_its_flag() {
     let link = world.dir.join("link");
     std::os::unix::fs::symlink(&world.data, &link).expect("symlink");
     let same = format!("fast={}", link.display());
-    assert!(start(["--pool", &same], &world.data).contains("the same directory"));
+    assert!(start(["--pool", &same], &world.data).contains("is also the directory"));
     assert!(!missing.exists() && !world.socket.exists());
     world.assert_nothing_left();
 }
