@@ -18,10 +18,14 @@ TEST := $(CARGO) test --locked --features fake-os
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 
-.PHONY: help build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: help prepare build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+prepare: ## Prepare a fresh machine: install what building and testing need, say what else is missing
+	@echo '==> prepare'
+	scripts/prepare
 
 build: ## Build the driver, release profile
 	@echo '==> build'
