@@ -180,6 +180,7 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
 	tests/e2e/kind-test
 	tests/e2e/cases-test
+	tests/deploy/release-test
 
 test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
