@@ -69,3 +69,5 @@ RUN cargo build --profile "$PROFILE" --locked --target "$(cat /target)" \
 
 FROM runtime
 COPY --from=build /hostloop /usr/local/bin/hostloop
+# A binary does not tell which crates are in it. Scanners, and the bill of materials of a release, read this.
+COPY --from=build /src/Cargo.lock /usr/share/doc/hostloop/Cargo.lock

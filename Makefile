@@ -18,7 +18,7 @@ TEST := $(CARGO) test --locked --features fake-os
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 
-.PHONY: help prepare build demo check fix test deps deps-test fmt deny clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: help prepare build demo check fix test deps deps-test fmt deny advisories clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ fix: ## Format the code, and mend what the lints can mend
 
 # The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny clippy doc test-build test-unit test-fuzz test-csi+test-root test-disks+test-sanity test-vm
+	@scripts/steps deps-test fmt deny test-workflows clippy doc test-build test-unit test-fuzz test-csi+test-root test-disks+test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -57,6 +57,11 @@ fmt: ## Check the formatting
 deny: deps-test ## Check the dependencies: duplicates, licences, sources
 	@echo '==> deny'
 	$(WITH_TOOLS) $(CARGO) deny --workspace --log-level warn check bans licenses sources
+
+# Not a part of `test`: what is known changes without a change here, and it takes the network to know.
+advisories: deps-test ## Check the dependencies for known vulnerabilities (network)
+	@echo '==> advisories'
+	$(WITH_TOOLS) $(CARGO) deny --workspace check advisories
 
 clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
@@ -181,6 +186,11 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	tests/e2e/kind-test
 	tests/e2e/cases-test
 	tests/deploy/release-test
+
+test-workflows: deps-test ## Check the workflows of .github: their syntax, and that what they run is there (Go)
+	@echo '==> test-workflows'
+	tests/workflows/run
+	tests/workflows/run-test
 
 test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
