@@ -275,13 +275,13 @@ fn joined(from: &str, rest: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The same path in every run: `names` are ids and directories, and what to call them; numbers of devices and processes
-/// are left out.
+/// The same path in every run: `names` are ids and directories, and what to call them; numbers of devices and processes,
+/// of files without a name (O_TMPFILE) and of the driver's anchors are left out.
 pub fn class_of(what: &str, names: &[(String, String)]) -> String {
     let what = names.iter().fold(what.to_owned(), |what, (id, name)| what.replace(id, name));
     let mut class = String::new();
     let mut rest = what.as_str();
-    while let Some(at) = ["/dev/loop", "/block/loop", "/proc/"].iter().find_map(|before| {
+    while let Some(at) = ["/dev/loop", "/block/loop", "/proc/", "/#"].iter().find_map(|before| {
         let at = rest.find(before)? + before.len();
         rest[at..].starts_with(|letter: char| letter.is_ascii_digit()).then_some(at)
     }) {
@@ -289,5 +289,28 @@ pub fn class_of(what: &str, names: &[(String, String)]) -> String {
         class.push('N');
         rest = rest[at..].trim_start_matches(|letter: char| letter.is_ascii_digit());
     }
-    class + rest
+    class.push_str(rest);
+    // DRIVER-HASH.hostloop-anchor: the hash is that of a path of the bench.
+    match class.split_once(".hostloop-anchor") {
+        Some((name, rest)) => {
+            let name = name.trim_end_matches(|letter: char| letter.is_ascii_hexdigit());
+            format!("{name}N.hostloop-anchor{rest}")
+        }
+        None => class,
+    }
+}
+
+#[test]
+fn a_path_has_one_name_in_every_run() {
+    let names = [("/var/tmp/w-1".to_owned(), "~".to_owned()), ("vol-1".to_owned(), "<volume>".to_owned())];
+    for (path, class) in [
+        ("/var/tmp/w-1/data/volumes/vol-1/disk.img", "~/data/volumes/<volume>/disk.img"),
+        ("/dev/loop12", "/dev/loopN"),
+        ("/dev/loop-control", "/dev/loop-control"),
+        ("/proc/12/mountinfo", "/proc/N/mountinfo"),
+        ("/var/tmp/w-1/data/#1017937 (deleted)", "~/data/#N (deleted)"),
+        ("/var/tmp/w-1/a.dev-4601e28e.hostloop-anchor.new", "~/a.dev-N.hostloop-anchor.new"),
+    ] {
+        assert_eq!(class_of(path, &names), class);
+    }
 }
