@@ -67,6 +67,21 @@ pub enum Error {
     },
 }
 
+/// What an error comes from, the nearest first.
+pub fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |cause| cause.source())
+}
+
+/// What is said of an error, with what it comes from behind it. What is said already is not said again.
+pub fn with_causes(said: String, error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).map(ToString::to_string).fold(said, |said, cause| match said.contains(&cause) {
+        true => said,
+        false => format!("{said}: {cause}"),
+    })
+}
+
 /// What is busy, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {
@@ -155,5 +170,23 @@ pub trait OsContext<T> {
 impl<T> OsContext<T> for io::Result<T> {
     fn doing(self, context: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|source| Error::Os { context: context(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let error =
+            Said("the call failed", Some(Box::new(Said("reset", Some(Box::new(Said("by peer", None)))))));
+        assert_eq!(with_causes("node a".to_owned(), &error), "node a: reset: by peer");
+        assert_eq!(with_causes("a reset".to_owned(), &error), "a reset: by peer");
+        assert_eq!(causes(&error).map(ToString::to_string).collect::<Vec<_>>(), ["reset", "by peer"]);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
-use crate::os::{FileId, FileKind, FileStat, Os, errno_of};
+use crate::os::{FileId, FileKind, FileStat, Os, errno_of, holder};
 
 use super::StartError;
 
@@ -126,9 +126,7 @@ pub(super) fn private_mounts(os: &Os, kubelet_dir: &Path) -> io::Result<Vec<Priv
     let mut found: Vec<Private> = Vec::new();
     for place in KUBELET_PLACES.map(|place| kubelet_dir.join(place)) {
         let real = nearest(os, &place, kubelet_dir)?;
-        // The longest target wins, and of two mounts at the same target the later one, which lies on top.
-        let holding = mounts.iter().filter(|mount| real.starts_with(&mount.target));
-        let Some(mount) = holding.max_by_key(|mount| mount.target.components().count()) else { continue };
+        let Some(mount) = holder(&mounts, &real) else { continue };
         if !mount.shared && found.iter().all(|known| known.mount != mount.target) {
             found.push(Private { place, mount: mount.target.clone() });
         }

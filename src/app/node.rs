@@ -17,6 +17,7 @@ use crate::cluster::permit::Checked;
 use crate::cluster::pull::{Connector, Pull, endpoint};
 use crate::cluster::tls::Tls;
 use crate::config::PeerPort;
+use crate::error::with_causes;
 use crate::metrics::Expiry;
 use crate::model::{NodeKey, Settings};
 use crate::os::Os;
@@ -148,7 +149,10 @@ pub fn connector(tls: Tls) -> Connector {
                     Ok::<_, std::io::Error>(TokioIo::new(stream))
                 }
             });
-            endpoint().connect_with_connector(dial).await.map_err(|error| reasons(&error))
+            endpoint()
+                .connect_with_connector(dial)
+                .await
+                .map_err(|error| with_causes(error.to_string(), &error))
         })
     })
 }
@@ -161,18 +165,4 @@ fn is_named(identity: &PeerIdentity, node_key: &str) -> std::io::Result<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// An error with what it comes from, in one line.
-fn reasons(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }

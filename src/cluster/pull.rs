@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
-use crate::error::{Busy, Error, Result, Subject};
+use crate::error::{Busy, Error, Result, Subject, with_causes};
 use crate::model::pull::{Blocks, OpenSource, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
 use crate::model::{NodeKey, Permit};
@@ -297,13 +297,7 @@ fn answered(status: &Status) -> Option<Error> {
 
 /// A status in one line, with what is behind a transport's.
 fn describe(status: &Status) -> String {
-    let mut text = format!("{:?}: {}", status.code(), status.message());
-    let mut source = status.source();
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    text
+    with_causes(format!("{:?}: {}", status.code(), status.message()), status)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Pool;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName};
-use crate::os::{MountEntry, Os};
+use crate::os::{MountEntry, Os, holder};
 use crate::store::Store;
 
 /// How many volumes and snapshots a pool has that have an enforced size, or none.
@@ -117,11 +117,7 @@ fn same_filesystem(os: &Os, mounts: &[MountEntry], one: &Path, other: &Path) -> 
         let stat = os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
         Ok::<_, Error>(stat.map(|stat| stat.id.dev))
     };
-    // The longest target covers the path; of several at one target the last lies on top.
-    let superblock = |path: &Path| {
-        let covering = mounts.iter().filter(|mount| path.starts_with(&mount.target));
-        covering.max_by_key(|mount| mount.target.components().count()).map(|mount| mount.dev)
-    };
+    let superblock = |path: &Path| holder(mounts, path).map(|mount| mount.dev);
     let same = |one: Option<u64>, other: Option<u64>| one.is_some() && one == other;
     Ok(same(device(one)?, device(other)?) || same(superblock(one), superblock(other)))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::{Check, SelftestConfig};
 use crate::model::{FsType, format_bytes};
 use crate::os::linux::{self, Tools};
-use crate::os::{AttachOptions, Os};
+use crate::os::{AttachOptions, Os, holder};
 
 /// LOOP_CONFIGURE came with this one, openat2 before it.
 const LEAST_KERNEL: (u32, u32) = (5, 8);
@@ -167,9 +167,7 @@ fn filesystem(os: &Os, tools: &Tools, fs_type: FsType) -> Finding {
 fn directory(os: &Os, dir: &Path) -> Finding {
     let what = "directory";
     let mounts = os.mounts.list().unwrap_or_default();
-    // The longest target wins, and of two at the same place the later one.
-    let holds = mounts.iter().filter(|mount| dir.starts_with(&mount.target));
-    let Some(mount) = holds.max_by_key(|mount| mount.target.components().count()) else {
+    let Some(mount) = holder(&mounts, dir) else {
         return warn(what, dir.display().to_string(), "mountinfo shows no filesystem for it");
     };
     let text = format!("{} on {} ({})", dir.display(), mount.fs_type, mount.source);

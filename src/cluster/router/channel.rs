@@ -11,6 +11,7 @@ use tonic::{Response, Status};
 use tower::service_fn;
 
 use super::connect::Stream;
+use crate::error::{causes, with_causes};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::peer::{HelloRequest, HelloResponse};
 
@@ -56,30 +57,12 @@ pub(super) async fn hello(channel: Channel) -> io::Result<HelloResponse> {
 
 /// What a status says, in one line, with what is behind it.
 pub(super) fn describe(status: &Status) -> String {
-    use std::error::Error as _;
-    let mut text = status.message().to_owned();
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text.replace(['\n', '\r'], " ")
+    with_causes(status.message().to_owned(), status).replace(['\n', '\r'], " ")
 }
 
 /// Whether the call was never sent, since the connection was closed before.
 pub(super) fn was_not_sent(status: &Status) -> bool {
-    use std::error::Error as _;
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.downcast_ref::<Closed>().is_some() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(status).any(|cause| cause.is::<Closed>())
 }
 
 /// Whether the status is not the node's answer but says that there was none.
