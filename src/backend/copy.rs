@@ -29,7 +29,7 @@ pub struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Makes what the bytes go into. Whatever fails from here on, [`remove_files`] removes it all.
+    /// Makes what the bytes go into. Whatever fails from here on, [`super::remove_files`] removes it all.
     ///
     /// # Errors
     /// The kernel's.
