@@ -19,6 +19,7 @@ mod seen;
 mod system_call;
 mod tracer;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -32,8 +33,10 @@ use self::scenario::Scenario;
 use self::seen::{Verdict, ensure};
 use self::tracer::Change;
 
-/// Scenarios that run at the same time: most of their time is the disk's.
-const THREADS: usize = 4;
+/// Benches that are used at the same time: most of their time they wait, for the kernel or for a program that stands still.
+const THREADS: usize = 8;
+/// So many benches share a scenario: else the longest ones are alone at the end.
+const LANES: usize = 4;
 /// So many failures are shown.
 const SHOWN: usize = 20;
 /// How long the part that every run of the tests walks goes on.
@@ -51,10 +54,19 @@ struct Tally {
     /// Retries that succeeded only when they were made again.
     late: Vec<String>,
     failures: Vec<String>,
+    /// Of all benches together.
     time: Duration,
 }
 
 impl Tally {
+    /// Of a scenario, whose lanes have all found the same positions.
+    fn of_scenario(lanes: Vec<Tally>) -> Tally {
+        let positions = lanes.iter().map(|lane| lane.positions).max().unwrap_or_default();
+        let mut tally = Tally::default();
+        lanes.into_iter().for_each(|lane| tally.add(lane));
+        Tally { scenarios: 1, positions, ..tally }
+    }
+
     fn add(&mut self, other: Tally) {
         self.scenarios += other.scenarios;
         self.positions += other.positions;
@@ -63,6 +75,7 @@ impl Tally {
         self.missed.extend(other.missed);
         self.late.extend(other.late);
         self.failures.extend(other.failures);
+        self.time += other.time;
     }
 
     fn note(&mut self, name: &str, plan: &Plan, outcome: Outcome) {
@@ -184,21 +197,22 @@ impl Walk<'_> {
     }
 }
 
-/// Walks one of them.
-fn walk(subject: &Subject, (part, of): (usize, usize)) -> Tally {
+/// Walks a lane of one of them.
+fn walk(subject: &Subject, (part, of): (usize, usize), lane: usize) -> Tally {
     let started = Instant::now();
-    let mut tally = Tally { scenarios: 1, ..Tally::default() };
+    let mut tally = Tally::default();
     let (name, mut place) = (subject.name(), subject.walk());
     match place.record() {
         Err(problem) => tally.failures.push(format!("{name}: traced: {problem}")),
         Ok(changes) => {
             tally.positions = changes.len();
             let at = words("KERNEL_WALK_AT");
-            if words("KERNEL_WALK_LIST").is_some() {
+            if lane == 0 && words("KERNEL_WALK_LIST").is_some() {
                 changes.iter().for_each(|change| println!("{name}: {} ({})", change.key, change.nth));
             }
             let plans = Plan::all(&changes).into_iter().skip(part).step_by(of);
-            for plan in plans.filter(|plan| is_chosen(&plan.to_string(), at.as_ref())) {
+            let chosen = plans.filter(|plan| is_chosen(&plan.to_string(), at.as_ref()));
+            for plan in chosen.skip(lane).step_by(LANES) {
                 tally.note(&name, &plan, place.at(&plan));
             }
         }
@@ -217,24 +231,31 @@ fn every_call_survives_the_end_and_the_failure_of_every_system_call() {
     let all = Subject::all();
     let scenarios: Vec<_> = all.iter().filter(|one| is_chosen(&one.name(), chosen.as_ref())).collect();
     assert!(!scenarios.is_empty(), "no scenario has any of these words in its name: {chosen:?}");
-    let (next, tallies) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, tallies) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<String, Vec<Tally>>::new()));
     println!("{HEAD}");
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let tally = walk(scenario, share);
-                    println!("{}", tally.line(&scenario.name()));
-                    tallies.lock().expect("no thread panics").push((scenario.name(), tally));
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(scenario) = scenarios.get(number / LANES) else { return };
+                    let tally = walk(scenario, share, number % LANES);
+                    let mut tallies = tallies.lock().expect("no thread panics");
+                    let lanes = tallies.entry(scenario.name()).or_default();
+                    lanes.push(tally);
+                    if lanes.len() == LANES {
+                        let tally = Tally::of_scenario(std::mem::take(lanes));
+                        println!("{}", tally.line(&scenario.name()));
+                        lanes.push(tally);
+                    }
                 }
             });
         }
     });
     let mut total = Tally::default();
     println!("\n{HEAD}");
-    let mut tallies = tallies.into_inner().expect("no thread panics");
-    tallies.sort_by(|(one, _), (other, _)| one.cmp(other));
-    for (name, tally) in tallies {
+    for (name, mut tallies) in tallies.into_inner().expect("no thread panics") {
+        let tally = tallies.pop().expect("every lane was walked");
         println!("{}", tally.line(&name));
         total.add(tally);
     }

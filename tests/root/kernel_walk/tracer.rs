@@ -147,11 +147,17 @@ fn gone_is_fine(result: nix::Result<()>) {
     }
 }
 
-fn resume(thread: Pid, signal: Option<Signal>) {
-    gone_is_fine(ptrace::syscall(thread, signal));
-}
-
 impl Tracer {
+    /// Lets a thread go on: up to its next system call, unless none matters any more, since each stop takes time.
+    fn resume(&self, thread: Pid, signal: Option<Signal>) {
+        let awaited = self.tracees.get(&thread).is_some_and(|tracee| tracee.pending.is_some());
+        gone_is_fine(if self.met && !awaited {
+            ptrace::cont(thread, signal)
+        } else {
+            ptrace::syscall(thread, signal)
+        });
+    }
+
     fn attach(&mut self) -> nix::Result<()> {
         let options = Options::PTRACE_O_TRACESYSGOOD
             | Options::PTRACE_O_TRACEFORK
@@ -234,11 +240,11 @@ impl Tracer {
             }
             WaitStatus::PtraceSyscall(thread) => self.system_call(thread),
             WaitStatus::PtraceEvent(thread, signal, 0) | WaitStatus::Stopped(thread, signal) => {
-                resume(thread, Some(signal).filter(|signal| *signal != WAKE));
+                self.resume(thread, Some(signal).filter(|signal| *signal != WAKE));
             }
             WaitStatus::PtraceEvent(thread, _, event) => {
                 self.event(thread, event);
-                resume(thread, None);
+                self.resume(thread, None);
             }
             _ => {}
         }
@@ -274,7 +280,7 @@ impl Tracer {
         let Ok(info) = ptrace::syscall_info(thread) else { return };
         let go_on = if info.op == ENTRY { self.enter(thread) } else { self.leave(thread) };
         if go_on {
-            resume(thread, None);
+            self.resume(thread, None);
         }
     }
 
