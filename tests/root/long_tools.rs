@@ -17,15 +17,16 @@ use crate::harness::{Csi, Kind, Vol, World, eventually, kernel, run, text};
 
 const LEN: usize = 1 << 20;
 
-/// Where the driver looks for it (in this order).
-const PLACES: [&str; 4] = ["/usr/sbin/e2fsck", "/usr/bin/e2fsck", "/sbin/e2fsck", "/bin/e2fsck"];
+/// Where the driver looks for tools (in this order).
+const PLACES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// A driver that finds this in e2fsck's place: the lines of a shell, which get the program's arguments, and where `$real`
-/// is e2fsck itself.
-fn start_with(world: &mut World, script: &str) {
-    let real = PLACES.iter().find(|place| Path::new(place).exists()).expect("e2fsprogs");
-    let (copy, wrapper) = (world.dir.join("real e2fsck"), world.dir.join("wrapper"));
-    std::fs::copy(real, &copy).expect("copy");
+/// A driver that finds this in a tool's place: the lines of a shell, which get the program's arguments, and where `$real`
+/// is the tool itself.
+pub fn start_with(world: &mut World, tool: &str, script: &str) {
+    let mut places = PLACES.iter().map(|place| format!("{place}/{tool}"));
+    let real = places.find(|place| Path::new(place).exists()).expect("the tool");
+    let (copy, wrapper) = (world.dir.join("real"), world.dir.join("wrapper"));
+    std::fs::copy(&real, &copy).expect("copy");
     std::fs::write(&wrapper, format!("#!/bin/sh\nreal='{}'\n{script}\n", text(&copy))).expect("write");
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let line = format!("mount --bind '{}' {real} && exec \"$@\"", text(&wrapper));
@@ -88,7 +89,7 @@ fn a_repair_that_works_is_told_of_and_ends_by_itself() {
     let (began, go_on) = (world.dir.join("began"), world.dir.join("go on"));
     let wait =
         format!("while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done", text(&world.dir), text(&go_on));
-    start_with(&mut world, &format!(": > '{}'\n{wait}\nexec \"$real\" \"$@\"", text(&began)));
+    start_with(&mut world, "e2fsck", &format!(": > '{}'\n{wait}\nexec \"$real\" \"$@\"", text(&began)));
     let staged = stage_meanwhile(&world, &volume);
     eventually("the repair begins", || began.exists());
     let vol = Vol::of(&world, Kind::Ext4, volume.clone());

@@ -53,6 +53,7 @@ mod lost;
 mod managed_pools;
 mod many;
 mod many_clients;
+mod mkfs;
 mod modify;
 mod old_kernels;
 mod old_state;

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -22,6 +23,10 @@ use crate::model::FsType;
 
 /// capabilities(7), by its number in linux/capability.h.
 const CAP_SYS_RESOURCE: u32 = 24;
+
+/// After which waits mkfs.btrfs is tried again. It asks every loop device that is mounted anywhere what it has, and fails where
+/// one has been detached since it was listed (btrfs-progs, check_mounted_where), which is no fault of this device.
+const MKFS_BTRFS_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
 /// The tools of this machine.
 pub(super) struct LinuxFilesystems {
@@ -196,7 +201,15 @@ impl Filesystems for LinuxFilesystems {
         };
         let mut args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         args.push(device.as_os_str());
-        self.run(program, device, &args, &[0])
+        let mut made = self.run(program, device, &args, &[0]);
+        let again: &[Duration] = if fs_type == FsType::Btrfs { &MKFS_BTRFS_AGAIN } else { &[] };
+        for wait in again {
+            if made.is_err() {
+                std::thread::sleep(*wait);
+                made = self.run(program, device, &args, &[0]);
+            }
+        }
+        made
     }
 
     fn grow(&self, fs_type: FsType, device: &Path, mount_point: &Path) -> io::Result<()> {

@@ -23,12 +23,6 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a program of the last process stands still, at most: a retry may wait for its end.
 pub const HELD: Duration = Duration::from_secs(5);
 
-/// mkfs.btrfs asks every loop device that is mounted anywhere what it has, and ends where one goes meanwhile: that of another
-/// bench, here. The call is repeated as after any other error.
-fn is_of_a_neighbour(status: &tonic::Status) -> bool {
-    status.message().contains("cannot check mount status of")
-}
-
 /// A run that went well.
 #[derive(Debug, Default)]
 pub struct Done {
@@ -82,13 +76,13 @@ impl<'a> Place<'a> {
                 traced.release();
                 if scenario.starts_after.is_some() {
                     if let Err(status) = answer {
-                        ensure!(traced.met || is_of_a_neighbour(&status), "the start fails: {status}");
+                        ensure!(traced.met, "the start fails: {status}");
                         bench.world.restart_after_kill();
                     }
                     is_either(bench, &before, &after)?;
                     done.late = retry(bench, scenario, &before)?;
                 } else if let Err(status) = answer {
-                    ensure!(traced.met || is_of_a_neighbour(&status), "the call fails: {status}");
+                    ensure!(traced.met, "the call fails: {status}");
                     // Nothing is wrong with the request, which is repeated: the caller must not be told so.
                     let wrong = [Code::Unknown, Code::InvalidArgument, Code::Unimplemented, Code::Cancelled];
                     ensure!(!wrong.contains(&status.code()), "it became {status}");
