@@ -1,5 +1,5 @@
-//! The command line: every flag as text, with its environment variable and its help. What the text means, and
-//! whether it is right, is [`crate::config`]'s: so that a wrong value gives one line that names the flag.
+//! The command line: every flag as text, with its environment variable and its help. [`crate::config`] parses and checks
+//! the text, so that a wrong value gives one line that names the flag.
 
 mod certs;
 
@@ -11,7 +11,7 @@ pub use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs, RenewArgs, S
 
 const AFTER_HELP: &str = "\
 Sizes are bytes or a number with Ki, Mi, Gi, Ti, Pi (powers of 1024) or k, M, G, T, P (powers of 1000), such as 10Gi.
-A flag wins over its environment variable.
+A flag overrides its environment variable.
 
 Examples:
   hostloop serve --node-id node-1
@@ -20,7 +20,7 @@ Examples:
   hostloop serve --role controller --peer node-1=10.0.0.1:9443 --peer node-2=10.0.0.2:9443
   hostloop selftest --only ext4 --only block
 
-Exit codes: 0 stopped cleanly, 1 could not start or had to cut running calls off, 2 wrong flag or value.";
+Exit codes: 0 stopped cleanly, 1 could not start or had to interrupt running calls, 2 wrong flag or value.";
 
 /// A CSI driver that turns a directory on a node's disk into volumes with an enforced size.
 #[derive(Debug, Parser)]
@@ -38,11 +38,11 @@ pub enum Command {
     /// Serve CSI on a socket until SIGTERM or SIGINT
     #[command(after_help = AFTER_HELP)]
     Serve(ServeArgs),
-    /// Check on this machine, as root, that volumes of every kind can be made, mounted, filled and removed
+    /// Check, as root, that this machine can create, mount, fill and remove volumes of every kind
     Selftest(SelftestArgs),
-    /// Make a CA and the certificates with which the processes of a cluster know each other, and renew them
+    /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
-    /// Hold a filesystem frozen for the driver that starts this process, and thaw it whatever becomes of that one
+    /// Keep a filesystem frozen for the driver that starts this process, and thaw it whatever happens to the driver
     #[command(hide = true)]
     FreezeGuard(FreezeGuardArgs),
 }
@@ -50,8 +50,8 @@ pub enum Command {
 /// Flags of `hostloop serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Where to serve: unix:///PATH.sock or an absolute path; for tests also tcp://127.0.0.1:PORT (or the IPv6
-    /// loopback address), where everybody on the machine can give orders
+    /// Where to serve: unix:///PATH.sock or an absolute path. For tests also tcp://127.0.0.1:PORT (or the IPv6 loopback
+    /// address), which everybody on the machine can call
     #[arg(
         long,
         env = "CSI_ENDPOINT",
@@ -64,9 +64,9 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_SOCKET_MODE", value_name = "MODE", default_value = "0600")]
     pub socket_mode: String,
 
-    /// What this process serves: all (Identity, Controller and Node for the volumes of this node), node (Identity
-    /// and Node on the socket; Controller for the volumes of this node on --peer-listen, for controllers only) or
-    /// controller (Identity and Controller, which finds the node for each call; no volumes of its own)
+    /// What this process serves: all (Identity, Controller and Node for the volumes of this node), node (Identity and
+    /// Node on the socket; on --peer-listen, only for controllers, Controller for the volumes of this node) or controller
+    /// (Identity and Controller; sends each call to its node and has no volumes of its own)
     #[arg(long, env = "HOSTLOOP_ROLE", value_name = "ROLE", default_value = "all")]
     pub role: String,
 
@@ -79,8 +79,8 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_TLS_DIR", value_name = "DIR")]
     pub tls_dir: Option<String>,
 
-    /// Role controller: a node and its --peer-listen address as others reach it. Repeat the flag for more nodes; in
-    /// the environment variable separate them with ;
+    /// Role controller: a node, and the address at which others reach its --peer-listen. Repeat the flag for more nodes;
+    /// in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_PEERS", value_name = "NODE_ID=HOST:PORT")]
     pub peer: Vec<String>,
 
@@ -89,63 +89,61 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_PEER_SERVICE", value_name = "NAMESPACE/NAME")]
     pub peer_service: Option<String>,
 
-    /// Role controller: give up what was on this node. Deleting its volumes and snapshots succeeds once the node is
-    /// no longer part of the cluster. Repeat the flag for more nodes; in the environment variable separate them
-    /// with ;
+    /// Role controller: this node is gone for good. Deleting its volumes and snapshots succeeds once the node is no
+    /// longer part of the cluster. Repeat the flag for more nodes; in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID")]
     pub forget_node: Vec<String>,
 
-    /// CSI plugin name, as StorageClasses name it in `provisioner`; two drivers in a cluster need two names
+    /// CSI driver name, the `provisioner` of StorageClasses. Two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
     pub driver_name: String,
 
-    /// CSI node id and topology value, at most 63 characters; in Kubernetes set NODE_ID from spec.nodeName,
-    /// as a pod's host name is its own [default: the host name]
+    /// CSI node id and topology value, at most 63 characters. In Kubernetes, set NODE_ID from spec.nodeName, because a
+    /// pod has a host name of its own [default: the host name]
     #[arg(long, env = "NODE_ID", value_name = "ID")]
     pub node_id: Option<String>,
 
-    /// Absolute path of the directory that holds the state and is the pool `default`; made with mode 0700 if it
-    /// is missing. One process only uses it at a time [default: /var/lib/hostloop]
+    /// Absolute path of the directory of the state file and the pool `default`; created with mode 0700 if it is missing.
+    /// Only one process can use it at a time [default: /var/lib/hostloop]
     #[arg(long, env = "HOSTLOOP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<String>,
 
-    /// Directory in which it is remembered that --data-dir is in use, so that a start stops where its disk is not
-    /// mounted; it must be there also then [default: the directory of --endpoint, or beside the data directory's mount
-    /// point where that is empty after a reboot]
+    /// Directory of a file which says that --data-dir is in use, so that a start stops if its disk is not mounted. It must
+    /// exist even then [default: the directory of --endpoint, or, if that is empty after a reboot, beside the data
+    /// directory's mount point]
     #[arg(long, env = "HOSTLOOP_ANCHOR_DIR", value_name = "DIR")]
     pub anchor_dir: Option<String>,
 
-    /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;)
-    /// and options. The path is an existing directory, or with kind=image that of an image file in which hostloop
-    /// makes and mounts a filesystem of its own (size=SIZE, fs=xfs or btrfs), or with kind=device a blank block
-    /// device for the same. reserve=auto|SIZE|PERCENT% and overcommit=RATIO stand for --reserve and --overcommit.
-    /// directories=true makes it a pool of directory volumes, which have no enforced size, and of nothing else; its
-    /// filesystem must not be that of a pool with other volumes. Repeat the flag for more pools; in the environment
-    /// variable separate them with ;
+    /// A further pool, which StorageClasses choose with the parameter `pool`: name, absolute path (without , and ;) and
+    /// options. The path is an existing directory; with kind=image, an image file in which hostloop makes and mounts a
+    /// filesystem of its own (size=SIZE, fs=xfs or btrfs); with kind=device, a blank block device for the same.
+    /// reserve=auto|SIZE|PERCENT% and overcommit=RATIO override --reserve and --overcommit. directories=true makes it a
+    /// pool for directory volumes, which have no enforced size, and for nothing else; its filesystem must not be that of
+    /// a pool with other volumes. Repeat the flag for more pools; in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     pub pool: Vec<String>,
 
-    /// What volumes leave free on a pool's filesystem: a size, a part of the filesystem such as 10%, or auto: 20% where
-    /// kubelet has its directory on the same filesystem, so that full volumes do not make it evict pods, otherwise 1%
-    /// and at most 1Gi, and nothing in a filesystem of hostloop's own [default: auto]
+    /// What volumes leave free in a pool's filesystem: a size, a part of the filesystem such as 10%, or auto. auto is 20%
+    /// if kubelet's directory is on the same filesystem, so that full volumes do not cause kubelet to evict pods;
+    /// otherwise 1%, at most 1Gi; and nothing in a filesystem of hostloop's own [default: auto]
     #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "auto|SIZE|PERCENT%")]
     pub reserve: Option<String>,
 
-    /// Bytes of thin volumes promised for each byte there is, 1.0 to 1000 [default: 1.0]
+    /// Bytes of thin volumes promised for each byte of space, 1.0 to 1000 [default: 1.0]
     #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO")]
     pub overcommit: Option<String>,
 
-    /// Make the pool `default` one of directory volumes, which have no enforced size, and of nothing else
+    /// Use the pool `default` for directory volumes, which have no enforced size, and for nothing else
     #[arg(long, env = "HOSTLOOP_DIRECTORIES", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub directories: String,
 
-    /// Serve ControllerPublishVolume too, for clusters whose CSIDriver object says attachRequired: true
+    /// Also serve ControllerPublishVolume, for clusters whose CSIDriver object says attachRequired: true
     #[arg(long, env = "HOSTLOOP_ATTACH", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub attach: String,
 
-    /// At most so many volumes attached to this node; 0 for no limit [default: 0]
+    /// The most volumes attached to this node at a time; 0 for no limit [default: 0]
     #[arg(long, env = "HOSTLOOP_MAX_VOLUMES_PER_NODE", value_name = "NUMBER")]
     pub max_volumes_per_node: Option<String>,
 
@@ -153,70 +151,68 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE")]
     pub max_volume_size: Option<String>,
 
-    /// The largest inline ephemeral volume, at least 1Mi. Whoever may make a pod can ask for one [default: 10Gi]
+    /// The largest inline ephemeral volume, at least 1Mi. Everybody who may create a pod can ask for one [default: 10Gi]
     #[arg(long, env = "HOSTLOOP_INLINE_MAX_SIZE", value_name = "SIZE")]
     pub inline_max_size: Option<String>,
 
-    /// The pools in which inline ephemeral volumes may be, with , between them [default: default]
+    /// The pools that inline ephemeral volumes may be in, separated by , [default: default]
     #[arg(long, env = "HOSTLOOP_INLINE_POOLS", value_name = "NAME[,NAME]...")]
     pub inline_pools: Option<String>,
 
-    /// The backends that inline ephemeral volumes may have, with , between them: loop, whose size is enforced, and
-    /// directory, whose size is not [default: loop]
+    /// The backends that inline ephemeral volumes may have, separated by , : loop, whose size is enforced, and directory,
+    /// whose size is not [default: loop]
     #[arg(long, env = "HOSTLOOP_INLINE_BACKENDS", value_name = "BACKEND[,BACKEND]...")]
     pub inline_backends: Option<String>,
 
-    /// kubelet's directory, such as /var/lib/kubelet: when given, staging and target paths must lie below it
+    /// kubelet's directory, such as /var/lib/kubelet. If set, staging and target paths must be below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR")]
     pub kubelet_dir: Option<String>,
 
-    /// Least important messages to log: error, warn, info, debug or trace. Logs go to stderr
+    /// Log messages of this level and above: error, warn, info, debug or trace. Logs go to stderr
     #[arg(long, env = "HOSTLOOP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 
-    /// How to log: text, or json with one object a line
+    /// Format of the log: text, or json with one object per line
     #[arg(long, env = "HOSTLOOP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: String,
 
-    /// How long running calls may take after SIGTERM, in seconds; keep it below the pod's
-    /// terminationGracePeriodSeconds
+    /// How long running calls may take after SIGTERM, in seconds. Keep it below the pod's terminationGracePeriodSeconds
     #[arg(long, env = "HOSTLOOP_SHUTDOWN_TIMEOUT", value_name = "SECONDS", default_value = "25")]
     pub shutdown_timeout: String,
 
-    /// Those who look after it.
+    /// Flags for operating it.
     #[command(flatten)]
     pub operation: OperationArgs,
 }
 
-/// Flags of `hostloop serve` about those who look after it.
+/// Flags of `hostloop serve` for operating it: metrics, health, limits, registration with kubelet.
 #[derive(Debug, Args)]
 pub struct OperationArgs {
-    /// Serve /metrics (Prometheus), and /healthz and /readyz as --health-listen does, over HTTP at this address, such as
-    /// 0.0.0.0:9100; without TLS, and everybody who reaches it can read them [default: off]
+    /// Serve /metrics (Prometheus), and /healthz and /readyz like --health-listen, over HTTP at this address, such as
+    /// 0.0.0.0:9100. There is no TLS, and everybody who can reach the address can read them [default: off]
     #[arg(long, env = "HOSTLOOP_METRICS_LISTEN", value_name = "IP:PORT")]
     pub metrics_listen: Option<String>,
 
     /// Serve /healthz (the process is alive) and /readyz (callers are served) over HTTP at this address, such as
-    /// 0.0.0.0:9810: for kubelet's probes, which nobody who reaches the metrics can keep out there [default: off]
+    /// 0.0.0.0:9810, for kubelet's probes. Those who can reach only the metrics cannot block the probes here [default: off]
     #[arg(long, env = "HOSTLOOP_HEALTH_LISTEN", value_name = "IP:PORT")]
     pub health_listen: Option<String>,
 
-    /// At most so many copies at a time: snapshots, restores, clones and cuts for other nodes; further ones wait, and are
-    /// then told to come again (ABORTED) [default: 16]
+    /// The most copies at a time: snapshots, restores, clones and cuts for other nodes. Further ones wait, and then have
+    /// to try again (ABORTED) [default: 16]
     #[arg(long, env = "HOSTLOOP_MAX_COPIES", value_name = "NUMBER")]
     pub max_copies: Option<String>,
 
-    /// At most so many streams at a time: data for other nodes, and changed blocks for backup programs; one caller has
-    /// half of them at most, further ones are told to come again (ABORTED) [default: 16]
+    /// The most streams at a time: data for other nodes, and changed blocks for backup programs. One caller gets at most
+    /// half of them. Further ones have to try again (ABORTED) [default: 16]
     #[arg(long, env = "HOSTLOOP_MAX_STREAMS", value_name = "NUMBER")]
     pub max_streams: Option<String>,
 
-    /// Bytes in a second that other nodes may pull from this one, all together, such as 100Mi; 0 for no limit
-    /// [default: 0]
+    /// Bytes per second that all other nodes together may pull from this one, such as 100Mi; 0 for no limit [default: 0]
     #[arg(long, env = "HOSTLOOP_STREAM_RATE", value_name = "SIZE")]
     pub stream_rate: Option<String>,
 
-    /// Register with kubelet, which node-driver-registrar does otherwise
+    /// Register with kubelet, instead of node-driver-registrar
     #[arg(long, env = "HOSTLOOP_REGISTER", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub register: String,
@@ -230,8 +226,8 @@ pub struct OperationArgs {
     )]
     pub registration_dir: String,
 
-    /// With --register: the path of the driver's socket as kubelet sees it, where that is another one than in this
-    /// container [default: the path of --endpoint]
+    /// With --register: the path of the driver's socket as kubelet sees it, if it differs from the path in this container
+    /// [default: the path of --endpoint]
     #[arg(long, env = "HOSTLOOP_KUBELET_ENDPOINT", value_name = "PATH")]
     pub kubelet_endpoint: Option<String>,
 }
@@ -239,7 +235,7 @@ pub struct OperationArgs {
 /// Flags of `hostloop selftest`.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
-    /// Where to work: in a new directory below this one, which is removed at the end
+    /// Directory to work in. selftest creates a new directory in it and removes that at the end
     #[arg(long, env = "TMPDIR", value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
 
@@ -260,8 +256,8 @@ pub struct FreezeGuardArgs {
     pub limit_ms: u64,
 }
 
-/// What to print of an error of the command line. A wrong value is one line; for an unknown flag clap's own
-/// answer helps more, as it names similar ones.
+/// What to print for an error of the command line: one line for a wrong value, `None` for an unknown flag, where clap's
+/// own answer helps more because it names similar ones.
 pub fn one_line(error: &clap::Error) -> Option<String> {
     use clap::error::ErrorKind as Kind;
     let about_a_value = matches!(

@@ -14,7 +14,7 @@ Examples:
   hostloop certs renew --ca ca --dir controller --dir node-1
   hostloop certs show --dir node-1
 
-Exit codes: 0 done, 1 not done or (show, renew) something is wrong, 2 wrong flag or value.";
+Exit codes: 0 done, 1 failed or (show, renew) something is wrong, 2 wrong flag or value.";
 
 /// Flags of `hostloop certs`.
 #[derive(Debug, Args)]
@@ -28,34 +28,34 @@ pub struct CertsArgs {
 /// What to do with certificates.
 #[derive(Debug, Subcommand)]
 pub enum CertsCommand {
-    /// Make a CA: ca.crt, and ca.key with mode 0600, or a Secret with both. One that is there is never replaced
+    /// Make a CA: ca.crt, and ca.key with mode 0600, or a Secret with both. An existing CA is never replaced
     Init(InitArgs),
-    /// Make an identity: ca.crt, tls.crt and tls.key, all exchanged in one step
+    /// Make an identity: ca.crt, tls.crt and tls.key, all replaced in one step
     Issue(IssueArgs),
-    /// Renew identities that come to their end, or whose CA is another one now; for a timer. Each gets a new key.
-    /// Processes that use them notice by themselves
+    /// Renew identities that end soon, or whose CA has changed. Run it from a timer. Each gets a new key; processes that
+    /// use them notice by themselves
     Renew(RenewArgs),
-    /// Show identities, validity and fingerprints, and whether the files fit together
+    /// Show identities, validity and fingerprints, and whether the files belong together
     Show(ShowArgs),
 }
 
 /// Flags of `hostloop certs init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Where to make it; made if it is missing
+    /// Directory for the CA; created if it is missing
     #[arg(long, value_name = "DIR", required_unless_present = "secret")]
     pub dir: Option<PathBuf>,
 
-    /// In a pod of Kubernetes, instead of --dir: make it in this Secret. One that is there stays as it is, and Helm is
-    /// told to leave it there
+    /// In a pod of Kubernetes, instead of --dir: make the CA in this Secret. An existing Secret stays as it is, and Helm is
+    /// told not to delete it
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "dir")]
     pub secret: Option<String>,
 
-    /// CSI plugin name, as --driver-name of hostloop serve: the CA is for the processes of this driver
+    /// CSI driver name, as in hostloop serve --driver-name. The CA is for the processes of this driver
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
     pub driver_name: String,
 
-    /// How long it is good. Nothing that it signs is good for longer
+    /// How long the CA is valid. Nothing that it signs is valid for longer
     #[arg(long, value_name = "DURATION", default_value = "10y")]
     pub valid: String,
 }
@@ -71,19 +71,19 @@ pub struct IssueArgs {
     #[arg(long, value_name = "ROLE")]
     pub role: String,
 
-    /// CSI node id: the identity is that of this node only. Without it all nodes can share the identity
+    /// CSI node id, for an identity of this node alone. Without it, all nodes can share the identity
     #[arg(long, value_name = "ID")]
     pub node_id: Option<String>,
 
-    /// Where to put the files; made if it is missing. An identity that is there is replaced by the same one only
+    /// Directory for the files; created if it is missing. An existing identity is only replaced by the same identity
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 
-    /// How long it is good
+    /// How long the identity is valid
     #[arg(long, value_name = "DURATION", default_value = "90d")]
     pub valid: String,
 
-    /// CSI plugin name [default: the one that the CA is for]
+    /// CSI driver name [default: the one that the CA is for]
     #[arg(long, value_name = "NAME")]
     pub driver_name: Option<String>,
 }
@@ -103,7 +103,7 @@ pub struct RenewArgs {
     #[arg(long, value_name = "DURATION")]
     pub before: Option<String>,
 
-    /// How long the new one is good [default: as long as the one before]
+    /// How long the new identity is valid [default: as long as the old one]
     #[arg(long, value_name = "DURATION")]
     pub valid: Option<String>,
 }
