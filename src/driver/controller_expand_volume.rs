@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, after_undo, check, directories, not_found};
+use super::{Driver, after_undo, not_found, pools::directories, request::check};
 use crate::backend::presence_of;
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::Want;
-use super::{Driver, Pool, after_undo, directories, not_found};
+use super::{Driver, Pool, after_undo, not_found, pools::directories};
 use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;

@@ -1,7 +1,7 @@
 //! CSI ControllerPublishVolume: bookkeeping that fences. There is nothing to attach on a node that owns its data.
 
 use super::create_volume::without_flags;
-use super::{Driver, check, not_found};
+use super::{Driver, not_found, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::ControllerPublishVolume;
 use crate::model::{Attachment, Volume};

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::Driver;
-use super::blocks::Messages;
+use super::copies::block_ranges::Messages;
 use super::get_metadata_allocated::offset;
-use super::lock::Mode;
+use super::locks::Mode;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;

@@ -1,12 +1,10 @@
 //! The use cases: one file per RPC, named like it. Plain synchronous code; every mutating one begins by taking
 //! the volume's lock, which lives inside the work, so that a call whose caller has gone keeps it to the end.
+//!
+//! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
+//! `pull/source`, on the side that is read from.
 
-mod attachments;
-mod blocks;
-mod bound;
 mod capacity;
-mod check;
-mod close_source;
 mod controller_expand_volume;
 mod controller_get_volume;
 mod controller_get_volume_health;
@@ -14,15 +12,13 @@ mod controller_list_volume_health;
 mod controller_modify_volume;
 mod controller_publish_volume;
 mod controller_unpublish_volume;
+mod copies;
 mod create_snapshot;
 mod create_volume;
 mod create_volume_group_snapshot;
-mod cut;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
-mod directories;
-mod durations;
 mod figures;
 mod get_capacity;
 mod get_metadata_allocated;
@@ -30,11 +26,9 @@ mod get_metadata_delta;
 mod get_snapshot;
 mod get_volume_group_snapshot;
 mod health;
-mod inline;
 mod list_snapshots;
 mod list_volumes;
-pub mod lock;
-mod managed_pool;
+mod locks;
 mod node_expand_volume;
 mod node_get_storage_health;
 mod node_get_volume_health;
@@ -43,37 +37,22 @@ mod node_publish_volume;
 mod node_stage_volume;
 mod node_unpublish_volume;
 mod node_unstage_volume;
-mod open_source;
-mod origin;
-mod pool_marker;
 mod pools;
-mod probe;
-mod progress;
+mod publish;
 mod pull;
-mod pull_blocks;
-mod pull_tree;
-pub(crate) mod pulse;
-mod recover;
-mod reservations;
-mod reserve;
-mod settle;
-mod snapshots;
-mod sources;
-mod tally;
-pub(crate) mod token;
-mod turns;
-mod usage;
+mod recovery;
+mod request;
 mod validate_volume_capabilities;
 
 pub use capacity::PoolFigures;
-pub use durations::DurationFigures;
-pub use figures::Figures;
-pub use pools::{Pool, Pools};
-pub use progress::CopyFigures;
+pub use copies::progress::CopyFigures;
+pub use figures::{Figures, durations::DurationFigures};
+pub use locks::turns::{Turn, TurnFigures};
+pub(crate) use pools::pulse;
+pub use pools::{Pool, Pools, pulse::Site};
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
-pub use pulse::Site;
-pub use recover::Recovered;
-pub use turns::{Turn, TurnFigures};
+pub use recovery::Recovered;
+pub(crate) use request::token;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +67,13 @@ use crate::model::{
 };
 use crate::os::Os;
 use crate::store::Store;
-use lock::{Guard, Key, Locks, Mode, Taken};
+use capacity::usage;
+use copies::progress;
+use figures::durations;
+use locks::{Guard, Key, Locks, Mode, Taken};
+use locks::{attachments, reservations, turns};
+use publish::{binds, inline};
+use pull::source as sources;
 
 /// The driver of one node: everything it needs was handed in.
 pub struct Driver {
@@ -110,7 +95,7 @@ pub struct Driver {
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
     cuts: sources::Cuts,
-    bound: bound::Answered,
+    bound: binds::Answered,
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
     pulls: pull::Running,
@@ -141,7 +126,7 @@ impl Driver {
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
             cuts: sources::Cuts::default(),
-            bound: bound::Answered::default(),
+            bound: binds::Answered::default(),
             remote_sources: None,
             reservations: reservations::Reservations::default(),
             pulls: pull::Running::default(),

@@ -1,6 +1,6 @@
 //! CSI NodeExpandVolume.
 
-use super::{Driver, check};
+use super::{Driver, request::check};
 use crate::backend::{presence_of, resolve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeExpandVolume;

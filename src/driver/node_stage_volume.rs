@@ -1,8 +1,8 @@
 //! CSI NodeStageVolume.
 
 use super::capacity::{Reservation, Want};
-use super::progress::Progress;
-use super::{Driver, check, not_found, settled};
+use super::copies::progress::Progress;
+use super::{Driver, not_found, request::check, settled};
 use crate::backend::{CopyRoom, Stage, Target, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeStageVolume;

@@ -1,0 +1,7 @@
+//! Copies of volumes: snapshots, and volumes that are made from a snapshot or from another volume.
+
+pub(super) mod block_ranges;
+pub(super) mod cut;
+pub(super) mod origin;
+pub(super) mod progress;
+pub(super) mod snapshots;

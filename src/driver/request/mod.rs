@@ -1,0 +1,4 @@
+//! What several RPCs check in a request.
+
+pub(super) mod check;
+pub(crate) mod token;
