@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::uses::{all_mounts, hidden};
 use super::{
-    Found, Mark, Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, growth, inspect,
+    Mark, Place, Presence, Publish, Signature, Stage, Stats, Target, Uses, Writers, device, growth, inspect,
     label, make_filesystem, target, writers,
 };
 use crate::error::{Error, OsContext, Result};
@@ -310,7 +310,7 @@ fn make(
         place.os.disks.sync_file(&image).doing(making)?;
     }
     match inspect(place.os.disks.as_ref(), &image)? {
-        Found::Blank => {}
+        Signature::Blank => {}
         found => {
             let (id, found) = (&place.volume.id, found.describe());
             let advice = match format {
@@ -380,7 +380,7 @@ fn renew_identity(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_t
 /// marks as damaged is repaired first, as far as that needs no decision. Returns the filesystem's size in bytes.
 fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> {
     match inspect(place.os.disks.as_ref(), &place.paths.data())? {
-        Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
+        Signature::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
                 tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors; checking it before the mount");
                 let repaired = place.os.filesystems.repair(fs_type, &device.path());

@@ -25,7 +25,7 @@ pub use content::{content_for, content_of_copy, unsupported};
 pub use copy::{Copy, OnProgress};
 pub use health::{Seen, troubles};
 pub use mark::Mark;
-pub use signature::{Found, inspect, inspect_device, label, make_filesystem};
+pub use signature::{Signature, inspect, inspect_device, label, make_filesystem};
 pub use target::{Target, remove as remove_target, resolve, take_away};
 pub use uses::{Uses, hidden};
 pub use writers::Writers;

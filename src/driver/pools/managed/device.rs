@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{Managed, Medium};
-use crate::backend::{Found, inspect_device};
+use crate::backend::{Signature, inspect_device};
 use crate::error::{Error, OsContext, Result};
 use crate::model::format_bytes;
 
@@ -25,7 +25,7 @@ impl Managed<'_> {
             device: None,
         };
         match inspect_device(self.os.disks.as_ref(), device, state.bytes)? {
-            Found::Blank => {
+            Signature::Blank => {
                 self.refuse_if_in_use(device, "is blank")?;
                 self.refuse_if_covered()?;
                 if state.held {
@@ -37,7 +37,7 @@ impl Managed<'_> {
                 self.make_on(device, state.bytes)?;
                 Ok(medium(state.bytes, true))
             }
-            Found::Other(what) => Err(self.not_blank(device, what)),
+            Signature::Other(what) => Err(self.not_blank(device, what)),
             found => Ok(medium(self.expect_filesystem(device, found)?, false)),
         }
     }

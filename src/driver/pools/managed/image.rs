@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::{Lock, Managed, Medium};
-use crate::backend::{Found, inspect};
+use crate::backend::{Signature, inspect};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{GRANULARITY, format_bytes};
 use crate::os::{AttachOptions, FileId, FileKind, LoopDevice, OpenLoop, errno_of, is_errno};
@@ -133,7 +133,7 @@ impl Managed<'_> {
         let device = self.attach_new(new)?;
         // It was made above, with a name that only the driver gives: but nothing is formatted unseen.
         match inspect(disks.as_ref(), new)? {
-            Found::Blank => {}
+            Signature::Blank => {}
             found => return Err(self.refuse(format!("{} holds {}", new.display(), found.describe()))),
         }
         self.make_filesystem(&device.device.path(), true)?;

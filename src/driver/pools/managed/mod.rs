@@ -24,7 +24,7 @@ mod mount;
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Found, make_filesystem};
+use crate::backend::{Signature, make_filesystem};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
 use crate::os::{FileKind, MakeOptions, OpenLoop, Os};
@@ -168,9 +168,9 @@ impl Managed<'_> {
     }
 
     /// Refuses what is not the pool's filesystem, and gives the size of what is.
-    fn expect_filesystem(&self, medium: &Path, found: Found) -> Result<u64> {
+    fn expect_filesystem(&self, medium: &Path, found: Signature) -> Result<u64> {
         match found {
-            Found::Filesystem { fs_type, bytes, .. } if fs_type == self.fs_type => Ok(bytes),
+            Signature::Filesystem { fs_type, bytes, .. } if fs_type == self.fs_type => Ok(bytes),
             found => Err(self.refuse(format!(
                 "{} holds {}, not the {} filesystem of a pool; it is left as it is",
                 medium.display(),
