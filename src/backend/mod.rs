@@ -3,6 +3,7 @@
 //! or a directory. Between an image and what is on it stands its loop device (`device`). Nothing here keeps a memory:
 //! what is mounted or attached is asked of the kernel each time. Which calls are allowed when is the driver's business.
 
+mod bind;
 mod block;
 mod bytes;
 mod content;
@@ -10,6 +11,7 @@ mod copy;
 mod device;
 mod directory;
 mod filesystem;
+mod format;
 mod growth;
 mod health;
 mod image;

@@ -54,26 +54,21 @@ pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recovery::Recovered;
 pub(crate) use request::token;
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
+use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
-use crate::model::{
-    GroupSnapshot, Limits, NodeKey, ObjectId, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume,
-    VolumeId,
-};
+use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume, VolumeId};
 use crate::os::Os;
 use crate::store::Store;
 use capacity::usage;
 use copies::progress;
 use figures::durations;
-use locks::{Guard, Key, Locks, Mode, Taken};
-use locks::{attachments, reservations, turns};
+use locks::{Guard, Key, Locks, Mode, Taken, attachments, reservations, turns};
 use publish::{binds, inline};
-use pull::source as sources;
+use pull::source;
 
 /// The driver of one node: everything it needs was handed in.
 pub struct Driver {
@@ -94,12 +89,12 @@ pub struct Driver {
     inline: inline::Gone,
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
-    cuts: sources::Cuts,
+    cuts: source::Cuts,
     bound: binds::Answered,
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
     pulls: pull::Running,
-    recent_cuts: sources::RecentCuts,
+    recent_cuts: source::RecentCuts,
     ready: AtomicBool,
 }
 
@@ -125,12 +120,12 @@ impl Driver {
             inline: inline::Gone::default(),
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
-            cuts: sources::Cuts::default(),
+            cuts: source::Cuts::default(),
             bound: binds::Answered::default(),
             remote_sources: None,
             reservations: reservations::Reservations::default(),
             pulls: pull::Running::default(),
-            recent_cuts: sources::RecentCuts::default(),
+            recent_cuts: source::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }
     }
@@ -143,34 +138,15 @@ impl Driver {
         Driver { copy_turns, stream_turns, stream_rate: turns::Rate::new(limits.stream_rate), ..self }
     }
 
-    /// A turn for a copy, to be kept until it has ended.
-    ///
-    /// # Errors
-    /// [`Error::Crowded`] where there is none: nothing has begun then.
-    fn copy_turn(&self) -> Result<Turn> {
-        self.copy_turns.take("").ok_or_else(|| {
-            let limit = self.copy_turns.figures().limit;
-            Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
-        })
-    }
-
-    /// A turn for a stream to this caller, to be kept until it has ended.
-    ///
-    /// # Errors
-    /// [`Error::Crowded`] where there is none.
-    pub fn stream_turn(&self, who: &str) -> Result<Turn> {
-        self.stream_turns.take(who).ok_or_else(|| {
-            let TurnFigures { running, limit, .. } = self.stream_turns.figures();
-            Error::Crowded(format!(
-                "{running} of {limit} streams run on this node (--max-streams), and one caller gets at most half of them; try again"
-            ))
-        })
-    }
-
     /// Lets the driver make volumes from what other nodes have.
     #[must_use]
     pub fn with_remote_sources(self, sources: Arc<dyn RemoteSources>) -> Self {
         Driver { remote_sources: Some(sources), ..self }
+    }
+
+    /// The node's id.
+    pub fn node_id(&self) -> &str {
+        &self.settings.node_id
     }
 
     /// What the administrator decided.
@@ -226,47 +202,6 @@ impl Driver {
         paths.bytes().tool_at_work(&self.os, &paths)
     }
 
-    /// The id of a snapshot; `None` for text that is none of its ids.
-    fn snapshot_id(&self, snapshot_id: &str) -> Option<SnapshotId> {
-        snapshot_id.parse().ok()
-    }
-
-    /// A snapshot that callers may see.
-    fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
-        let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
-        let snapshot = self.snapshot_id(snapshot_id).and_then(|id| self.store.snapshot(&id));
-        snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
-    }
-
-    /// Whether callers may see a snapshot: a member of a group is there only if the whole group is.
-    fn is_visible(&self, snapshot: &Snapshot) -> bool {
-        let ready = |group: Arc<GroupSnapshot>| group.phase == Phase::Ready;
-        let group = snapshot.group.as_ref();
-        snapshot.is_ready()
-            && snapshot.pulled_for.is_none()
-            && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
-    }
-
-    /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.
-    fn controller_id(&self, volume_id: &str) -> Option<VolumeId> {
-        volume_id.parse::<VolumeId>().ok().filter(|id| !id.is_inline())
-    }
-
-    /// The id under which the Node service finds a volume: its own, or the one derived for an inline volume.
-    /// The node's id.
-    pub fn node_id(&self) -> &str {
-        &self.settings().node_id
-    }
-
-    fn node_id_of(&self, volume_id: &str) -> VolumeId {
-        self.controller_id(volume_id).unwrap_or_else(|| VolumeId::of_inline(&self.node_key, volume_id))
-    }
-
-    /// A volume that callers may see.
-    fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
-        self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
-    }
-
     /// The volume's pool.
     fn pool_of(&self, volume: &Volume) -> Result<Arc<Pool>> {
         self.pools.get(volume.pool())
@@ -305,43 +240,6 @@ impl Driver {
 
     fn place<'a>(&'a self, volume: &'a Volume, paths: &'a VolumePaths) -> Place<'a> {
         Place { os: &self.os, volume, paths }
-    }
-
-    /// [`Driver::mount_target`] for a path that is to be used: to the caller NOT_FOUND is a missing volume, never a
-    /// missing directory.
-    fn usable_target(&self, path: &Path) -> Result<Target> {
-        self.mount_target(path).map_err(|error| match error {
-            Error::NotFound(message) => Error::InUse(message),
-            other => other,
-        })
-    }
-
-    /// Resolves a staging or target path and makes sure that nothing is mounted where it would do harm: not in
-    /// or over a pool, and only below `--kubelet-dir` if that is given.
-    fn mount_target(&self, path: &Path) -> Result<Target> {
-        let target = resolve(&self.os, path)?;
-        let allowed = |root: &PathBuf| target.path().starts_with(root);
-        if let Some(dir) = self.pools.kubelet_dir().filter(|dir| !allowed(dir)) {
-            let (path, dir) = (target.path().display(), dir.display());
-            return Err(Error::Invalid(format!(
-                "{path} is not below {dir}, the directory of kubelet (--kubelet-dir)"
-            )));
-        }
-        let harmful = |(_, pool, medium): &(PoolName, PathBuf, Option<PathBuf>)| {
-            target.path().starts_with(pool)
-                || pool.starts_with(target.path())
-                // What is mounted over an image hides it from the next start.
-                || medium.as_ref().is_some_and(|medium| medium.starts_with(target.path()))
-        };
-        match self.pools.places().iter().find(|pool| harmful(pool)) {
-            Some((pool, ..)) => {
-                let path = target.path().display();
-                Err(Error::Invalid(format!(
-                    "{path} is in or above the directory of pool {pool}; choose another path"
-                )))
-            }
-            None => Ok(target),
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod block_ranges;
 pub(super) mod cut;
+mod freeze;
 pub(super) mod origin;
 pub(super) mod progress;
 pub(super) mod snapshots;

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+
 /// The turns of one kind of work. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Turns(Arc<Inner>);
@@ -109,6 +112,32 @@ impl Rate {
         let from = (*paid).max(now);
         *paid = from + cost;
         from - now
+    }
+}
+
+impl Driver {
+    /// A turn for a copy, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none: nothing has begun then.
+    pub(crate) fn copy_turn(&self) -> Result<Turn> {
+        self.copy_turns.take("").ok_or_else(|| {
+            let limit = self.copy_turns.figures().limit;
+            Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
+        })
+    }
+
+    /// A turn for a stream to this caller, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none.
+    pub fn stream_turn(&self, who: &str) -> Result<Turn> {
+        self.stream_turns.take(who).ok_or_else(|| {
+            let TurnFigures { running, limit, .. } = self.stream_turns.figures();
+            Error::Crowded(format!(
+                "{running} of {limit} streams run on this node (--max-streams), and one caller gets at most half of them; try again"
+            ))
+        })
     }
 }
 
