@@ -8,158 +8,41 @@ mod checks;
 mod controller;
 mod node;
 mod operation;
+mod start_error;
 #[cfg(test)]
 #[cfg(feature = "fake-os")]
 mod tests;
+mod watch;
 
-use std::collections::HashMap;
-use std::convert::Infallible;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
 use tonic::service::{Routes, RoutesBuilder};
 
-use crate::cluster::tls::TlsError;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
 use crate::metrics::{Expiry, Health};
-use crate::model::{Limits, PoolKind, PoolName, Settings};
+use crate::model::{Limits, PoolKind, Settings};
 use crate::os::{Os, linux};
-use crate::register::RegisterError;
-use crate::server::{self, BindError, Endpoint, Listener, Observer, Stop, Stopped};
+use crate::server::{self, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
     Behind, Gate, PeerService, Permits, Starting, add_controller_services, add_node_services,
 };
 use crate::shutdown::Shutdown;
-use crate::store::{Identity, Store, StoreError};
+use crate::store::{Identity, Store};
 use crate::wire::peer::peer_server::PeerServer;
 
 use self::anchor::Anchors;
 pub use self::checks::DataDir;
 pub use self::controller::run_controller;
 pub use self::node::{OtherNodes, connector, run_node};
-
-/// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
-pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
-
-/// How often a pool that cannot be used is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+pub use self::start_error::StartError;
+pub use self::watch::{IDLE_SOURCES, watch_sources};
+use self::watch::{watch_health, watch_pools};
 
 /// Enough for threads without work to end.
 const LEAST_LEFT: Duration = Duration::from_millis(250);
-
-/// Why the driver does not serve. Each is one line that names what to mend.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
-    #[error("--data-dir {}: {source}", path.display())]
-    DataDir {
-        /// The data directory.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Another process has it.
-    #[error("--data-dir {} is in use by another process: {source}", path.display())]
-    DataDirTaken {
-        /// The data directory.
-        path: PathBuf,
-        /// Names the holder.
-        source: io::Error,
-    },
-    /// It does not hold what it held.
-    #[error("--data-dir {}: {problem}", path.display())]
-    LostDataDir {
-        /// The data directory.
-        path: PathBuf,
-        /// What is missing, and what to do.
-        problem: String,
-    },
-    /// A directory is not there.
-    #[error("{what}: {} is not a directory; create it or correct the flag", path.display())]
-    NoDirectory {
-        /// The flag.
-        what: String,
-        /// Its directory.
-        path: PathBuf,
-    },
-    /// A directory cannot be looked at.
-    #[error("{what}: look at {}: {source}", path.display())]
-    Look {
-        /// The flag.
-        what: String,
-        /// Its directory.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Two pools are one.
-    #[error("{flag}: {} is also the directory of the pool {other:?}; choose another one", path.display())]
-    SamePool {
-        /// The flag of the second one.
-        flag: String,
-        /// Its directory.
-        path: PathBuf,
-        /// The first one.
-        other: String,
-    },
-    /// The kernel has no loop devices, or hides them.
-    #[error("{0} is not there: load the module (modprobe loop), and in a container mount the host's /dev")]
-    NoLoopDevices(&'static str),
-    /// The driver cannot be reached.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// Metrics or health cannot be served.
-    #[error("listen on {address}: {source} ({flag})")]
-    Metrics {
-        /// The flag that says where.
-        flag: &'static str,
-        /// Where.
-        address: SocketAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// kubelet cannot be told of the driver, or does not want it.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// The state file cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A pool cannot be used.
-    #[error("{0}")]
-    Pools(crate::error::Error),
-    /// The nodes cannot be looked for.
-    #[error("{0}")]
-    Discovery(String),
-    /// The certificates cannot be used.
-    #[error("--tls-dir {0}")]
-    Tls(#[from] TlsError),
-    /// They are another node's.
-    #[error("--tls-dir {}: {problem}", dir.display())]
-    Certificate {
-        /// The directory.
-        dir: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-    /// Controllers cannot reach the node.
-    #[error("listen on {address}: {source} (--peer-listen)")]
-    PeerListen {
-        /// Where.
-        address: SocketAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The process is not as it should be.
-    #[error("{0}")]
-    Process(String),
-}
 
 /// What the driver gives the process.
 pub struct Parts {
@@ -213,51 +96,6 @@ fn preparing(settings: &Settings) -> String {
         [] => "the pools are being prepared".to_owned(),
         [name] => format!("pool {name} is being made, checked or mounted"),
         names => format!("the pools {} are being made, checked or mounted", names.join(", ")),
-    }
-}
-
-/// Removes, every minute, the cuts of volumes that other nodes have opened and not read from for
-/// [`IDLE_SOURCES`]. Runs until it is dropped.
-pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
-    let mut minute = tokio::time::interval(Duration::from_secs(60));
-    loop {
-        minute.tick().await;
-        let driver = Arc::clone(&driver);
-        // A bug in it was logged by its panic.
-        let _ = tokio::task::spawn_blocking(move || driver.remove_idle_sources(IDLE_SOURCES)).await;
-    }
-}
-
-/// Examines the volumes now and every minute. Runs until it is dropped.
-async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
-    let Some(driver) = driver else { return std::future::pending().await };
-    let mut minute = tokio::time::interval(Duration::from_secs(60));
-    minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        minute.tick().await;
-        let driver = Arc::clone(&driver);
-        // A bug in it was logged by its panic.
-        let _ = tokio::task::spawn_blocking(move || driver.examine_volumes()).await;
-    }
-}
-
-/// Tries pools that cannot be used again, and looks whether the others still can be. Runs until it is dropped.
-async fn watch_pools(driver: Option<Arc<Driver>>) -> Infallible {
-    let Some(driver) = driver else { return std::future::pending().await };
-    let mut tick = tokio::time::interval(AGAIN);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick.tick().await; // the start has just tried
-    let mut running: HashMap<PoolName, JoinHandle<()>> = HashMap::new();
-    loop {
-        tick.tick().await;
-        // Each on a thread of its own: a disk that does not answer holds up nobody else's.
-        running.retain(|_, tried| !tried.is_finished());
-        for pool in driver.pool_names() {
-            running.entry(pool).or_insert_with_key(|name| {
-                let (driver, name) = (Arc::clone(&driver), name.clone());
-                tokio::task::spawn_blocking(move || driver.try_pool_again(&name))
-            });
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What images and devices hold, told from their bytes. A message is a piece of an image: its tag says near which
 //! superblock or label it lies.
 
-use hostloop::backend::{Found, inspect, inspect_device, label};
+use hostloop::backend::{Signature, inspect, inspect_device, label};
 use hostloop::os::fake::FakeKernel;
 
 use crate::messages;
@@ -27,9 +27,9 @@ pub fn run(input: &[u8]) {
     let (disks, path) = (kernel.os().disks, IMAGE.as_ref());
     let found = inspect(&*disks, path).expect("a readable image");
     let is_zero = image.iter().all(|byte| *byte == 0);
-    assert_eq!(found == Found::Blank, is_zero, "{found:?}");
+    assert_eq!(found == Signature::Blank, is_zero, "{found:?}");
     let on_device = inspect_device(&*disks, path, SIZE).expect("a readable device");
-    assert_eq!(on_device == Found::Blank, is_zero, "{on_device:?}");
+    assert_eq!(on_device == Signature::Blank, is_zero, "{on_device:?}");
     if let Some(label) = label(&*disks, path).expect("a readable image") {
         assert_eq!(found, label);
     }

@@ -16,14 +16,14 @@ fn pool(name: &str, path: &str) -> PoolSettings {
     PoolSettings { name, path, kind, reserve: Reserve::Bytes(0), overcommit: 1.0, directories: false }
 }
 
-struct Place {
+struct Machine {
     kernel: FakeKernel,
     dir: tempfile::TempDir,
     settings: Settings,
     server: ServerConfig,
 }
 
-fn place() -> Place {
+fn machine() -> Machine {
     let dir = tempfile::tempdir().unwrap();
     let settings = Settings {
         driver_name: "hostloop.csi.dev".to_owned(),
@@ -42,10 +42,10 @@ fn place() -> Place {
         socket_mode: 0o600,
         shutdown_timeout: Duration::from_secs(5),
     };
-    Place { kernel: FakeKernel::new(), dir, settings, server }
+    Machine { kernel: FakeKernel::new(), dir, settings, server }
 }
 
-impl Place {
+impl Machine {
     async fn run(
         &self,
         os: Os,
@@ -84,24 +84,24 @@ fn parts(
 
 #[tokio::test]
 async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
-    let place = place();
+    let machine = machine();
     let (trigger, shutdown) = Shutdown::new();
     let (go_on, wait) = mpsc::channel::<()>();
     let recover = move || wait.recv().unwrap();
-    let place = Arc::new(place);
-    let os = place.kernel.os();
-    let running = Arc::clone(&place);
+    let machine = Arc::new(machine);
+    let os = machine.kernel.os();
+    let running = Arc::clone(&machine);
     let process = tokio::spawn(async move { running.run(os, shutdown, parts(recover)).await });
-    while !place.socket_is_there() {
+    while !machine.socket_is_there() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(place.kernel.mode(DATA), Some(0o700));
+    assert_eq!(machine.kernel.mode(DATA), Some(0o700));
     go_on.send(()).unwrap();
     trigger.pull();
     let ended = process.await.unwrap().ok().unwrap();
-    assert!(ended.stopped.cut == 0 && ended.failure.is_none() && !place.socket_is_there());
+    assert!(ended.stopped.cut == 0 && ended.failure.is_none() && !machine.socket_is_there());
 
-    let second = place.run(place.kernel.spawn(), Shutdown::new().1, parts(|| ()));
+    let second = machine.run(machine.kernel.spawn(), Shutdown::new().1, parts(|| ()));
     let line = second.await.err().expect("the lock is held").to_string();
     assert!(line.starts_with("--data-dir /var/lib/hostloop is in use by another process"), "{line}");
     drop(ended);
@@ -109,35 +109,35 @@ async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
 
 #[tokio::test]
 async fn a_failed_recovery_ends_the_process() {
-    let place = place();
+    let machine = machine();
     let recover = parts(|| panic!("a bug"));
-    let ended = place.run(place.kernel.os(), Shutdown::new().1, recover).await;
+    let ended = machine.run(machine.kernel.os(), Shutdown::new().1, recover).await;
     let line = ended.ok().unwrap().failure.unwrap().to_string();
     assert!(line.contains("a bug stopped recovery"), "{line}");
-    assert!(!place.socket_is_there());
+    assert!(!machine.socket_is_there());
 }
 
 #[tokio::test]
 async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
-    let mut place = place();
-    place.settings.kubelet_dir = Some("/kubelet".into());
-    let line = place.start_error().await;
+    let mut machine = machine();
+    machine.settings.kubelet_dir = Some("/kubelet".into());
+    let line = machine.start_error().await;
     assert!(line.starts_with("--kubelet-dir: /kubelet is not a directory"), "{line}");
 
-    place.kernel.create_directories("/kubelet");
-    place.kernel.create_directories("/mnt/a");
-    place.kernel.symlink("/mnt/a", "/mnt/b");
+    machine.kernel.create_directories("/kubelet");
+    machine.kernel.create_directories("/mnt/a");
+    machine.kernel.symlink("/mnt/a", "/mnt/b");
     let pools = vec![pool(PoolName::DEFAULT, DATA), pool("a", "/mnt/a"), pool("b", "/mnt/b")];
-    place.settings.pools = pools;
-    let line = place.start_error().await;
+    machine.settings.pools = pools;
+    let line = machine.start_error().await;
     assert!(line.contains("--pool b: /mnt/b is also the directory of the pool \"a\""), "{line}");
 
-    place.settings.data_dir = "/missing/data".into();
-    let line = place.start_error().await;
+    machine.settings.data_dir = "/missing/data".into();
+    let line = machine.start_error().await;
     assert!(line.starts_with("--data-dir: /missing is not a directory"), "{line}");
 
-    place.settings.data_dir = "/dev/loop-control".into();
-    let line = place.start_error().await;
+    machine.settings.data_dir = "/dev/loop-control".into();
+    let line = machine.start_error().await;
     assert!(line.starts_with("--data-dir: /dev/loop-control is not a directory"), "{line}");
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::target::take_away;
 use super::uses::{Bound, all_mounts, bound};
-use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, filesystem, writers};
+use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, bind, writers};
 use crate::error::{Error, OsContext, Result};
 use crate::os::MountEntry;
 
@@ -42,7 +42,7 @@ impl Presence for Directory {
             flags: stage.flags,
             read_only: stage.read_only,
         };
-        filesystem::bind(place, &source, &publish)
+        bind::bind(place, &source, &publish)
     }
 
     fn finish_stage(&self, _place: Place<'_>, _stage: &Stage<'_>, _uses: &Uses) -> Result<()> {
@@ -58,7 +58,7 @@ impl Presence for Directory {
     }
 
     fn publish(&self, place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
-        filesystem::bind_staged(place, publish, uses)
+        bind::bind_staged(place, publish, uses)
     }
 
     fn is_read_only(&self, _place: Place<'_>, mount: &MountEntry, _uses: &Uses) -> Result<bool> {
@@ -76,7 +76,7 @@ impl Presence for Directory {
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
         let data = place.paths.data();
         let usage = place.os.disks.usage(&data).doing(|| format!("measure {}", data.display()))?;
-        let space = filesystem::space_at(place, path, uses)?;
+        let space = bind::space_at(place, path, uses)?;
         Ok(Stats::Directory(usage, space))
     }
 

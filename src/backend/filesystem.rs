@@ -7,14 +7,13 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::uses::{all_mounts, hidden};
-use super::{
-    Found, Mark, Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, growth, inspect,
-    label, make_filesystem, target, writers,
-};
+use super::bind::{bind_staged, space_at};
+use super::format::{check, format_now, make, renew_identity};
+use super::uses::all_mounts;
+use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, growth, target, writers};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{Content, Format, FsType, MountFlags, Provisioning};
-use crate::os::{LoopDevice, MakeOptions, MountEntry, OpenLoop, Pinned, Space, is_errno};
+use crate::model::{Content, Format, FsType, MountFlags};
+use crate::os::{LoopDevice, MountEntry, OpenLoop, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
 const NO_UUID: &str = "nouuid";
@@ -217,39 +216,6 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
     }
 }
 
-/// The volume's mount that is seen at a path, held.
-fn pin_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Pinned> {
-    let not_there = || Error::NotFound(format!("volume {} is not at {}", place.volume.id, path.display()));
-    let top = uses.top_at(place.os, path)?.ok_or_else(not_there)?;
-    match place.os.mounts.pin(top) {
-        Err(error) if is_errno(&error, Errno::ESTALE) => Err(hidden(place.os, path)),
-        pinned => pinned.doing(|| format!("open {}", path.display())),
-    }
-}
-
-/// statvfs(3) of the volume's filesystem, mounted at a path.
-pub(super) fn space_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Space> {
-    let pinned = pin_at(place, path, uses)?;
-    place.os.disks.space(pinned.path()).doing(|| format!("statvfs {}", path.display()))
-}
-
-/// Binds what is staged to a published target.
-pub(super) fn bind_staged(place: Place<'_>, publish: &Publish<'_>, uses: &Uses) -> Result<()> {
-    let pinned = pin_at(place, publish.staging, uses)?;
-    bind(place, pinned.path(), publish)
-}
-
-/// Binds what is at `source` to a published target.
-pub(super) fn bind(place: Place<'_>, source: &Path, publish: &Publish<'_>) -> Result<()> {
-    let made = target::make_directory(place.os, publish.target)?;
-    target::or_remove(place.os, publish.target, made, || {
-        let flags =
-            MountFlags { read_only: publish.read_only, vfs: publish.flags.vfs.clone(), data: Vec::new() };
-        let binding = || format!("publish {}", place.volume.id);
-        place.os.mounts.bind(source, publish.target.path(), &flags).doing(binding)
-    })
-}
-
 /// A device that was attached by somebody else, without autoclear, goes with its last mount all the same.
 fn go_with_mounts(place: Place<'_>, device: &LoopDevice) -> Result<()> {
     match device.autoclear {
@@ -278,121 +244,4 @@ pub(super) fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) 
 fn undone(cause: Error, undo: std::io::Error) -> Error {
     let undo = Error::Os { context: "unmount".to_owned(), source: undo };
     Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
-}
-
-/// Makes the filesystem. The order is what makes it safe: look, mark that we start, make, write down that it is done,
-/// take the mark away. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.
-fn make(
-    place: Place<'_>,
-    stage: &Stage<'_>,
-    uses: &Uses,
-    fs_type: FsType,
-    format: Format,
-) -> Result<OpenLoop> {
-    let image = place.paths.data();
-    let making = || format!("make {fs_type} for {}", place.volume.id);
-    if uses.any() {
-        let what = format!("{} is not formatted and yet {}", place.volume.id, uses.describe());
-        // Without a mount it is the mkfs of a driver that was killed, which will end.
-        let unmounted = uses.mounts.is_empty() && uses.partial.is_empty();
-        return Err(if unmounted { Error::Unavailable(what) } else { Error::InUse(what) });
-    }
-    let begun = Mark::Formatting.is_set(place.os, place.paths)?;
-    if begun || was_cut_off_in_0_1_0(place, format)? {
-        // mkfs was cut off by a crash; the volume was never mounted, so nothing of a user is in the image. The
-        // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
-        (stage.record)(Format::Blank)?;
-        match place.volume.parameters.provisioning {
-            Provisioning::Thin => place.os.disks.erase(&image).doing(making)?,
-            // What it gives back for a moment somebody else may take.
-            Provisioning::Thick => place.os.disks.zero(&image).doing(making)?,
-        }
-        place.os.disks.sync_file(&image).doing(making)?;
-    }
-    match inspect(place.os.disks.as_ref(), &image)? {
-        Found::Blank => {}
-        found => {
-            let (id, found) = (&place.volume.id, found.describe());
-            let advice = match format {
-                Format::Formatting => {
-                    " (0.1.0 may not have finished it: if the volume was never used, delete it)"
-                }
-                _ => "",
-            };
-            return Err(Error::InUse(format!(
-                "the image of {id} already holds {found}, and hostloop never formats over data{advice}"
-            )));
-        }
-    }
-    if !begun && !Mark::Blank.becomes(Mark::Formatting, place.os, place.paths)? {
-        Mark::Formatting.set(place.os, place.paths)?;
-    }
-    // Also of one that was there: its own sync may have failed.
-    place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
-    let made = device::attach(place, uses, false, true).and_then(|device| {
-        // Seen above: the image is blank, also where its blocks are allocated.
-        let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
-        make_filesystem(place.os, &device.device.path(), fs_type, &options).doing(making)?;
-        Ok(device)
-    })?;
-    (stage.record)(Format::Formatted)?;
-    Mark::Formatting.becomes(Mark::Formatted, place.os, place.paths)?;
-    Ok(made)
-}
-
-/// What the volume's image holds, as far as a filesystem is to be made in it or was. The record may be older than the
-/// image: it holds what was made in it where a mark says so.
-fn format_now(place: Place<'_>, recorded: Format) -> Result<Format> {
-    match recorded {
-        Format::Formatted | Format::Copied => {
-            // A kill or a power cut can leave it behind the record.
-            Mark::Formatting.becomes(Mark::Formatted, place.os, place.paths)?;
-            Ok(recorded)
-        }
-        Format::Blank | Format::Formatting if Mark::Formatted.is_set(place.os, place.paths)? => {
-            tracing::warn!(
-                volume.id = %place.volume.id,
-                "the state file is older than the filesystem in the image, which is used as it is"
-            );
-            Ok(Format::Formatted)
-        }
-        Format::Blank | Format::Formatting => Ok(recorded),
-    }
-}
-
-/// Whether 0.1.0 began a mkfs and did not come to its end. Its record alone does not tell, since it may be older than
-/// the image; but where no label is found, no filesystem is there that anybody could have used.
-fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
-    let image = place.paths.data();
-    let reading = || format!("read {}", image.display());
-    Ok(recorded == Format::Formatting && label(place.os.disks.as_ref(), &image).doing(reading)?.is_none())
-}
-
-/// Gives a copied filesystem an identity of its own. The record follows: after a crash in between it gets another
-/// one, which does no harm, since it was never mounted.
-fn renew_identity(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
-    let renewing = || format!("give the copied filesystem of {} an identity of its own", place.volume.id);
-    device::alone(place.os.filesystems.renew_identity(fs_type, &device.path()), place, device, renewing)?;
-    (stage.record)(Format::Formatted)
-}
-
-/// Looks at the image before it is mounted: it must hold the volume's filesystem. One that its superblock
-/// marks as damaged is repaired first, as far as that needs no decision. Returns the filesystem's size in bytes.
-fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> {
-    match inspect(place.os.disks.as_ref(), &place.paths.data())? {
-        Found::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
-            if errors {
-                tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors; checking it before the mount");
-                let repaired = place.os.filesystems.repair(fs_type, &device.path());
-                device::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
-            }
-            Ok(bytes)
-        }
-        found => {
-            let (id, found) = (&place.volume.id, found.describe());
-            Err(Error::InUse(format!(
-                "the image of {id} holds {found} where {fs_type} was made; it is left as it is"
-            )))
-        }
-    }
 }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use super::copy::copy_extents;
 use super::image::{growing_image, remove_growing};
-use super::{Found, Place, Stage, device, image, inspect};
+use super::{Place, Signature, Stage, device, image, inspect};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{FsType, Provisioning};
 use crate::os::{AttachOptions, FileId, LoopDevice, is_errno};
@@ -52,7 +52,7 @@ pub(super) fn finish(
     mount_point: &Path,
 ) -> Result<()> {
     // As the superblock was last written, which is never larger than what is mounted.
-    let Found::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.data())? else {
+    let Signature::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.data())? else {
         return Ok(());
     };
     grow_if_smaller(place, device, fs_type, mount_point, bytes)

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::target::has_stopped;
-use super::{Found, Place, filesystem, label};
+use super::{Place, Signature, filesystem, label};
 use crate::error::{OsContext, Result};
 use crate::model::health::Trouble;
 use crate::model::{Content, Format, FsType};
@@ -137,15 +137,15 @@ fn of_filesystem(
 fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
     let image = place.paths.data();
     match label(place.os.disks.as_ref(), &image) {
-        Ok(Some(Found::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
-        Ok(Some(Found::Filesystem { fs_type: found, .. })) if found == fs_type => {
+        Ok(Some(Signature::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
+        Ok(Some(Signature::Filesystem { fs_type: found, .. })) if found == fs_type => {
             let message = format!(
                 "the {fs_type} filesystem has recorded errors; it is checked when the volume is staged next, after its pods have ended"
             );
             Some(Trouble::degraded("FilesystemErrors", message))
         }
         Ok(found) => {
-            let found = found.map_or_else(|| "nothing that is known".to_owned(), Found::describe);
+            let found = found.map_or_else(|| "nothing that is known".to_owned(), Signature::describe);
             let message = format!(
                 "{} holds {found} where {fs_type} was made: it was overwritten; restore it from a backup",
                 image.display()

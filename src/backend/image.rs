@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::bytes::{gone, is_thick};
 use super::copy::copy_extents;
-use super::{Bytes, Copy, Found, Mark, OnProgress, Place, Shape, VolumePaths, label};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Signature, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
 use crate::os::{FileStat, Os};
 
@@ -159,7 +159,7 @@ impl Bytes for Image {
         for device in loops.find(stat.id).doing(undoing)? {
             least = least.max(loops.size(&device).doing(undoing)?);
         }
-        if let Some(Found::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
+        if let Some(Signature::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
             least = least.max(bytes);
         }
         match stat.size > least {

@@ -3,6 +3,7 @@
 //! or a directory. Between an image and what is on it stands its loop device (`device`). Nothing here keeps a memory:
 //! what is mounted or attached is asked of the kernel each time. Which calls are allowed when is the driver's business.
 
+mod bind;
 mod block;
 mod bytes;
 mod content;
@@ -10,6 +11,7 @@ mod copy;
 mod device;
 mod directory;
 mod filesystem;
+mod format;
 mod growth;
 mod health;
 mod image;
@@ -25,7 +27,7 @@ pub use content::{content_for, content_of_copy, unsupported};
 pub use copy::{Copy, OnProgress};
 pub use health::{Seen, troubles};
 pub use mark::Mark;
-pub use signature::{Found, inspect, inspect_device, label, make_filesystem};
+pub use signature::{Signature, inspect, inspect_device, label, make_filesystem};
 pub use target::{Target, remove as remove_target, resolve, take_away};
 pub use uses::{Uses, hidden};
 pub use writers::Writers;

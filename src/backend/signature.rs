@@ -8,7 +8,7 @@ use crate::os::{Disks, MakeOptions, Os};
 
 /// What was found in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum Signature {
     /// Nothing: it reads as zeros from end to end.
     Blank,
     /// One of our filesystems.
@@ -24,14 +24,14 @@ pub enum Found {
     Other(&'static str),
 }
 
-impl Found {
+impl Signature {
     /// For messages.
     pub fn describe(self) -> String {
         match self {
-            Found::Blank => "nothing".to_owned(),
-            Found::Filesystem { fs_type: FsType::Btrfs, .. } => "a btrfs filesystem".to_owned(),
-            Found::Filesystem { fs_type, .. } => format!("an {fs_type} filesystem"),
-            Found::Other(what) => what.to_owned(),
+            Signature::Blank => "nothing".to_owned(),
+            Signature::Filesystem { fs_type: FsType::Btrfs, .. } => "a btrfs filesystem".to_owned(),
+            Signature::Filesystem { fs_type, .. } => format!("an {fs_type} filesystem"),
+            Signature::Other(what) => what.to_owned(),
         }
     }
 }
@@ -59,23 +59,27 @@ const OTHERS: [(usize, &[u8], &str); 12] = [
 ///
 /// # Errors
 /// Only those of reading.
-pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Found> {
+pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Signature> {
     let reading = || format!("read {}", image.display());
     if disks.next_data(image, 0).doing(reading)?.is_none() {
-        return Ok(Found::Blank);
+        return Ok(Signature::Blank);
     }
     let head = disks.read_at(image, 0, HEAD).doing(reading)?;
     if let Some(found) = labelled(&head) {
         return Ok(found);
     }
-    if is_zero(disks, image)? { Ok(Found::Blank) } else { Ok(Found::Other("data of an unknown kind")) }
+    if is_zero(disks, image)? {
+        Ok(Signature::Blank)
+    } else {
+        Ok(Signature::Other("data of an unknown kind"))
+    }
 }
 
 /// Only what a label in the head of an image or device tells; `None` where there is none, whatever else is in it.
 ///
 /// # Errors
 /// Only those of reading.
-pub fn label(disks: &dyn Disks, image: &Path) -> std::io::Result<Option<Found>> {
+pub fn label(disks: &dyn Disks, image: &Path) -> std::io::Result<Option<Signature>> {
     Ok(labelled(&disks.read_at(image, 0, HEAD)?))
 }
 
@@ -97,14 +101,14 @@ pub fn make_filesystem(
     Err(std::io::Error::other(format!("mkfs reported success, but {} holds no {fs_type}", device.display())))
 }
 
-fn holds(label: Option<&Found>, fs_type: FsType) -> bool {
-    matches!(label, Some(Found::Filesystem { fs_type: found, .. }) if *found == fs_type)
+fn holds(label: Option<&Signature>, fs_type: FsType) -> bool {
+    matches!(label, Some(Signature::Filesystem { fs_type: found, .. }) if *found == fs_type)
 }
 
 /// What the labels in the head of an image or device tell; `None` where there is none.
-fn labelled(head: &[u8]) -> Option<Found> {
+fn labelled(head: &[u8]) -> Option<Signature> {
     let is = |(at, label, _): &&(usize, &[u8], &str)| head.get(*at..*at + label.len()) == Some(*label);
-    superblock(head).or_else(|| OTHERS.iter().find(is).map(|(_, _, name)| Found::Other(name)))
+    superblock(head).or_else(|| OTHERS.iter().find(is).map(|(_, _, name)| Signature::Other(name)))
 }
 
 /// Bytes from the start of a device that must be zeros for it to pass for blank: beyond every table and superblock,
@@ -119,12 +123,12 @@ const DEVICE_TAIL: u64 = 1 << 20;
 ///
 /// # Errors
 /// Only those of reading.
-pub fn inspect_device(disks: &dyn Disks, device: &Path, size: u64) -> Result<Found> {
+pub fn inspect_device(disks: &dyn Disks, device: &Path, size: u64) -> Result<Signature> {
     let reading = || format!("read {}", device.display());
     let tail_at = size.saturating_sub(DEVICE_TAIL);
     let tail = read_exact(disks, device, tail_at, size - tail_at)?;
     if is_raid_member(&tail, size) {
-        return Ok(Found::Other("a member of a RAID"));
+        return Ok(Signature::Other("a member of a RAID"));
     }
     if let Some(found) = labelled(&disks.read_at(device, 0, HEAD).doing(reading)?) {
         return Ok(found);
@@ -136,7 +140,7 @@ pub fn inspect_device(disks: &dyn Disks, device: &Path, size: u64) -> Result<Fou
         blank = read_exact(disks, device, at, len)?.iter().all(|b| *b == 0);
         at += len;
     }
-    Ok(if blank { Found::Blank } else { Found::Other("data of an unknown kind") })
+    Ok(if blank { Signature::Blank } else { Signature::Other("data of an unknown kind") })
 }
 
 fn read_exact(disks: &dyn Disks, device: &Path, at: u64, len: u64) -> Result<Vec<u8>> {
@@ -194,12 +198,12 @@ fn bytes<const N: usize>(head: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 /// The superblock of one of our filesystems, if there is one.
-fn superblock(head: &[u8]) -> Option<Found> {
+fn superblock(head: &[u8]) -> Option<Signature> {
     ext4(head).or_else(|| xfs(head)).or_else(|| btrfs(head))
 }
 
 /// linux: fs/ext4/ext4.h, struct ext4_super_block, at byte 1024.
-fn ext4(head: &[u8]) -> Option<Found> {
+fn ext4(head: &[u8]) -> Option<Signature> {
     const SUPERBLOCK: usize = 1024;
     const ERROR_FS: u16 = 2;
     const INCOMPAT_EXTENTS: u32 = 0x40;
@@ -211,34 +215,34 @@ fn ext4(head: &[u8]) -> Option<Found> {
     }
     let incompat = u32_at(0x60)?;
     if incompat & INCOMPAT_EXTENTS == 0 {
-        return Some(Found::Other("an ext2 or ext3 filesystem"));
+        return Some(Signature::Other("an ext2 or ext3 filesystem"));
     }
     let high = if incompat & INCOMPAT_64BIT == 0 { 0 } else { u32_at(0x150)? };
     let blocks = u64::from(high) << 32 | u64::from(u32_at(0x4)?);
     let block_size = 1024u64.checked_shl(u32_at(0x18)?)?;
     let bytes = blocks.checked_mul(block_size)?;
-    Some(Found::Filesystem { fs_type: FsType::Ext4, bytes, errors: u16_at(0x3A)? & ERROR_FS != 0 })
+    Some(Signature::Filesystem { fs_type: FsType::Ext4, bytes, errors: u16_at(0x3A)? & ERROR_FS != 0 })
 }
 
 /// linux: fs/xfs/libxfs/xfs_format.h, struct xfs_dsb, at byte 0, big-endian.
-fn xfs(head: &[u8]) -> Option<Found> {
+fn xfs(head: &[u8]) -> Option<Signature> {
     if head.get(..4)? != b"XFSB" {
         return None;
     }
     let block_size = u32::from_be_bytes(bytes(head, 4)?);
     let blocks = u64::from_be_bytes(bytes(head, 8)?);
     let bytes = blocks.checked_mul(u64::from(block_size))?;
-    Some(Found::Filesystem { fs_type: FsType::Xfs, bytes, errors: false })
+    Some(Signature::Filesystem { fs_type: FsType::Xfs, bytes, errors: false })
 }
 
 /// linux: include/uapi/linux/btrfs_tree.h, struct btrfs_super_block, at byte 65536.
-fn btrfs(head: &[u8]) -> Option<Found> {
+fn btrfs(head: &[u8]) -> Option<Signature> {
     const SUPERBLOCK: usize = 65536;
     if head.get(SUPERBLOCK + 0x40..SUPERBLOCK + 0x48)? != b"_BHRfS_M" {
         return None;
     }
     let bytes = u64::from_le_bytes(bytes(head, SUPERBLOCK + 0x70)?);
-    Some(Found::Filesystem { fs_type: FsType::Btrfs, bytes, errors: false })
+    Some(Signature::Filesystem { fs_type: FsType::Btrfs, bytes, errors: false })
 }
 
 #[cfg(test)]
@@ -261,13 +265,13 @@ mod tests {
         let found = superblock(&ext4_head(1));
         assert!(holds(found.as_ref(), FsType::Ext4));
         assert!(!holds(found.as_ref(), FsType::Xfs), "another one");
-        assert!(!holds(Some(&Found::Other("data")), FsType::Ext4));
+        assert!(!holds(Some(&Signature::Other("data")), FsType::Ext4));
         assert!(!holds(None, FsType::Ext4));
     }
 
     #[test]
     fn reads_superblocks() {
-        let ext4 = |errors| Some(Found::Filesystem { fs_type: FsType::Ext4, bytes: 4_096_000, errors });
+        let ext4 = |errors| Some(Signature::Filesystem { fs_type: FsType::Ext4, bytes: 4_096_000, errors });
         assert_eq!(superblock(&ext4_head(1)), ext4(false));
         assert_eq!(superblock(&ext4_head(3)), ext4(true));
         let mut xfs = vec![0u8; HEAD];
@@ -276,14 +280,14 @@ mod tests {
         xfs[8..16].copy_from_slice(&10u64.to_be_bytes());
         assert_eq!(
             superblock(&xfs),
-            Some(Found::Filesystem { fs_type: FsType::Xfs, bytes: 40960, errors: false })
+            Some(Signature::Filesystem { fs_type: FsType::Xfs, bytes: 40960, errors: false })
         );
         let mut btrfs = vec![0u8; HEAD];
         btrfs[65536 + 0x40..][..8].copy_from_slice(b"_BHRfS_M");
         btrfs[65536 + 0x70..][..8].copy_from_slice(&77u64.to_le_bytes());
         assert_eq!(
             superblock(&btrfs),
-            Some(Found::Filesystem { fs_type: FsType::Btrfs, bytes: 77, errors: false })
+            Some(Signature::Filesystem { fs_type: FsType::Btrfs, bytes: 77, errors: false })
         );
         assert_eq!(superblock(&[0; HEAD]), None);
     }

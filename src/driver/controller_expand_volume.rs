@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, after_undo, check, directories, not_found};
+use super::{Driver, after_undo, pools::directories, request::check};
 use crate::backend::presence_of;
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
@@ -18,10 +18,7 @@ impl Driver {
     /// does not have, and for a loop volume that is left in a pool of directory volumes; RESOURCE_EXHAUSTED without
     /// room.
     pub fn controller_expand_volume(&self, request: ControllerExpandVolume) -> Result<Expanded> {
-        let volume_id = &request.volume_id;
-        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-        let _guard = self.lock(&id)?;
-        let volume = self.ready_volume(&id, volume_id)?;
+        let (_guard, volume) = self.take_volume(&request.volume_id)?;
         if let Some(capability) = &request.capability {
             check::capability(&volume, capability, Error::Invalid)?;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, token};
+use super::{Driver, request::token};
 use crate::error::Result;
 use crate::model::answer::{HealthPage, VolumeHealth};
 use crate::model::request::ListVolumes;

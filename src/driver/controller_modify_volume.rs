@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::Want;
-use super::{Driver, Pool, after_undo, directories, not_found};
+use super::{Driver, Pool, after_undo, pools::directories};
 use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;
@@ -38,10 +38,7 @@ impl Driver {
     /// NOT_FOUND; INVALID_ARGUMENT for what no volume of this kind has; RESOURCE_EXHAUSTED without room for a thick
     /// volume; FAILED_PRECONDITION where its blocks are shared and cannot be made its own. Nothing has changed then.
     pub fn controller_modify_volume(&self, request: ControllerModifyVolume) -> Result<()> {
-        let volume_id = &request.volume_id;
-        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-        let _guard = self.lock(&id)?;
-        let volume = self.ready_volume(&id, volume_id)?;
+        let (_guard, volume) = self.take_volume(&request.volume_id)?;
         let modification = request.modification.map_err(Error::Invalid)?;
         let parameters = modification.apply(&volume.parameters);
         if !parameters.backend.is_sized() {
@@ -49,7 +46,8 @@ impl Driver {
         }
         if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
             return Err(Error::Invalid(format!(
-                "discard=true does not work with provisioning=thick: volume {id} would give its blocks back"
+                "discard=true does not work with provisioning=thick: volume {} would give its blocks back",
+                volume.id
             )));
         }
         let paths = self.paths(&volume)?;

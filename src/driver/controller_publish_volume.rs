@@ -1,7 +1,7 @@
 //! CSI ControllerPublishVolume: bookkeeping that fences. There is nothing to attach on a node that owns its data.
 
 use super::create_volume::without_flags;
-use super::{Driver, check, not_found};
+use super::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::ControllerPublishVolume;
 use crate::model::{Attachment, Volume};
@@ -13,10 +13,7 @@ impl Driver {
     /// NOT_FOUND for an unknown volume or node; ALREADY_EXISTS where it is published there in another way;
     /// FAILED_PRECONDITION where it is published to another node; RESOURCE_EXHAUSTED at the node's limit.
     pub fn controller_publish_volume(&self, request: ControllerPublishVolume) -> Result<()> {
-        let volume_id = &request.volume_id;
-        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-        let _guard = self.lock(&id)?;
-        let volume = self.ready_volume(&id, volume_id)?;
+        let (_guard, volume) = self.take_volume(&request.volume_id)?;
         if request.node_id != self.settings.node_id {
             let (node, own) = (&request.node_id, &self.settings.node_id);
             return Err(Error::NotFound(format!("node {node:?} does not exist; the volume is on {own:?}")));

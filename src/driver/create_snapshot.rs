@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::lock::Mode;
-use super::snapshots::Purpose;
+use super::copies::snapshots::Purpose;
+use super::locks::Mode;
 use super::{Driver, after_undo, not_found};
 use crate::error::{Error, Result};
 use crate::model::request::CreateSnapshot;

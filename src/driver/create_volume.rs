@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::lock::Mode;
-use super::origin::{self, Origin};
-use super::{Driver, after_undo, directories};
+use super::copies::origin::{self, Origin};
+use super::locks::Mode;
+use super::{Driver, after_undo, pools::directories};
 use crate::backend::{Mark, begin_deletion, content_for, remove_files, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
@@ -16,7 +16,7 @@ use crate::model::{
 use crate::store::Durability;
 
 /// What a new volume is to be; also for an inline volume.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     pub(super) id: VolumeId,
     pub(super) name: String,
     pub(super) size: SizeRange,

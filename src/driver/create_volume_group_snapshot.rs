@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::cut::Member;
-use super::lock::Mode;
-use super::snapshots::{Draft, Purpose};
+use super::copies::cut::Member;
+use super::copies::snapshots::{Draft, Purpose};
+use super::locks::Mode;
 use super::{Driver, after_undo, not_found};
 use crate::error::{Error, Result};
 use crate::model::answer::Group;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Driver;
-use super::lock::Mode;
+use super::locks::Mode;
 use crate::error::{Error, Result};
 use crate::model::{Phase, Snapshot};
 

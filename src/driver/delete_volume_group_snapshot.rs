@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Driver;
-use super::lock::Mode;
+use super::locks::Mode;
 use crate::error::{Error, Result};
 use crate::model::request::VolumeGroupSnapshot;
 use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, SnapshotId};

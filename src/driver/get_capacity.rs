@@ -1,6 +1,6 @@
 //! CSI GetCapacity.
 
-use super::{Driver, directories};
+use super::{Driver, pools::directories};
 use crate::backend::{content_for, unsupported};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;

@@ -1,8 +1,8 @@
 //! CSI GetMetadataAllocated.
 
 use super::Driver;
-use super::blocks::Messages;
-use super::lock::Mode;
+use super::copies::block_ranges::Messages;
+use super::locks::Mode;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::Driver;
-use super::blocks::Messages;
+use super::copies::block_ranges::Messages;
 use super::get_metadata_allocated::offset;
-use super::lock::Mode;
+use super::locks::Mode;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
@@ -108,9 +108,9 @@ impl<'a> Sides<'a> {
     fn proof_at(&mut self, at: u64, limit: u64) -> Result<(u64, Proof)> {
         let (base, target) = (self.base.run_at(self.disks, at)?, self.target.run_at(self.disks, at)?);
         let end = base.end.min(target.end).min(limit);
-        let equal = match (base.place, target.place) {
-            (Place::Zeros, Place::Zeros) => true,
-            (Place::Disk(one), Place::Disk(other)) => one == other,
+        let equal = match (base.location, target.location) {
+            (Location::Zeros, Location::Zeros) => true,
+            (Location::Disk(one), Location::Disk(other)) => one == other,
             _ => false,
         };
         Ok((end, if equal { Proof::Equal } else { Proof::None }))
@@ -150,7 +150,7 @@ impl<'a> Sides<'a> {
 
 /// Where a byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Location {
     /// Nowhere: it reads as zero.
     Zeros,
     /// At this byte of the disk.
@@ -162,7 +162,7 @@ enum Place {
 /// Bytes from some offset on that are in one place.
 struct Run {
     end: u64,
-    place: Place,
+    location: Location,
 }
 
 /// The extent map of one image, read in batches while it is walked from start to end.
@@ -182,28 +182,28 @@ impl Map {
 
     fn run_at(&mut self, disks: &dyn Disks, at: u64) -> Result<Run> {
         if at >= self.size {
-            return Ok(Run { end: u64::MAX, place: Place::Zeros });
+            return Ok(Run { end: u64::MAX, location: Location::Zeros });
         }
         if !self.known.contains(&at) {
             self.load(disks, at)?;
         }
         if !self.mapped {
-            return Ok(Run { end: self.size, place: Place::Unknown });
+            return Ok(Run { end: self.size, location: Location::Unknown });
         }
         let index = self.batch.partition_point(|extent| extent.logical.saturating_add(extent.length) <= at);
         Ok(match self.batch.get(index) {
-            None => Run { end: self.known.end, place: Place::Zeros },
-            Some(extent) if extent.logical > at => Run { end: extent.logical, place: Place::Zeros },
+            None => Run { end: self.known.end, location: Location::Zeros },
+            Some(extent) if extent.logical > at => Run { end: extent.logical, location: Location::Zeros },
             Some(extent) => {
                 let end = extent.logical.saturating_add(extent.length);
-                let place = match extent {
-                    Extent { unwritten: true, .. } => Place::Zeros,
+                let location = match extent {
+                    Extent { unwritten: true, .. } => Location::Zeros,
                     Extent { located: true, physical, .. } => {
-                        Place::Disk(physical.saturating_add(at - extent.logical))
+                        Location::Disk(physical.saturating_add(at - extent.logical))
                     }
-                    _ => Place::Unknown,
+                    _ => Location::Unknown,
                 };
-                Run { end, place }
+                Run { end, location }
             }
         })
     }

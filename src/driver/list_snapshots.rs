@@ -1,6 +1,6 @@
 //! CSI ListSnapshots.
 
-use super::{Driver, token};
+use super::{Driver, request::token};
 use crate::error::Result;
 use crate::model::answer::SnapshotPage;
 use crate::model::request::ListSnapshots;

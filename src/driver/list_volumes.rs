@@ -1,6 +1,6 @@
 //! CSI ListVolumes.
 
-use super::{Driver, token};
+use super::{Driver, request::token};
 use crate::error::Result;
 use crate::model::answer::ListPage;
 use crate::model::request::ListVolumes;

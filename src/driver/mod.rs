@@ -1,12 +1,10 @@
 //! The use cases: one file per RPC, named like it. Plain synchronous code; every mutating one begins by taking
 //! the volume's lock, which lives inside the work, so that a call whose caller has gone keeps it to the end.
+//!
+//! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
+//! `pull/source`, on the side that is read from.
 
-mod attachments;
-mod blocks;
-mod bound;
 mod capacity;
-mod check;
-mod close_source;
 mod controller_expand_volume;
 mod controller_get_volume;
 mod controller_get_volume_health;
@@ -14,15 +12,13 @@ mod controller_list_volume_health;
 mod controller_modify_volume;
 mod controller_publish_volume;
 mod controller_unpublish_volume;
+mod copies;
 mod create_snapshot;
 mod create_volume;
 mod create_volume_group_snapshot;
-mod cut;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
-mod directories;
-mod durations;
 mod figures;
 mod get_capacity;
 mod get_metadata_allocated;
@@ -30,11 +26,9 @@ mod get_metadata_delta;
 mod get_snapshot;
 mod get_volume_group_snapshot;
 mod health;
-mod inline;
 mod list_snapshots;
 mod list_volumes;
-pub mod lock;
-mod managed_pool;
+mod locks;
 mod node_expand_volume;
 mod node_get_storage_health;
 mod node_get_volume_health;
@@ -43,52 +37,38 @@ mod node_publish_volume;
 mod node_stage_volume;
 mod node_unpublish_volume;
 mod node_unstage_volume;
-mod open_source;
-mod origin;
-mod pool_marker;
 mod pools;
-mod probe;
-mod progress;
+mod publish;
 mod pull;
-mod pull_blocks;
-mod pull_tree;
-pub(crate) mod pulse;
-mod recover;
-mod reservations;
-mod reserve;
-mod settle;
-mod snapshots;
-mod sources;
-mod tally;
-pub(crate) mod token;
-mod turns;
-mod usage;
+mod recovery;
+mod request;
 mod validate_volume_capabilities;
 
 pub use capacity::PoolFigures;
-pub use durations::DurationFigures;
-pub use figures::Figures;
-pub use pools::{Pool, Pools};
-pub use progress::CopyFigures;
+pub use copies::progress::CopyFigures;
+pub use figures::{Figures, durations::DurationFigures};
+pub use locks::turns::{Turn, TurnFigures};
+pub(crate) use pools::pulse;
+pub use pools::{Pool, Pools, pulse::Site};
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
-pub use pulse::Site;
-pub use recover::Recovered;
-pub use turns::{Turn, TurnFigures};
+pub use recovery::Recovered;
+pub(crate) use request::token;
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Place, Target, Uses, VolumePaths, resolve};
+use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
-use crate::model::{
-    GroupSnapshot, Limits, NodeKey, ObjectId, Phase, PoolName, Settings, Snapshot, SnapshotId, Volume,
-    VolumeId,
-};
+use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume, VolumeId};
 use crate::os::Os;
 use crate::store::Store;
-use lock::{Guard, Key, Locks, Mode, Taken};
+use capacity::usage;
+use copies::progress;
+use figures::durations;
+use locks::{Guard, Key, Locks, Mode, Taken, attachments, reservations, turns};
+use publish::{binds, inline};
+use pull::source;
 
 /// The driver of one node: everything it needs was handed in.
 pub struct Driver {
@@ -109,12 +89,12 @@ pub struct Driver {
     inline: inline::Gone,
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
-    cuts: sources::Cuts,
-    bound: bound::Answered,
+    cuts: source::Cuts,
+    bound: binds::Answered,
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
     pulls: pull::Running,
-    recent_cuts: sources::RecentCuts,
+    recent_cuts: source::RecentCuts,
     ready: AtomicBool,
 }
 
@@ -140,12 +120,12 @@ impl Driver {
             inline: inline::Gone::default(),
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
-            cuts: sources::Cuts::default(),
-            bound: bound::Answered::default(),
+            cuts: source::Cuts::default(),
+            bound: binds::Answered::default(),
             remote_sources: None,
             reservations: reservations::Reservations::default(),
             pulls: pull::Running::default(),
-            recent_cuts: sources::RecentCuts::default(),
+            recent_cuts: source::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }
     }
@@ -158,34 +138,15 @@ impl Driver {
         Driver { copy_turns, stream_turns, stream_rate: turns::Rate::new(limits.stream_rate), ..self }
     }
 
-    /// A turn for a copy, to be kept until it has ended.
-    ///
-    /// # Errors
-    /// [`Error::Crowded`] where there is none: nothing has begun then.
-    fn copy_turn(&self) -> Result<Turn> {
-        self.copy_turns.take("").ok_or_else(|| {
-            let limit = self.copy_turns.figures().limit;
-            Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
-        })
-    }
-
-    /// A turn for a stream to this caller, to be kept until it has ended.
-    ///
-    /// # Errors
-    /// [`Error::Crowded`] where there is none.
-    pub fn stream_turn(&self, who: &str) -> Result<Turn> {
-        self.stream_turns.take(who).ok_or_else(|| {
-            let TurnFigures { running, limit, .. } = self.stream_turns.figures();
-            Error::Crowded(format!(
-                "{running} of {limit} streams run on this node (--max-streams), and one caller gets at most half of them; try again"
-            ))
-        })
-    }
-
     /// Lets the driver make volumes from what other nodes have.
     #[must_use]
     pub fn with_remote_sources(self, sources: Arc<dyn RemoteSources>) -> Self {
         Driver { remote_sources: Some(sources), ..self }
+    }
+
+    /// The node's id.
+    pub fn node_id(&self) -> &str {
+        &self.settings.node_id
     }
 
     /// What the administrator decided.
@@ -241,47 +202,6 @@ impl Driver {
         paths.bytes().tool_at_work(&self.os, &paths)
     }
 
-    /// The id of a snapshot; `None` for text that is none of its ids.
-    fn snapshot_id(&self, snapshot_id: &str) -> Option<SnapshotId> {
-        snapshot_id.parse().ok()
-    }
-
-    /// A snapshot that callers may see.
-    fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
-        let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
-        let snapshot = self.snapshot_id(snapshot_id).and_then(|id| self.store.snapshot(&id));
-        snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
-    }
-
-    /// Whether callers may see a snapshot: a member of a group is there only if the whole group is.
-    fn is_visible(&self, snapshot: &Snapshot) -> bool {
-        let ready = |group: Arc<GroupSnapshot>| group.phase == Phase::Ready;
-        let group = snapshot.group.as_ref();
-        snapshot.is_ready()
-            && snapshot.pulled_for.is_none()
-            && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
-    }
-
-    /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.
-    fn controller_id(&self, volume_id: &str) -> Option<VolumeId> {
-        volume_id.parse::<VolumeId>().ok().filter(|id| !id.is_inline())
-    }
-
-    /// The id under which the Node service finds a volume: its own, or the one derived for an inline volume.
-    /// The node's id.
-    pub fn node_id(&self) -> &str {
-        &self.settings().node_id
-    }
-
-    fn node_id_of(&self, volume_id: &str) -> VolumeId {
-        self.controller_id(volume_id).unwrap_or_else(|| VolumeId::of_inline(&self.node_key, volume_id))
-    }
-
-    /// A volume that callers may see.
-    fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
-        self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
-    }
-
     /// The volume's pool.
     fn pool_of(&self, volume: &Volume) -> Result<Arc<Pool>> {
         self.pools.get(volume.pool())
@@ -320,43 +240,6 @@ impl Driver {
 
     fn place<'a>(&'a self, volume: &'a Volume, paths: &'a VolumePaths) -> Place<'a> {
         Place { os: &self.os, volume, paths }
-    }
-
-    /// [`Driver::mount_target`] for a path that is to be used: to the caller NOT_FOUND is a missing volume, never a
-    /// missing directory.
-    fn usable_target(&self, path: &Path) -> Result<Target> {
-        self.mount_target(path).map_err(|error| match error {
-            Error::NotFound(message) => Error::InUse(message),
-            other => other,
-        })
-    }
-
-    /// Resolves a staging or target path and makes sure that nothing is mounted where it would do harm: not in
-    /// or over a pool, and only below `--kubelet-dir` if that is given.
-    fn mount_target(&self, path: &Path) -> Result<Target> {
-        let target = resolve(&self.os, path)?;
-        let allowed = |root: &PathBuf| target.path().starts_with(root);
-        if let Some(dir) = self.pools.kubelet_dir().filter(|dir| !allowed(dir)) {
-            let (path, dir) = (target.path().display(), dir.display());
-            return Err(Error::Invalid(format!(
-                "{path} is not below {dir}, the directory of kubelet (--kubelet-dir)"
-            )));
-        }
-        let harmful = |(_, pool, medium): &(PoolName, PathBuf, Option<PathBuf>)| {
-            target.path().starts_with(pool)
-                || pool.starts_with(target.path())
-                // What is mounted over an image hides it from the next start.
-                || medium.as_ref().is_some_and(|medium| medium.starts_with(target.path()))
-        };
-        match self.pools.places().iter().find(|pool| harmful(pool)) {
-            Some((pool, ..)) => {
-                let path = target.path().display();
-                Err(Error::Invalid(format!(
-                    "{path} is in or above the directory of pool {pool}; choose another path"
-                )))
-            }
-            None => Ok(target),
-        }
     }
 }
 

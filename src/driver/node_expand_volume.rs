@@ -1,6 +1,6 @@
 //! CSI NodeExpandVolume.
 
-use super::{Driver, check};
+use super::{Driver, request::check};
 use crate::backend::{presence_of, resolve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeExpandVolume;
@@ -14,9 +14,7 @@ impl Driver {
     /// NOT_FOUND for an unknown volume, or one that is not at the path; OUT_OF_RANGE; FAILED_PRECONDITION
     /// where it is mounted read-only; INVALID_ARGUMENT for a capability that the volume does not have.
     pub fn node_expand_volume(&self, request: NodeExpandVolume) -> Result<u64> {
-        let id = self.node_id_of(&request.volume_id);
-        let _guard = self.lock(&id)?;
-        let volume = self.known_at_node(&request.volume_id)?;
+        let (_guard, volume) = self.take_at_node(&request.volume_id)?;
         if let Some(capability) = &request.capability {
             check::capability(&volume, capability, Error::Invalid)?;
         }

@@ -1,11 +1,8 @@
 //! CSI NodeGetVolumeStats.
 
-use std::sync::Arc;
-
-use super::{Driver, not_found};
+use super::Driver;
 use crate::backend::{Stats, Uses, presence_of, resolve};
 use crate::error::{Error, Result};
-use crate::model::Volume;
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
 
@@ -53,12 +50,6 @@ impl Driver {
         };
         let (bytes, inodes) = rows(stats);
         Ok(VolumeStats { bytes, inodes, troubles: self.known_troubles(&volume.id) })
-    }
-
-    /// The volume's mounts are asked for at a path by NodeExpandVolume as well.
-    pub(super) fn known_at_node(&self, volume_id: &str) -> Result<Arc<Volume>> {
-        let id = self.node_id_of(volume_id);
-        self.store.get(&id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::node_stage_volume::same_or_exists;
-use super::{Driver, check};
+use super::{Driver, request::check};
 use crate::backend::{Publish, Target, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
@@ -19,9 +19,7 @@ impl Driver {
         if request.inline.is_some() {
             return self.publish_inline(&request);
         }
-        let id = self.node_id_of(&request.volume_id);
-        let _guard = self.lock(&id)?;
-        let volume = self.ready_volume(&id, &request.volume_id)?;
+        let (_guard, volume) = self.take_at_node(&request.volume_id)?;
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::InUse)?;
         let staging = request.staging_path.as_deref().ok_or_else(|| {

@@ -1,8 +1,8 @@
 //! CSI NodeStageVolume.
 
 use super::capacity::{Reservation, Want};
-use super::progress::Progress;
-use super::{Driver, check, not_found, settled};
+use super::copies::progress::Progress;
+use super::{Driver, not_found, request::check, settled};
 use crate::backend::{CopyRoom, Stage, Target, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeStageVolume;
@@ -16,9 +16,7 @@ impl Driver {
     /// NOT_FOUND; FAILED_PRECONDITION for a capability that the volume does not have, or while it is not
     /// published to this node (`--attach`); ALREADY_EXISTS where it is staged there in another way.
     pub fn node_stage_volume(&self, request: NodeStageVolume) -> Result<()> {
-        let id = self.node_id_of(&request.volume_id);
-        let _guard = self.lock(&id)?;
-        let volume = self.ready_volume(&id, &request.volume_id)?;
+        let (_guard, volume) = self.take_at_node(&request.volume_id)?;
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::InUse)?;
         let flags = request.capability.mount_flags();

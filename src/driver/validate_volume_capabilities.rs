@@ -1,6 +1,6 @@
 //! CSI ValidateVolumeCapabilities.
 
-use super::{Driver, check, not_found};
+use super::{Driver, not_found, request::check};
 use crate::backend::unsupported;
 use crate::error::Result;
 use crate::model::answer::Validation;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::server::{Incoming, Place, SocketError, bind_socket};
+use crate::server::{Incoming, SocketError, SocketPlace, bind_socket};
 use crate::wire::registration::registration_server::{Registration, RegistrationServer};
 use crate::wire::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 
@@ -65,7 +65,7 @@ impl Introduction {
 /// [`RegisterError`]. The process should end then: a restart tries again.
 pub async fn run(introduction: Introduction, stop: impl Future<Output = ()>) -> Result<(), RegisterError> {
     let path = introduction.socket();
-    let place = Place { path: &path, flag: "--registration-dir", make_directory: false };
+    let place = SocketPlace { path: &path, flag: "--registration-dir", make_directory: false };
     let (listener, file) = bind_socket(place, SOCKET_MODE).await?;
     tracing::info!(socket = %path.display(), endpoint = introduction.endpoint, "waiting for kubelet");
 

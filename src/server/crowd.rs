@@ -41,9 +41,9 @@ struct Guest {
     leave: oneshot::Sender<()>,
 }
 
-/// One connection's place, which is free again with the value.
+/// One connection's seat, which is free again with the value.
 #[derive(Debug)]
-pub struct Place {
+pub struct Seat {
     crowd: Crowd,
     number: u64,
     leave: oneshot::Receiver<()>,
@@ -56,7 +56,7 @@ impl Crowd {
     }
 
     /// Lets a connection in. One of the others is asked to go where they are too many then.
-    pub fn enter(&self, address: IpAddr) -> Place {
+    pub fn enter(&self, address: IpAddr) -> Seat {
         let source = source(address);
         let (ask, leave) = oneshot::channel();
         let mut inside = self.inside();
@@ -69,7 +69,7 @@ impl Crowd {
             // It may just have gone by itself.
             let _ = guest.leave.send(());
         }
-        Place { crowd: self.clone(), number, leave }
+        Seat { crowd: self.clone(), number, leave }
     }
 
     // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
@@ -96,7 +96,7 @@ impl Inside {
     }
 }
 
-impl Place {
+impl Seat {
     /// Completes when the connection has to go.
     pub async fn lost(&mut self) {
         std::future::poll_fn(|cx| self.poll_lost(cx)).await;
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         self.crowd.inside().guests.retain(|guest| guest.number != self.number);
     }
@@ -134,21 +134,21 @@ mod tests {
         Crowd::new(Limits { all: 6, each: 4 })
     }
 
-    fn enter(crowd: &Crowd, address: &str) -> Place {
+    fn enter(crowd: &Crowd, address: &str) -> Seat {
         crowd.enter(address.parse().unwrap())
     }
 
     /// Whether each of these has to go.
-    fn lost(places: &mut [Place]) -> Vec<bool> {
-        places.iter_mut().map(|place| place.leave.try_recv().is_ok()).collect()
+    fn lost(seats: &mut [Seat]) -> Vec<bool> {
+        seats.iter_mut().map(|seat| seat.leave.try_recv().is_ok()).collect()
     }
 
     #[test]
     fn a_source_drives_out_its_own_oldest() {
         let crowd = crowd();
         let mut other = [enter(&crowd, "10.0.0.2")];
-        let mut places: Vec<Place> = (0..100).map(|_| enter(&crowd, "10.0.0.1")).collect();
-        let gone = lost(&mut places);
+        let mut seats: Vec<Seat> = (0..100).map(|_| enter(&crowd, "10.0.0.1")).collect();
+        let gone = lost(&mut seats);
         assert_eq!(gone.iter().filter(|gone| **gone).count(), 96);
         assert!(gone[..96].iter().all(|gone| *gone), "the oldest go");
         assert_eq!(lost(&mut other), [false]);
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn among_many_sources_the_one_with_the_most_loses() {
         let crowd = crowd();
-        let mut flood: Vec<Place> = (0..4).map(|_| enter(&crowd, "10.0.0.1")).collect();
-        let mut others: Vec<Place> = (2..7).map(|n| enter(&crowd, &format!("10.0.0.{n}"))).collect();
+        let mut flood: Vec<Seat> = (0..4).map(|_| enter(&crowd, "10.0.0.1")).collect();
+        let mut others: Vec<Seat> = (2..7).map(|n| enter(&crowd, &format!("10.0.0.{n}"))).collect();
         assert_eq!(lost(&mut flood), [true, true, true, false]);
         assert_eq!(lost(&mut others), [false; 5]);
     }
@@ -167,8 +167,8 @@ mod tests {
     fn a_place_is_free_again_with_its_value() {
         let crowd = crowd();
         for _ in 0..100 {
-            let mut place = [enter(&crowd, "10.0.0.1")];
-            assert_eq!(lost(&mut place), [false]);
+            let mut seat = [enter(&crowd, "10.0.0.1")];
+            assert_eq!(lost(&mut seat), [false]);
         }
         assert!(crowd.inside().guests.is_empty());
     }

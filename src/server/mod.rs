@@ -31,7 +31,7 @@ pub use self::incoming::Incoming;
 pub use self::panic::install_hook;
 pub use self::peer::{Allow, AllowLayer, peer_http2, serve_peers};
 pub use self::rpc::Observer;
-pub use self::socket::{Place, SocketError, SocketFile, bind as bind_socket};
+pub use self::socket::{SocketError, SocketFile, SocketPlace, bind as bind_socket};
 
 use self::incoming::Accept;
 use self::rpc::{RpcLayer, Running};
@@ -68,7 +68,7 @@ impl Listener {
     pub async fn bind(endpoint: &Endpoint, socket_mode: u32) -> Result<Self, BindError> {
         let inner = match endpoint {
             Endpoint::Unix(path) => {
-                let place = Place { path, flag: "--endpoint", make_directory: true };
+                let place = SocketPlace { path, flag: "--endpoint", make_directory: true };
                 let (listener, file) = socket::bind(place, socket_mode).await?;
                 Inner::Unix(listener, file)
             }

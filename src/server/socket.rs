@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where a socket is to be.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct SocketPlace<'a> {
     /// Its path.
     pub path: &'a Path,
     /// The flag that says so, for messages.
@@ -102,8 +102,8 @@ impl SocketFile {
 ///
 /// # Errors
 /// [`SocketError`], with the path and the flag, where that is not possible.
-pub async fn bind(place: Place<'_>, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
-    let Place { path, flag, make_directory } = place;
+pub async fn bind(place: SocketPlace<'_>, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
+    let SocketPlace { path, flag, make_directory } = place;
     let failed = |doing: &'static str, path: &Path| failed(flag, doing, path);
     if let Some(directory) = path.parent().filter(|_| make_directory) {
         let mut builder = DirBuilder::new();
@@ -129,8 +129,8 @@ pub async fn bind(place: Place<'_>, mode: u32) -> Result<(UnixListener, SocketFi
 }
 
 /// Removes a socket that nobody serves any more.
-async fn remove_stale(place: Place<'_>) -> Result<(), SocketError> {
-    let Place { path, flag, .. } = place;
+async fn remove_stale(place: SocketPlace<'_>) -> Result<(), SocketError> {
+    let SocketPlace { path, flag, .. } = place;
     let failed = |doing: &'static str, path: &Path| failed(flag, doing, path);
     let kind = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     async fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
-        super::bind(Place { path, flag: "--endpoint", make_directory: true }, mode).await
+        super::bind(SocketPlace { path, flag: "--endpoint", make_directory: true }, mode).await
     }
 
     fn mode(path: &Path) -> u32 {
@@ -273,7 +273,7 @@ mod tests {
     async fn a_directory_that_is_not_to_be_made_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none/a.sock");
-        let place = Place { path: &path, flag: "--registration-dir", make_directory: false };
+        let place = SocketPlace { path: &path, flag: "--registration-dir", make_directory: false };
         let error = super::bind(place, 0o600).await.unwrap_err().to_string();
         assert!(error.contains("--registration-dir") && error.contains("/none/a.sock"), "{error}");
         assert!(names(dir.path()).is_empty());

@@ -21,6 +21,17 @@ pub struct Totals {
     pub snapshot_bytes: u64,
 }
 
+impl Totals {
+    /// These and others, each sum put together with its like.
+    pub(crate) fn zip(self, other: Totals, with: fn(u64, u64) -> u64) -> Totals {
+        Totals {
+            thin_bytes: with(self.thin_bytes, other.thin_bytes),
+            thick_bytes: with(self.thick_bytes, other.thick_bytes),
+            snapshot_bytes: with(self.snapshot_bytes, other.snapshot_bytes),
+        }
+    }
+}
+
 /// Every record.
 #[derive(Debug, Default)]
 pub(super) struct Memory {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hostloop::backend::{Found, inspect};
+use hostloop::backend::{Signature, inspect};
 use hostloop::os::linux::{Tools, os};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
@@ -222,7 +222,7 @@ fn check_superblock(world: &World, vol: &Vol) {
         return;
     }
     match inspect(os(Tools::find()).disks.as_ref(), &world.image(vol.id())).expect("inspect") {
-        Found::Filesystem { fs_type, bytes, errors } => {
+        Signature::Filesystem { fs_type, bytes, errors } => {
             assert_eq!((fs_type.as_str(), bytes, errors), (vol.kind.fs_type(), vol.bytes(), false));
         }
         other => panic!("{other:?}"),

@@ -1,8 +1,6 @@
 //! The pools in numbers.
 
-use std::sync::PoisonError;
-
-use super::{Budget, Driver, Pool};
+use super::{Driver, Pool};
 use crate::error::{OsContext, Result};
 use crate::model::{PoolName, Provisioning};
 use crate::store::Totals;
@@ -30,15 +28,6 @@ pub struct PoolFigures {
     pub overcommit: f64,
 }
 
-impl Budget {
-    /// `T + S + N / R − P`
-    fn lacking(self) -> u64 {
-        let Totals { thin_bytes, thick_bytes, snapshot_bytes } = self.promised;
-        let needed = (thick_bytes as f64) + (snapshot_bytes as f64) + thin_bytes as f64 / self.overcommit;
-        (needed - self.bytes()).max(0.0) as u64
-    }
-}
-
 impl Driver {
     /// Measures every pool, in the order of the configuration. It looks at the disks, and where they do not answer it
     /// does not come back; what is dear of it is kept as it is for GetCapacity.
@@ -50,10 +39,7 @@ impl Driver {
     fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
         let measured = self.measured(pool)?;
         let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let budget: Budget = {
-            let state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
-            self.budget(pool, &state, measured)?
-        };
+        let budget = self.budget(pool, &self.capacity.lock(), measured)?;
         Ok(PoolFigures {
             size: space.total,
             used: space.used,

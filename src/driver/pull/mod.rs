@@ -6,6 +6,7 @@
 
 mod blocks;
 mod resume;
+pub(super) mod source;
 mod tree;
 
 use std::collections::HashMap;
@@ -81,7 +82,7 @@ impl From<Error> for Broken {
 }
 
 /// A source on another node; closed when dropped.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     pub(super) source: VolumeSource,
     opened: Arc<dyn RemoteSource>,
     patience: Duration,

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::resume::resumed;
 use super::{Broken, Remote};
 use crate::driver::Driver;
-use crate::driver::progress::Progress;
+use crate::driver::copies::progress::Progress;
 use crate::error::{OsContext, Result};
 use crate::model::pull::{Piece, Placed};
 use crate::model::tree::{Entry, Item, Kind, Position};

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_stream::Stream;
 
-use super::super::crowd::{Crowd, Limits, Place};
+use super::super::crowd::{Crowd, Limits, Seat};
 use super::super::incoming::Incoming;
 use super::prompt::Prompt;
 use crate::cluster::tls::{PeerStream, Tls, TlsError};
@@ -82,7 +82,7 @@ async fn shake_hands(
     tls: Tls,
     stream: TcpStream,
     address: Option<SocketAddr>,
-    mut place: Place,
+    mut seat: Seat,
 ) -> Option<PeerStream<TcpStream>> {
     // Answers are small and complete: nothing is gained by waiting for more (tcp(7), TCP_NODELAY).
     if let Err(error) = stream.set_nodelay(true) {
@@ -90,7 +90,7 @@ async fn shake_hands(
     }
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
-        () = place.lost() => {
+        () = seat.lost() => {
             let address = text(address);
             tracing::debug!(address, "a connection without a handshake was closed for a newer one");
             return None;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
-use super::super::crowd::Place;
+use super::super::crowd::Seat;
 
 /// The connection preface of HTTP/2 in bytes (RFC 9113, 3.4).
 const PREFACE: usize = 24;
@@ -21,15 +21,15 @@ const PREFACE: usize = 24;
 pub struct Prompt<IO> {
     inner: IO,
     limit: Duration,
-    place: Place,
+    seat: Seat,
     /// What is still missing, and until when; `None` once it came.
     waiting: Option<(usize, Pin<Box<Sleep>>)>,
 }
 
 impl<IO> Prompt<IO> {
-    /// It has so long from now on, and its place as long as that is not lost.
-    pub fn new(inner: IO, limit: Duration, place: Place) -> Self {
-        Prompt { inner, limit, place, waiting: Some((PREFACE, Box::pin(tokio::time::sleep(limit)))) }
+    /// It has so long from now on, and its seat as long as that is not lost.
+    pub fn new(inner: IO, limit: Duration, seat: Seat) -> Self {
+        Prompt { inner, limit, seat, waiting: Some((PREFACE, Box::pin(tokio::time::sleep(limit)))) }
     }
 }
 
@@ -50,7 +50,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Prompt<IO> {
         let this = &mut *self;
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.inner).poll_read(cx, buffer);
-        if polled.is_pending() && this.place.poll_lost(cx).is_ready() {
+        if polled.is_pending() && this.seat.poll_lost(cx).is_ready() {
             let text = "it makes way for a newer connection of the same peer";
             return Poll::Ready(Err(io::Error::new(ErrorKind::ConnectionAborted, text)));
         }
@@ -101,7 +101,7 @@ mod tests {
     use super::super::super::crowd::{Crowd, Limits};
     use super::*;
 
-    fn alone() -> Place {
+    fn alone() -> Seat {
         Crowd::new(Limits { all: 1, each: 1 }).enter([127, 0, 0, 1].into())
     }
 

@@ -1,0 +1,237 @@
+//! How much a pool can still promise.
+//!
+//! A pool can give `P` bytes: what is free now, less the reserve, plus what its volumes and snapshots have allocated
+//! already, blocks that several share counted once. Of these, thick volumes own their full size `T`, and snapshots what
+//! they keep allocated, `S`, blocks that several snapshots share counted once, but also where a volume has them too:
+//! once that is written to, it needs blocks of its own. Thin volumes may be promised `R` times the rest, where `R` is
+//! the pool's over-commit ratio, and have been promised `N`. So there is room for
+//!
+//! - a thin volume of `R × (P − T − S) − N` bytes;
+//! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
+//! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
+//!
+//! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so that new
+//! ones are only where nothing is promised (see `directories`).
+//!
+//! A filesystem needs a part for itself ([`Upkeep`]): what is promised counts with the metadata that it takes when each
+//! of its blocks is an extent of its own, and some of what is free cannot be given to files. So `T`, `S` and `N` are
+//! more than the sizes they stand for, and `P` has the metadata that images take already. Where metadata have space of
+//! their own (btrfs) they must also fit into what that can become. Where an extent stays whole until nobody has a block
+//! of it (btrfs), what volumes share with each other and with no snapshot counts once more, as a part of `S`: each of
+//! them can come to own every block, and a few that are left keep all of what they shared.
+//!
+//! A thick volume that shares blocks needs new ones to be rewritten. Only in a managed pool without over-commit is
+//! it sure that those stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they
+//! and their snapshots get blocks of their own.
+
+mod budget;
+mod figures;
+mod measure;
+mod tally;
+pub(super) mod usage;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Driver, Pool};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
+use crate::store::Totals;
+use budget::Budget;
+pub use figures::PoolFigures;
+use measure::{Measured, kept_free};
+
+/// Promises that are being made, and what the volumes of a pool had allocated a moment ago.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    state: Arc<Mutex<State>>,
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Admitted, but not yet in the store.
+    reserved: HashMap<PoolName, Reserved>,
+    /// `P`, measured by a look at every image: kept for a while, since writes of our own volumes do not change it.
+    usable: HashMap<PoolName, Measured>,
+}
+
+impl State {
+    fn hold(&mut self, shared: &Arc<Mutex<State>>, pool: &Pool, held: Reserved) -> Reservation {
+        let reserved = self.reserved.entry(pool.name.clone()).or_default();
+        reserved.promised = reserved.promised.zip(held.promised, u64::saturating_add);
+        reserved.copying = reserved.copying.saturating_add(held.copying);
+        Reservation { state: Arc::clone(shared), pool: pool.name.clone(), held }
+    }
+}
+
+/// What is held for work that runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reserved {
+    /// Promises that are not in the store yet.
+    promised: Totals,
+    /// Bytes that copies which run may still allocate.
+    copying: u64,
+}
+
+/// Room that is held until the value is dropped: the promise until its record is in the store, the bytes of a copy
+/// until the copy has ended.
+pub(crate) struct Reservation {
+    state: Arc<Mutex<State>>,
+    pool: PoolName,
+    held: Reserved,
+}
+
+impl Reservation {
+    /// The record is in the store and counts there.
+    pub(crate) fn recorded(&mut self) {
+        let promised = std::mem::take(&mut self.held.promised);
+        self.give_back(promised, 0);
+    }
+
+    fn give_back(&self, promised: Totals, copying: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reserved) = state.reserved.get_mut(&self.pool) else { return };
+        reserved.promised = reserved.promised.zip(promised, u64::saturating_sub);
+        reserved.copying = reserved.copying.saturating_sub(copying);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.give_back(self.held.promised, self.held.copying);
+    }
+}
+
+/// What is to be made in a pool.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Want {
+    /// A volume of this kind, or so many bytes more of one.
+    Volume(BackendKind, Provisioning, u64),
+    /// A snapshot that keeps so many bytes allocated; of a directory nothing is promised.
+    Snapshot(BackendKind, u64),
+    /// A volume that shares so many bytes with another one, where extents stay whole.
+    Shared(u64),
+}
+
+impl Want {
+    fn of(volume: &Volume, bytes: u64) -> Self {
+        Want::Volume(volume.parameters.backend, volume.parameters.provisioning, bytes)
+    }
+
+    /// The bytes, and what they are for.
+    fn describe(self) -> (u64, &'static str) {
+        match self {
+            Want::Volume(backend, _, bytes) if !backend.is_sized() => (bytes, "directory volume"),
+            Want::Volume(_, Provisioning::Thin, bytes) => (bytes, "thin volume"),
+            Want::Volume(_, Provisioning::Thick, bytes) => (bytes, "thick volume"),
+            Want::Snapshot(_, bytes) => (bytes, "snapshot"),
+            Want::Shared(bytes) => (bytes, "copy that shares its extents"),
+        }
+    }
+
+    fn promise(self) -> Totals {
+        let none = Totals::default();
+        match self {
+            Want::Volume(backend, ..) | Want::Snapshot(backend, _) if !backend.is_sized() => none,
+            Want::Volume(_, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
+            Want::Volume(_, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
+            Want::Snapshot(_, bytes) | Want::Shared(bytes) => Totals { snapshot_bytes: bytes, ..none },
+        }
+    }
+}
+
+impl Driver {
+    /// Holds room for what is to be made, and for the bytes that have to be `copied` into blocks of their own for it.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where the pool cannot promise that much, or has no room for the copy.
+    pub(crate) fn reserve(&self, pool: &Pool, want: Want, copied: u64) -> Result<Reservation> {
+        let measured = self.measured(pool)?;
+        let mut state = self.capacity.lock();
+        let budget = self.budget(pool, &state, measured)?;
+        let (bytes, what) = want.describe();
+        let room = match want {
+            Want::Volume(backend, provisioning, _) => budget.room(backend.is_sized(), provisioning),
+            Want::Snapshot(backend, _) if !backend.is_sized() => budget.rest().min(budget.free),
+            Want::Snapshot(..) | Want::Shared(_) => budget.rest(),
+        };
+        let exhausted = |room, what, bytes| {
+            let (room, bytes) = (format_bytes(room), format_bytes(bytes));
+            Err(Error::Exhausted(format!(
+                "pool {} has room for a {what} of {room}, not of {bytes}",
+                pool.name
+            )))
+        };
+        if bytes > room {
+            return exhausted(room, what, bytes);
+        }
+        if copied > budget.free {
+            return exhausted(budget.free, "copy", copied);
+        }
+        let held = Reserved { promised: want.promise(), copying: copied };
+        Ok(state.hold(&self.capacity.state, pool, held))
+    }
+
+    /// [`reserve`](Self::reserve) for what a thin volume is to become, whose promise of now ends with it.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub(crate) fn reserve_instead(
+        &self,
+        pool: &Pool,
+        want: Want,
+        copied: u64,
+        thin: &Volume,
+    ) -> Result<Reservation> {
+        let measured = self.measured(pool)?;
+        let mut state = self.capacity.lock();
+        let mut budget = self.budget(pool, &state, measured)?;
+        budget.promised.thin_bytes = budget.promised.thin_bytes.saturating_sub(thin.capacity_bytes);
+        let (bytes, what) = want.describe();
+        // Most of it may be allocated already, so that free space limits only what is missing.
+        let room = budget.rest();
+        if bytes > room || copied > budget.free {
+            let (room, bytes) = (format_bytes(room.min(budget.free)), format_bytes(bytes.max(copied)));
+            return Err(Error::Exhausted(format!(
+                "pool {} has room for a {what} of {room}, not of {bytes}",
+                pool.name
+            )));
+        }
+        let held = Reserved { promised: want.promise(), copying: copied };
+        Ok(state.hold(&self.capacity.state, pool, held))
+    }
+
+    /// [`reserve`](Self::reserve) for so many bytes more of a volume.
+    pub(crate) fn reserve_volume(&self, pool: &Pool, volume: &Volume, bytes: u64) -> Result<Reservation> {
+        self.reserve(pool, Want::of(volume, bytes), 0)
+    }
+
+    /// The largest volume of this kind for which the pool has room.
+    pub(crate) fn room(&self, pool: &Pool, backend: BackendKind, provisioning: Provisioning) -> Result<u64> {
+        let measured = self.measured(pool)?;
+        let state = self.capacity.lock();
+        Ok(self.budget(pool, &state, measured)?.room(backend.is_sized(), provisioning))
+    }
+
+    fn budget(&self, pool: &Pool, state: &State, measured: Measured) -> Result<Budget> {
+        let reserved = state.reserved.get(&pool.name).copied().unwrap_or_default();
+        let stored = self.store.totals(&pool.name);
+        let stored = Totals { snapshot_bytes: measured.snapshots(stored.snapshot_bytes), ..stored };
+        let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+        let free = space.available.saturating_sub(kept_free(pool, &measured.upkeep, space.total));
+        Ok(Budget {
+            usable: measured.usable,
+            free: free.saturating_sub(reserved.copying),
+            promised: stored.zip(reserved.promised, u64::saturating_add),
+            overcommit: pool.overcommit,
+            metadata: measured.upkeep.per_block as f64 / 4096.0,
+            apart: measured.apart,
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! The cut: copies of volumes as they are at one point in time, also while they are written to.
+//!
+//! A mounted filesystem is frozen, so that its image is whole and at rest; a raw device is flushed and then shared
+//! by one FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless
+//! the caller said `freeze: "false"`. Everything that may take long without the freeze is done before it (making
+//! files, flushing) or after it (syncing the copy).
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::freeze::Freeze;
+use crate::backend::{Copy, VolumePaths, Writers, presence_of};
+use crate::driver::locks::{Guard, Key, Mode};
+use crate::driver::{Driver, settled};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{Consistency, Timestamp, Volume};
+
+/// One volume to be cut; its lock is held.
+pub(crate) struct Member<'a> {
+    /// The volume.
+    pub(crate) volume: &'a Volume,
+    /// The files that are made; nothing is there yet.
+    pub(crate) to: VolumePaths,
+    /// The id of what is made, for progress.
+    pub(crate) id: &'a str,
+    /// The copy may share blocks with the volume.
+    pub(crate) share: bool,
+    /// About so many bytes have to be copied.
+    pub(crate) bytes: u64,
+}
+
+impl Driver {
+    /// Makes copies of the members at one point in time, durable on return, and says when that was. After an error
+    /// the caller removes what was made.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION where a member cannot be cut in the way that is wanted, and where the freeze reached its
+    /// limit; RESOURCE_EXHAUSTED on a full disk.
+    pub(crate) fn cut(&self, members: &[Member<'_>], consistency: Consistency) -> Result<Timestamp> {
+        let mut sides = Vec::new();
+        for member in members {
+            sides.push((member, self.paths(member.volume)?));
+        }
+        let mut lives = Vec::new();
+        for (member, from) in &sides {
+            lives.push(self.live(member.volume, from)?);
+        }
+        refuse(members, &lives, consistency)?;
+        let _alone = self.lock_freezes(members, &lives, consistency)?;
+        let copies: Vec<Copy<'_>> = sides.iter().map(|(member, from)| self.copy_of(member, from)).collect();
+        let started = Instant::now();
+        copies.iter().try_for_each(Copy::prepare)?;
+        for ((_, from), live) in sides.iter().zip(&lives) {
+            self.flush(from, live)?;
+        }
+        let flushed = started.elapsed();
+        let mut freeze = Freeze::new(self, consistency);
+        let cut = freeze.begin(members, &lives).and_then(|()| {
+            let created = Timestamp::now();
+            members.iter().zip(&copies).try_for_each(|(member, copy)| self.copy(member, copy, &freeze))?;
+            Ok(created)
+        });
+        let (created, frozen) = freeze.end(cut)?;
+        copies.iter().try_for_each(Copy::sync)?;
+        tracing::info!(
+            volumes = members.len(),
+            flush_ms = flushed.as_millis() as u64,
+            frozen_ms = frozen.map(|frozen| frozen.as_millis() as u64),
+            ms = started.elapsed().as_millis() as u64,
+            "cut"
+        );
+        Ok(created)
+    }
+
+    /// Takes the filesystems that are to be frozen: a volume's copies share its lock, and whoever came second would
+    /// take the freeze of the first for a stranger's.
+    fn lock_freezes(
+        &self,
+        members: &[Member<'_>],
+        lives: &[Writers],
+        consistency: Consistency,
+    ) -> Result<Option<Guard>> {
+        let mounted = |(_, live): &(_, &Writers)| consistency.freeze && matches!(live, Writers::Mounted(_));
+        let frozen = members.iter().zip(lives).filter(mounted);
+        let keys: Vec<(Key, Mode)> =
+            frozen.map(|(member, _)| (Key::Freeze(member.volume.id.clone()), Mode::Exclusive)).collect();
+        match keys.is_empty() {
+            true => Ok(None),
+            false => self.lock_all(keys).map(Some),
+        }
+    }
+
+    fn copy_of<'a>(&'a self, member: &'a Member<'_>, from: &'a VolumePaths) -> Copy<'a> {
+        Copy { os: &self.os, from, to: &member.to, share: member.share }
+    }
+
+    fn copy(&self, member: &Member<'_>, copy: &Copy<'_>, freeze: &Freeze<'_>) -> Result<()> {
+        let mut progress = self.copies.begin(member.id, member.bytes);
+        copy.run(&mut |done| {
+            progress.report(done);
+            freeze.check()
+        })
+    }
+
+    /// Who may be writing to the volume.
+    fn live(&self, volume: &Volume, paths: &VolumePaths) -> Result<Writers> {
+        let place = self.place(volume, paths);
+        let presence = presence_of(&volume.content);
+        let uses = settled(|| presence.uses(place))?;
+        uses.sound(place)?;
+        presence.writers(place, &uses)
+    }
+
+    /// Puts what was written on the disk, so that little is left for the moment of the cut.
+    fn flush(&self, paths: &VolumePaths, live: &Writers) -> Result<()> {
+        let flushing = || format!("flush {}", paths.directory.display());
+        match live {
+            Writers::None | Writers::Unstoppable(_) => Ok(()),
+            // The freeze begins with a syncfs(2) of the filesystem.
+            Writers::Mounted(_) => self.os.disks.sync_file(&paths.data()).doing(flushing),
+            Writers::Raw(devices) => {
+                devices.iter().try_for_each(|device| self.os.loops.flush(device).doing(flushing))?;
+                self.os.disks.sync_file(&paths.data()).doing(flushing)
+            }
+        }
+    }
+
+    /// Where a filesystem is marked as frozen by this driver.
+    pub(crate) fn frozen_marker(&self, name: &str) -> PathBuf {
+        self.settings.data_dir.join("frozen").join(name)
+    }
+}
+
+/// Refuses what would not be of one point in time.
+fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -> Result<()> {
+    let moves = |live: &Writers| match live {
+        Writers::None => false,
+        Writers::Mounted(_) => !consistency.freeze,
+        Writers::Raw(_) | Writers::Unstoppable(_) => true,
+    };
+    let moving: Vec<(&Member<'_>, &Writers)> =
+        members.iter().zip(lives).filter(|(_, live)| moves(live)).collect();
+    let (first, live) = match moving.as_slice() {
+        [] => return Ok(()),
+        // FICLONE is a point in time by itself. With others that stand still it is one for all: what follows a write
+        // to this member can be in none of them.
+        [(member, Writers::Raw(_) | Writers::Mounted(_))] if member.share => return Ok(()),
+        [_] if members.len() == 1 && !consistency.freeze => return Ok(()),
+        [first, ..] => *first,
+    };
+    let id = &first.volume.id;
+    let way_out =
+        "stop its pods, or set freeze: \"false\" in the class for a copy of what is being written to";
+    Err(Error::InUse(match live {
+        // spec.md, CreateVolumeGroupSnapshot: consistent across the members, or FAILED_PRECONDITION.
+        _ if members.len() > 1 => {
+            let ids: Vec<&str> = moving.iter().map(|(member, _)| member.volume.id.as_str()).collect();
+            let ids = ids.join(", ");
+            format!(
+                "the volumes cannot be copied at one point in time, because writes to {ids} cannot be held back: stop their pods"
+            )
+        }
+        Writers::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
+        _ => format!(
+            "volume {id} is a raw device in use, and its copy cannot share blocks, so it would not be of one point in time: {way_out}"
+        ),
+    }))
+}

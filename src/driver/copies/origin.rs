@@ -1,0 +1,249 @@
+//! What a volume is made from: a snapshot or another volume, here or on another node.
+
+use std::sync::Arc;
+
+use super::cut::Member;
+use crate::backend::{Copy, Mark, VolumePaths, content_of_copy};
+use crate::driver::capacity::{Reservation, Want};
+use crate::driver::create_volume::Wanted;
+use crate::driver::pull::Remote;
+use crate::driver::{Driver, Pool, not_found};
+use crate::error::{Error, OsContext, Result};
+use crate::model::request::Source;
+use crate::model::{
+    Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume, VolumeParameters,
+    VolumeSource,
+};
+
+/// The source, found; the caller holds its lock.
+pub(crate) enum Origin {
+    Snapshot(Arc<Snapshot>),
+    Volume(Arc<Volume>),
+    Remote(Remote),
+}
+
+impl Origin {
+    pub(crate) fn source(&self) -> VolumeSource {
+        match self {
+            Origin::Snapshot(snapshot) => VolumeSource::Snapshot(snapshot.id.clone()),
+            Origin::Volume(volume) => VolumeSource::Volume(volume.id.clone()),
+            Origin::Remote(remote) => remote.source.clone(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Origin::Snapshot(snapshot) => format!("snapshot {}", snapshot.id),
+            Origin::Volume(volume) => format!("volume {}", volume.id),
+            Origin::Remote(remote) => remote.describe(),
+        }
+    }
+
+    fn content(&self) -> &Content {
+        match self {
+            Origin::Snapshot(snapshot) => &snapshot.content,
+            Origin::Volume(volume) => &volume.content,
+            Origin::Remote(remote) => &remote.description().content,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.size_bytes,
+            Origin::Volume(volume) => volume.capacity_bytes,
+            Origin::Remote(remote) => remote.description().size_bytes,
+        }
+    }
+
+    pub(crate) fn block_size(&self) -> u32 {
+        match self {
+            Origin::Snapshot(snapshot) => snapshot.block_size,
+            Origin::Volume(volume) => volume.block_size,
+            Origin::Remote(remote) => remote.description().block_size,
+        }
+    }
+
+    /// What a volume made from it holds, if that is what is asked for.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for another backend, access type or filesystem.
+    pub(crate) fn content_for(
+        &self,
+        parameters: &VolumeParameters,
+        capabilities: &[Capability],
+    ) -> Result<Content> {
+        content_of_copy(self.content(), &self.describe(), parameters, capabilities)
+    }
+
+    /// The range of sizes for a volume made from it: what is asked for, or its own size.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE for less than it has.
+    pub(crate) fn size_for(&self, size: SizeRange) -> Result<SizeRange> {
+        let bytes = self.bytes();
+        let too_small = |what: &str, wanted: u64| {
+            Err(Error::OutOfRange(format!(
+                "{what} {wanted} is less than the {bytes} bytes of {}",
+                self.describe()
+            )))
+        };
+        match size {
+            SizeRange { required, .. } if required != 0 && required < bytes => {
+                too_small("required_bytes", required)
+            }
+            SizeRange { limit, .. } if limit != 0 && limit < bytes => too_small("limit_bytes", limit),
+            SizeRange { required, limit } => Ok(SizeRange { required: required.max(bytes), limit }),
+        }
+    }
+}
+
+/// The source that a request names, if its id is one of ours.
+pub(crate) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
+    match source {
+        Source::Snapshot(id) => driver.snapshot_id(id).map(VolumeSource::Snapshot),
+        Source::Volume(id) => driver.controller_id(id).map(VolumeSource::Volume),
+    }
+}
+
+impl Driver {
+    /// Finds what a request names as its source; the caller holds its lock. One of another node is opened there.
+    ///
+    /// # Errors
+    /// NOT_FOUND; those of OpenSource at another node.
+    pub(crate) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
+        if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str())
+            && let Some(remote) = self.open_remote(source, wanted)?
+        {
+            return Ok(Origin::Remote(remote));
+        }
+        match source {
+            Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::Snapshot),
+            Source::Volume(volume_id) => {
+                let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
+                self.ready_volume(&id, volume_id).map(Origin::Volume)
+            }
+        }
+    }
+
+    /// Whether a copy may share blocks with what it is made from. A thick volume has been promised that writing to
+    /// it takes no new block; where blocks are shared it does. Only in a pool whose space is hostloop's alone and
+    /// not promised twice is it sure that there are some.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where the disk is too full to find out whether it can.
+    pub(crate) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> Result<bool> {
+        let allowed = from.name == to.name && (!thick || (to.managed && to.overcommit <= 1.0));
+        Ok(allowed && to.reflink(&self.os)?)
+    }
+
+    /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
+    pub(crate) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
+        let (pool, provisioning, paths) = match origin {
+            // Nothing is written to a snapshot, so that its blocks are never taken anew.
+            Origin::Snapshot(snapshot) => {
+                (&snapshot.pool, Provisioning::Thin, self.snapshot_paths(snapshot)?)
+            }
+            Origin::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
+            Origin::Remote(remote) => return Ok((false, remote.description().data_bytes)),
+        };
+        let data = paths.bytes();
+        data.expect_whole(&self.os, &paths, origin.bytes(), &origin.describe())?;
+        let from = self.pools.get(pool)?;
+        let to = self.pools.require(volume.pool())?;
+        let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
+        let share = self.may_share(&from, &to, thick)? && !self.is_to_be_mended(origin, &paths)?;
+        match share && data.shares_whole() {
+            true => Ok((share, 0)),
+            false => Ok((share, data.to_copy(&self.os, &paths)?)),
+        }
+    }
+
+    /// Whether a restore is the way to make an image of 0.1.0 one that is written in place, which no clone can be.
+    fn is_to_be_mended(&self, origin: &Origin, paths: &VolumePaths) -> Result<bool> {
+        match origin {
+            Origin::Snapshot(_) => paths.bytes().is_copied_on_write(&self.os, paths),
+            Origin::Volume(_) | Origin::Remote(_) => Ok(false),
+        }
+    }
+
+    /// Holds room for what a clone shares with its source, until both have been measured: where extents stay whole,
+    /// both can come to own every block, while a few that are left keep all of what they shared. What a snapshot
+    /// shares it keeps anyhow.
+    pub(crate) fn reserve_shared(
+        &self,
+        pool: &Pool,
+        origin: &Origin,
+        share: bool,
+    ) -> Result<Option<Reservation>> {
+        let Origin::Volume(source) = origin else { return Ok(None) };
+        if !share || !source.parameters.backend.is_sized() || !self.keeps_whole_extents(pool)? {
+            return Ok(None);
+        }
+        let paths = self.paths(source)?;
+        let bytes = paths.bytes().allocated(&self.os, &paths)?;
+        self.reserve(pool, Want::Shared(bytes), 0).map(Some)
+    }
+
+    /// Whether what is copied is what a mkfs has left that was cut off.
+    fn is_half_formatted(&self, origin: &Origin) -> Result<bool> {
+        match origin {
+            // Of a volume the record alone does not tell.
+            Origin::Volume(volume) => self.is_volume_half_formatted(volume),
+            Origin::Snapshot(_) | Origin::Remote(_) => {
+                Ok(origin.content().format() == Some(Format::Formatting))
+            }
+        }
+    }
+
+    /// The same of a volume.
+    pub(crate) fn is_volume_half_formatted(&self, volume: &Volume) -> Result<bool> {
+        match volume.content.format() {
+            Some(Format::Blank | Format::Formatting) => {
+                Mark::Formatting.is_set(&self.os, &self.paths(volume)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Makes the files of a new volume from its source; durable on return. After an error the caller removes them.
+    pub(crate) fn copy_origin(
+        &self,
+        origin: &Origin,
+        volume: &Volume,
+        (share, bytes): (bool, u64),
+        consistency: Consistency,
+    ) -> Result<()> {
+        let to = self.paths(volume)?;
+        let half_formatted = self.is_half_formatted(origin)?;
+        match origin {
+            Origin::Volume(source) => {
+                let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
+                self.cut(&[member], consistency)?;
+            }
+            Origin::Remote(remote) => self.pull(remote, volume, &to)?,
+            Origin::Snapshot(snapshot) => {
+                let from = self.snapshot_paths(snapshot)?;
+                let copy = Copy { os: &self.os, from: &from, to: &to, share };
+                copy.prepare()?;
+                let mut progress = self.copies.begin(volume.id.as_str(), bytes);
+                copy.run(&mut |done| {
+                    progress.report(done);
+                    Ok(())
+                })?;
+                copy.sync()?;
+            }
+        }
+        if half_formatted {
+            Mark::Formatting.set(&self.os, &to)?;
+            let syncing = || format!("sync {}", to.directory.display());
+            self.os.disks.sync_directory(&to.directory).doing(syncing)?;
+        }
+        to.bytes().stretch(self.place(volume, &to), origin.bytes())
+    }
+
+    /// What a new volume needs of its pool.
+    pub(crate) fn want(volume: &Volume) -> Want {
+        let parameters = &volume.parameters;
+        Want::Volume(parameters.backend, parameters.provisioning, volume.capacity_bytes)
+    }
+}

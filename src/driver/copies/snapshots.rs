@@ -1,0 +1,177 @@
+//! What the RPCs of snapshots and of groups share: making one, and taking it away.
+
+use std::sync::Arc;
+
+use super::cut::Member;
+use crate::backend::{Mark, begin_deletion, remove_files};
+use crate::driver::capacity::{Reservation, Want};
+use crate::driver::{Driver, pools::directories};
+use crate::error::{Error, Result};
+use crate::model::{
+    Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+};
+use crate::store::Durability;
+
+/// A snapshot that is to be made.
+pub(crate) struct Draft {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    share: bool,
+    bytes: u64,
+    /// Room for what is copied, until it has been.
+    _reservation: Reservation,
+}
+
+/// Whom a snapshot is for.
+pub(crate) enum Purpose {
+    /// A caller who asked for it.
+    Caller,
+    /// A group.
+    Group(GroupSnapshotId),
+    /// Another node, which makes this volume from it.
+    Pull(VolumeId),
+}
+
+impl Driver {
+    /// Records a snapshot of the volume as `creating`, after making sure that there is room and that nothing is in its
+    /// place. From then on the caller removes it again if anything fails.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED without room; nothing is recorded then.
+    pub(crate) fn draft(
+        &self,
+        volume: Arc<Volume>,
+        id: SnapshotId,
+        name: String,
+        purpose: Purpose,
+    ) -> Result<Draft> {
+        // What another node pulls is gone soon, and is how a volume gets away from here.
+        let is_kept = !matches!(purpose, Purpose::Pull(_));
+        let (group, pulled_for) = match purpose {
+            Purpose::Caller => (None, None),
+            Purpose::Group(group) => (Some(group), None),
+            Purpose::Pull(target) => (None, Some(target)),
+        };
+        let pool = self.pool_of(&volume)?;
+        if is_kept {
+            directories::admit_snapshot(&pool, volume.parameters.backend)?;
+        }
+        let share = self.may_share(&pool, &pool, volume.parameters.provisioning == Provisioning::Thick)?;
+        let paths = self.paths(&volume)?;
+        let data = paths.bytes();
+        let what = format_args!("volume {}", volume.id);
+        data.expect_whole(&self.os, &paths, volume.capacity_bytes, &what)?;
+        let bytes = match share {
+            true => data.allocated(&self.os, &paths)?,
+            false => data.to_copy(&self.os, &paths)?,
+        };
+        let content = match volume.content.format() {
+            Some(_) if self.is_volume_half_formatted(&volume)? => {
+                volume.content.with_format(Format::Formatting)
+            }
+            Some(Format::Formatting) => volume.content.with_format(Format::Blank),
+            _ => volume.content.clone(),
+        };
+        let snapshot = Snapshot {
+            id,
+            name,
+            phase: Phase::Creating,
+            source: volume.id.clone(),
+            created: Timestamp::now(),
+            size_bytes: volume.capacity_bytes,
+            allocated_bytes: bytes,
+            content,
+            pool: pool.name.clone(),
+            block_size: volume.block_size,
+            marked: true,
+            group,
+            pulled_for,
+        };
+        self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
+        let (shares_whole, kind) = (share && data.shares_whole(), volume.parameters.backend);
+        let copied = if shares_whole { 0 } else { bytes };
+        let mut reservation = match self.reserve(&pool, Want::Snapshot(kind, bytes), copied) {
+            // Looking at every extent is worth its time only where it decides.
+            Err(Error::Exhausted(_)) if shares_whole => {
+                let fresh = self.not_kept_yet(&pool, &paths.data())?;
+                self.reserve(&pool, Want::Snapshot(kind, fresh), copied)?
+            }
+            reserved => reserved?,
+        };
+        let snapshot = self.store.put_snapshot(snapshot)?;
+        reservation.recorded();
+        Ok(Draft { volume, snapshot, share, bytes, _reservation: reservation })
+    }
+
+    /// The member of a cut that makes the snapshot.
+    pub(crate) fn member<'a>(&self, draft: &'a Draft) -> Result<Member<'a>> {
+        Ok(Member {
+            volume: &draft.volume,
+            to: self.snapshot_paths(&draft.snapshot)?,
+            id: draft.snapshot.id.as_str(),
+            share: draft.share,
+            bytes: draft.bytes,
+        })
+    }
+
+    /// Records a snapshot whose files are durable as `ready`.
+    pub(crate) fn complete(&self, snapshot: &Snapshot, created: Timestamp) -> Result<Arc<Snapshot>> {
+        // What it keeps may differ from what was there before the cut: the source was written to.
+        let paths = self.snapshot_paths(snapshot)?;
+        let bytes = paths.bytes().allocated(&self.os, &paths)?;
+        let ready = Snapshot { phase: Phase::Ready, created, allocated_bytes: bytes, ..snapshot.clone() };
+        let ready = self.store.put_snapshot(ready)?;
+        self.measure_again(&snapshot.pool); // it may share what others keep
+        Ok(ready)
+    }
+
+    /// Takes the mark away from a snapshot that is recorded as `ready`: nobody is told of it before. That of a member
+    /// goes after its group is, too.
+    pub(crate) fn acknowledge_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Snapshot>> {
+        // Where the pool is away, it goes when it is back.
+        if snapshot.marked
+            && let Ok(paths) = self.snapshot_paths(&snapshot)
+        {
+            Mark::Making.clear(&self.os, &paths)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// Removes a snapshot's files and its record, in this order: a crash in between is finished by start-up.
+    pub(crate) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        let paths = self.snapshot_paths(snapshot)?;
+        if snapshot.phase == Phase::Deleting {
+            begin_deletion(&self.os, &paths)?;
+        }
+        remove_files(&self.os, &paths)?;
+        self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
+        self.measure_again(&snapshot.pool);
+        Ok(())
+    }
+
+    /// The snapshots of a group, of whatever phase.
+    pub(crate) fn members_of(&self, group: &GroupSnapshotId) -> Vec<Arc<Snapshot>> {
+        let all = self.store.snapshots();
+        all.into_iter().filter(|snapshot| snapshot.group.as_ref() == Some(group)).collect()
+    }
+
+    /// Removes a group with all members. A group that callers know goes to `deleting` first, from which on it is gone
+    /// for them as a whole.
+    pub(crate) fn remove_group(&self, group: &crate::model::GroupSnapshot) -> Result<()> {
+        if group.phase == Phase::Ready {
+            self.store.put_group(crate::model::GroupSnapshot { phase: Phase::Deleting, ..group.clone() })?;
+        }
+        let members = self.members_of(&group.id);
+        if group.phase != Phase::Creating {
+            // Of all first: one mark tells of the whole group.
+            for member in &members {
+                begin_deletion(&self.os, &self.snapshot_paths(member)?)?;
+            }
+        }
+        for member in members {
+            self.remove_snapshot(&member)?;
+        }
+        // The members' records must be gone durably before that of the group is: without it they would be there again.
+        Ok(self.store.delete_group(&group.id, Durability::Lazy)?)
+    }
+}

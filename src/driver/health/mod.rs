@@ -1,0 +1,200 @@
+//! Whether volumes are as they should be. [`Driver::examine_volumes`] looks at all of them every minute and keeps what it
+//! found, so that who lists volumes never waits for a disk. Who asks for one volume's health is told what is so now.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::{Seen, troubles};
+use crate::driver::{Driver, Pool, not_found};
+use crate::error::{Busy, Result};
+use crate::model::health::{Severity, Trouble, merged};
+use crate::model::{PoolName, Volume, VolumeId};
+
+/// What is known of the volumes that are not as they should be.
+#[derive(Default)]
+pub(crate) struct Known {
+    troubles: Mutex<HashMap<VolumeId, Arc<[Trouble]>>>,
+    examining: AtomicBool,
+}
+
+/// An examination that runs; also a panic ends it.
+struct Examining<'a>(&'a AtomicBool);
+
+impl Drop for Examining<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<[Trouble]>>> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, id: &VolumeId) -> Arc<[Trouble]> {
+        self.lock().get(id).map_or_else(Arc::default, Arc::clone)
+    }
+
+    /// Keeps what was found; the log has what has changed.
+    fn put(&self, id: &VolumeId, found: Vec<Trouble>) {
+        let found: Arc<[Trouble]> = found.into();
+        let before = match found.is_empty() {
+            true => self.lock().remove(id),
+            false => self.lock().insert(id.clone(), Arc::clone(&found)),
+        };
+        let before = before.unwrap_or_default();
+        let is_new = |trouble: &&Trouble| before.iter().all(|known| known.reason != trouble.reason);
+        for Trouble { severity, reason, message } in found.iter().filter(is_new) {
+            let severity = severity.as_str();
+            tracing::warn!(volume.id = %id, severity, reason, "volume is not healthy: {message}");
+        }
+        if found.is_empty() && !before.is_empty() {
+            tracing::info!(volume.id = %id, "volume is healthy again");
+        }
+    }
+
+    /// Forgets a volume that is being deleted.
+    pub(crate) fn forget(&self, id: &VolumeId) {
+        self.lock().remove(id);
+    }
+
+    /// How many volumes have a trouble of each severity.
+    pub(crate) fn count(&self) -> [(Severity, usize); 3] {
+        let known = self.lock();
+        Severity::ALL.map(|severity| {
+            let has =
+                |troubles: &&Arc<[Trouble]>| troubles.iter().any(|trouble| trouble.severity == severity);
+            (severity, known.values().filter(has).count())
+        })
+    }
+}
+
+/// One look at the kernel and at the pools.
+pub(crate) struct Look {
+    pub(crate) seen: Seen,
+    pools: Vec<(PoolName, Trouble)>,
+}
+
+impl Driver {
+    /// Looks at every volume. Returns at once while another examination runs, which may wait for a disk.
+    pub fn examine_volumes(&self) {
+        if self.health.examining.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _examining = Examining(&self.health.examining);
+        let mut volumes = self.store.volumes();
+        volumes.retain(|volume| volume.is_ready());
+        // A look opens every loop device of the machine for a moment, which may be in the way of their owners.
+        if !volumes.is_empty() {
+            match self.look() {
+                Ok(look) => self.compare_all(&volumes, &look),
+                Err(error) => return tracing::warn!(%error, "the health of the volumes is not known"),
+            }
+        }
+        let there = |id: &VolumeId| self.store.get(id).is_some_and(|volume| volume.is_ready());
+        let gone: Vec<VolumeId> = self.health.lock().keys().cloned().collect();
+        gone.iter().filter(|id| !there(id)).for_each(|id| self.health.forget(id));
+    }
+
+    fn compare_all(&self, volumes: &[Arc<Volume>], look: &Look) {
+        for volume in volumes {
+            if let Some(found) = self.examine(volume, look) {
+                self.health.put(&volume.id, found);
+            }
+        }
+    }
+
+    /// What was wrong with a volume when it was examined last; nothing where it never was. From memory.
+    pub fn known_troubles(&self, id: &VolumeId) -> Arc<[Trouble]> {
+        self.health.get(id)
+    }
+
+    /// What is wrong with a volume now, with the look that told it.
+    ///
+    /// # Errors
+    /// NOT_FOUND; ABORTED where it is changed all the time.
+    pub(crate) fn troubles_now(
+        &self,
+        id: &VolumeId,
+        volume_id: &str,
+    ) -> Result<(Arc<Volume>, Look, Vec<Trouble>)> {
+        const TRIES: u32 = 3;
+        for _ in 0..TRIES {
+            let volume = self.ready_volume(id, volume_id)?;
+            let look = self.look()?;
+            if let Some(found) = self.examine(&volume, &look) {
+                self.health.put(id, found.clone());
+                return Ok((volume, look, found));
+            }
+        }
+        match self.store.get(id) {
+            Some(_) => Err(Busy::on(id).into()),
+            None => Err(not_found(volume_id)),
+        }
+    }
+
+    /// What is wrong with the pools, each reason once.
+    pub(crate) fn pool_troubles(&self) -> Result<Vec<Trouble>> {
+        let troubles = self.look()?.pools.into_iter().map(|(_, trouble)| trouble);
+        Ok(merged(troubles.collect()))
+    }
+
+    fn look(&self) -> Result<Look> {
+        let seen = Seen::now(&self.os)?;
+        let names = self.pools.names();
+        let silent = self.pools.silent(&names);
+        let pools = names.into_iter().filter_map(|name| {
+            let why = silent.iter().find(|(silent, _)| *silent == name).map(|(_, why)| why);
+            let trouble = match self.pools.get(&name) {
+                Ok(pool) if let Some(why) = why => {
+                    let message = format!("pool {name} at {}: {why}", pool.path.display());
+                    Trouble::inaccessible("PoolUnreadable", message)
+                }
+                Ok(pool) => self.trouble_of(&pool, &seen)?,
+                Err(error) => Trouble::inaccessible(self.pools.trouble(&name), error.to_string()),
+            };
+            Some((name, trouble))
+        });
+        let pools = pools.collect();
+        Ok(Look { seen, pools })
+    }
+
+    fn trouble_of(&self, pool: &Pool, seen: &Seen) -> Option<Trouble> {
+        let (name, path) = (&pool.name, pool.path.display());
+        if let Err(error) = self.os.disks.space(&pool.path) {
+            let message = format!("the disk of pool {name} at {path} does not answer: {error}");
+            return Some(Trouble::inaccessible("PoolUnreadable", message));
+        }
+        let mount = seen.holder(&pool.path)?;
+        (mount.read_only || mount.superblock_read_only).then(|| {
+            let message = format!("the disk of pool {name} at {path} is read-only: see the kernel's log");
+            Trouble::degraded("PoolReadOnly", message)
+        })
+    }
+
+    /// What is wrong with a volume; `None` where it has been changed or deleted meanwhile, so that what was seen may have
+    /// been the middle of that.
+    fn examine(&self, volume: &Arc<Volume>, look: &Look) -> Option<Vec<Trouble>> {
+        let found = self.compare(volume, look);
+        let unchanged = self.store.get(&volume.id).is_some_and(|now| now == *volume);
+        (found.is_empty() || unchanged).then_some(found)
+    }
+
+    fn compare(&self, volume: &Volume, look: &Look) -> Vec<Trouble> {
+        let paths = match self.paths_of_use(volume) {
+            Ok(paths) => paths,
+            Err(error) => return vec![Trouble::inaccessible("PoolMissing", error.to_string())],
+        };
+        let pool =
+            look.pools.iter().find(|(name, _)| name == volume.pool()).map(|(_, trouble)| trouble.clone());
+        match pool {
+            // It would be the same again.
+            Some(trouble) if trouble.severity == Severity::Inaccessible => vec![trouble],
+            pool => {
+                let own = troubles(self.place(volume, &paths), &look.seen);
+                merged(pool.into_iter().chain(own).collect())
+            }
+        }
+    }
+}

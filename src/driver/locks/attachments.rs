@@ -1,0 +1,24 @@
+//! Counting attachments of a node one at a time, so that two publishes cannot both take its last place.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::driver::Driver;
+
+/// Held from the count to the record.
+#[derive(Default)]
+pub(crate) struct Admission(Mutex<()>);
+
+impl Admission {
+    /// Waits only where a limit is set, and then for one write of the state file.
+    pub(crate) fn enter(&self, limit: u32) -> Option<MutexGuard<'_, ()>> {
+        (limit > 0).then(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Driver {
+    /// How many volumes are published to the node.
+    pub(crate) fn attached_to(&self, node_id: &str) -> usize {
+        let volumes = self.store.volumes();
+        volumes.iter().filter(|volume| volume.attachments.iter().any(|a| a.node_id == node_id)).count()
+    }
+}

@@ -1,0 +1,183 @@
+//! Names that a controller is about to have made into volumes here (docs/decisions/0008).
+//!
+//! A reservation is a word between controllers, and nothing that is kept: it ends with its time and with the process.
+//! What makes two volumes of one name impossible is that a volume is made only while the very reservation lives that
+//! its controller has looked around with.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::driver::Driver;
+use crate::error::{Busy, Error, Result};
+use crate::model::answer::{Found, Reserved};
+use crate::model::{Phase, Timestamp, VolumeId};
+
+/// A controller that lives asks the other nodes in two seconds, and connects to each in two.
+const LIFE: Duration = Duration::from_secs(30);
+
+/// The reservations of a node.
+#[derive(Debug)]
+pub(crate) struct Reservations {
+    /// Tells this process' tokens from those of the one before.
+    epoch: u64,
+    all: Mutex<All>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    by_volume: HashMap<VolumeId, Reservation>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Reservation {
+    token: String,
+    until: Instant,
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Reservations { epoch: Timestamp::now().as_nanos(), all: Mutex::default() }
+    }
+}
+
+impl Reservations {
+    /// Reserves, or renews the reservation that is there: it is the same word, whoever says it.
+    pub(crate) fn reserve(&self, id: &VolumeId) -> String {
+        let now = Instant::now();
+        let mut all = self.all();
+        all.by_volume.retain(|_, reservation| reservation.until > now);
+        all.last += 1;
+        let new = || Reservation { token: String::new(), until: now };
+        let token = format!("{:x}-{:x}", self.epoch, all.last);
+        let reservation = all.by_volume.entry(id.clone()).or_insert_with(new);
+        if reservation.token.is_empty() {
+            reservation.token = token;
+        }
+        reservation.until = now + LIFE;
+        reservation.token.clone()
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_reserved(&self, id: &VolumeId) -> bool {
+        self.all().by_volume.get(id).is_some_and(|reservation| reservation.until > Instant::now())
+    }
+
+    /// Ends it, if it is there.
+    pub(crate) fn release(&self, id: &VolumeId) {
+        self.all().by_volume.remove(id);
+    }
+
+    /// Ends it for the volume that is made now. `false` where this one is over.
+    pub(crate) fn redeem(&self, id: &VolumeId, token: &str) -> bool {
+        let mut all = self.all();
+        let live = |r: &Reservation| r.token == token && r.until > Instant::now();
+        let lives = all.by_volume.get(id).is_some_and(live);
+        if lives {
+            all.by_volume.remove(id);
+        }
+        lives
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Driver {
+    /// Says whether a volume is here, about to be, or neither.
+    pub fn find_volume(&self, id: &VolumeId) -> Found {
+        // In this order: a reservation ends after the lock is taken, and the lock after the record is there.
+        let reserved = self.reservations.is_reserved(id);
+        match () {
+            () if self.is_held(id) => Found::Held,
+            () if reserved => Found::Reserved,
+            () => Found::Nothing,
+        }
+    }
+
+    /// Reserves the name of a volume that is to be made here.
+    ///
+    /// # Errors
+    /// NOT_FOUND for a volume of another node.
+    pub fn reserve_name(&self, id: &VolumeId) -> Result<Reserved> {
+        if id.is_inline() || id.node_key() != self.node_key.as_str() {
+            return Err(Error::NotFound(format!(
+                "volume {id} cannot be on node {:?}",
+                self.settings.node_id
+            )));
+        }
+        if self.is_held(id) {
+            return Ok(Reserved::Held);
+        }
+        let token = self.reservations.reserve(id);
+        // Perhaps it was made in between.
+        Ok(if self.is_held(id) { Reserved::Held } else { Reserved::Token(token) })
+    }
+
+    /// Takes a reservation back; fine where there is none. What is made by it is refused from here on.
+    pub fn release_name(&self, id: &VolumeId) -> Found {
+        self.reservations.release(id);
+        self.find_volume(id)
+    }
+
+    /// The volume is here, or somebody works on it.
+    fn is_held(&self, id: &VolumeId) -> bool {
+        // First: a volume that is finished in between is there.
+        self.locks.is_taken(&id.into()) || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
+    }
+
+    /// Takes the reservation with which a volume is made; the caller holds its lock.
+    ///
+    /// # Errors
+    /// ABORTED where it is over: its controller does not know any more what the other nodes have.
+    pub(crate) fn redeem(&self, id: &VolumeId, token: &str) -> Result<()> {
+        match self.reservations.redeem(id, token) {
+            true => Ok(()),
+            false => {
+                let why = "by another controller, or its reservation is over";
+                Err(Busy::on(id).because(why).into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NodeKey;
+
+    fn id() -> VolumeId {
+        VolumeId::of_name(&NodeKey::of("a"), "v")
+    }
+
+    #[test]
+    fn a_token_is_good_once_and_while_its_reservation_lives() {
+        let reservations = Reservations::default();
+        assert!(!reservations.is_reserved(&id()) && !reservations.redeem(&id(), ""));
+        let token = reservations.reserve(&id());
+        assert_eq!(reservations.reserve(&id()), token, "whoever comes second shares it");
+        assert!(reservations.is_reserved(&id()) && !reservations.redeem(&id(), "other"));
+        assert!(reservations.redeem(&id(), &token));
+        assert!(!reservations.redeem(&id(), &token) && !reservations.is_reserved(&id()));
+        let next = reservations.reserve(&id());
+        assert_ne!(next, token);
+        reservations.release(&id());
+        assert!(!reservations.redeem(&id(), &next));
+        assert_ne!(reservations.reserve(&id()), next);
+    }
+
+    #[test]
+    fn what_was_left_behind_ends() {
+        let reservations = Reservations::default();
+        let token = reservations.reserve(&id());
+        if let Some(reservation) = reservations.all().by_volume.get_mut(&id()) {
+            reservation.until = Instant::now();
+        }
+        assert!(!reservations.is_reserved(&id()) && !reservations.redeem(&id(), &token));
+        let next = reservations.reserve(&id());
+        assert!(next != token && reservations.redeem(&id(), &next));
+    }
+}

@@ -1,0 +1,170 @@
+//! Turns of work that may take long: so many at a time, and so many for one caller, so that a node's own short calls always
+//! find a thread.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+
+/// The turns of one kind of work. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    all: usize,
+    each: usize,
+    /// How many each caller has, those with none left out.
+    taken: Mutex<HashMap<String, usize>>,
+    refused: AtomicU64,
+}
+
+/// One turn, which is free again with the value.
+#[derive(Debug)]
+pub struct Turn {
+    turns: Turns,
+    who: String,
+}
+
+/// The turns at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TurnFigures {
+    /// How many are taken.
+    pub running: usize,
+    /// How many there are.
+    pub limit: usize,
+    /// How often there was none since the process began.
+    pub refused: u64,
+}
+
+impl Turns {
+    /// So many in all, and for each caller.
+    pub(crate) fn new(all: usize, each: usize) -> Self {
+        Turns(Arc::new(Inner { all, each, taken: Mutex::default(), refused: AtomicU64::new(0) }))
+    }
+
+    /// A turn for this caller, if there is one.
+    pub(crate) fn take(&self, who: &str) -> Option<Turn> {
+        let mut taken = self.taken();
+        let (all, own) = (taken.values().sum::<usize>(), taken.get(who).copied().unwrap_or_default());
+        if all >= self.0.all || own >= self.0.each {
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        taken.insert(who.to_owned(), own + 1);
+        drop(taken);
+        Some(Turn { turns: self.clone(), who: who.to_owned() })
+    }
+
+    /// The turns in numbers.
+    pub(crate) fn figures(&self) -> TurnFigures {
+        let running = self.taken().values().sum();
+        TurnFigures { running, limit: self.0.all, refused: self.0.refused.load(Ordering::Relaxed) }
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn taken(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut taken = self.turns.taken();
+        match taken.get_mut(&self.who) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                taken.remove(&self.who);
+            }
+        }
+    }
+}
+
+/// Bytes in a second, together for all who spend them; each waits for what the others before it spent.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    /// `None` for no limit.
+    bytes_per_second: Option<u64>,
+    /// When the bytes are paid for that were spent so far.
+    paid: Mutex<Instant>,
+}
+
+impl Rate {
+    pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
+        Rate { bytes_per_second, paid: Mutex::new(Instant::now()) }
+    }
+
+    /// Spends so many bytes: waits until those before them are paid for.
+    pub(crate) fn spend(&self, bytes: u64) {
+        let wait = self.book(bytes, Instant::now());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+    }
+
+    fn book(&self, bytes: u64, now: Instant) -> Duration {
+        let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
+        let cost = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = (*paid).max(now);
+        *paid = from + cost;
+        from - now
+    }
+}
+
+impl Driver {
+    /// A turn for a copy, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none: nothing has begun then.
+    pub(crate) fn copy_turn(&self) -> Result<Turn> {
+        self.copy_turns.take("").ok_or_else(|| {
+            let limit = self.copy_turns.figures().limit;
+            Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
+        })
+    }
+
+    /// A turn for a stream to this caller, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] where there is none.
+    pub fn stream_turn(&self, who: &str) -> Result<Turn> {
+        self.stream_turns.take(who).ok_or_else(|| {
+            let TurnFigures { running, limit, .. } = self.stream_turns.figures();
+            Error::Crowded(format!(
+                "{running} of {limit} streams run on this node (--max-streams), and one caller gets at most half of them; try again"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_so_many_turns_and_no_caller_has_all() {
+        let turns = Turns::new(3, 2);
+        let (one, two) = (turns.take("a"), turns.take("a"));
+        assert!(one.is_some() && two.is_some() && turns.take("a").is_none(), "its share");
+        let other = turns.take("b");
+        assert!(other.is_some() && turns.take("c").is_none(), "all of them");
+        assert_eq!(turns.figures(), TurnFigures { running: 3, limit: 3, refused: 2 });
+        drop((one, other));
+        assert!(turns.take("c").is_some());
+        drop(two);
+        assert_eq!(turns.figures().running, 0);
+    }
+
+    #[test]
+    fn what_is_spent_has_to_be_paid_for() {
+        let (rate, now) = (Rate::new(Some(1000)), Instant::now() + Duration::from_secs(1));
+        assert_eq!(rate.book(500, now), Duration::ZERO);
+        assert_eq!(rate.book(500, now), Duration::from_millis(500));
+        assert_eq!(rate.book(1, now + Duration::from_secs(5)), Duration::ZERO, "nothing is owed any more");
+        assert_eq!(Rate::new(None).book(u64::MAX, now), Duration::ZERO);
+    }
+}

@@ -1,0 +1,74 @@
+//! Binds that lack flags that were asked for.
+//!
+//! Before Linux 5.12 a bind gets its flags in a second step, and the drivers of before 0.2.0 did it so everywhere: one
+//! that was killed in between left the bind without them. Such a bind was never answered, so that a retry puts it right. One
+//! that was answered is what somebody has asked for, and stays as it is. Which is which is known to the process that
+//! answered; of those of a process before, one that nobody writes through is corrected.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::driver::Driver;
+use crate::driver::node_stage_volume::{has_flags, same_or_exists};
+use crate::error::{OsContext, Result};
+use crate::model::{MountFlags, VolumeId};
+use crate::os::{MountEntry, is_errno};
+
+/// The paths of the binds that this process has answered for.
+#[derive(Default)]
+pub(crate) struct Answered(Mutex<HashSet<PathBuf>>);
+
+impl Answered {
+    fn lock(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers one that is as it was asked for.
+    pub(crate) fn remember(&self, path: &Path) {
+        self.lock().insert(path.to_owned());
+    }
+
+    /// Forgets one that was taken away.
+    pub(crate) fn forget(&self, path: &Path) {
+        self.lock().remove(path);
+    }
+}
+
+impl Driver {
+    /// Makes sure that a bind of the volume is as it is asked for: it gets the flags that it lacks, where no answer was
+    /// given for it. It never loses one.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS where it was answered, is stricter than asked for, or somebody writes through it.
+    pub(crate) fn settle_bind(
+        &self,
+        id: &VolumeId,
+        there: &MountEntry,
+        is_read_only: bool,
+        read_only: bool,
+        flags: &MountFlags,
+    ) -> Result<()> {
+        let exists = || same_or_exists(false, || format!("{id} is at {}", there.target.display()));
+        if is_read_only == read_only && has_flags(there, flags) {
+            self.bound.remember(&there.target);
+            return Ok(());
+        }
+        if is_read_only && !read_only || self.bound.lock().contains(&there.target) {
+            return exists();
+        }
+        let wanted = MountFlags { read_only, vfs: flags.vfs.clone(), data: Vec::new() };
+        match self.os.mounts.tighten(there, &wanted) {
+            Err(error) if is_errno(&error, Errno::EBUSY) => return exists(),
+            done => done.doing(|| format!("give the bind of {id} its flags"))?,
+        }
+        self.bound.remember(&there.target);
+        tracing::warn!(
+            volume.id = %id, path = %there.target.display(),
+            "a bind lacked its flags, as a driver leaves it that was killed: corrected"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! What other nodes read here: snapshots, and cuts that are made of volumes for them (docs/decisions/0009).
+
+mod close_source;
+mod open_source;
+mod pull_blocks;
+mod pull_tree;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::driver::Driver;
+use crate::driver::locks::{Guard, Mode};
+use crate::error::{Error, Result};
+use crate::model::pull::{SourceDescription, SourceHandle};
+use crate::model::{Snapshot, SnapshotId, Timestamp};
+
+/// What is remembered of the cuts as long as the process lives.
+#[derive(Default)]
+pub(crate) struct Cuts(Mutex<HashMap<SnapshotId, Remembered>>);
+
+struct Remembered {
+    last_read: Instant,
+    /// The beginning that it was made for.
+    began: Option<Timestamp>,
+}
+
+impl Cuts {
+    /// It is made now, for this beginning.
+    pub(crate) fn begin(&self, id: &SnapshotId, began: Option<Timestamp>) {
+        self.all().insert(id.clone(), Remembered { last_read: Instant::now(), began });
+    }
+
+    /// It is read now.
+    pub(crate) fn touch(&self, id: &SnapshotId) {
+        self.remembered(&mut self.all(), id).last_read = Instant::now();
+    }
+
+    /// Whether it has what the volume held at this beginning, or later.
+    pub(crate) fn is_of(&self, id: &SnapshotId, began: Option<Timestamp>) -> bool {
+        began.is_none() || self.remembered(&mut self.all(), id).began == began
+    }
+
+    pub(crate) fn forget(&self, id: &SnapshotId) {
+        self.all().remove(id);
+    }
+
+    /// How long nobody has read it.
+    fn idle(&self, id: &SnapshotId) -> Duration {
+        self.remembered(&mut self.all(), id).last_read.elapsed()
+    }
+
+    /// Of a cut that an earlier process made, nothing is known but that it is there.
+    fn remembered<'a>(
+        &self,
+        all: &'a mut HashMap<SnapshotId, Remembered>,
+        id: &SnapshotId,
+    ) -> &'a mut Remembered {
+        all.entry(id.clone()).or_insert_with(|| Remembered { last_read: Instant::now(), began: None })
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn all(&self) -> MutexGuard<'_, HashMap<SnapshotId, Remembered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// So many cuts are made in a minute for one node,
+const PER_NODE: usize = 30;
+/// and for all of them together: each may freeze a filesystem and take room.
+const IN_ALL: usize = 120;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The cuts that were made for other nodes in the last minute, with the key of the node.
+#[derive(Default)]
+pub(crate) struct RecentCuts(Mutex<Vec<(String, Instant)>>);
+
+impl RecentCuts {
+    /// Lets one more be made for this node.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where there were too many; its node tries again.
+    pub(crate) fn admit(&self, node_key: &str, now: Instant) -> Result<()> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.retain(|(_, at)| now.saturating_duration_since(*at) < MINUTE);
+        let of_node = recent.iter().filter(|(key, _)| key == node_key).count();
+        if of_node >= PER_NODE || recent.len() >= IN_ALL {
+            return Err(Error::Exhausted(format!(
+                "{of_node} cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} are the limits; try again",
+                recent.len()
+            )));
+        }
+        recent.push((node_key.to_owned(), now));
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// Takes what was opened for reading.
+    ///
+    /// # Errors
+    /// NOT_FOUND where it is gone or another one has its id; ABORTED while it is being removed.
+    pub(crate) fn opened(&self, handle: &SourceHandle) -> Result<(Guard, Arc<Snapshot>)> {
+        let guard = self.lock_all([((&handle.id).into(), Mode::Shared)])?;
+        let readable = |snapshot: &Arc<Snapshot>| {
+            let cut = snapshot.pulled_for.is_some() && snapshot.is_ready();
+            snapshot.created == handle.created && (cut || self.is_visible(snapshot))
+        };
+        let snapshot = self.store.snapshot(&handle.id).filter(readable);
+        let gone = || Error::NotFound(format!("source {} is gone; open it again", handle.id));
+        let snapshot = snapshot.ok_or_else(gone)?;
+        self.cuts.touch(&snapshot.id);
+        Ok((guard, snapshot))
+    }
+
+    /// What a node that opens it is told.
+    pub(crate) fn describe_source(&self, snapshot: &Snapshot) -> Result<SourceDescription> {
+        let paths = self.snapshot_paths(snapshot)?;
+        let data = paths.bytes();
+        let what = format_args!("snapshot {}", snapshot.id);
+        data.expect_whole(&self.os, &paths, snapshot.size_bytes, &what)?;
+        Ok(SourceDescription {
+            handle: SourceHandle { id: snapshot.id.clone(), created: snapshot.created },
+            content: snapshot.content.clone(),
+            size_bytes: snapshot.size_bytes,
+            block_size: snapshot.block_size,
+            data_bytes: data.to_copy(&self.os, &paths)?,
+        })
+    }
+
+    /// Removes the cuts of volumes from which nobody has read for so long: the node that they were made for is gone, or
+    /// has given up and could not say so. To be called now and then. Returns how many were removed.
+    pub fn remove_idle_sources(&self, limit: Duration) -> usize {
+        let cuts = self.store.snapshots().into_iter().filter(|snapshot| snapshot.pulled_for.is_some());
+        let idle: Vec<Arc<Snapshot>> = cuts.filter(|cut| self.cuts.idle(&cut.id) >= limit).collect();
+        idle.iter().filter(|cut| self.remove_idle_source(cut)).count()
+    }
+
+    fn remove_idle_source(&self, cut: &Snapshot) -> bool {
+        match self.close_source(&cut.id) {
+            Ok(()) => {
+                tracing::warn!(source = %cut.id, volume = %cut.source, "removed a cut that no node reads any more");
+                true
+            }
+            Err(Error::Busy(_)) => false,
+            Err(error) => {
+                tracing::error!(source = %cut.id, %error, "a cut that no node reads any more could not be removed");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NodeKey;
+
+    #[test]
+    fn what_is_remembered_of_a_cut() {
+        let (cuts, id) = (Cuts::default(), SnapshotId::of_name(&NodeKey::of("n"), "cut"));
+        let began = Some(Timestamp::from_nanos(1));
+        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began), "an earlier process made it");
+        cuts.begin(&id, began);
+        assert!(cuts.is_of(&id, began) && !cuts.is_of(&id, Some(Timestamp::from_nanos(2))));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(cuts.idle(&id) >= Duration::from_millis(50));
+        let before = Instant::now();
+        cuts.touch(&id);
+        assert!(cuts.idle(&id) <= before.elapsed());
+        assert!(cuts.is_of(&id, began), "it is read, and not made anew");
+        cuts.forget(&id);
+        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began));
+    }
+
+    #[test]
+    fn a_node_has_so_many_cuts_in_a_minute_and_all_so_many_together() {
+        let (cuts, now) = (RecentCuts::default(), Instant::now());
+        for n in 0..PER_NODE {
+            cuts.admit("a", now).unwrap_or_else(|error| unreachable!("{n}: {error}"));
+        }
+        assert!(matches!(cuts.admit("a", now), Err(Error::Exhausted(_))));
+        for n in 0..IN_ALL - PER_NODE {
+            assert!(cuts.admit(&format!("b-{n}"), now).is_ok(), "{n}");
+        }
+        assert!(
+            matches!(cuts.admit("c", now), Err(Error::Exhausted(_))),
+            "also with names that were made up"
+        );
+        assert!(cuts.admit("a", now + MINUTE).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! OpenSource of the protocol between nodes.
+
+use std::sync::Arc;
+
+use crate::driver::copies::snapshots::Purpose;
+use crate::driver::locks::Mode;
+use crate::driver::{Driver, after_undo, not_found};
+use crate::error::Result;
+use crate::model::pull::{OpenSource, SourceDescription};
+use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
+
+impl Driver {
+    /// Tells what a source is that another node makes a volume from. A snapshot is read as it is. A volume is cut at one
+    /// point in time; a retry for the same new volume finds the cut, and one that begins anew has it made anew.
+    ///
+    /// # Errors
+    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
+    /// asked for; RESOURCE_EXHAUSTED without room for the cut, or after too many. Nothing is left of a cut that failed.
+    pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
+        match &request.source {
+            VolumeSource::Snapshot(id) => {
+                let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
+                self.describe_source(&*self.ready_snapshot(id.as_str())?)
+            }
+            VolumeSource::Volume(id) => {
+                let cut = SnapshotId::of_pull(&self.node_key, id, &request.target);
+                match self.existing_cut(&cut, request.began)? {
+                    Some(description) => Ok(description),
+                    None => self.cut_for(request, id, cut),
+                }
+            }
+        }
+    }
+
+    /// The cut that an earlier call has made; it may be read from at this moment.
+    fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
+        let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
+        let Some(cut) = self.usable_cut(id, began) else { return Ok(None) };
+        self.cuts.touch(id);
+        self.describe_source(&cut).map(Some)
+    }
+
+    fn usable_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Option<Arc<Snapshot>> {
+        self.store.snapshot(id).filter(|cut| cut.is_ready() && self.cuts.is_of(id, began))
+    }
+
+    fn cut_for(&self, request: &OpenSource, source: &VolumeId, id: SnapshotId) -> Result<SourceDescription> {
+        let OpenSource { target, consistency, began, .. } = request;
+        let _guard = self.lock_all([((&id).into(), Mode::Exclusive), (source.into(), Mode::Shared)])?;
+        // A call that ran at the same time was faster.
+        if let Some(cut) = self.usable_cut(&id, *began) {
+            return self.describe_source(&cut);
+        }
+        // What was left of an earlier pull, whose node could not say that it had ended, or what a failed call could not undo.
+        if let Some(left) = self.store.snapshot(&id) {
+            self.delete_known_snapshot(&left)?;
+        }
+        self.recent_cuts.admit(target.node_key(), std::time::Instant::now())?;
+        let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
+        let volume = self.ready_volume(&known, source.as_str())?;
+        let _turn = self.copy_turn()?;
+        let name = format!("pulled for {target}");
+        let draft = self.draft(volume, id, name, Purpose::Pull(target.clone()))?;
+        self.cuts.begin(&draft.snapshot.id, *began);
+        let made = self.member(&draft).and_then(|member| self.cut(&[member], *consistency));
+        let made = made.and_then(|created| self.complete(&draft.snapshot, created));
+        let made = made.and_then(|cut| self.describe_source(&cut));
+        made.inspect(|description| self.cuts.touch(&description.handle.id)).map_err(|cause| {
+            self.cuts.forget(&draft.snapshot.id);
+            after_undo(cause, self.remove_snapshot(&draft.snapshot))
+        })
+    }
+}

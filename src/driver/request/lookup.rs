@@ -1,0 +1,61 @@
+//! What an id in a request stands for.
+
+use std::sync::Arc;
+
+use crate::driver::locks::Guard;
+use crate::driver::{Driver, not_found};
+use crate::error::{Error, Result};
+use crate::model::{GroupSnapshot, Phase, Snapshot, SnapshotId, Volume, VolumeId};
+
+impl Driver {
+    /// The id of a snapshot; `None` for text that is none of its ids.
+    pub(crate) fn snapshot_id(&self, snapshot_id: &str) -> Option<SnapshotId> {
+        snapshot_id.parse().ok()
+    }
+
+    /// A snapshot that callers may see.
+    pub(crate) fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
+        let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
+        let snapshot = self.snapshot_id(snapshot_id).and_then(|id| self.store.snapshot(&id));
+        snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
+    }
+
+    /// Whether callers may see a snapshot: a member of a group is there only if the whole group is.
+    pub(crate) fn is_visible(&self, snapshot: &Snapshot) -> bool {
+        let ready = |group: Arc<GroupSnapshot>| group.phase == Phase::Ready;
+        let group = snapshot.group.as_ref();
+        snapshot.is_ready()
+            && snapshot.pulled_for.is_none()
+            && group.is_none_or(|id| self.store.group(id).is_some_and(ready))
+    }
+
+    /// The id of a volume that the Controller service knows; `None` for text that is none of its ids.
+    pub(crate) fn controller_id(&self, volume_id: &str) -> Option<VolumeId> {
+        volume_id.parse::<VolumeId>().ok().filter(|id| !id.is_inline())
+    }
+
+    /// The id under which the Node service finds a volume: its own, or the one derived for an inline volume.
+    pub(crate) fn node_id_of(&self, volume_id: &str) -> VolumeId {
+        self.controller_id(volume_id).unwrap_or_else(|| VolumeId::of_inline(&self.node_key, volume_id))
+    }
+
+    /// A volume that callers may see.
+    pub(crate) fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
+        self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
+    }
+
+    /// Takes a volume that callers of the Controller service may see for one operation.
+    ///
+    /// # Errors
+    /// NOT_FOUND; ABORTED while another operation on it runs.
+    pub(crate) fn take_volume(&self, volume_id: &str) -> Result<(Guard, Arc<Volume>)> {
+        let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
+        Ok((self.lock(&id)?, self.ready_volume(&id, volume_id)?))
+    }
+
+    /// The same for the Node service, which has inline volumes as well.
+    pub(crate) fn take_at_node(&self, volume_id: &str) -> Result<(Guard, Arc<Volume>)> {
+        let id = self.node_id_of(volume_id);
+        Ok((self.lock(&id)?, self.ready_volume(&id, volume_id)?))
+    }
+}
