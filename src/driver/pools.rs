@@ -161,7 +161,7 @@ impl Pools {
         let kubelet_dir = settings
             .kubelet_dir
             .as_deref()
-            .map(|dir| os.disks.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())))
+            .map(|dir| os.files.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())))
             .transpose()?;
         Ok(Pools { os: os.clone(), settings: settings.clone(), slots, kubelet_dir })
     }
@@ -315,7 +315,7 @@ impl Pools {
     fn is_of_state(&self, slot: &Slot) -> Result<()> {
         let Some(only) = slot.only else { return Ok(()) };
         let path = path_of(&self.os, &slot.settings.path);
-        let found = self.os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?;
+        let found = self.os.files.stat(&path).doing(|| format!("look at {}", path.display()))?;
         match found {
             Some(found) if found.id == only => Ok(()),
             _ => Err(Error::InUse(format!(
@@ -340,7 +340,7 @@ impl Pools {
             return Err(why);
         }
         let path = pool.path.display();
-        match self.os.disks.stat(&pool.path) {
+        match self.os.files.stat(&pool.path) {
             Ok(Some(stat)) if stat.id == pool.id => Ok(pool),
             Ok(_) => {
                 let why = format!("{path} is not what it was when the pool was opened: is its disk mounted?");
@@ -407,7 +407,7 @@ fn unavailable(name: &PoolName, why: &str) -> String {
 
 /// The path with links resolved, as far as it is there.
 fn path_of(os: &Os, path: &Path) -> PathBuf {
-    os.disks.canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    os.files.canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Checks and prepares one pool.
@@ -418,14 +418,14 @@ fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Res
     let opened = managed_pool::open(os, settings, pool, of_volumes || of_snapshots)?;
     let (medium, mut locks) = opened.map_or((None, Vec::new()), |opened| (Some(opened.medium), opened.locks));
     let looking = || format!("pool {}: {}", pool.name, pool.path.display());
-    let path = match os.disks.canonicalize(&pool.path) {
+    let path = match os.files.canonicalize(&pool.path) {
         Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => {
             let path = pool.path.display();
             return Err(Error::InUse(format!("{path} is not there: is its disk mounted?")));
         }
         path => path.doing(looking)?,
     };
-    let found = os.disks.stat(&path).doing(looking)?;
+    let found = os.files.stat(&path).doing(looking)?;
     let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else {
         return Err(Error::InUse(format!("{} is not a directory", path.display())));
     };
@@ -433,7 +433,7 @@ fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSettings) -> Res
     let marker = plain.then(|| Marker::new(os, settings, store, pool, &path));
     if let Some(marker) = &marker {
         marker.check()?; // before anything is written
-        locks.push(os.disks.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?);
+        locks.push(os.files.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?);
     }
     make_directory(os, &path, "volumes", of_volumes, &pool.name)?;
     make_directory(os, &path, "snapshots", of_snapshots, &pool.name)?;
@@ -468,7 +468,7 @@ fn alone(slots: &[Slot], pool: &Pool) -> Result<()> {
 /// One line for each pool: what it is, and what can be expected of it.
 fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-    let space = os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+    let space = os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
     let mount = holder(&mounts, &pool.path);
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
@@ -481,7 +481,7 @@ fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
 fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, name: &PoolName) -> Result<()> {
     let directory = pool.join(place);
     let preparing = || format!("prepare {}", directory.display());
-    match os.disks.stat(&directory).doing(preparing)?.map(|stat| stat.kind) {
+    match os.files.stat(&directory).doing(preparing)?.map(|stat| stat.kind) {
         Some(FileKind::Directory) => Ok(()),
         Some(_) => Err(Error::InUse(format!("{} is not a directory", directory.display()))),
         None if in_use => Err(Error::InUse(format!(
@@ -490,8 +490,8 @@ fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, name: &PoolNa
             pool.display()
         ))),
         None => {
-            os.disks.create_directory(&directory, 0o711).doing(preparing)?;
-            os.disks.sync_directory(pool).doing(preparing)
+            os.files.create_directory(&directory, 0o711).doing(preparing)?;
+            os.files.sync_directory(pool).doing(preparing)
         }
     }
 }

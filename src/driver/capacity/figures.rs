@@ -49,7 +49,7 @@ impl Driver {
 
     fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
         let measured = self.measured(pool)?;
-        let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+        let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let budget: Budget = {
             let state = self.capacity.state.lock().unwrap_or_else(PoisonError::into_inner);
             self.budget(pool, &state, measured)?
