@@ -82,7 +82,7 @@ pub fn driver(settings: Settings, os: Os) -> Result<Driver, StartError> {
 fn open(settings: Settings, os: Os, starting: &Starting) -> Result<Driver, StartError> {
     let identity = Identity { driver: settings.driver_name.clone(), node_id: settings.node_id.clone() };
     starting.begin("the state is being read");
-    let store = Store::open(Arc::clone(&os.disks), &settings.data_dir, identity)?;
+    let store = Store::open(Arc::clone(&os.files), &settings.data_dir, identity)?;
     starting.begin(preparing(&settings));
     let pools = Pools::prepare(&settings, &os, &store).map_err(StartError::Pools)?;
     Ok(Driver::new(settings, os, store, pools))

@@ -60,8 +60,8 @@ impl Disk {
 
     fn mount(&self, fs_type: FsType) {
         let image = self.place.join("disk.img");
-        self.os.disks.create_file(&image).unwrap();
-        self.os.disks.set_size(&image, self.image_bytes).unwrap();
+        self.os.files.create_file(&image).unwrap();
+        self.os.images.set_size(&image, self.image_bytes).unwrap();
         let options = AttachOptions {
             read_only: false,
             autoclear: true,
@@ -104,7 +104,7 @@ impl Disk {
     /// Bytes in use on its filesystem, with everything written back.
     pub fn used(&self) -> u64 {
         run("sync", &["-f", self.directory().to_str().unwrap()]);
-        self.os.disks.space(&self.directory()).unwrap().used
+        self.os.files.space(&self.directory()).unwrap().used
     }
 
     pub fn remove(self) {

@@ -105,7 +105,7 @@ async fn lives(dir: &Path, runs: usize) {
         nothing.0.push(started.elapsed());
     }
     let mut kinds: Vec<(Check, Kind)> = KINDS.into_iter().map(|check| (check, Kind::default())).collect();
-    let (mut sync, mut log) = (Sample::default(), os.disks.open_log(&dir.path().join("log"), 0).unwrap());
+    let (mut sync, mut log) = (Sample::default(), os.files.open_log(&dir.path().join("log"), 0).unwrap());
     for run in 0..WARM_UPS + runs {
         for (check, kind) in &mut kinds {
             let (check, place) = (*check, dir.path().to_owned());

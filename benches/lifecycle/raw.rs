@@ -24,17 +24,17 @@ pub fn life(os: &Os, check: Check, dir: &Path) -> Duration {
 
 fn image(os: &Os, dir: &Path, autoclear: bool) -> OpenLoop {
     let image = dir.join("raw.img");
-    os.disks.create_file(&image).unwrap();
-    os.disks.set_size(&image, BYTES).unwrap();
-    os.disks.sync_file(&image).unwrap();
+    os.files.create_file(&image).unwrap();
+    os.images.set_size(&image, BYTES).unwrap();
+    os.files.sync_file(&image).unwrap();
     let options =
         AttachOptions { read_only: false, autoclear, direct_io: true, block_size: 512, discard: true };
     os.loops.attach(&image, options).unwrap()
 }
 
 fn remove(os: &Os, dir: &Path) {
-    os.disks.remove_file(&dir.join("raw.img")).unwrap();
-    os.disks.sync_directory(dir).unwrap();
+    os.files.remove_file(&dir.join("raw.img")).unwrap();
+    os.files.sync_directory(dir).unwrap();
 }
 
 fn filesystem(os: &Os, fs_type: FsType, dir: &Path) {
@@ -43,15 +43,15 @@ fn filesystem(os: &Os, fs_type: FsType, dir: &Path) {
     let open = image(os, dir, true);
     let device = open.device.path();
     os.filesystems.make(&device, fs_type, &MakeOptions { extra: Vec::new(), zeroed: true }).unwrap();
-    os.disks.create_directory(&staging, 0o750).unwrap();
+    os.files.create_directory(&staging, 0o750).unwrap();
     os.mounts.mount(&device, &staging, fs_type, &flags).unwrap();
     drop(open);
-    os.disks.create_directory(&target, 0o750).unwrap();
+    os.files.create_directory(&target, 0o750).unwrap();
     os.mounts.bind(&staging, &target, &flags).unwrap();
     os.mounts.unmount(&target).unwrap();
-    os.disks.remove_directory(&target).unwrap();
+    os.files.remove_directory(&target).unwrap();
     os.mounts.unmount(&staging).unwrap();
-    os.disks.remove_directory(&staging).unwrap();
+    os.files.remove_directory(&staging).unwrap();
     remove(os, dir);
 }
 
@@ -59,10 +59,10 @@ fn block(os: &Os, dir: &Path) {
     let target = dir.join("raw-target");
     let OpenLoop { device, hold } = image(os, dir, false);
     drop(hold);
-    os.disks.create_file(&target).unwrap();
+    os.files.create_file(&target).unwrap();
     os.mounts.bind(&device.path(), &target, &MountFlags::default()).unwrap();
     os.mounts.unmount(&target).unwrap();
-    os.disks.remove_file(&target).unwrap();
+    os.files.remove_file(&target).unwrap();
     os.loops.detach(&device).unwrap();
     remove(os, dir);
 }
@@ -71,15 +71,15 @@ fn directory(os: &Os, dir: &Path) {
     let (data, staging, target) = (dir.join("raw-data"), dir.join("raw-staging"), dir.join("raw-target"));
     let flags = MountFlags::default();
     for path in [&data, &staging, &target] {
-        os.disks.create_directory(path, 0o750).unwrap();
+        os.files.create_directory(path, 0o750).unwrap();
     }
-    os.disks.sync_directory(dir).unwrap();
+    os.files.sync_directory(dir).unwrap();
     os.mounts.bind(&data, &staging, &flags).unwrap();
     os.mounts.bind(&staging, &target, &flags).unwrap();
     os.mounts.unmount(&target).unwrap();
     os.mounts.unmount(&staging).unwrap();
     for path in [&target, &staging, &data] {
-        os.disks.remove_directory(path).unwrap();
+        os.files.remove_directory(path).unwrap();
     }
-    os.disks.sync_directory(dir).unwrap();
+    os.files.sync_directory(dir).unwrap();
 }

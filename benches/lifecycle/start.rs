@@ -40,7 +40,7 @@ pub fn prepare(dir: &Path, volumes: usize) {
     let data = dir.join("data");
     std::fs::create_dir_all(data.join("volumes")).unwrap();
     let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: "selftest".to_owned() };
-    let store = Arc::new(Store::open(Arc::clone(&os.disks), &data, identity).unwrap());
+    let store = Arc::new(Store::open(Arc::clone(&os.files), &data, identity).unwrap());
     let key = NodeKey::of("selftest");
     // Many at once share one sync.
     std::thread::scope(|scope| {

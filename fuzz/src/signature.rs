@@ -17,20 +17,20 @@ pub fn run(input: &[u8]) {
     let kernel = FakeKernel::new();
     let mut image = vec![0; SIZE as usize];
     kernel.write_file(IMAGE, b"").expect("an image");
-    kernel.os().disks.set_size(IMAGE.as_ref(), SIZE).expect("a size");
+    kernel.os().images.set_size(IMAGE.as_ref(), SIZE).expect("a size");
     for (tag, bytes) in messages::read(input) {
         let at = PLACES[usize::from(tag) % PLACES.len()] as usize;
         let end = (at + bytes.len()).min(image.len());
         image[at..end].copy_from_slice(&bytes[..end - at]);
         kernel.write(IMAGE, at as u64, &bytes[..end - at]).expect("a write");
     }
-    let (disks, path) = (kernel.os().disks, IMAGE.as_ref());
-    let found = inspect(&*disks, path).expect("a readable image");
+    let (images, path) = (kernel.os().images, IMAGE.as_ref());
+    let found = inspect(&*images, path).expect("a readable image");
     let is_zero = image.iter().all(|byte| *byte == 0);
     assert_eq!(found == Signature::Blank, is_zero, "{found:?}");
-    let on_device = inspect_device(&*disks, path, SIZE).expect("a readable device");
+    let on_device = inspect_device(&*images, path, SIZE).expect("a readable device");
     assert_eq!(on_device == Signature::Blank, is_zero, "{on_device:?}");
-    if let Some(label) = label(&*disks, path).expect("a readable image") {
+    if let Some(label) = label(&*images, path).expect("a readable image") {
         assert_eq!(found, label);
     }
 }

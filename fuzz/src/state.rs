@@ -21,7 +21,7 @@ pub fn run(input: &[u8]) {
     kernel.write_file(&file, &state).expect("a state file");
     kernel.sync(&file).expect("a disk");
     let identity = || Identity { driver: "hostloop.csi.dev".to_owned(), node_id: NODE.to_owned() };
-    let open = |kernel: &FakeKernel| Store::open(kernel.restart().disks, DATA_DIR.as_ref(), identity());
+    let open = |kernel: &FakeKernel| Store::open(kernel.restart().files, DATA_DIR.as_ref(), identity());
     let store = match open(&kernel) {
         Ok(store) => store,
         Err(error) => {

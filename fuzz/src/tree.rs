@@ -32,9 +32,7 @@ fn machine() -> &'static Os {
 pub fn run(input: &[u8]) {
     let (directory, os) = (place(), machine());
     let target = directory.path().join("pool/volumes/copy");
-    let Ok(mut writer) = os.disks.write_tree(&target) else {
-        panic!("the directory of the copy can be made")
-    };
+    let Ok(mut writer) = os.trees.write(&target) else { panic!("the directory of the copy can be made") };
     let mut whole = true;
     for message in messages::read(input) {
         let Ok(placed) = pull::tree(&message) else { break };
@@ -56,7 +54,7 @@ pub fn run(input: &[u8]) {
     } else {
         drop(writer);
     }
-    os.disks.remove_tree(&target).expect("what was made can be removed");
+    os.trees.remove(&target).expect("what was made can be removed");
     assert_eq!(names(directory.path()), ["pool", "pool/volumes", "pool/volumes/other"].map(PathBuf::from));
     let other = fs::read(directory.path().join("pool/volumes/other")).expect("the other volume");
     assert_eq!(other, b"another volume");

@@ -105,7 +105,7 @@ impl<'a> Anchors<'a> {
             "driver={driver_name}\nnode={node_id}\ndata-dir={data_dir}\ninstallation={installation}\n\
              # Written by hostloop: the data directory above was in use. Remove this file only if you give that directory up.\n"
         );
-        match write_whole(self.os.disks.as_ref(), &file, text.as_bytes()) {
+        match write_whole(self.os.files.as_ref(), &file, text.as_bytes()) {
             Ok(()) => tracing::info!(anchor = %file.display(), "the data directory is remembered"),
             Err(error) => warn(&file, &error),
         }
@@ -113,11 +113,11 @@ impl<'a> Anchors<'a> {
     }
 
     fn write_identity(&self) -> io::Result<String> {
-        let disks = self.os.disks.as_ref();
-        let id = disks.random_id()?;
+        let files = self.os.files.as_ref();
+        let id = files.random_id()?;
         let (driver, node) = (&self.settings.driver_name, &self.settings.node_id);
         let text = format!("driver={driver}\nnode={node}\ninstallation={id}\n");
-        write_whole(disks, &self.identity(), text.as_bytes())?;
+        write_whole(files, &self.identity(), text.as_bytes())?;
         Ok(id)
     }
 
@@ -134,7 +134,7 @@ impl<'a> Anchors<'a> {
 
     fn has_state(&self) -> Result<bool, StartError> {
         let state = Store::file(&self.settings.data_dir);
-        self.os.disks.stat(&state).map(|found| found.is_some()).map_err(|error| self.unusable(error))
+        self.os.files.stat(&state).map(|found| found.is_some()).map_err(|error| self.unusable(error))
     }
 
     fn installation(&self) -> Result<Option<String>, StartError> {
@@ -144,9 +144,9 @@ impl<'a> Anchors<'a> {
 
     /// A small file; one that cannot be ours reads as nothing.
     fn read(&self, file: &Path) -> io::Result<Option<String>> {
-        let Some(stat) = self.os.disks.stat(file)? else { return Ok(None) };
+        let Some(stat) = self.os.files.stat(file)? else { return Ok(None) };
         let readable = stat.kind == FileKind::File && stat.size <= MAX_BYTES;
-        let bytes = if readable { self.os.disks.read(file)? } else { Vec::new() };
+        let bytes = if readable { self.os.files.read(file)? } else { Vec::new() };
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
@@ -179,7 +179,7 @@ impl<'a> Anchors<'a> {
             && self.is_directory(dir)?
         {
             let prefix = format!("{}-", self.settings.driver_name);
-            let names = self.os.disks.list(dir).map_err(unreadable(dir))?;
+            let names = self.os.files.list(dir).map_err(unreadable(dir))?;
             let ours = |name: &&String| name.starts_with(&prefix) && name.ends_with(ENDING);
             names.iter().filter(ours).try_for_each(|name| add(dir.join(name)))?;
         }
@@ -199,7 +199,7 @@ impl<'a> Anchors<'a> {
         }
         let data_dir = &self.settings.data_dir;
         let mounts = self.os.mounts.list().map_err(unreadable(Path::new("/proc/self/mountinfo")))?;
-        let resolve = |path: &Path| self.os.disks.canonicalize(path);
+        let resolve = |path: &Path| self.os.files.canonicalize(path);
         let data = resolve(data_dir).map_err(|error| self.unusable(error))?;
         let disk = holder(&mounts, &data);
         let lasts = |mount: Option<&MountEntry>| {

@@ -27,16 +27,16 @@ pub struct DataDir {
 pub fn take_data_dir(os: &Os, path: &Path) -> Result<DataDir, StartError> {
     let wrong = |source| StartError::DataDir { path: path.to_owned(), source };
     let flag = || "--data-dir".to_owned();
-    if os.disks.stat(path).map_err(wrong)?.is_none() {
+    if os.files.stat(path).map_err(wrong)?.is_none() {
         // Only the last one is made: a path with more missing is a typing error or a disk that is not mounted.
         if let Some(parent) = path.parent()
             && directory(os, parent).map_err(wrong)?.is_none()
         {
             return Err(StartError::NoDirectory { what: flag(), path: parent.to_owned() });
         }
-        os.disks.create_directory(path, DATA_DIR_MODE).map_err(wrong)?;
+        os.files.create_directory(path, DATA_DIR_MODE).map_err(wrong)?;
         if let Some(parent) = path.parent() {
-            os.disks.sync_directory(parent).map_err(wrong)?;
+            os.files.sync_directory(parent).map_err(wrong)?;
         }
         tracing::info!(path = %path.display(), "made the data directory");
     }
@@ -44,7 +44,7 @@ pub fn take_data_dir(os: &Os, path: &Path) -> Result<DataDir, StartError> {
         return Err(StartError::NoDirectory { what: flag(), path: path.to_owned() });
     }
     // The lock is a file in the directory: taking it shows that the directory can be written to as well.
-    match os.disks.lock(&path.join("lock")) {
+    match os.files.lock(&path.join("lock")) {
         Ok(lock) => Ok(DataDir { _lock: lock }),
         Err(error) if errno_of(&error) == Some(Errno::EWOULDBLOCK) => {
             Err(StartError::DataDirTaken { path: path.to_owned(), source: error })
@@ -55,7 +55,7 @@ pub fn take_data_dir(os: &Os, path: &Path) -> Result<DataDir, StartError> {
 
 /// Everything else that can be seen beforehand.
 pub fn check_machine(os: &Os, settings: &Settings) -> Result<(), StartError> {
-    if os.disks.stat(Path::new(LOOP_CONTROL)).ok().flatten().is_none() {
+    if os.files.stat(Path::new(LOOP_CONTROL)).ok().flatten().is_none() {
         return Err(StartError::NoLoopDevices(LOOP_CONTROL));
     }
     check_pools(os, &settings.pools)?;
@@ -137,12 +137,12 @@ pub(super) fn private_mounts(os: &Os, kubelet_dir: &Path) -> io::Result<Vec<Priv
 /// The path, or what is there of it from `least` on, links resolved: kubelet makes the rest when it is needed.
 fn nearest(os: &Os, path: &Path, least: &Path) -> io::Result<PathBuf> {
     for path in path.ancestors().take_while(|path| *path != least) {
-        match os.disks.canonicalize(path) {
+        match os.files.canonicalize(path) {
             Err(error) if errno_of(&error) == Some(Errno::ENOENT) => {}
             found => return found,
         }
     }
-    os.disks.canonicalize(least)
+    os.files.canonicalize(least)
 }
 
 /// The identity of a directory, links resolved; `None` where something else or nothing is there.
@@ -152,8 +152,8 @@ pub(super) fn directory(os: &Os, path: &Path) -> io::Result<Option<FileId>> {
 
 /// What is at a path, links resolved; `None` for nothing.
 fn resolved(os: &Os, path: &Path) -> io::Result<Option<FileStat>> {
-    match os.disks.canonicalize(path) {
-        Ok(real) => os.disks.stat(&real),
+    match os.files.canonicalize(path) {
+        Ok(real) => os.files.stat(&real),
         Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -23,7 +23,7 @@ fn pin_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Pinned> {
 /// statvfs(3) of the volume's filesystem, mounted at a path.
 pub(super) fn space_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Space> {
     let pinned = pin_at(place, path, uses)?;
-    place.os.disks.space(pinned.path()).doing(|| format!("statvfs {}", path.display()))
+    place.os.files.space(pinned.path()).doing(|| format!("statvfs {}", path.display()))
 }
 
 /// Binds what is staged to a published target.

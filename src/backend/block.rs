@@ -102,7 +102,7 @@ impl Presence for Block {
     }
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
-        let stat = place.os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
+        let stat = place.os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
         let device = stat.and_then(|stat| uses.loops.iter().find(|device| device.rdev == stat.rdev));
         let device = device.ok_or_else(|| not_at(place.volume, path))?;
         place
@@ -137,7 +137,7 @@ fn device_of<'a>(os: &Os, mount: &MountEntry, loops: &'a [LoopDevice]) -> Result
         // Hidden by another mount. In devtmpfs the node is what its name says.
         return Ok((mount.fs_type == "devtmpfs").then_some(device));
     }
-    let stat = os.disks.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
+    let stat = os.files.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
     let is_it = stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice && stat.rdev == device.rdev);
     Ok(is_it.then_some(device))
 }

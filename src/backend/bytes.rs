@@ -158,7 +158,7 @@ pub trait Bytes: Send + Sync {
 /// The kernel's.
 pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     let preparing = || format!("prepare {}", paths.directory.display());
-    os.disks.create_directory(&paths.directory, 0o700).doing(preparing)?;
+    os.files.create_directory(&paths.directory, 0o700).doing(preparing)?;
     Mark::Making.set(os, paths)?;
     paths.bytes().prepare(os, paths)
 }
@@ -170,9 +170,9 @@ pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
 pub fn sync_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     let syncing = || format!("sync {}", paths.directory.display());
     // First the mark: on btrfs an image can be durable without its neighbours.
-    os.disks.sync_directory(&paths.directory).doing(syncing)?;
+    os.files.sync_directory(&paths.directory).doing(syncing)?;
     paths.bytes().sync(os, paths)?;
-    os.disks.sync_directory(&paths.parent).doing(syncing)
+    os.files.sync_directory(&paths.parent).doing(syncing)
 }
 
 /// Says that the deletion of what is there has begun. A full disk does not stop it.
@@ -181,7 +181,7 @@ pub fn sync_files(os: &Os, paths: &VolumePaths) -> Result<()> {
 /// The kernel's others.
 pub fn begin_deletion(os: &Os, paths: &VolumePaths) -> Result<()> {
     let looking = || format!("look at {}", paths.directory.display());
-    if os.disks.stat(&paths.directory).doing(looking)?.is_none() {
+    if os.files.stat(&paths.directory).doing(looking)?.is_none() {
         return Ok(());
     }
     match Mark::Deleting.set(os, paths) {
@@ -202,7 +202,7 @@ pub(super) fn is_full(error: &Error) -> bool {
 pub fn remove_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     paths.bytes().remove(os, paths)?;
     let removing = || format!("remove {}", paths.directory.display());
-    os.disks.sync_directory(&paths.parent).doing(removing)
+    os.files.sync_directory(&paths.parent).doing(removing)
 }
 
 /// What a start says of a volume or a snapshot without data.

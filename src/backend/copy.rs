@@ -66,16 +66,16 @@ pub(super) fn copy_extents(
     copying: impl Fn() -> String + std::marker::Copy,
     progress: OnProgress<'_>,
 ) -> Result<()> {
-    let disks = &os.disks;
+    let images = &os.images;
     let gone = || Error::Os { context: copying(), source: errno_error(Errno::ENOENT, from.display()) };
-    let size = disks.stat(from).doing(copying)?.ok_or_else(gone)?.size;
-    disks.set_size(to, size).doing(copying)?;
+    let size = os.files.stat(from).doing(copying)?.ok_or_else(gone)?.size;
+    images.set_size(to, size).doing(copying)?;
     let (mut at, mut done) = (0, 0);
-    while let Some((start, end)) = disks.next_data(from, at).doing(copying)? {
+    while let Some((start, end)) = images.next_data(from, at).doing(copying)? {
         at = start;
         while at < end {
             let len = (end - at).min(CHUNK);
-            disks.copy_range(from, to, at, len).doing(copying)?;
+            images.copy_range(from, to, at, len).doing(copying)?;
             (at, done) = (at + len, done + len);
             progress(done)?;
         }

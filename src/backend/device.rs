@@ -36,7 +36,7 @@ pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
 /// An image of 0.1.0 was not prepared when it was made, and one of a pool that was away not at the start. A full disk
 /// does not stop a volume for that: without it the promises of its pool are in danger, and nothing else.
 fn prepare(place: Place<'_>) -> std::io::Result<()> {
-    match place.os.disks.write_in_place(&place.paths.data()) {
+    match place.os.images.write_in_place(&place.paths.data()) {
         Err(error) if is_errno(&error, Errno::ENOSPC) => {
             tracing::warn!(volume.id = %place.volume.id, %error, "the image cannot be prepared for writing in place");
             Ok(())
@@ -48,7 +48,7 @@ fn prepare(place: Place<'_>) -> std::io::Result<()> {
 /// The volume's loop devices: those of the image that lies there, or of what was there before.
 pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
     let image = place.paths.data();
-    let stat = place.os.disks.stat(&image);
+    let stat = place.os.files.stat(&image);
     let all = place.os.loops.list().doing(|| "find loop devices".to_owned())?;
     let id = stat.as_ref().ok().and_then(|stat| stat.map(|stat| stat.id));
     let (loops, others): (Vec<LoopDevice>, Vec<LoopDevice>) =
@@ -153,7 +153,7 @@ fn mend(place: Place<'_>) -> Result<()> {
         return Ok(());
     }
     let mending = || format!("allocate what the thick volume {} lacks", place.volume.id);
-    place.os.disks.allocate(&place.paths.data(), stat.size).doing(mending)
+    place.os.images.allocate(&place.paths.data(), stat.size).doing(mending)
 }
 
 /// Gives the numbers of devices back that went with their last use, so that others can discard with them. What becomes

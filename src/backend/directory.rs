@@ -30,7 +30,7 @@ impl Presence for Directory {
 
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, _uses: &Uses) -> Result<()> {
         let source = place.paths.data();
-        if place.os.disks.stat(&source).doing(|| format!("look at {}", source.display()))?.is_none() {
+        if place.os.files.stat(&source).doing(|| format!("look at {}", source.display()))?.is_none() {
             let context =
                 format!("volume {} has lost its directory; restore it or delete the volume", place.volume.id);
             let source = crate::os::errno_error(nix::errno::Errno::ENOENT, source.display());
@@ -75,7 +75,7 @@ impl Presence for Directory {
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
         let data = place.paths.data();
-        let usage = place.os.disks.usage(&data).doing(|| format!("measure {}", data.display()))?;
+        let usage = place.os.trees.usage(&data).doing(|| format!("measure {}", data.display()))?;
         let space = bind::space_at(place, path, uses)?;
         Ok(Stats::Directory(usage, space))
     }
@@ -101,13 +101,13 @@ impl Presence for Directory {
 /// Why a mount of the volume does not show the directory that lies in the pool now.
 fn astray(place: Place<'_>, mount: &MountEntry) -> Option<String> {
     let data = place.paths.data();
-    let there = match place.os.disks.stat(&data) {
+    let there = match place.os.files.stat(&data) {
         Err(error) => return Some(format!("the disk does not let {} be read ({error})", data.display())),
         Ok(None) => return Some(format!("{} is gone", data.display())),
         Ok(Some(stat)) => stat.id,
     };
     // One that is hidden, or does not answer, tells nothing.
     let pinned = place.os.mounts.pin(mount).ok()?;
-    let shown = place.os.disks.stat(pinned.path()).ok().flatten()?;
+    let shown = place.os.files.stat(pinned.path()).ok().flatten()?;
     (shown.id != there).then(|| format!("{} is another directory than the one in use", data.display()))
 }

@@ -28,13 +28,13 @@ pub(super) fn make(
         // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
         (stage.record)(Format::Blank)?;
         match place.volume.parameters.provisioning {
-            Provisioning::Thin => place.os.disks.erase(&image).doing(making)?,
+            Provisioning::Thin => place.os.images.erase(&image).doing(making)?,
             // What it gives back for a moment somebody else may take.
-            Provisioning::Thick => place.os.disks.zero(&image).doing(making)?,
+            Provisioning::Thick => place.os.images.zero(&image).doing(making)?,
         }
-        place.os.disks.sync_file(&image).doing(making)?;
+        place.os.files.sync_file(&image).doing(making)?;
     }
-    match inspect(place.os.disks.as_ref(), &image)? {
+    match inspect(place.os.images.as_ref(), &image)? {
         Signature::Blank => {}
         found => {
             let (id, found) = (&place.volume.id, found.describe());
@@ -53,7 +53,7 @@ pub(super) fn make(
         Mark::Formatting.set(place.os, place.paths)?;
     }
     // Also of one that was there: its own sync may have failed.
-    place.os.disks.sync_directory(&place.paths.directory).doing(making)?;
+    place.os.files.sync_directory(&place.paths.directory).doing(making)?;
     let made = device::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
         let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
@@ -90,7 +90,7 @@ pub(super) fn format_now(place: Place<'_>, recorded: Format) -> Result<Format> {
 fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
     let image = place.paths.data();
     let reading = || format!("read {}", image.display());
-    Ok(recorded == Format::Formatting && label(place.os.disks.as_ref(), &image).doing(reading)?.is_none())
+    Ok(recorded == Format::Formatting && label(place.os.images.as_ref(), &image).doing(reading)?.is_none())
 }
 
 /// Gives a copied filesystem an identity of its own. The record follows: after a crash in between it gets another
@@ -109,7 +109,7 @@ pub(super) fn renew_identity(
 /// Looks at the image before it is mounted: it must hold the volume's filesystem. One that its superblock
 /// marks as damaged is repaired first, as far as that needs no decision. Returns the filesystem's size in bytes.
 pub(super) fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> Result<u64> {
-    match inspect(place.os.disks.as_ref(), &place.paths.data())? {
+    match inspect(place.os.images.as_ref(), &place.paths.data())? {
         Signature::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
                 tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors; checking it before the mount");

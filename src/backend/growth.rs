@@ -52,7 +52,7 @@ pub(super) fn finish(
     mount_point: &Path,
 ) -> Result<()> {
     // As the superblock was last written, which is never larger than what is mounted.
-    let Signature::Filesystem { bytes, .. } = inspect(place.os.disks.as_ref(), &place.paths.data())? else {
+    let Signature::Filesystem { bytes, .. } = inspect(place.os.images.as_ref(), &place.paths.data())? else {
         return Ok(());
     };
     grow_if_smaller(place, device, fs_type, mount_point, bytes)
@@ -89,12 +89,12 @@ pub(super) fn grow_unmounted(
 }
 
 fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
-    let (disks, from, to) = (&place.os.disks, place.paths.data(), growing_image(place.paths));
+    let (images, from, to) = (&place.os.images, place.paths.data(), growing_image(place.paths));
     let copying = || format!("copy the image of {}", place.volume.id);
     let stat = image::stat(place)?;
     wait_until_detached(place, stat.id)?;
-    disks.create_file(&to).doing(copying)?;
-    match disks.reflink(&from, &to) {
+    place.os.files.create_file(&to).doing(copying)?;
+    match images.reflink(&from, &to) {
         Err(error)
             if [Errno::EOPNOTSUPP, Errno::EINVAL, Errno::EXDEV].iter().any(|e| is_errno(&error, *e)) =>
         {
@@ -107,7 +107,7 @@ fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
         shared => shared.doing(copying)?,
     }
     if place.volume.parameters.provisioning == Provisioning::Thick {
-        disks.allocate(&to, stat.size).doing(copying)?;
+        images.allocate(&to, stat.size).doing(copying)?;
     }
     Ok(())
 }
@@ -136,11 +136,11 @@ fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
 
 /// Puts the grown copy where the image was.
 fn exchange(place: Place<'_>) -> Result<()> {
-    let (disks, paths) = (&place.os.disks, place.paths);
+    let (files, paths) = (&place.os.files, place.paths);
     let exchanging = || format!("put the grown filesystem of {} in its place", place.volume.id);
-    disks.sync_file(&growing_image(paths)).doing(exchanging)?;
-    disks.rename(&growing_image(paths), &paths.data()).doing(exchanging)?;
-    disks.sync_directory(&paths.directory).doing(exchanging)
+    files.sync_file(&growing_image(paths)).doing(exchanging)?;
+    files.rename(&growing_image(paths), &paths.data()).doing(exchanging)?;
+    files.sync_directory(&paths.directory).doing(exchanging)
 }
 
 /// Waits until an image has no device any more: what somebody wrote through it later would be lost.

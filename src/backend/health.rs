@@ -50,7 +50,7 @@ pub fn troubles(place: Place<'_>, seen: &Seen) -> Vec<Trouble> {
 /// The directory of a directory volume.
 fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
     let data = place.paths.data();
-    match place.os.disks.stat(&data) {
+    match place.os.files.stat(&data) {
         Ok(Some(stat)) if stat.kind == FileKind::Directory => Ok(()),
         Ok(_) => Err(missing(place, &data, "DirectoryMissing")),
         Err(error) => Err(unreadable(&data, &error)),
@@ -61,7 +61,7 @@ fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
 /// shorter.
 fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
     let (image, wanted) = (place.paths.data(), place.volume.capacity_bytes);
-    match place.os.disks.stat(&image) {
+    match place.os.files.stat(&image) {
         Ok(Some(stat)) if stat.kind == FileKind::File && stat.size >= wanted => Ok(stat),
         Ok(Some(stat)) if stat.kind == FileKind::File => {
             let (image, size) = (image.display(), stat.size);
@@ -78,7 +78,7 @@ fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
 /// Where the directory of all volumes is gone too, the disk is more likely not mounted than empty.
 fn missing(place: Place<'_>, file: &Path, reason: &'static str) -> Trouble {
     let (file, parent) = (file.display(), &place.paths.parent);
-    match place.os.disks.stat(parent) {
+    match place.os.files.stat(parent) {
         Ok(Some(_)) => Trouble::data_loss(
             reason,
             format!("{file} is gone: restore it from a backup or delete the volume"),
@@ -136,7 +136,7 @@ fn of_filesystem(
 /// What the superblock in the image says of the filesystem.
 fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
     let image = place.paths.data();
-    match label(place.os.disks.as_ref(), &image) {
+    match label(place.os.images.as_ref(), &image) {
         Ok(Some(Signature::Filesystem { fs_type: found, errors: false, .. })) if found == fs_type => None,
         Ok(Some(Signature::Filesystem { fs_type: found, .. })) if found == fs_type => {
             let message = format!(
@@ -161,5 +161,5 @@ fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
 
 /// Why a mounted filesystem does not answer any more. That the mount has gone meanwhile is no reason.
 fn failed(place: Place<'_>, mount: &MountEntry) -> Option<io::Error> {
-    place.os.disks.stat(&mount.target).err().filter(has_stopped)
+    place.os.files.stat(&mount.target).err().filter(has_stopped)
 }

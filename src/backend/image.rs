@@ -33,37 +33,37 @@ impl Bytes for Image {
 
     /// Sparse for thin and allocated for thick; with its first mark where there will be others.
     fn create(&self, place: Place<'_>) -> Result<()> {
-        let (disks, image) = (&place.os.disks, place.paths.data());
+        let (files, images, image) = (&place.os.files, &place.os.images, place.paths.data());
         let creating = || format!("create the image of {}", place.volume.id);
-        disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
-        disks.create_file(&image).doing(creating)?;
+        files.create_directory(&place.paths.directory, 0o700).doing(creating)?;
+        files.create_file(&image).doing(creating)?;
         if place.volume.fs_type().is_some() {
             Mark::Blank.set(place.os, place.paths)?;
         }
-        disks.write_in_place(&image).doing(creating)?;
+        images.write_in_place(&image).doing(creating)?;
         resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
-        disks.sync_file(&image).doing(creating)?;
-        disks.sync_directory(&place.paths.directory).doing(creating)?;
-        disks.sync_directory(&place.paths.parent).doing(creating)
+        files.sync_file(&image).doing(creating)?;
+        files.sync_directory(&place.paths.directory).doing(creating)?;
+        files.sync_directory(&place.paths.parent).doing(creating)
     }
 
     fn prepare(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let (image, preparing) = (paths.data(), || format!("prepare {}", paths.directory.display()));
-        os.disks.create_file(&image).doing(preparing)?;
+        os.files.create_file(&image).doing(preparing)?;
         // A clone becomes as its source is.
-        os.disks.write_in_place(&image).doing(preparing).map(drop)
+        os.images.write_in_place(&image).doing(preparing).map(drop)
     }
 
     fn copy(&self, copy: &Copy<'_>, progress: OnProgress<'_>) -> Result<()> {
         let (from, to) = (copy.from.data(), copy.to.data());
         match copy.share {
-            true => copy.os.disks.reflink(&from, &to).doing(|| copy.doing("reflink")),
+            true => copy.os.images.reflink(&from, &to).doing(|| copy.doing("reflink")),
             false => copy_extents(copy.os, &from, &to, || copy.doing("copy"), progress),
         }
     }
 
     fn sync(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
-        os.disks.sync_file(&paths.data()).doing(|| format!("sync {}", paths.directory.display()))
+        os.files.sync_file(&paths.data()).doing(|| format!("sync {}", paths.directory.display()))
     }
 
     fn stretch(&self, place: Place<'_>, bytes: u64) -> Result<()> {
@@ -73,24 +73,24 @@ impl Bytes for Image {
             return Ok(());
         }
         resize(place, &image, wanted).doing(stretching)?;
-        place.os.disks.sync_file(&image).doing(stretching)
+        place.os.files.sync_file(&image).doing(stretching)
     }
 
     fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let image = paths.data();
-        let first = os.disks.next_data(&image, 0).doing(|| format!("read {}", image.display()))?;
+        let first = os.images.next_data(&image, 0).doing(|| format!("read {}", image.display()))?;
         Ok(first.is_none())
     }
 
     fn allocated(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
-        let stat = os.disks.stat(&paths.data()).doing(|| format!("look at {}", paths.directory.display()))?;
+        let stat = os.files.stat(&paths.data()).doing(|| format!("look at {}", paths.directory.display()))?;
         Ok(stat.map_or(0, |stat| stat.allocated))
     }
 
     fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
         let (image, mut at, mut bytes) = (paths.data(), 0, 0);
         let reading = || format!("read the extents of {}", image.display());
-        while let Some((from, to)) = os.disks.next_data(&image, at).doing(reading)? {
+        while let Some((from, to)) = os.images.next_data(&image, at).doing(reading)? {
             (at, bytes) = (to, bytes + (to - from));
         }
         Ok(bytes)
@@ -99,13 +99,13 @@ impl Bytes for Image {
     /// As one that 0.1.0 made on btrfs.
     fn is_copied_on_write(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let image = paths.data();
-        let in_place = os.disks.is_in_place(&image);
+        let in_place = os.images.is_in_place(&image);
         in_place.doing(|| format!("look at {}", image.display())).map(|in_place| !in_place)
     }
 
     fn expect_whole(&self, os: &Os, paths: &VolumePaths, bytes: u64, what: &dyn Display) -> Result<()> {
         let image = paths.data();
-        match os.disks.stat(&image).doing(|| format!("look at {}", image.display()))? {
+        match os.files.stat(&image).doing(|| format!("look at {}", image.display()))? {
             Some(stat) if stat.size < bytes => Err(Error::InUse(format!(
                 "the image {} has {} bytes and {what} {bytes}: it was truncated; restore it from a backup",
                 image.display(),
@@ -122,14 +122,14 @@ impl Bytes for Image {
             tracing::warn!(volume.id = %volume.id, %error, "the copy of a growth that was cut off is still there");
         }
         prepare_existing(place, &image);
-        let stat = place.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
+        let stat = place.os.files.stat(&image).doing(|| format!("look at {}", image.display()))?;
         let stat = stat.ok_or_else(|| gone(&image, "volume"))?;
         if stat.size <= volume.capacity_bytes {
             // Growing it would hide what is lost.
             return expect_whole(place).map(|()| None);
         }
         // Its sync may have been cut off, and the record must not outlive what it tells of.
-        place.os.disks.sync_file(&image).doing(|| format!("sync {}", image.display()))?;
+        place.os.files.sync_file(&image).doing(|| format!("sync {}", image.display()))?;
         Ok(Some(stat.size))
     }
 
@@ -142,7 +142,7 @@ impl Bytes for Image {
             return Ok(before); // what a crash left; the record follows
         }
         let grown =
-            resize(place, &image, bytes).and_then(|()| place.os.disks.sync_file(&image)).doing(growing);
+            resize(place, &image, bytes).and_then(|()| place.os.files.sync_file(&image)).doing(growing);
         grown.map(|()| before).map_err(|cause| match self.ungrow(place, before) {
             Ok(()) => cause,
             Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
@@ -153,24 +153,24 @@ impl Bytes for Image {
     /// our back, nor the filesystem. What they reach may hold data.
     fn ungrow(&self, place: Place<'_>, before: u64) -> Result<()> {
         let undoing = || format!("take back the growth of {}", place.volume.id);
-        let (disks, loops, image) = (&place.os.disks, &place.os.loops, place.paths.data());
+        let (images, loops, image) = (&place.os.images, &place.os.loops, place.paths.data());
         let stat = stat(place)?;
         let mut least = before.max(place.volume.capacity_bytes);
         for device in loops.find(stat.id).doing(undoing)? {
             least = least.max(loops.size(&device).doing(undoing)?);
         }
-        if let Some(Signature::Filesystem { bytes, .. }) = label(disks.as_ref(), &image).doing(undoing)? {
+        if let Some(Signature::Filesystem { bytes, .. }) = label(images.as_ref(), &image).doing(undoing)? {
             least = least.max(bytes);
         }
         match stat.size > least {
-            true => disks.set_size(&image, least).doing(undoing),
+            true => images.set_size(&image, least).doing(undoing),
             false => Ok(()),
         }
     }
 
     fn tool_at_work(&self, os: &Os, paths: &VolumePaths) -> Option<String> {
         for image in [paths.data(), growing_image(paths)] {
-            let Some(stat) = os.disks.stat(&image).ok()? else { continue };
+            let Some(stat) = os.files.stat(&image).ok()? else { continue };
             let devices = os.loops.find(stat.id).ok()?;
             let told = devices.iter().find_map(|device| os.filesystems.working_on(&device.path()));
             if told.is_some() {
@@ -186,11 +186,11 @@ impl Bytes for Image {
     }
 
     fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
-        let (disks, removing) = (&os.disks, || format!("remove {}", paths.directory.display()));
-        disks.remove_file(&paths.data()).doing(removing)?;
-        disks.remove_file(&growing_image(paths)).doing(removing)?;
+        let (files, removing) = (&os.files, || format!("remove {}", paths.directory.display()));
+        files.remove_file(&paths.data()).doing(removing)?;
+        files.remove_file(&growing_image(paths)).doing(removing)?;
         Mark::clear_all(os, paths)?;
-        disks.remove_directory(&paths.directory).doing(removing)
+        files.remove_directory(&paths.directory).doing(removing)
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) fn growing_image(paths: &VolumePaths) -> PathBuf {
 pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
     let (os, path) = (place.os, growing_image(place.paths));
     let removing = || format!("remove {}", path.display());
-    let Some(stat) = os.disks.stat(&path).doing(removing)? else { return Ok(()) };
+    let Some(stat) = os.files.stat(&path).doing(removing)? else { return Ok(()) };
     if let Some(device) = os.loops.find(stat.id).doing(|| "find loop devices".to_owned())?.first() {
         let device = device.path();
         return Err(Error::Unavailable(format!(
@@ -215,13 +215,13 @@ pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
             device.display()
         )));
     }
-    os.disks.remove_file(&path).doing(removing)
+    os.files.remove_file(&path).doing(removing)
 }
 
 /// Images of 0.1.0 were not prepared to be written in place.
 fn prepare_existing(place: Place<'_>, image: &Path) {
     let volume = place.volume;
-    match place.os.disks.write_in_place(image) {
+    match place.os.images.write_in_place(image) {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
             volume.id = %volume.id, image = %image.display(),
@@ -234,8 +234,8 @@ fn prepare_existing(place: Place<'_>, image: &Path) {
 
 fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
     match is_thick(place) {
-        false => place.os.disks.set_size(image, bytes),
-        true => place.os.disks.allocate(image, bytes),
+        false => place.os.images.set_size(image, bytes),
+        true => place.os.images.allocate(image, bytes),
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) fn expect_whole(place: Place<'_>) -> Result<()> {
 /// Where the image of an acknowledged volume is gone: someone else removed it.
 pub(super) fn stat(place: Place<'_>) -> Result<FileStat> {
     let image = place.paths.data();
-    let stat = place.os.disks.stat(&image).doing(|| format!("look at {}", image.display()))?;
+    let stat = place.os.files.stat(&image).doing(|| format!("look at {}", image.display()))?;
     stat.ok_or_else(|| {
         let context = format!(
             "volume {} has lost its image; restore it from a backup or delete the volume",

@@ -55,7 +55,7 @@ impl Mark {
     /// The kernel's.
     pub fn is_set(self, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let path = self.path(paths);
-        Ok(os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some())
+        Ok(os.files.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some())
     }
 
     /// Makes it, if it is not there.
@@ -64,7 +64,7 @@ impl Mark {
     /// The kernel's.
     pub fn set(self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let path = self.path(paths);
-        match os.disks.create_file(&path) {
+        match os.files.create_file(&path) {
             Err(error) if is_errno(&error, Errno::EEXIST) => Ok(()),
             set => set.doing(|| format!("make {}", path.display())),
         }
@@ -78,7 +78,7 @@ impl Mark {
         match self.is_set(os, paths)? {
             true => {
                 let path = self.path(paths);
-                os.disks.remove_file(&path).doing(|| format!("remove {}", path.display()))
+                os.files.remove_file(&path).doing(|| format!("remove {}", path.display()))
             }
             false => Ok(()),
         }
@@ -92,7 +92,7 @@ impl Mark {
         let is_set = self.is_set(os, paths)?;
         if is_set {
             let (from, to) = (self.path(paths), next.path(paths));
-            os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()))?;
+            os.files.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()))?;
         }
         Ok(is_set)
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, OsContext, Result};
 use crate::model::FsType;
-use crate::os::{Disks, MakeOptions, Os};
+use crate::os::{Images, MakeOptions, Os};
 
 /// What was found in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,16 +59,16 @@ const OTHERS: [(usize, &[u8], &str); 12] = [
 ///
 /// # Errors
 /// Only those of reading.
-pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Signature> {
+pub fn inspect(images: &dyn Images, image: &Path) -> Result<Signature> {
     let reading = || format!("read {}", image.display());
-    if disks.next_data(image, 0).doing(reading)?.is_none() {
+    if images.next_data(image, 0).doing(reading)?.is_none() {
         return Ok(Signature::Blank);
     }
-    let head = disks.read_at(image, 0, HEAD).doing(reading)?;
+    let head = images.read_at(image, 0, HEAD).doing(reading)?;
     if let Some(found) = labelled(&head) {
         return Ok(found);
     }
-    if is_zero(disks, image)? {
+    if is_zero(images, image)? {
         Ok(Signature::Blank)
     } else {
         Ok(Signature::Other("data of an unknown kind"))
@@ -79,8 +79,8 @@ pub fn inspect(disks: &dyn Disks, image: &Path) -> Result<Signature> {
 ///
 /// # Errors
 /// Only those of reading.
-pub fn label(disks: &dyn Disks, image: &Path) -> std::io::Result<Option<Signature>> {
-    Ok(labelled(&disks.read_at(image, 0, HEAD)?))
+pub fn label(images: &dyn Images, image: &Path) -> std::io::Result<Option<Signature>> {
+    Ok(labelled(&images.read_at(image, 0, HEAD)?))
 }
 
 /// Makes a filesystem on a device that is blank, and looks whether it is there: mkfs.btrfs (6.2) also says that all is well
@@ -95,7 +95,7 @@ pub fn make_filesystem(
     options: &MakeOptions,
 ) -> std::io::Result<()> {
     os.filesystems.make(device, fs_type, options)?;
-    if holds(label(os.disks.as_ref(), device)?.as_ref(), fs_type) {
+    if holds(label(os.images.as_ref(), device)?.as_ref(), fs_type) {
         return Ok(());
     }
     Err(std::io::Error::other(format!("mkfs reported success, but {} holds no {fs_type}", device.display())))
@@ -123,29 +123,29 @@ const DEVICE_TAIL: u64 = 1 << 20;
 ///
 /// # Errors
 /// Only those of reading.
-pub fn inspect_device(disks: &dyn Disks, device: &Path, size: u64) -> Result<Signature> {
+pub fn inspect_device(images: &dyn Images, device: &Path, size: u64) -> Result<Signature> {
     let reading = || format!("read {}", device.display());
     let tail_at = size.saturating_sub(DEVICE_TAIL);
-    let tail = read_exact(disks, device, tail_at, size - tail_at)?;
+    let tail = read_exact(images, device, tail_at, size - tail_at)?;
     if is_raid_member(&tail, size) {
         return Ok(Signature::Other("a member of a RAID"));
     }
-    if let Some(found) = labelled(&disks.read_at(device, 0, HEAD).doing(reading)?) {
+    if let Some(found) = labelled(&images.read_at(device, 0, HEAD).doing(reading)?) {
         return Ok(found);
     }
     let mut blank = tail.iter().all(|b| *b == 0);
     let (mut at, end) = (0, DEVICE_HEAD.min(size));
     while blank && at < end {
         let len = (end - at).min(1 << 20);
-        blank = read_exact(disks, device, at, len)?.iter().all(|b| *b == 0);
+        blank = read_exact(images, device, at, len)?.iter().all(|b| *b == 0);
         at += len;
     }
     Ok(if blank { Signature::Blank } else { Signature::Other("data of an unknown kind") })
 }
 
-fn read_exact(disks: &dyn Disks, device: &Path, at: u64, len: u64) -> Result<Vec<u8>> {
+fn read_exact(images: &dyn Images, device: &Path, at: u64, len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
-    let bytes = disks.read_at(device, at, len).doing(|| format!("read {}", device.display()))?;
+    let bytes = images.read_at(device, at, len).doing(|| format!("read {}", device.display()))?;
     match bytes.len() == len {
         true => Ok(bytes),
         false => Err(Error::InUse(format!("{} became shorter while it was read", device.display()))),
@@ -172,15 +172,15 @@ fn is_raid_member(tail: &[u8], size: u64) -> bool {
 
 /// Whether every data extent reads as zeros. Only reached where there are extents without a known label:
 /// after blocks were written with zeros, or on a filesystem that cannot tell holes.
-fn is_zero(disks: &dyn Disks, image: &Path) -> Result<bool> {
+fn is_zero(images: &dyn Images, image: &Path) -> Result<bool> {
     const CHUNK: usize = 1 << 20;
     let reading = || format!("read {}", image.display());
     let mut at = 0;
-    while let Some((start, end)) = disks.next_data(image, at).doing(reading)? {
+    while let Some((start, end)) = images.next_data(image, at).doing(reading)? {
         at = start;
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-            let bytes = disks.read_at(image, at, want).doing(reading)?;
+            let bytes = images.read_at(image, at, want).doing(reading)?;
             if bytes.iter().any(|b| *b != 0) {
                 return Ok(false);
             }

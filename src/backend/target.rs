@@ -36,7 +36,7 @@ impl Target {
 pub fn resolve(os: &Os, path: &Path) -> Result<Target> {
     let invalid = || Error::Invalid(format!("nothing can be mounted at {}", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
-    let parent = match os.disks.canonicalize(parent) {
+    let parent = match os.files.canonicalize(parent) {
         Ok(parent) => parent,
         Err(e) if is_errno(&e, Errno::ENOENT) || is_errno(&e, Errno::ENOTDIR) => {
             return Err(Error::NotFound(format!("{} does not exist; create it first", parent.display())));
@@ -44,7 +44,7 @@ pub fn resolve(os: &Os, path: &Path) -> Result<Target> {
         Err(e) => return Err(e).doing(|| format!("resolve {}", parent.display())),
     };
     let path = parent.join(name);
-    let found = match os.disks.stat(&path) {
+    let found = match os.files.stat(&path) {
         // What is mounted there does not answer any more, and can still be unmounted.
         Err(error) if has_stopped(&error) => Some(FileKind::Other),
         found => found.doing(|| format!("look at {}", path.display()))?.map(|stat| stat.kind),
@@ -67,12 +67,12 @@ pub(super) fn has_stopped(error: &std::io::Error) -> bool {
 pub(super) fn make_directory(os: &Os, target: &Target) -> Result<bool> {
     match target.found {
         None => os
-            .disks
+            .files
             .create_directory(&target.path, 0o750)
             .doing(|| "create the target directory".to_owned())
             .map(|()| true),
         Some(FileKind::Directory) => {
-            match os.disks.list(&target.path).doing(|| "read the target directory".to_owned())? {
+            match os.files.list(&target.path).doing(|| "read the target directory".to_owned())? {
                 names if names.is_empty() => Ok(false),
                 _ => Err(Error::InUse(format!(
                     "{} is not empty: mounting would hide what is in it",
@@ -86,10 +86,10 @@ pub(super) fn make_directory(os: &Os, target: &Target) -> Result<bool> {
 
 /// Makes sure that an empty regular file is at the target; says whether it was made.
 pub(super) fn make_file(os: &Os, target: &Target) -> Result<bool> {
-    let stat = os.disks.stat(&target.path).doing(|| format!("look at {}", target.path.display()))?;
+    let stat = os.files.stat(&target.path).doing(|| format!("look at {}", target.path.display()))?;
     match stat {
         None => {
-            os.disks.create_file(&target.path).doing(|| "create the target file".to_owned()).map(|()| true)
+            os.files.create_file(&target.path).doing(|| "create the target file".to_owned()).map(|()| true)
         }
         Some(stat) if stat.kind == FileKind::File && stat.size == 0 => Ok(false),
         Some(_) => {
@@ -138,12 +138,12 @@ pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
 /// Whether what is mounted here will never answer again.
 fn has_died(os: &Os, mount: &MountEntry) -> bool {
     let path = &mount.target;
-    let refused = match os.disks.stat(path) {
+    let refused = match os.files.stat(path) {
         Err(error) => Some(error),
-        Ok(Some(stat)) if stat.kind == FileKind::BlockDevice => os.disks.read_at(path, 0, 4096).err(),
+        Ok(Some(stat)) if stat.kind == FileKind::BlockDevice => os.images.read_at(path, 0, 4096).err(),
         // ext4 answers a look after it has shut down; then it refuses to write, or is read-only by itself.
         Ok(_) if mount.superblock_read_only && !mount.read_only => return true,
-        Ok(_) => os.disks.sync_directory(path).err(),
+        Ok(_) => os.files.sync_directory(path).err(),
     };
     refused.as_ref().is_some_and(has_stopped)
 }
@@ -153,10 +153,10 @@ fn has_died(os: &Os, mount: &MountEntry) -> bool {
 /// # Errors
 /// FAILED_PRECONDITION where something else is there; it is left alone.
 pub fn remove(os: &Os, path: &Path) -> Result<()> {
-    let stat = os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
+    let stat = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
     match stat {
         None => Ok(()),
-        Some(stat) if stat.kind == FileKind::Directory => match os.disks.remove_directory(path) {
+        Some(stat) if stat.kind == FileKind::Directory => match os.files.remove_directory(path) {
             Err(e) if is_errno(&e, Errno::ENOTEMPTY) => Err(Error::InUse(format!(
                 "{} is not empty; its content does not belong to the volume and stays",
                 path.display()
@@ -164,7 +164,7 @@ pub fn remove(os: &Os, path: &Path) -> Result<()> {
             other => other.doing(|| format!("remove {}", path.display())),
         },
         Some(stat) if stat.kind == FileKind::File && stat.size == 0 => {
-            os.disks.remove_file(path).doing(|| format!("remove {}", path.display()))
+            os.files.remove_file(path).doing(|| format!("remove {}", path.display()))
         }
         Some(_) => {
             Err(Error::InUse(format!("{} is not an empty file or directory and stays", path.display())))

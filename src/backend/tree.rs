@@ -32,13 +32,13 @@ impl Bytes for Tree {
     }
 
     fn create(&self, place: Place<'_>) -> Result<()> {
-        let disks = &place.os.disks;
+        let files = &place.os.files;
         let creating = || format!("create the directory of {}", place.volume.id);
-        disks.create_directory(&place.paths.directory, 0o700).doing(creating)?;
-        disks.create_directory(&place.paths.data(), 0o755).doing(creating)?;
-        disks.sync_directory(&place.paths.data()).doing(creating)?;
-        disks.sync_directory(&place.paths.directory).doing(creating)?;
-        disks.sync_directory(&place.paths.parent).doing(creating)
+        files.create_directory(&place.paths.directory, 0o700).doing(creating)?;
+        files.create_directory(&place.paths.data(), 0o755).doing(creating)?;
+        files.sync_directory(&place.paths.data()).doing(creating)?;
+        files.sync_directory(&place.paths.directory).doing(creating)?;
+        files.sync_directory(&place.paths.parent).doing(creating)
     }
 
     /// The tree is made with its top by whoever fills it.
@@ -55,7 +55,7 @@ impl Bytes for Tree {
             })
         };
         let (from, to) = (copy.from.data(), copy.to.data());
-        let copied = copy.os.disks.copy_tree(&from, &to, copy.share, &mut report);
+        let copied = copy.os.trees.copy(&from, &to, copy.share, &mut report);
         match stopped {
             Some(error) => Err(error),
             None => copied.doing(|| copy.doing("copy")),
@@ -73,12 +73,12 @@ impl Bytes for Tree {
 
     fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let data = paths.data();
-        os.disks.list(&data).map(|names| names.is_empty()).doing(|| format!("read {}", data.display()))
+        os.files.list(&data).map(|names| names.is_empty()).doing(|| format!("read {}", data.display()))
     }
 
     fn allocated(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
         let looking = || format!("look at {}", paths.directory.display());
-        Ok(os.disks.usage(&paths.data()).doing(looking)?.bytes)
+        Ok(os.trees.usage(&paths.data()).doing(looking)?.bytes)
     }
 
     fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
@@ -95,7 +95,7 @@ impl Bytes for Tree {
 
     fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
         let data = place.paths.data();
-        match place.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))? {
+        match place.os.files.stat(&data).doing(|| format!("look at {}", data.display()))? {
             Some(_) => Ok(None),
             None => Err(gone(&data, "volume")),
         }
@@ -113,14 +113,14 @@ impl Bytes for Tree {
     fn begin_deletion_without_mark(&self, os: &Os, paths: &VolumePaths, _full: Error) -> Result<()> {
         let (from, to) = (paths.data(), Mark::Deleting.path(paths));
         let renamed =
-            os.disks.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()));
+            os.files.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()));
         // Room for its data comes first: what a crash then leaves of it is taken for whole until it is deleted again.
         renamed.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
     }
 
     fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let removing = || format!("remove {}", paths.directory.display());
-        os.disks.remove_tree(&paths.data()).doing(removing)?;
-        os.disks.remove_tree(&paths.directory).doing(removing)
+        os.trees.remove(&paths.data()).doing(removing)?;
+        os.trees.remove(&paths.directory).doing(removing)
     }
 }

@@ -175,15 +175,15 @@ pub(super) fn evidence(place: Place<'_>, shown: &Path) -> Result<Evidence> {
     if is_growing || !directory.ends_with(last_two(own)) {
         return Ok(Evidence::Foreign);
     }
-    let disks = &place.os.disks;
+    let files = &place.os.files;
     if directory == own {
         // Neither gone nor the image: of the same name, and elsewhere.
-        let seen = disks.stat(shown).is_ok_and(|stat| stat.is_some());
+        let seen = files.stat(shown).is_ok_and(|stat| stat.is_some());
         return Ok(if seen { Evidence::Suspected } else { Evidence::Proven });
     }
-    match disks.stat(directory) {
+    match files.stat(directory) {
         Ok(Some(there)) => {
-            let own = disks.stat(own).ok().flatten();
+            let own = files.stat(own).ok().flatten();
             let same = own.is_some_and(|own| own.id == there.id);
             Ok(if same { Evidence::Proven } else { Evidence::Foreign })
         }

@@ -137,7 +137,7 @@ impl Driver {
         let want = Want::Volume(parameters.backend, Provisioning::Thick, volume.capacity_bytes);
         let reservation = self.reserve_instead(pool, want, missing, volume)?;
         if unshares {
-            self.os.disks.unshare(&image).map_err(|error| match is_errno(&error, Errno::EOPNOTSUPP) {
+            self.os.images.unshare(&image).map_err(|error| match is_errno(&error, Errno::EOPNOTSUPP) {
                 true => Error::InUse(format!(
                     "volume {} shares blocks with a snapshot or a clone, and the filesystem of pool {} cannot give it blocks of its own: delete the copies, or make a new thick volume",
                     volume.id, pool.name
@@ -151,7 +151,7 @@ impl Driver {
 
     fn allocate(&self, volume: &Volume, paths: &VolumePaths) -> Result<()> {
         let (image, allocating) = (paths.data(), || format!("allocate {}", volume.id));
-        self.os.disks.allocate(&image, volume.capacity_bytes).doing(allocating)?;
-        self.os.disks.sync_file(&image).doing(allocating)
+        self.os.images.allocate(&image, volume.capacity_bytes).doing(allocating)?;
+        self.os.files.sync_file(&image).doing(allocating)
     }
 }

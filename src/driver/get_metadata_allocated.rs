@@ -30,7 +30,7 @@ impl Driver {
         let mut messages = Messages::new(snapshot.size_bytes, start, request.max_results, emit);
         let mut at = start;
         let reading = || format!("read the extents of {}", image.display());
-        while let Some((from, to)) = self.os.disks.next_data(&image, at).doing(reading)? {
+        while let Some((from, to)) = self.os.images.next_data(&image, at).doing(reading)? {
             if !messages.push(from..to) {
                 return Ok(());
             }

@@ -15,7 +15,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
 use crate::model::request::GetMetadataDelta;
-use crate::os::{Disks, Extent, is_errno};
+use crate::os::{Extent, Images, is_errno};
 use nix::errno::Errno;
 
 /// Bytes read from each side at a time.
@@ -82,7 +82,7 @@ enum Proof {
 
 /// The two images.
 struct Sides<'a> {
-    disks: &'a dyn Disks,
+    images: &'a dyn Images,
     base: Map,
     target: Map,
     bytes_read: u64,
@@ -90,7 +90,7 @@ struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     fn new(driver: &'a Driver, base: &Snapshot, target: &Snapshot) -> Result<Self> {
-        let disks = driver.os.disks.as_ref();
+        let images = driver.os.images.as_ref();
         let map = |snapshot: &Snapshot| {
             let not_tracked = || {
                 Error::InUse(format!(
@@ -101,12 +101,12 @@ impl<'a> Sides<'a> {
             let image = driver.snapshot_paths(snapshot)?.image().ok_or_else(not_tracked)?;
             Map::new(image, snapshot.size_bytes)
         };
-        Ok(Sides { disks, base: map(base)?, target: map(target)?, bytes_read: 0 })
+        Ok(Sides { images, base: map(base)?, target: map(target)?, bytes_read: 0 })
     }
 
     /// What is known of the bytes from `at` on, and up to where it is.
     fn proof_at(&mut self, at: u64, limit: u64) -> Result<(u64, Proof)> {
-        let (base, target) = (self.base.run_at(self.disks, at)?, self.target.run_at(self.disks, at)?);
+        let (base, target) = (self.base.run_at(self.images, at)?, self.target.run_at(self.images, at)?);
         let end = base.end.min(target.end).min(limit);
         let equal = match (base.location, target.location) {
             (Location::Zeros, Location::Zeros) => true,
@@ -142,7 +142,8 @@ impl<'a> Sides<'a> {
     /// The bytes of a range; zeros beyond the end of a side that is shorter.
     fn read(&self, image: &Path, from: u64, to: u64) -> Result<Vec<u8>> {
         let len = usize::try_from(to - from).unwrap_or(usize::MAX);
-        let mut bytes = self.disks.read_at(image, from, len).doing(|| format!("read {}", image.display()))?;
+        let mut bytes =
+            self.images.read_at(image, from, len).doing(|| format!("read {}", image.display()))?;
         bytes.resize(len, 0);
         Ok(bytes)
     }
@@ -180,12 +181,12 @@ impl Map {
         Ok(Map { image, size, batch: Vec::new(), known: 0..0, mapped: true })
     }
 
-    fn run_at(&mut self, disks: &dyn Disks, at: u64) -> Result<Run> {
+    fn run_at(&mut self, images: &dyn Images, at: u64) -> Result<Run> {
         if at >= self.size {
             return Ok(Run { end: u64::MAX, location: Location::Zeros });
         }
         if !self.known.contains(&at) {
-            self.load(disks, at)?;
+            self.load(images, at)?;
         }
         if !self.mapped {
             return Ok(Run { end: self.size, location: Location::Unknown });
@@ -208,8 +209,8 @@ impl Map {
         })
     }
 
-    fn load(&mut self, disks: &dyn Disks, at: u64) -> Result<()> {
-        match disks.extents(&self.image, at, BATCH, true) {
+    fn load(&mut self, images: &dyn Images, at: u64) -> Result<()> {
+        match images.extents(&self.image, at, BATCH, true) {
             Ok(batch) => {
                 // Only an empty batch says that nothing follows.
                 let end = batch.last().map_or(self.size, |last| last.logical.saturating_add(last.length));

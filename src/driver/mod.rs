@@ -229,7 +229,7 @@ impl Driver {
     fn nothing_on_disk(&self, paths: &VolumePaths) -> Result<()> {
         let directory = &paths.directory;
         let looking = || format!("look at {}", directory.display());
-        match self.os.disks.stat(directory).doing(looking)? {
+        match self.os.files.stat(directory).doing(looking)? {
             None => Ok(()),
             Some(_) => Err(Error::InUse(format!(
                 "{} exists and has no record: move it away if you do not need its data",

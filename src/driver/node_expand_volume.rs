@@ -28,7 +28,7 @@ impl Driver {
         let uses = presence.uses(place)?;
         let there = if volume.is_block() {
             // kubelet may send the published file, its own map of it, or a link to the device.
-            let stat = self.os.disks.stat(&request.volume_path);
+            let stat = self.os.files.stat(&request.volume_path);
             stat.doing(|| format!("look at {}", request.volume_path.display()))?.is_some()
                 && !uses.loops.is_empty()
         } else {

@@ -70,7 +70,7 @@ pub(super) fn look(os: &Os, tools: &Tools, dir: &Path, config: &SelftestConfig) 
 }
 
 fn text_of(os: &Os, file: &str) -> String {
-    let bytes = os.disks.read(Path::new(file)).unwrap_or_default();
+    let bytes = os.files.read(Path::new(file)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
@@ -115,9 +115,9 @@ fn loop_devices(os: &Os, dir: &Path) -> Finding {
     let advice = "load the module (modprobe loop); in a container mount the host's /dev";
     let image = dir.join("probe.img");
     let attach = || -> io::Result<String> {
-        os.disks.create_file(&image)?;
-        os.disks.set_size(&image, 1 << 20)?;
-        let alignment = os.disks.direct_io_alignment(dir)?;
+        os.files.create_file(&image)?;
+        os.images.set_size(&image, 1 << 20)?;
+        let alignment = os.images.direct_io_alignment(dir)?;
         let block_size = alignment.unwrap_or(512).clamp(512, 4096);
         let options = AttachOptions {
             read_only: false,
@@ -133,7 +133,7 @@ fn loop_devices(os: &Os, dir: &Path) -> Finding {
         Ok(format!("{} attached and detached, {direct}, blocks of {block_size} bytes", device.display()))
     };
     let result = attach();
-    let removed = os.disks.remove_file(&image);
+    let removed = os.files.remove_file(&image);
     match result.and_then(|text| removed.map(|()| text)) {
         Ok(text) => ok("loop devices", text),
         Err(error) => fail("loop devices", error.to_string(), advice),
@@ -191,7 +191,7 @@ fn reflink(dir: &Path) -> Finding {
 }
 
 fn direct_io(os: &Os, dir: &Path) -> Finding {
-    match os.disks.direct_io_alignment(dir) {
+    match os.images.direct_io_alignment(dir) {
         Ok(Some(alignment)) => ok("direct I/O", format!("aligned to {alignment} bytes")),
         Ok(None) => warn(
             "direct I/O",
@@ -205,7 +205,7 @@ fn direct_io(os: &Os, dir: &Path) -> Finding {
 fn space(os: &Os, dir: &Path, size: u64) -> Finding {
     // Promised at once: the volume, the two copies that are volumes, and what the snapshot keeps.
     let needed = size * 3 + size / 4 + SLACK;
-    match os.disks.space(dir) {
+    match os.files.space(dir) {
         Ok(space) if space.available >= needed => {
             ok("free space", format!("{}, needed {}", format_bytes(space.available), format_bytes(needed)))
         }

@@ -117,7 +117,7 @@ async fn volumes(
 ) {
     let Run { os, workspace, shutdown, output } = *run;
     let dir = workspace.path().join(name);
-    let started = os.disks.create_directory(&dir, 0o700);
+    let started = os.files.create_directory(&dir, 0o700);
     let started = started.and_then(|()| machine::own_program());
     let started = started.and_then(|program| DriverProcess::start_with(&program, &dir, flags));
     let mut driver = match started {
@@ -148,7 +148,7 @@ async fn volumes(
         stopped = driver.stop() => summary.problems.extend(stopped.err()),
         () = shutdown.clone().forced() => summary.interrupted = true,
     }
-    let said = os.disks.read(&log).unwrap_or_default();
+    let said = os.files.read(&log).unwrap_or_default();
     if !summary.problems.is_empty() && !said.is_empty() {
         let said = String::from_utf8_lossy(&said);
         output.line(format_args!("\nLog of the driver\n{}", said.trim_end()));

@@ -35,7 +35,7 @@ impl Place {
 
     /// Makes the directory of the paths.
     pub(super) fn prepare(&self) -> Done {
-        Ok(self.world.os.disks.create_directory(&self.directory, 0o700)?)
+        Ok(self.world.os.files.create_directory(&self.directory, 0o700)?)
     }
 
     /// The volume that was put here.
@@ -68,7 +68,7 @@ impl Place {
     /// NodeStageVolume.
     pub(super) async fn stage(&self) -> Done {
         // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
-        self.world.os.disks.create_directory(&self.staging, 0o750)?;
+        self.world.os.files.create_directory(&self.staging, 0o750)?;
         self.world.client.stage(self.volume()?, &self.staging).await?;
         match self.check == Check::Block || self.world.workspace.is_mounted(&self.staging)? {
             true => Ok(()),
@@ -105,7 +105,7 @@ impl Place {
     pub(super) fn size(&self) -> io::Result<u64> {
         match self.check {
             Check::Block => length(&self.target),
-            _ => self.world.os.disks.space(&self.target).map(|space| space.total),
+            _ => self.world.os.files.space(&self.target).map(|space| space.total),
         }
     }
 
@@ -121,7 +121,7 @@ impl Place {
         if self.world.workspace.is_mounted(&self.staging)? {
             return Err(Failure::wrong("the staging path is still mounted"));
         }
-        Ok(self.world.os.disks.remove_directory(&self.staging)?)
+        Ok(self.world.os.files.remove_directory(&self.staging)?)
     }
 
     /// DeleteVolume.
@@ -152,7 +152,7 @@ impl Place {
 impl World {
     /// Something has to be there.
     pub(super) fn there(&self, path: &Path) -> Done {
-        match self.os.disks.stat(path)? {
+        match self.os.files.stat(path)? {
             Some(_) => Ok(()),
             None => Err(Failure::wrong(format_args!("{} is missing", path.display()))),
         }
@@ -160,7 +160,7 @@ impl World {
 
     /// Nothing may be there.
     pub(super) fn gone(&self, path: &Path) -> Done {
-        match self.os.disks.stat(path)? {
+        match self.os.files.stat(path)? {
             None => Ok(()),
             Some(_) => Err(Failure::wrong(format_args!("{} is still there", path.display()))),
         }

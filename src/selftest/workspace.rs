@@ -21,10 +21,10 @@ pub(super) struct Workspace {
 impl Workspace {
     /// Makes one below `dir`.
     pub(super) fn create(os: &Os, dir: &Path) -> io::Result<Self> {
-        let dir = os.disks.canonicalize(dir)?;
+        let dir = os.files.canonicalize(dir)?;
         for number in 0.. {
             let path = dir.join(format!("hostloop-selftest-{}.{number}", std::process::id()));
-            match os.disks.create_directory(&path, 0o700) {
+            match os.files.create_directory(&path, 0o700) {
                 // An earlier one that was killed.
                 Err(e) if is_errno(&e, Errno::EEXIST) && number < 100 => {}
                 made => return made.map(|()| Workspace { os: os.clone(), path }),
@@ -45,9 +45,9 @@ impl Workspace {
 
     /// The loop devices whose backing file is, or was, below `path`, as sysfs names it.
     pub(super) fn attached(&self, path: &Path) -> Vec<String> {
-        let Ok(names) = self.os.disks.list(Path::new("/sys/block")) else { return Vec::new() };
+        let Ok(names) = self.os.files.list(Path::new("/sys/block")) else { return Vec::new() };
         let ours = |name: &String| {
-            let backing = self.os.disks.read(&Path::new("/sys/block").join(name).join("loop/backing_file"));
+            let backing = self.os.files.read(&Path::new("/sys/block").join(name).join("loop/backing_file"));
             backing.is_ok_and(|file| Path::new(&*String::from_utf8_lossy(&file)).starts_with(path))
         };
         names.into_iter().filter(|name| name.starts_with("loop")).filter(ours).collect()
@@ -58,7 +58,7 @@ impl Workspace {
         let mut left = Vec::new();
         retry(|| self.unmount()).unwrap_or_else(|error| left.push(error.to_string()));
         self.detach().unwrap_or_else(|error| left.push(error.to_string()));
-        retry(|| self.os.disks.remove_tree(&self.path)).unwrap_or_else(|error| left.push(error.to_string()));
+        retry(|| self.os.trees.remove(&self.path)).unwrap_or_else(|error| left.push(error.to_string()));
         // A device without a mount goes with its last user, which may be a moment later.
         let gone = || match self.attached(&self.path).join(", ") {
             names if names.is_empty() => Ok(()),
@@ -82,9 +82,9 @@ impl Workspace {
         }
         let mut directories = vec![self.path.clone()];
         while let Some(directory) = directories.pop() {
-            for name in self.os.disks.list(&directory)? {
+            for name in self.os.files.list(&directory)? {
                 let path = directory.join(name);
-                let Some(stat) = self.os.disks.stat(&path)? else { continue };
+                let Some(stat) = self.os.files.stat(&path)? else { continue };
                 match stat.kind {
                     crate::os::FileKind::Directory => directories.push(path),
                     crate::os::FileKind::File => {
@@ -102,7 +102,7 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        if self.os.disks.stat(&self.path).ok().flatten().is_some() {
+        if self.os.files.stat(&self.path).ok().flatten().is_some() {
             self.remove();
         }
     }

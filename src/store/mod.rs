@@ -71,7 +71,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId};
-use crate::os::Disks;
+use crate::os::Files;
 
 pub use commit::Durability;
 pub use error::StoreError;
@@ -112,21 +112,21 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] where the kernel fails, anything else where the file is not ours or not whole; it is
     /// left as it is then.
-    pub fn open(disks: Arc<dyn Disks>, data_dir: &Path, identity: Identity) -> Result<Store, StoreError> {
-        Self::open_with(disks, data_dir, identity, SLACK)
+    pub fn open(files: Arc<dyn Files>, data_dir: &Path, identity: Identity) -> Result<Store, StoreError> {
+        Self::open_with(files, data_dir, identity, SLACK)
     }
 
     fn open_with(
-        disks: Arc<dyn Disks>,
+        files: Arc<dyn Files>,
         data_dir: &Path,
         identity: Identity,
         slack: u64,
     ) -> Result<Store, StoreError> {
         let file = Self::file(data_dir);
-        let bytes = disks.stat(&file)?.map(|_| disks.read(&file)).transpose()?;
+        let bytes = files.stat(&file)?.map(|_| files.read(&file)).transpose()?;
         let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file)).transpose()?;
-        disks.remove_file(&data_dir.join(writer::NEW_FILE))?;
-        let mut writer = Writer::new(disks, data_dir, identity, slack);
+        files.remove_file(&data_dir.join(writer::NEW_FILE))?;
+        let mut writer = Writer::new(files, data_dir, identity, slack);
         let memory = match loaded {
             None => {
                 writer.rewrite(&[])?;

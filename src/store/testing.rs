@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::model::tree::{Item, Position};
-use crate::os::{Disks, Extent, FileId, FileKind, FileStat, LogFile, Space, TreeWriter, Usage, errno_error};
+use crate::os::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space, errno_error};
 
 /// What happens at a step, and to all steps after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +213,7 @@ fn missing() -> io::Error {
     errno_error(Errno::ENOENT, "test")
 }
 
-impl Disks for MemDisks {
+impl Files for MemDisks {
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>> {
         let state = self.state();
         Ok(state.names.get(path).map(|inode| {
@@ -286,46 +285,10 @@ impl Disks for MemDisks {
     fn list(&self, _: &Path) -> io::Result<Vec<String>> {
         Err(missing())
     }
-    fn read_at(&self, _: &Path, _: u64, _: usize) -> io::Result<Vec<u8>> {
-        Err(missing())
-    }
     fn read_through(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }
-    fn next_data(&self, _: &Path, _: u64) -> io::Result<Option<(u64, u64)>> {
-        Err(missing())
-    }
     fn space(&self, _: &Path) -> io::Result<Space> {
-        Err(missing())
-    }
-    fn usage(&self, _: &Path) -> io::Result<Usage> {
-        Err(missing())
-    }
-    fn direct_io_alignment(&self, _: &Path) -> io::Result<Option<u32>> {
-        Err(missing())
-    }
-    fn extents(&self, _: &Path, _: u64, _: usize, _: bool) -> io::Result<Vec<Extent>> {
-        Err(missing())
-    }
-    fn can_reflink(&self, _: &Path) -> io::Result<bool> {
-        Err(missing())
-    }
-    fn reflink(&self, _: &Path, _: &Path) -> io::Result<()> {
-        Err(missing())
-    }
-    fn copy_range(&self, _: &Path, _: &Path, _: u64, _: u64) -> io::Result<()> {
-        Err(missing())
-    }
-    fn read_tree(&self, _: &Path, _: Position, _: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
-        Err(missing())
-    }
-    fn write_tree(&self, _: &Path) -> io::Result<Box<dyn TreeWriter>> {
-        Err(missing())
-    }
-    fn write_at(&self, _: &Path, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(missing())
-    }
-    fn unshare(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }
     fn create_directory(&self, _: &Path, _: u32) -> io::Result<()> {
@@ -334,37 +297,19 @@ impl Disks for MemDisks {
     fn create_file(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }
-    fn set_size(&self, _: &Path, _: u64) -> io::Result<()> {
-        Err(missing())
-    }
-    fn allocate(&self, _: &Path, _: u64) -> io::Result<()> {
-        Err(missing())
-    }
-    fn zero(&self, _: &Path) -> io::Result<()> {
-        Err(missing())
-    }
-    fn erase(&self, _: &Path) -> io::Result<()> {
-        Err(missing())
-    }
     fn sync_file(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }
     fn remove_directory(&self, _: &Path) -> io::Result<()> {
         Err(missing())
     }
-    fn remove_tree(&self, _: &Path) -> io::Result<()> {
-        Err(missing())
-    }
-    fn copy_tree(
-        &self,
-        _: &Path,
-        _: &Path,
-        _: bool,
-        _: &mut dyn FnMut(u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        Err(missing())
-    }
     fn lock(&self, _: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        Err(missing())
+    }
+    fn block_device(&self, _: &Path) -> io::Result<BlockDevice> {
+        Err(missing())
+    }
+    fn random_id(&self) -> io::Result<String> {
         Err(missing())
     }
 }

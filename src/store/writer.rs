@@ -9,7 +9,7 @@ use super::Identity;
 use super::load::Loaded;
 use super::record::{self, Change, Header, Put};
 use super::room::Room;
-use crate::os::{Disks, LogFile, errno_error, is_full};
+use crate::os::{Files, LogFile, errno_error, is_full};
 
 /// The state file's name in the data directory.
 pub(super) const FILE: &str = "state.jsonl";
@@ -32,7 +32,7 @@ enum Tail {
 
 /// Owns the state file. Used by one thread at a time.
 pub(super) struct Writer {
-    disks: Arc<dyn Disks>,
+    files: Arc<dyn Files>,
     directory: PathBuf,
     identity: Identity,
     tail: Tail,
@@ -56,11 +56,11 @@ pub(super) struct Writer {
 
 impl Writer {
     /// A writer for a directory that has no state file yet; [`rewrite`](Self::rewrite) makes one.
-    pub fn new(disks: Arc<dyn Disks>, directory: &Path, identity: Identity, slack: u64) -> Self {
+    pub fn new(files: Arc<dyn Files>, directory: &Path, identity: Identity, slack: u64) -> Self {
         let directory = directory.to_owned();
         let tail = Tail::Rewrite;
         Writer {
-            disks,
+            files,
             directory,
             identity,
             tail,
@@ -105,13 +105,13 @@ impl Writer {
 
     /// Goes on with the file that is there. Its name may be younger than the last sync of the directory.
     fn keep(&mut self) -> io::Result<()> {
-        self.disks.sync_directory(&self.directory)?;
+        self.files.sync_directory(&self.directory)?;
         self.cut()
     }
 
     /// What an earlier process has set aside.
     fn room_that_is_there(&self) -> io::Result<Room> {
-        let stat = self.disks.stat(&self.directory.join(FILE))?;
+        let stat = self.files.stat(&self.directory.join(FILE))?;
         let behind = stat.map_or(0, |stat| stat.allocated.saturating_sub(stat.size));
         Ok(Room::Bytes(behind.saturating_sub(MAP)))
     }
@@ -137,7 +137,7 @@ impl Writer {
     /// Cuts the file to its good lines and syncs it before anything is appended: otherwise a power cut could
     /// bring the rest back behind lines that were written over it.
     fn cut(&mut self) -> io::Result<()> {
-        let mut log = self.disks.open_log(&self.directory.join(FILE), self.len)?;
+        let mut log = self.files.open_log(&self.directory.join(FILE), self.len)?;
         self.tail = Tail::Rewrite;
         // A cut has given back what lay behind it.
         let there = self.room_that_is_there().unwrap_or(Room::Bytes(0)).least(u64::MAX);
@@ -256,17 +256,17 @@ impl Writer {
         let (new_file, file) = (self.directory.join(NEW_FILE), self.directory.join(FILE));
         let room = self.write_new(&new_file, text.as_bytes(), way_out, least).inspect_err(|_| {
             // It only takes room; the next attempt and the next start remove it as well.
-            let _ = self.disks.remove_file(&new_file);
+            let _ = self.files.remove_file(&new_file);
         })?;
         self.tail = Tail::Rewrite;
         self.next = header.synced.saturating_add(1);
-        if let Err(error) = self.disks.rename(&new_file, &file) {
-            let _ = self.disks.remove_file(&new_file);
+        if let Err(error) = self.files.rename(&new_file, &file) {
+            let _ = self.files.remove_file(&new_file);
             return Err(error);
         }
-        self.disks.sync_directory(&self.directory)?;
+        self.files.sync_directory(&self.directory)?;
         self.len = text.len() as u64;
-        self.tail = Tail::Open(self.disks.open_log(&file, self.len)?);
+        self.tail = Tail::Open(self.files.open_log(&file, self.len)?);
         (self.lines, self.synced, self.not_before) = (count, header.synced, 0);
         (self.room, self.way_out) = (room, way_out);
         self.warn_of_no_room();
@@ -275,8 +275,8 @@ impl Writer {
 
     /// A whole new file, with as much room behind it.
     fn write_new(&self, new_file: &Path, text: &[u8], way_out: u64, least: u64) -> io::Result<Room> {
-        self.disks.remove_file(new_file)?;
-        let mut log = self.disks.open_log(new_file, 0)?;
+        self.files.remove_file(new_file)?;
+        let mut log = self.files.open_log(new_file, 0)?;
         log.append(text)?;
         let room = Room::take(log.as_mut(), way_out, least)?;
         log.sync()?;

@@ -20,7 +20,7 @@ async fn fill(cluster: &mut Cluster, node_id: &str) {
     let mut node = cluster.nodes.remove(at);
     node.stop().await;
     let identity = Identity { driver: DRIVER.to_owned(), node_id: node_id.to_owned() };
-    let store = Store::open(node.kernel.os().disks, Path::new("/var/lib/hostloop"), identity).unwrap();
+    let store = Store::open(node.kernel.os().files, Path::new("/var/lib/hostloop"), identity).unwrap();
     let first = store.volumes()[0].as_ref().clone();
     for number in 0..EACH {
         let name = format!("v{number}");

@@ -1,4 +1,4 @@
-//! os::Disks: extents, and copies of files.
+//! os::Images: extents, and copies of files.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ pub fn bytes(len: u64, seed: u64) -> Vec<u8> {
 
 /// Writes at this place of a file, which ends there then.
 pub fn write(os: &Os, file: &Path, offset: u64, bytes: &[u8]) {
-    os.disks.set_size(file, offset).expect("set size");
-    let mut log = os.disks.open_log(file, offset).expect("open");
+    os.images.set_size(file, offset).expect("set size");
+    let mut log = os.files.open_log(file, offset).expect("open");
     log.append(bytes).expect("append");
     log.sync().expect("sync");
 }
@@ -34,7 +34,7 @@ pub fn write(os: &Os, file: &Path, offset: u64, bytes: &[u8]) {
 fn all(os: &Os, file: &Path) -> Vec<Extent> {
     let (mut found, mut at) = (Vec::new(), 0);
     loop {
-        let next = os.disks.extents(file, at, 2, true).expect("extents");
+        let next = os.images.extents(file, at, 2, true).expect("extents");
         let Some(last) = next.last() else { return found };
         assert!(next.len() <= 2 && next[0].logical >= at, "{next:?} from {at}");
         at = last.logical + last.length;
@@ -62,7 +62,7 @@ fn lies(extents: &[Extent]) -> Vec<(u64, u64, u64)> {
 fn extents(os: &Os, dir: &Path) {
     let file = dir.join("file");
     image(os, &file, 4 * MIB);
-    assert_eq!(os.disks.extents(&file, 0, 10, true).expect("of a hole"), []);
+    assert_eq!(os.images.extents(&file, 0, 10, true).expect("of a hole"), []);
     write(os, &file, 0, &bytes(64 * KIB, 1));
     write(os, &file, MIB, &bytes(128 * KIB, 2));
     let found = all(os, &file);
@@ -73,51 +73,51 @@ fn extents(os: &Os, dir: &Path) {
         covered.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, length)| length).sum::<u64>()
     };
     assert_eq!((total(0, MIB), total(MIB, 4 * MIB)), (64 * KIB, 128 * KIB), "{found:?}");
-    let part = os.disks.extents(&file, 32 * KIB, 1, true).expect("extents");
+    let part = os.images.extents(&file, 32 * KIB, 1, true).expect("extents");
     assert_eq!((part.len(), part[0].logical), (1, 32 * KIB), "it begins where it was asked for");
     assert_eq!(part[0].physical, found[0].physical + 32 * KIB);
-    assert_eq!(os.disks.extents(&file, 64 * KIB, 9, true).expect("extents")[0].logical, MIB);
-    assert_eq!(os.disks.extents(&file, 2 * MIB, 9, true).expect("beyond the end"), []);
-    assert_eq!(os.disks.extents(&file, 0, 0, true).expect("none at all"), []);
-    os.disks.allocate(&file, 4 * MIB).expect("allocate");
+    assert_eq!(os.images.extents(&file, 64 * KIB, 9, true).expect("extents")[0].logical, MIB);
+    assert_eq!(os.images.extents(&file, 2 * MIB, 9, true).expect("beyond the end"), []);
+    assert_eq!(os.images.extents(&file, 0, 0, true).expect("none at all"), []);
+    os.images.allocate(&file, 4 * MIB).expect("allocate");
     let zeros: Vec<Extent> = all(os, &file).into_iter().filter(|e| e.unwritten).collect();
     let length = zeros.iter().map(|e| e.length).sum::<u64>();
     assert!(length >= 2 * MIB && zeros.iter().all(|e| !e.located), "{zeros:?}");
-    assert_eq!(errno(os.disks.extents(&dir.join("none"), 0, 1, true)), Some(Errno::ENOENT));
+    assert_eq!(errno(os.images.extents(&dir.join("none"), 0, 1, true)), Some(Errno::ENOENT));
 }
 
 fn clones(os: &Os, dir: &Path) {
     let (source, clone) = (dir.join("source"), dir.join("clone"));
     image(os, &source, 0);
     write(os, &source, 0, &bytes(16 * MIB, 1));
-    os.disks.set_size(&source, 20 * MIB).expect("a hole at the end");
-    os.disks.create_file(&clone).expect("create");
-    let names = os.disks.list(dir).expect("list");
-    let possible = os.disks.can_reflink(dir).expect("ask");
-    assert_eq!(os.disks.list(dir).expect("list"), names, "asking leaves nothing");
+    os.images.set_size(&source, 20 * MIB).expect("a hole at the end");
+    os.files.create_file(&clone).expect("create");
+    let names = os.files.list(dir).expect("list");
+    let possible = os.images.can_reflink(dir).expect("ask");
+    assert_eq!(os.files.list(dir).expect("list"), names, "asking leaves nothing");
     if !possible {
-        assert_eq!(errno(os.disks.reflink(&source, &clone)), Some(Errno::EOPNOTSUPP));
-        assert_eq!(errno(os.disks.unshare(&source)), Some(Errno::EOPNOTSUPP));
+        assert_eq!(errno(os.images.reflink(&source, &clone)), Some(Errno::EOPNOTSUPP));
+        assert_eq!(errno(os.images.unshare(&source)), Some(Errno::EOPNOTSUPP));
         return;
     }
-    let free = |os: &Os| os.disks.space(dir).expect("space").available;
+    let free = |os: &Os| os.files.space(dir).expect("space").available;
     let before = free(os);
-    os.disks.reflink(&source, &clone).expect("reflink");
-    os.disks.sync_file(&clone).expect("sync");
+    os.images.reflink(&source, &clone).expect("reflink");
+    os.files.sync_file(&clone).expect("sync");
     assert!(before.saturating_sub(free(os)) < 8 * MIB, "the blocks are counted once");
-    let stat = os.disks.stat(&clone).expect("stat").expect("there");
+    let stat = os.files.stat(&clone).expect("stat").expect("there");
     assert!(stat.size == 20 * MIB && stat.allocated >= 16 * MIB, "{stat:?}");
-    assert_eq!(os.disks.read(&clone).expect("read"), os.disks.read(&source).expect("read"));
+    assert_eq!(os.files.read(&clone).expect("read"), os.files.read(&source).expect("read"));
     let (of_source, of_clone) = (all(os, &source), all(os, &clone));
     assert!(of_source.iter().chain(&of_clone).all(|e| e.shared), "{of_source:?} {of_clone:?}");
     assert_eq!(lies(&of_source), lies(&of_clone));
-    assert_eq!(errno(os.disks.reflink(&source, &clone)), Some(Errno::EEXIST), "it is not empty any more");
-    assert_eq!(errno(os.disks.reflink(&source, &dir.join("none"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.images.reflink(&source, &clone)), Some(Errno::EEXIST), "it is not empty any more");
+    assert_eq!(errno(os.images.reflink(&source, &dir.join("none"))), Some(Errno::ENOENT));
 
     // What is written to one is not in the other, and lies elsewhere.
     write(os, &clone, 8 * MIB, &bytes(MIB, 2));
     assert_eq!(
-        os.disks.read_at(&source, 8 * MIB, MIB as usize).expect("read"),
+        os.images.read_at(&source, 8 * MIB, MIB as usize).expect("read"),
         bytes(16 * MIB, 1)[8 << 20..9 << 20]
     );
     let (before, after) = (lies(&of_source), lies(&all(os, &clone)));
@@ -129,12 +129,12 @@ fn clones(os: &Os, dir: &Path) {
     assert_eq!(place(&before, 4 * MIB), place(&after, 4 * MIB), "still shared");
     assert_ne!(place(&before, 8 * MIB), place(&after, 8 * MIB));
 
-    match os.disks.unshare(&clone) {
+    match os.images.unshare(&clone) {
         Err(error) => assert_eq!(errno(Err::<(), _>(error)), Some(Errno::EOPNOTSUPP)),
         Ok(()) => {
             assert!(all(os, &clone).iter().all(|e| !e.shared));
             assert_ne!(place(&lies(&all(os, &source)), 4 * MIB), place(&lies(&all(os, &clone)), 4 * MIB));
-            assert_eq!(os.disks.read_at(&clone, 0, 8 << 20).expect("read"), bytes(16 * MIB, 1)[..8 << 20]);
+            assert_eq!(os.images.read_at(&clone, 0, 8 << 20).expect("read"), bytes(16 * MIB, 1)[..8 << 20]);
         }
     }
 }
@@ -148,22 +148,22 @@ fn copied(os: &Os, dir: &Path) {
     write(os, &source, 0, &data);
     image(os, &copy, 0);
     write(os, &copy, 0, &bytes(10 * MIB, 2));
-    os.disks.copy_range(&source, &copy, 0, len).expect("copy");
-    os.disks.sync_file(&copy).expect("sync");
-    assert!(os.disks.read_at(&copy, 0, len as usize).expect("read") == data);
-    let rest = os.disks.read_at(&copy, len, 10 << 20).expect("read");
+    os.images.copy_range(&source, &copy, 0, len).expect("copy");
+    os.files.sync_file(&copy).expect("sync");
+    assert!(os.images.read_at(&copy, 0, len as usize).expect("read") == data);
+    let rest = os.images.read_at(&copy, len, 10 << 20).expect("read");
     assert!(rest == bytes(10 * MIB, 2)[len as usize..], "what lies behind it is left");
     assert!(all(os, &copy).iter().all(|e| e.located && !e.shared), "blocks of its own");
     assert_ne!(lies(&all(os, &copy))[0].1, lies(&all(os, &source))[0].1);
 
     let part = dir.join("part");
     image(os, &part, 10 * MIB);
-    os.disks.copy_range(&source, &part, 5 * MIB + 100, 777).expect("copy a little");
-    os.disks.copy_range(&source, &part, 0, 0).expect("copy nothing");
+    os.images.copy_range(&source, &part, 5 * MIB + 100, 777).expect("copy a little");
+    os.images.copy_range(&source, &part, 0, 0).expect("copy nothing");
     let (from, to) = (5 * MIB as usize + 100, 5 * MIB as usize + 877);
     let mut expected = vec![0; 10 << 20];
     expected[from..to].copy_from_slice(&data[from..to]);
-    assert!(os.disks.read(&part).expect("read") == expected);
-    assert_eq!(errno(os.disks.copy_range(&source, &part, len - 10, 11)), Some(Errno::EIO));
-    assert_eq!(errno(os.disks.copy_range(&source, &dir.join("none"), 0, 1)), Some(Errno::ENOENT));
+    assert!(os.files.read(&part).expect("read") == expected);
+    assert_eq!(errno(os.images.copy_range(&source, &part, len - 10, 11)), Some(Errno::EIO));
+    assert_eq!(errno(os.images.copy_range(&source, &dir.join("none"), 0, 1)), Some(Errno::ENOENT));
 }

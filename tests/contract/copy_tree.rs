@@ -1,4 +1,4 @@
-//! os::Disks::copy_tree
+//! os::Trees::copy
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ pub fn copy_tree(os: &Os, dir: &Path) {
 }
 
 fn copy(os: &Os, source: &Path, target: &Path, share: bool) -> io::Result<()> {
-    os.disks.copy_tree(source, target, share, &mut |_| Ok(()))
+    os.trees.copy(source, target, share, &mut |_| Ok(()))
 }
 
 fn write(os: &Os, file: &Path, bytes: &[u8]) {
-    let mut log = os.disks.open_log(file, 0).expect("open");
+    let mut log = os.files.open_log(file, 0).expect("open");
     log.append(bytes).expect("append");
     log.sync().expect("sync");
 }
@@ -41,41 +41,40 @@ fn tree(os: &Os, root: PathBuf) -> PathBuf {
 }
 
 fn whole(os: &Os, dir: &Path, share: bool) {
-    let disks = &os.disks;
     let (source, target) = (tree(os, dir.join("source")), dir.join("target"));
     // A hole, some data, and a hole.
     let sparse = source.join("sparse");
     image(os, &sparse, 8 * MIB);
-    let mut log = disks.open_log(&sparse, 8 * MIB).expect("open");
+    let mut log = os.files.open_log(&sparse, 8 * MIB).expect("open");
     log.append(b"the end of it").expect("append");
     drop(log);
-    disks.set_size(&sparse, 16 * MIB).expect("set size");
-    let before = disks.list(&source).expect("list");
+    os.images.set_size(&sparse, 16 * MIB).expect("set size");
+    let before = os.files.list(&source).expect("list");
 
     copy(os, &source, &target, share).expect("copy");
 
-    assert_eq!(disks.list(&target).expect("list"), before);
-    assert_eq!(disks.list(&source).expect("list"), before);
+    assert_eq!(os.files.list(&target).expect("list"), before);
+    assert_eq!(os.files.list(&source).expect("list"), before);
     let (mut from, mut to) = (source.clone(), target.clone());
     for level in 0..100 {
-        assert_eq!(disks.read(&to.join("file")).expect("read"), format!("in level {level}").as_bytes());
-        assert_eq!(disks.list(&to.join("beside")).expect("list"), [""; 0]);
+        assert_eq!(os.files.read(&to.join("file")).expect("read"), format!("in level {level}").as_bytes());
+        assert_eq!(os.files.list(&to.join("beside")).expect("list"), [""; 0]);
         (from, to) = (from.join("level"), to.join("level"));
     }
     let copied = target.join("sparse");
-    let stat = |path: &Path| disks.stat(path).expect("stat").expect("there");
+    let stat = |path: &Path| os.files.stat(path).expect("stat").expect("there");
     assert_eq!((stat(&copied).kind, stat(&copied).size), (FileKind::File, 16 * MIB));
     assert!(stat(&copied).allocated <= 2 * MIB, "{:?}", stat(&copied));
-    assert_eq!(disks.read_at(&copied, 8 * MIB, 14).expect("read"), b"the end of it\0");
+    assert_eq!(os.images.read_at(&copied, 8 * MIB, 14).expect("read"), b"the end of it\0");
     assert_ne!(stat(&copied).id, stat(&sparse).id);
     // Neither is the other's.
     write(os, &source.join("file"), b"changed in the source");
     write(os, &target.join("level/file"), b"changed in the copy");
-    assert_eq!(disks.read(&target.join("file")).expect("read"), b"in level 0");
-    assert_eq!(disks.read(&source.join("level/file")).expect("read"), b"in level 1");
-    disks.remove_tree(&source).expect("remove");
-    assert_eq!(disks.read(&target.join("file")).expect("read"), b"in level 0");
-    disks.remove_tree(&target).expect("remove");
+    assert_eq!(os.files.read(&target.join("file")).expect("read"), b"in level 0");
+    assert_eq!(os.files.read(&source.join("level/file")).expect("read"), b"in level 1");
+    os.trees.remove(&source).expect("remove");
+    assert_eq!(os.files.read(&target.join("file")).expect("read"), b"in level 0");
+    os.trees.remove(&target).expect("remove");
 }
 
 fn refused(os: &Os, dir: &Path, share: bool) {
@@ -86,12 +85,12 @@ fn refused(os: &Os, dir: &Path, share: bool) {
     assert_eq!(refused(&dir.join("nothing"), &dir.join("target")), Some(Errno::ENOENT));
     assert_eq!(refused(&file, &dir.join("target")), Some(Errno::ENOTDIR));
     assert_eq!(refused(&source, &dir.join("no/target")), Some(Errno::ENOENT));
-    assert_eq!(os.disks.stat(&dir.join("target")).expect("stat"), None, "nothing is made for nothing");
+    assert_eq!(os.files.stat(&dir.join("target")).expect("stat"), None, "nothing is made for nothing");
     let there = directory(os, dir.join("there"));
     assert_eq!(refused(&source, &there), Some(Errno::EEXIST));
     assert_eq!(refused(&source, &file), Some(Errno::EEXIST));
-    assert_eq!(os.disks.list(&there).expect("list"), [""; 0]);
-    assert_eq!(os.disks.read(&file).expect("read"), b"content");
+    assert_eq!(os.files.list(&there).expect("list"), [""; 0]);
+    assert_eq!(os.files.read(&file).expect("read"), b"content");
     let inside = directory(os, source.join("sub")).join("target");
     assert_eq!(refused(&source, &inside), Some(Errno::EINVAL), "a copy into itself has no end");
 }
@@ -107,7 +106,7 @@ fn progress(os: &Os, dir: &Path, share: bool) {
         told.push(bytes);
         Ok(())
     };
-    os.disks.copy_tree(&source, &dir.join("target"), share, &mut note).expect("copy");
+    os.trees.copy(&source, &dir.join("target"), share, &mut note).expect("copy");
     assert!(told.is_sorted() && told.len() >= 3, "{told:?}");
     assert_eq!(told.last(), Some(&(40 * MIB)));
     if !share {
@@ -122,11 +121,11 @@ fn progress(os: &Os, dir: &Path, share: bool) {
             left -= 1;
             if left == 0 { Err(io::Error::other("the caller is going down")) } else { Ok(()) }
         };
-        let error = os.disks.copy_tree(&source, &target, share, &mut stop).expect_err("stopped");
+        let error = os.trees.copy(&source, &target, share, &mut stop).expect_err("stopped");
         assert_eq!(error.to_string(), "the caller is going down");
         assert_eq!(left, 0, "and at once");
-        os.disks.remove_tree(&target).expect("remove what was made");
-        assert_eq!(os.disks.stat(&target).expect("stat"), None);
+        os.trees.remove(&target).expect("remove what was made");
+        assert_eq!(os.files.stat(&target).expect("stat"), None);
     }
 }
 
@@ -138,17 +137,17 @@ fn mounts(os: &Os, dir: &Path, share: bool) {
     let inside = directory(os, directory(os, source.join("sub")).join("inside"));
     os.mounts.bind(&other, &inside, &flags(&[])).expect("bind");
     assert_eq!(errno(copy(os, &source, &target, share)), Some(Errno::EXDEV));
-    os.disks.remove_tree(&target).expect("remove");
+    os.trees.remove(&target).expect("remove");
     os.mounts.unmount(&inside).expect("unmount");
     let file = source.join("sub/bound");
     write(os, &file, b"");
     os.mounts.bind(&other.join("file"), &file, &flags(&[])).expect("bind");
     assert_eq!(errno(copy(os, &source, &target, share)), Some(Errno::EXDEV));
-    os.disks.remove_tree(&target).expect("remove");
+    os.trees.remove(&target).expect("remove");
     os.mounts.unmount(&file).expect("unmount");
     // A source that is a mount itself is one tree.
     os.mounts.bind(&other, &inside, &flags(&[])).expect("bind");
     copy(os, &inside, &target, share).expect("copy");
-    assert_eq!(os.disks.read(&target.join("file")).expect("read"), b"content");
+    assert_eq!(os.files.read(&target.join("file")).expect("read"), b"content");
     os.mounts.unmount(&inside).expect("unmount");
 }

@@ -12,15 +12,15 @@ use super::{Cleanup, FOR_MOUNT, MIB, assert_gone, devices_of, directory, flags, 
 /// fail from the next write on, `mend` ends that, and `forget` drops what is not on the disk. `file` has 8 KiB that are.
 pub fn failed_sync(os: &Os, file: &Path, fail: &dyn Fn(), mend: &dyn Fn(), forget: &dyn Fn() -> Os) {
     fail();
-    os.disks.write_at(file, 0, &[7; 8192]).expect("it goes to the page cache");
-    os.disks.sync_file(file).expect_err("the kernel tells that it could not be written");
+    os.images.write_at(file, 0, &[7; 8192]).expect("it goes to the page cache");
+    os.files.sync_file(file).expect_err("the kernel tells that it could not be written");
     mend();
-    os.disks.sync_file(file).expect("it tells so once");
+    os.files.sync_file(file).expect("it tells so once");
     let os = forget();
-    assert_ne!(os.disks.read_at(file, 0, 8192).expect("read"), [7; 8192], "a later sync is no second try");
-    os.disks.write_at(file, 0, &[8; 8192]).expect("write");
-    os.disks.sync_file(file).expect("sync");
-    assert_eq!(forget().disks.read_at(file, 0, 8192).expect("read"), [8; 8192]);
+    assert_ne!(os.images.read_at(file, 0, 8192).expect("read"), [7; 8192], "a later sync is no second try");
+    os.images.write_at(file, 0, &[8; 8192]).expect("write");
+    os.files.sync_file(file).expect("sync");
+    assert_eq!(forget().images.read_at(file, 0, 8192).expect("read"), [8; 8192]);
 }
 
 /// While a program works on a device, no other can, it cannot be mounted, and it shows as held.
@@ -30,12 +30,12 @@ pub fn working_program(os: &Os, dir: &Path, claim: &dyn Fn(&Path) -> Box<dyn Any
     let open = formatted(os, &dir.join("worked on.img"), FsType::Ext4, 64 * MIB);
     let device = open.device.path();
     let program = claim(&device);
-    assert!(os.disks.block_device(&device).expect("look").held);
+    assert!(os.files.block_device(&device).expect("look").held);
     let options = MakeOptions { extra: Vec::new(), zeroed: false };
     os.filesystems.make(&device, FsType::Ext4, &options).expect_err("another program works on it");
     os.mounts.mount(&device, &target, FsType::Ext4, &flags(&[])).expect_err("a program works on it");
     drop(program);
-    assert!(!os.disks.block_device(&device).expect("look").held);
+    assert!(!os.files.block_device(&device).expect("look").held);
     os.filesystems.make(&device, FsType::Ext4, &options).expect("make");
 }
 

@@ -1,4 +1,4 @@
-//! os::Disks
+//! os::Files, os::Images, os::Trees
 
 use std::path::Path;
 
@@ -17,80 +17,77 @@ pub fn disks(os: &Os, dir: &Path) {
 }
 
 fn names(os: &Os, dir: &Path) {
-    let disks = &os.disks;
     let (file, sub) = (dir.join("b"), dir.join("a"));
-    assert_eq!(disks.stat(&file).expect("stat"), None);
-    disks.create_file(&file).expect("create");
-    assert_eq!(errno(disks.create_file(&file)), Some(Errno::EEXIST));
-    assert_eq!(disks.stat(&file.join("x")).expect("stat below a file"), None);
-    disks.create_directory(&sub, 0o2777).expect("mkdir");
-    assert_eq!(errno(disks.create_directory(&sub, 0o755)), Some(Errno::EEXIST));
-    assert_eq!(errno(disks.create_directory(&dir.join("no/x"), 0o755)), Some(Errno::ENOENT));
-    assert_eq!(disks.list(dir).expect("list"), ["a", "b"]);
-    let kind = |path: &Path| disks.stat(path).expect("stat").map(|s| s.kind);
+    assert_eq!(os.files.stat(&file).expect("stat"), None);
+    os.files.create_file(&file).expect("create");
+    assert_eq!(errno(os.files.create_file(&file)), Some(Errno::EEXIST));
+    assert_eq!(os.files.stat(&file.join("x")).expect("stat below a file"), None);
+    os.files.create_directory(&sub, 0o2777).expect("mkdir");
+    assert_eq!(errno(os.files.create_directory(&sub, 0o755)), Some(Errno::EEXIST));
+    assert_eq!(errno(os.files.create_directory(&dir.join("no/x"), 0o755)), Some(Errno::ENOENT));
+    assert_eq!(os.files.list(dir).expect("list"), ["a", "b"]);
+    let kind = |path: &Path| os.files.stat(path).expect("stat").map(|s| s.kind);
     assert_eq!((kind(&file), kind(&sub)), (Some(FileKind::File), Some(FileKind::Directory)));
-    let id = disks.stat(&file).expect("stat").expect("there").id;
-    disks.rename(&file, &dir.join("c")).expect("rename");
-    assert_eq!(disks.stat(&dir.join("c")).expect("stat").expect("there").id, id);
-    assert_eq!(errno(disks.rename(&file, &dir.join("d"))), Some(Errno::ENOENT));
-    disks.create_file(&sub.join("x")).expect("create");
-    assert_eq!(errno(disks.remove_directory(&sub)), Some(Errno::ENOTEMPTY));
-    disks.remove_file(&sub.join("x")).expect("unlink");
-    disks.remove_file(&sub.join("x")).expect("unlink nothing");
-    disks.remove_directory(&sub).expect("rmdir");
-    disks.remove_directory(&sub).expect("rmdir nothing");
-    assert_eq!(errno(disks.list(&sub)), Some(Errno::ENOENT));
-    assert_eq!(errno(disks.read(&file)), Some(Errno::ENOENT));
-    disks.sync_directory(dir).expect("sync");
+    let id = os.files.stat(&file).expect("stat").expect("there").id;
+    os.files.rename(&file, &dir.join("c")).expect("rename");
+    assert_eq!(os.files.stat(&dir.join("c")).expect("stat").expect("there").id, id);
+    assert_eq!(errno(os.files.rename(&file, &dir.join("d"))), Some(Errno::ENOENT));
+    os.files.create_file(&sub.join("x")).expect("create");
+    assert_eq!(errno(os.files.remove_directory(&sub)), Some(Errno::ENOTEMPTY));
+    os.files.remove_file(&sub.join("x")).expect("unlink");
+    os.files.remove_file(&sub.join("x")).expect("unlink nothing");
+    os.files.remove_directory(&sub).expect("rmdir");
+    os.files.remove_directory(&sub).expect("rmdir nothing");
+    assert_eq!(errno(os.files.list(&sub)), Some(Errno::ENOENT));
+    assert_eq!(errno(os.files.read(&file)), Some(Errno::ENOENT));
+    os.files.sync_directory(dir).expect("sync");
 }
 
 fn sizes(os: &Os, dir: &Path) {
-    let disks = &os.disks;
     let file = dir.join("image");
     image(os, &file, 8 * MIB);
-    let stat = |path: &Path| disks.stat(path).expect("stat").expect("there");
+    let stat = |path: &Path| os.files.stat(path).expect("stat").expect("there");
     assert_eq!((stat(&file).size, stat(&file).allocated), (8 * MIB, 0));
-    assert_eq!(disks.next_data(&file, 0).expect("next data"), None);
-    assert_eq!(disks.next_data(&file, 99 * MIB).expect("next data beyond the end"), None);
-    assert_eq!(disks.read_at(&file, 8 * MIB - 10, 100).expect("read"), [0; 10]);
-    assert_eq!(disks.read_at(&file, 9 * MIB, 100).expect("read beyond the end"), [0; 0]);
-    disks.allocate(&file, 16 * MIB).expect("allocate");
+    assert_eq!(os.images.next_data(&file, 0).expect("next data"), None);
+    assert_eq!(os.images.next_data(&file, 99 * MIB).expect("next data beyond the end"), None);
+    assert_eq!(os.images.read_at(&file, 8 * MIB - 10, 100).expect("read"), [0; 10]);
+    assert_eq!(os.images.read_at(&file, 9 * MIB, 100).expect("read beyond the end"), [0; 0]);
+    os.images.allocate(&file, 16 * MIB).expect("allocate");
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated >= 16 * MIB);
-    disks.sync_file(&file).expect("sync");
-    disks.write_at(&file, MIB + 100, &[7; 9000]).expect("write");
-    disks.write_at(&file, 15 * MIB, &vec![8; MIB as usize]).expect("write");
-    disks.zero(&file).expect("zero");
+    os.files.sync_file(&file).expect("sync");
+    os.images.write_at(&file, MIB + 100, &[7; 9000]).expect("write");
+    os.images.write_at(&file, 15 * MIB, &vec![8; MIB as usize]).expect("write");
+    os.images.zero(&file).expect("zero");
     for offset in [MIB, 15 * MIB] {
-        assert_eq!(disks.read_at(&file, offset, MIB as usize).expect("read"), vec![0; MIB as usize]);
+        assert_eq!(os.images.read_at(&file, offset, MIB as usize).expect("read"), vec![0; MIB as usize]);
     }
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated >= 16 * MIB, "it keeps its blocks");
-    disks.erase(&file).expect("erase");
+    os.images.erase(&file).expect("erase");
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated < MIB);
-    let total = disks.space(dir).expect("space").total;
-    assert_eq!(errno(disks.allocate(&file, total + MIB)), Some(Errno::ENOSPC));
+    let total = os.files.space(dir).expect("space").total;
+    assert_eq!(errno(os.images.allocate(&file, total + MIB)), Some(Errno::ENOSPC));
     assert_eq!(stat(&file).size, 16 * MIB, "what was there is left");
-    disks.allocate(&dir.join("image"), 0).expect("allocate nothing");
+    os.images.allocate(&dir.join("image"), 0).expect("allocate nothing");
 }
 
 fn logs(os: &Os, dir: &Path) {
-    let disks = &os.disks;
-    let stat = |path: &Path| disks.stat(path).expect("stat").expect("there");
+    let stat = |path: &Path| os.files.stat(path).expect("stat").expect("there");
     let file = dir.join("log");
-    let mut log = disks.open_log(&file, 0).expect("open");
+    let mut log = os.files.open_log(&file, 0).expect("open");
     log.append(b"hello world").expect("append");
     log.sync().expect("sync");
-    assert_eq!(disks.read(&file).expect("read"), b"hello world");
+    assert_eq!(os.files.read(&file).expect("read"), b"hello world");
     drop(log);
-    let mut log = disks.open_log(&file, 5).expect("open");
+    let mut log = os.files.open_log(&file, 5).expect("open");
     log.append(b"!").expect("append");
-    assert_eq!(disks.read(&file).expect("read"), b"hello!");
-    assert_eq!(disks.read_at(&file, 1, 3).expect("read"), b"ell");
-    let (start, end) = disks.next_data(&file, 0).expect("next data").expect("data");
+    assert_eq!(os.files.read(&file).expect("read"), b"hello!");
+    assert_eq!(os.images.read_at(&file, 1, 3).expect("read"), b"ell");
+    let (start, end) = os.images.next_data(&file, 0).expect("next data").expect("data");
     assert!(start == 0 && end >= 6);
-    assert_eq!(errno(disks.open_log(&file, 99)), Some(Errno::EINVAL), "shorter than what was read of it");
+    assert_eq!(errno(os.files.open_log(&file, 99)), Some(Errno::EINVAL), "shorter than what was read of it");
 
-    let (file, total) = (dir.join("log with room"), disks.space(dir).expect("space").total);
-    let mut log = disks.open_log(&file, 0).expect("open");
+    let (file, total) = (dir.join("log with room"), os.files.space(dir).expect("space").total);
+    let mut log = os.files.open_log(&file, 0).expect("open");
     log.append(b"hello").expect("append");
     log.reserve(0).expect("nothing");
     log.reserve(MIB).expect("set room aside");
@@ -99,47 +96,46 @@ fn logs(os: &Os, dir: &Path) {
     log.append(b" world").expect("append");
     log.sync().expect("sync");
     drop(log);
-    drop(disks.open_log(&file, 11).expect("open what is whole"));
+    drop(os.files.open_log(&file, 11).expect("open what is whole"));
     assert!(stat(&file).allocated >= MIB, "the room outlives who took it");
-    assert_eq!(disks.read(&file).expect("read"), b"hello world");
-    drop(disks.open_log(&file, 5).expect("cut"));
+    assert_eq!(os.files.read(&file).expect("read"), b"hello world");
+    drop(os.files.open_log(&file, 5).expect("cut"));
     assert!(stat(&file).allocated < MIB, "and goes with a cut");
 
-    let lock = disks.lock(&dir.join("lock")).expect("lock");
-    let second = disks.lock(&dir.join("lock")).err().expect("held");
+    let lock = os.files.lock(&dir.join("lock")).expect("lock");
+    let second = os.files.lock(&dir.join("lock")).err().expect("held");
     assert!(second.to_string().contains("held by process "), "{second}");
     assert_eq!(errno(Err::<(), _>(second)), Some(Errno::EWOULDBLOCK));
     drop(lock);
-    drop(disks.lock(&dir.join("lock")).expect("free again"));
+    drop(os.files.lock(&dir.join("lock")).expect("free again"));
 }
 
 fn trees(os: &Os, dir: &Path) {
-    let disks = &os.disks;
     let root = directory(os, dir.join("root"));
-    let empty = disks.usage(&root).expect("usage");
+    let empty = os.trees.usage(&root).expect("usage");
     let mut deep = root.clone();
     for level in 0..100 {
         deep = directory(os, deep.join(format!("d{level}")));
         image(os, &deep.join("f"), 0);
     }
-    disks.allocate(&deep.join("f"), MIB).expect("allocate");
-    let usage = disks.usage(&root).expect("usage");
+    os.images.allocate(&deep.join("f"), MIB).expect("allocate");
+    let usage = os.trees.usage(&root).expect("usage");
     assert_eq!(usage.inodes, empty.inodes + 200);
     assert!(usage.bytes >= empty.bytes + MIB, "{usage:?}");
-    disks.remove_tree(&root).expect("remove");
-    assert_eq!(disks.stat(&root).expect("stat"), None);
-    disks.remove_tree(&root).expect("remove nothing");
+    os.trees.remove(&root).expect("remove");
+    assert_eq!(os.files.stat(&root).expect("stat"), None);
+    os.trees.remove(&root).expect("remove nothing");
     image(os, &root, MIB);
-    disks.remove_tree(&root).expect("remove a file");
-    assert_eq!(disks.stat(&root).expect("stat"), None);
-    assert_eq!(errno(disks.usage(&root)), Some(Errno::ENOENT));
+    os.trees.remove(&root).expect("remove a file");
+    assert_eq!(os.files.stat(&root).expect("stat"), None);
+    assert_eq!(errno(os.trees.usage(&root)), Some(Errno::ENOENT));
 }
 
 fn places(os: &Os, dir: &Path) {
-    let space = os.disks.space(dir).expect("space");
+    let space = os.files.space(dir).expect("space");
     assert!(space.total > 0 && space.available <= space.total && space.used <= space.total);
-    if let Some(alignment) = os.disks.direct_io_alignment(dir).expect("alignment") {
+    if let Some(alignment) = os.images.direct_io_alignment(dir).expect("alignment") {
         assert!(alignment.is_power_of_two() && alignment <= 65536, "{alignment}");
     }
-    assert_eq!(os.disks.canonicalize(&dir.join("names/../names")).expect("canonicalize"), dir.join("names"));
+    assert_eq!(os.files.canonicalize(&dir.join("names/../names")).expect("canonicalize"), dir.join("names"));
 }

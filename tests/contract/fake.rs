@@ -55,8 +55,8 @@ fn a_failed_sync_loses_what_was_written() {
     let (os, file) = (kernel.os(), PathBuf::from("/var/tmp/file"));
     kernel.create_directories("/var/tmp");
     contract::image(&os, &file, 8192);
-    os.disks.sync_file(&file).expect("sync");
-    os.disks.sync_directory(&PathBuf::from("/var/tmp")).expect("sync");
+    os.files.sync_file(&file).expect("sync");
+    os.files.sync_directory(&PathBuf::from("/var/tmp")).expect("sync");
     // The write is the first step from there on.
     contract::failed_sync(&os, &file, &|| kernel.fail_at(2, Errno::EIO), &|| (), &|| kernel.power_cut());
 }

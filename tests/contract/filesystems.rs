@@ -30,27 +30,27 @@ fn life(os: &Os, dir: &Path, fs_type: FsType) {
     os.filesystems.repair(fs_type, &device.path()).expect("nothing to repair");
     os.mounts.mount(&device.path(), &target, fs_type, &flags(&[])).expect("mount");
     drop(open);
-    os.disks.create_file(&target.join("file")).expect("write");
+    os.files.create_file(&target.join("file")).expect("write");
     os.mounts.bind(&target, &bound, &flags(&["ro"])).expect("bind");
-    let before = os.disks.space(&target).expect("space").total;
+    let before = os.files.space(&target).expect("space").total;
     os.filesystems.grow(fs_type, &device.path(), &target).expect("it has the size already");
-    os.disks.set_size(&file, size * 2).expect("grow the image");
+    os.images.set_size(&file, size * 2).expect("grow the image");
     os.loops.update_size(&device).expect("grow the device");
     let grown = os.filesystems.grow(fs_type, &device.path(), &target);
-    let after = os.disks.space(&target).expect("space").total;
+    let after = os.files.space(&target).expect("space").total;
     match grown {
         // Even root may be without the capability that ext4 asks for; tests/vm is where it is not.
         Err(error) if fs_type == FsType::Ext4 && !may_resize() => {
             assert!(error.to_string().contains("CAP_SYS_RESOURCE"), "{error}");
             assert_eq!((errno(Err::<(), _>(error)), after), (Some(Errno::EPERM), before));
-            os.disks.create_file(&target.join("another")).expect("it still works");
+            os.files.create_file(&target.join("another")).expect("it still works");
         }
         grown => {
             grown.expect("grow the filesystem");
             assert!(after > before + size * 3 / 4, "{fs_type}: {before} {after}");
         }
     }
-    assert!(os.disks.stat(&bound.join("file")).expect("stat").is_some());
+    assert!(os.files.stat(&bound.join("file")).expect("stat").is_some());
     os.mounts.unmount(&target).expect("unmount");
     assert_eq!(devices_of(os, &file), [device], "the bind still holds it");
     os.mounts.unmount(&bound).expect("unmount");
@@ -60,7 +60,7 @@ fn life(os: &Os, dir: &Path, fs_type: FsType) {
     let open = os.loops.attach(&file, AttachOptions { read_only: true, ..FOR_MOUNT }).expect("attach");
     os.mounts.mount(&open.device.path(), &target, fs_type, &flags(&["ro"])).expect("mount");
     drop(open);
-    assert!(os.disks.stat(&target.join("file")).expect("stat").is_some());
+    assert!(os.files.stat(&target.join("file")).expect("stat").is_some());
     os.mounts.unmount(&target).expect("unmount");
 }
 
@@ -87,9 +87,9 @@ pub fn unknown_option(os: &Os, dir: &Path) {
 /// An allocated image stays allocated.
 fn thick(os: &Os, file: &Path) {
     image(os, file, 0);
-    os.disks.allocate(file, 512 * MIB).expect("allocate");
+    os.images.allocate(file, 512 * MIB).expect("allocate");
     let open = os.loops.attach(file, AttachOptions { discard: false, ..FOR_BLOCK }).expect("attach");
-    let allocated = || os.disks.stat(file).expect("stat").expect("there").allocated;
+    let allocated = || os.files.stat(file).expect("stat").expect("there").allocated;
     for fs_type in FsType::ALL {
         let options = MakeOptions { extra: Vec::new(), zeroed: true };
         os.filesystems.make(&open.device.path(), fs_type, &options).expect("make");

@@ -46,7 +46,7 @@ fn writer<'s>(
 ) -> ScopedJoinHandle<'s, ()> {
     scope.spawn(|| {
         loop {
-            match os.disks.create_file(file).and_then(|()| os.disks.sync_file(file)) {
+            match os.files.create_file(file).and_then(|()| os.files.sync_file(file)) {
                 // The fake kernel has no way to let anybody wait.
                 Err(error) if is_errno(&error, Errno::EAGAIN) => sleep(Duration::from_millis(1)),
                 result => break result.expect("write"),
@@ -58,8 +58,8 @@ fn writer<'s>(
 
 /// Asserts that a new file can be written, without waiting.
 fn writes(os: &Os, at: &Path, name: &str) {
-    os.disks.create_file(&at.join(name)).unwrap_or_else(|error| panic!("it is frozen: {error}"));
-    os.disks.sync_directory(at).expect("sync");
+    os.files.create_file(&at.join(name)).unwrap_or_else(|error| panic!("it is frozen: {error}"));
+    os.files.sync_directory(at).expect("sync");
 }
 
 fn writers_wait(os: &Os, at: &Path) {
@@ -71,12 +71,12 @@ fn writers_wait(os: &Os, at: &Path) {
         sleep(A_WHILE);
         assert!(!done.load(Ordering::SeqCst), "written in spite of the freeze");
         // Readers do not wait.
-        assert!(os.disks.stat(&at.join("before")).expect("stat").is_some());
-        assert_eq!(os.disks.read_at(&at.join("before"), 0, 10).expect("read"), b"");
+        assert!(os.files.stat(&at.join("before")).expect("stat").is_some());
+        assert_eq!(os.images.read_at(&at.join("before"), 0, 10).expect("read"), b"");
         frozen.thaw().expect("it has held");
         writer.join().expect("writer");
     });
-    assert!(done.load(Ordering::SeqCst) && os.disks.stat(&file).expect("stat").is_some());
+    assert!(done.load(Ordering::SeqCst) && os.files.stat(&file).expect("stat").is_some());
 }
 
 fn ends(os: &Os, at: &Path) {
@@ -144,7 +144,7 @@ fn refused(os: &Os, dir: &Path) {
     for (path, expected) in [("no", Errno::ENOENT), ("plain", Errno::EINVAL), ("file", Errno::ENOTDIR)] {
         match path {
             "plain" => drop(directory(os, dir.join(path))),
-            "file" => os.disks.create_file(&dir.join(path)).expect("create"),
+            "file" => os.files.create_file(&dir.join(path)).expect("create"),
             _ => {}
         }
         assert_eq!(errno(os.mounts.freeze(&dir.join(path), LONG).map(drop)), Some(expected), "{path}");

@@ -12,7 +12,7 @@ use super::{Cleanup, FOR_MOUNT, MIB, assert_gone, directory, errno, flags, forma
 /// Asserts what the traits promise, for a filesystem that was not in use when it was copied and for one that was.
 pub fn identities(os: &Os, dir: &Path) {
     let _cleanup = Cleanup::new(os, dir);
-    let reflink = os.disks.can_reflink(dir).expect("ask");
+    let reflink = os.images.can_reflink(dir).expect("ask");
     for fs_type in FsType::ALL {
         let dir = directory(os, dir.join(fs_type.as_str()));
         beside(os, &directory(os, dir.join("copied")), fs_type, copy);
@@ -24,20 +24,20 @@ pub fn identities(os: &Os, dir: &Path) {
 }
 
 fn clone(os: &Os, source: &Path, target: &Path) {
-    os.disks.create_file(target).expect("create");
-    os.disks.reflink(source, target).expect("reflink");
-    os.disks.sync_file(target).expect("sync");
+    os.files.create_file(target).expect("create");
+    os.images.reflink(source, target).expect("reflink");
+    os.files.sync_file(target).expect("sync");
 }
 
 fn copy(os: &Os, source: &Path, target: &Path) {
-    let size = os.disks.stat(source).expect("stat").expect("there").size;
+    let size = os.files.stat(source).expect("stat").expect("there").size;
     image(os, target, size);
     let mut at = 0;
-    while let Some((start, end)) = os.disks.next_data(source, at).expect("next data") {
-        os.disks.copy_range(source, target, start, end - start).expect("copy");
+    while let Some((start, end)) = os.images.next_data(source, at).expect("next data") {
+        os.images.copy_range(source, target, start, end - start).expect("copy");
         at = end;
     }
-    os.disks.sync_file(target).expect("sync");
+    os.files.sync_file(target).expect("sync");
 }
 
 fn mount(os: &Os, open: &OpenLoop, target: &Path, fs_type: FsType) {
@@ -53,11 +53,11 @@ fn attach(os: &Os, file: &Path) -> OpenLoop {
 fn put(os: &Os, file: PathBuf, seed: u64) {
     image(os, &file, 0);
     write(os, &file, 0, &bytes(300_000, seed));
-    os.disks.sync_directory(file.parent().expect("parent")).expect("sync");
+    os.files.sync_directory(file.parent().expect("parent")).expect("sync");
 }
 
 fn holds(os: &Os, file: PathBuf, seed: u64) {
-    let read = os.disks.read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let read = os.files.read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     assert!(read == bytes(300_000, seed), "{} has other bytes", file.display());
 }
 
@@ -93,7 +93,7 @@ impl<'a> Pair<'a> {
         put(self.os, self.at_target.join("of-target"), 2);
         put(self.os, self.at_source.join("of-source"), 3);
         holds(self.os, self.at_source.join("both"), 1);
-        let has = |at: &Path, name| self.os.disks.stat(&at.join(name)).expect("stat").is_some();
+        let has = |at: &Path, name| self.os.files.stat(&at.join(name)).expect("stat").is_some();
         assert!(!has(&self.at_source, "of-target") && !has(&self.at_target, "of-source"));
         self.os.mounts.unmount(&self.at_source).expect("unmount");
         self.os.mounts.unmount(&self.at_target).expect("unmount");
@@ -124,7 +124,7 @@ fn beside(os: &Os, dir: &Path, fs_type: FsType, make: fn(&Os, &Path, &Path)) {
     drop(open);
     assert_gone(os, &pair.source);
     make(os, &pair.source, &pair.target);
-    os.disks.set_size(&pair.target, pair.size() * 2).expect("grow");
+    os.images.set_size(&pair.target, pair.size() * 2).expect("grow");
     let (source, target) = (attach(os, &pair.source), attach(os, &pair.target));
     mount(os, &source, &pair.at_source, fs_type);
     // Whatever interrupted the first time.

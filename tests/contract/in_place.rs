@@ -1,4 +1,4 @@
-//! os::Disks: what a filesystem takes for itself, and files that are written without more than their blocks.
+//! os::Images: what a filesystem takes for itself, and files that are written without more than their blocks.
 
 use std::path::Path;
 
@@ -15,25 +15,25 @@ pub fn in_place(os: &Os, dir: &Path) {
     upkeep(os, dir);
     own_blocks(os, &directory(os, dir.join("own blocks")));
     with_a_content(os, &directory(os, dir.join("with a content")));
-    if os.disks.can_reflink(dir).expect("ask") {
+    if os.images.can_reflink(dir).expect("ask") {
         clones(os, &directory(os, dir.join("clones of them")));
     }
 }
 
 fn upkeep(os: &Os, dir: &Path) {
-    let (upkeep, space) = (os.disks.upkeep(dir).expect("upkeep"), os.disks.space(dir).expect("space"));
+    let (upkeep, space) = (os.images.upkeep(dir).expect("upkeep"), os.files.space(dir).expect("space"));
     assert!(upkeep.per_block < BLOCK && upkeep.unusable < space.total, "{upkeep:?}");
     if let Some(metadata) = upkeep.metadata {
         assert!(metadata.used > 0 && metadata.growth <= space.available, "{upkeep:?} {space:?}");
         assert!(metadata.rounding <= metadata.growth && metadata.growth <= metadata.data, "{upkeep:?}");
         assert!(upkeep.whole_extents, "so far btrfs alone has either");
     }
-    assert_eq!(errno(os.disks.upkeep(&dir.join("none"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.images.upkeep(&dir.join("none"))), Some(Errno::ENOENT));
 }
 
 /// Where the file's bytes lie, block by block.
 fn places(os: &Os, file: &Path) -> Vec<u64> {
-    let found = os.disks.extents(file, 0, 10_000, true).expect("extents");
+    let found = os.images.extents(file, 0, 10_000, true).expect("extents");
     let blocks = |extent: &Extent| {
         let physical = extent.physical;
         (0..extent.length.div_ceil(BLOCK)).map(move |block| physical + block * BLOCK).collect::<Vec<_>>()
@@ -44,8 +44,8 @@ fn places(os: &Os, file: &Path) -> Vec<u64> {
 /// Writes every third block by itself.
 fn rewrite(os: &Os, file: &Path, len: u64, seed: u64) {
     for block in (0..len / BLOCK).step_by(3) {
-        os.disks.write_at(file, block * BLOCK, &bytes(BLOCK, seed + block)).expect("write");
-        os.disks.sync_file(file).expect("sync");
+        os.images.write_at(file, block * BLOCK, &bytes(BLOCK, seed + block)).expect("write");
+        os.files.sync_file(file).expect("sync");
     }
 }
 
@@ -53,9 +53,9 @@ fn rewrite(os: &Os, file: &Path, len: u64, seed: u64) {
 fn own_blocks(os: &Os, dir: &Path) {
     let file = dir.join("file");
     image(os, &file, 0);
-    assert!(os.disks.write_in_place(&file).expect("prepare"), "it is empty");
-    assert!(os.disks.write_in_place(&file).expect("prepare it again"));
-    assert!(os.disks.is_in_place(&file).expect("ask"));
+    assert!(os.images.write_in_place(&file).expect("prepare"), "it is empty");
+    assert!(os.images.write_in_place(&file).expect("prepare it again"));
+    assert!(os.images.is_in_place(&file).expect("ask"));
     write(os, &file, 0, &bytes(MIB, 1));
     let before = places(os, &file);
     assert_eq!(before.len() as u64, MIB / BLOCK);
@@ -63,9 +63,9 @@ fn own_blocks(os: &Os, dir: &Path) {
         rewrite(os, &file, MIB, seed);
         assert_eq!(places(os, &file), before, "every block is where it was");
     }
-    assert!(os.disks.write_in_place(&file).expect("prepare what is prepared"));
-    assert_eq!(errno(os.disks.write_in_place(&dir.join("none"))), Some(Errno::ENOENT));
-    assert_eq!(errno(os.disks.is_in_place(&dir.join("none"))), Some(Errno::ENOENT));
+    assert!(os.images.write_in_place(&file).expect("prepare what is prepared"));
+    assert_eq!(errno(os.images.write_in_place(&dir.join("none"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.images.is_in_place(&dir.join("none"))), Some(Errno::ENOENT));
 }
 
 /// What a file holds that was not prepared is left as it is, and the answer is the truth.
@@ -73,10 +73,10 @@ fn with_a_content(os: &Os, dir: &Path) {
     let file = dir.join("file");
     image(os, &file, 0);
     write(os, &file, 0, &bytes(MIB, 1));
-    let is = os.disks.is_in_place(&file).expect("ask");
-    assert_eq!(os.disks.write_in_place(&file).expect("prepare"), is);
-    assert_eq!(os.disks.is_in_place(&file).expect("ask"), is);
-    assert!(os.disks.read(&file).expect("read") == bytes(MIB, 1));
+    let is = os.images.is_in_place(&file).expect("ask");
+    assert_eq!(os.images.write_in_place(&file).expect("prepare"), is);
+    assert_eq!(os.images.is_in_place(&file).expect("ask"), is);
+    assert!(os.files.read(&file).expect("read") == bytes(MIB, 1));
     let before = places(os, &file);
     rewrite(os, &file, MIB, 2);
     assert!(!is || places(os, &file) == before, "every block is where it was");
@@ -86,28 +86,28 @@ fn with_a_content(os: &Os, dir: &Path) {
 fn clones(os: &Os, dir: &Path) {
     let (source, clone) = (dir.join("source"), dir.join("clone"));
     image(os, &source, 0);
-    assert!(os.disks.write_in_place(&source).expect("prepare"));
+    assert!(os.images.write_in_place(&source).expect("prepare"));
     write(os, &source, 0, &bytes(MIB, 1));
-    os.disks.sync_file(&source).expect("sync");
-    os.disks.create_file(&clone).expect("create");
-    os.disks.reflink(&source, &clone).expect("reflink");
-    os.disks.sync_file(&clone).expect("sync");
-    assert!(os.disks.is_in_place(&clone).expect("ask"), "as its source is");
-    let whole_extents = os.disks.upkeep(dir).expect("upkeep").whole_extents;
+    os.files.sync_file(&source).expect("sync");
+    os.files.create_file(&clone).expect("create");
+    os.images.reflink(&source, &clone).expect("reflink");
+    os.files.sync_file(&clone).expect("sync");
+    assert!(os.images.is_in_place(&clone).expect("ask"), "as its source is");
+    let whole_extents = os.images.upkeep(dir).expect("upkeep").whole_extents;
     for file in [&clone, &source] {
-        let allocated = || os.disks.stat(file).expect("stat").expect("there").allocated;
+        let allocated = || os.files.stat(file).expect("stat").expect("there").allocated;
         let (before, taken) = (places(os, file), allocated());
-        os.disks.write_at(file, 10 * BLOCK, &bytes(BLOCK, 2)).expect("write");
+        os.images.write_at(file, 10 * BLOCK, &bytes(BLOCK, 2)).expect("write");
         // Also what is set aside around it.
         assert!(allocated() <= taken + BLOCK, "{} of {taken} bytes", allocated());
-        os.disks.sync_file(file).expect("sync");
+        os.files.sync_file(file).expect("sync");
         assert!(allocated() <= taken + BLOCK, "{} of {taken} bytes", allocated());
         let now = places(os, file);
         let moved: Vec<usize> = (0..now.len()).filter(|block| now[*block] != before[*block]).collect();
         // The second one is alone with that block by then. Where an extent counts as a whole, it is not.
         let alone = file == &source && !whole_extents;
         assert_eq!(moved, if alone { vec![] } else { vec![10] }, "{}", file.display());
-        os.disks.write_at(file, 10 * BLOCK, &bytes(BLOCK, 3)).expect("write");
+        os.images.write_at(file, 10 * BLOCK, &bytes(BLOCK, 3)).expect("write");
         assert_eq!(places(os, file), now, "it has the block for itself");
     }
 }

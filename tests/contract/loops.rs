@@ -27,15 +27,15 @@ fn explicit(os: &Os, file: &Path) {
     image(os, file, 8 * MIB);
     let open = os.loops.attach(file, FOR_BLOCK).expect("attach");
     let device = open.device.clone();
-    let stat = os.disks.stat(file).expect("stat").expect("there");
+    let stat = os.files.stat(file).expect("stat").expect("there");
     assert_eq!(device.backing, Some(stat.id));
-    let node = os.disks.stat(&device.path()).expect("stat").expect("its node is there");
+    let node = os.files.stat(&device.path()).expect("stat").expect("its node is there");
     assert_eq!(node.rdev, device.rdev);
     assert!(!device.autoclear && !device.read_only);
     drop(open);
     assert_eq!(devices_of(os, file), std::slice::from_ref(&device), "it stays without a user");
     assert_eq!(os.loops.size(&device).expect("size"), 8 * MIB);
-    os.disks.set_size(file, 16 * MIB).expect("grow");
+    os.images.set_size(file, 16 * MIB).expect("grow");
     assert_eq!(os.loops.size(&device).expect("size"), 8 * MIB);
     os.loops.update_size(&device).expect("update");
     assert_eq!(os.loops.size(&device).expect("size"), 16 * MIB);
@@ -69,7 +69,7 @@ fn changed(os: &Os, dir: &Path) {
     image(os, &other, 8 * MIB);
     let device = os.loops.attach(&one, FOR_BLOCK).expect("attach").device;
     let stale =
-        LoopDevice { backing: os.disks.stat(&other).expect("stat").map(|stat| stat.id), ..device.clone() };
+        LoopDevice { backing: os.files.stat(&other).expect("stat").map(|stat| stat.id), ..device.clone() };
     assert_eq!(errno(os.loops.open(&stale).map(drop)), Some(Errno::ENXIO));
     assert_eq!(errno(os.loops.size(&stale)), Some(Errno::ENXIO));
     os.loops.detach(&stale).expect("somebody else's is left alone");
@@ -100,7 +100,7 @@ fn changes(os: &Os, file: &Path) {
     let device = open.device.clone();
     assert!(os.loops.list().expect("list").contains(&device));
     let now = || os.loops.open(&device).expect("open").device;
-    let alignment = os.disks.direct_io_alignment(file.parent().expect("parent")).expect("alignment");
+    let alignment = os.images.direct_io_alignment(file.parent().expect("parent")).expect("alignment");
     if alignment.is_some_and(|alignment| alignment <= FOR_MOUNT.block_size) {
         os.loops.set_direct_io(&device, true).expect("on");
         assert!(now().direct_io);
@@ -126,7 +126,7 @@ fn claimed(os: &Os, dir: &Path) {
     let (file, target) = (dir.join("claimed.img"), directory(os, dir.join("claimed")));
     let open = formatted(os, &file, FsType::Ext4, 8 * MIB);
     let path = open.device.path();
-    let state = || os.disks.block_device(&path).expect("look at the device");
+    let state = || os.files.block_device(&path).expect("look at the device");
     let free = BlockDevice { rdev: open.device.rdev, bytes: 8 * MIB, held: false, partitioned: false };
     assert_eq!(state(), free);
     os.mounts.mount(&path, &target, FsType::Ext4, &MountFlags::default()).expect("mount");
@@ -135,6 +135,6 @@ fn claimed(os: &Os, dir: &Path) {
     assert_eq!(state(), free);
     drop(open);
     assert_gone(os, &file);
-    assert_eq!(errno(os.disks.block_device(&file)), Some(Errno::ENOTBLK));
-    assert_eq!(errno(os.disks.block_device(&dir.join("none"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.files.block_device(&file)), Some(Errno::ENOTBLK));
+    assert_eq!(errno(os.files.block_device(&dir.join("none"))), Some(Errno::ENOENT));
 }

@@ -54,18 +54,18 @@ pub fn flags(words: &[&str]) -> MountFlags {
 
 /// Makes a sparse image.
 pub fn image(os: &Os, path: &Path, size: u64) {
-    os.disks.create_file(path).expect("create");
-    os.disks.set_size(path, size).expect("set size");
+    os.files.create_file(path).expect("create");
+    os.images.set_size(path, size).expect("set size");
 }
 
 pub fn directory(os: &Os, path: PathBuf) -> PathBuf {
-    os.disks.create_directory(&path, 0o755).expect("mkdir");
+    os.files.create_directory(&path, 0o755).expect("mkdir");
     path
 }
 
 /// The devices of an image.
 pub fn devices_of(os: &Os, image: &Path) -> Vec<LoopDevice> {
-    let stat = os.disks.stat(image).expect("stat").expect("there");
+    let stat = os.files.stat(image).expect("stat").expect("there");
     os.loops.find(stat.id).expect("find")
 }
 
@@ -89,12 +89,12 @@ pub struct Cleanup<'a> {
 
 impl<'a> Cleanup<'a> {
     pub fn new(os: &'a Os, root: &Path) -> Self {
-        Cleanup { os, root: os.disks.canonicalize(root).expect("canonicalize") }
+        Cleanup { os, root: os.files.canonicalize(root).expect("canonicalize") }
     }
 
     fn detach_images(&self, directory: &Path) {
-        for name in self.os.disks.list(directory).unwrap_or_default() {
-            let Ok(Some(stat)) = self.os.disks.stat(&directory.join(name)) else {
+        for name in self.os.files.list(directory).unwrap_or_default() {
+            let Ok(Some(stat)) = self.os.files.stat(&directory.join(name)) else {
                 continue;
             };
             for device in self.os.loops.find(stat.id).unwrap_or_default() {

@@ -37,7 +37,7 @@ pub fn mounts(os: &Os, dir: &Path) {
     assert!(!entry.read_only && !entry.superblock_read_only);
     assert_eq!(entry.flags, [VfsFlag::NoAtime, VfsFlag::NoSuid]);
     assert_eq!(devices_of(os, &image), [device], "the mount holds the device");
-    assert_eq!(errno(os.disks.remove_directory(&staged)), Some(Errno::EBUSY));
+    assert_eq!(errno(os.files.remove_directory(&staged)), Some(Errno::EBUSY));
     binds(os, dir, &staged);
     trees(os, dir, &staged);
     os.mounts.unmount(&staged).expect("unmount");
@@ -49,26 +49,26 @@ pub fn mounts(os: &Os, dir: &Path) {
 fn binds(os: &Os, dir: &Path, staged: &Path) {
     let target = directory(os, dir.join("target"));
     os.mounts.bind(staged, &target, &flags(&[])).expect("bind");
-    os.disks.create_file(&target.join("file")).expect("writable");
-    assert!(os.disks.stat(&staged.join("file")).expect("stat").is_some());
+    os.files.create_file(&target.join("file")).expect("writable");
+    assert!(os.files.stat(&staged.join("file")).expect("stat").is_some());
     // On top of the other: read-only, and with what the source's mount has.
     os.mounts.bind(staged, &target, &flags(&["ro", "nodev"])).expect("bind");
     let entries = at(os, &target);
     assert_eq!(entries.len(), 2);
     assert!(entries[1].read_only && !entries[1].superblock_read_only && !entries[0].read_only);
     assert_eq!(entries[1].flags, [VfsFlag::NoAtime, VfsFlag::NoSuid, VfsFlag::NoDev]);
-    assert_eq!(errno(os.disks.create_file(&target.join("other"))), Some(Errno::EROFS));
+    assert_eq!(errno(os.files.create_file(&target.join("other"))), Some(Errno::EROFS));
     os.mounts.unmount(&target).expect("unmount the topmost");
-    os.disks.create_file(&target.join("other")).expect("writable again");
+    os.files.create_file(&target.join("other")).expect("writable again");
     os.mounts.unmount(&target).expect("unmount");
     assert_eq!(errno(os.mounts.bind(&dir.join("no"), &target, &flags(&["ro"]))), Some(Errno::ENOENT));
     assert_eq!(errno(os.mounts.bind(staged, &dir.join("no"), &flags(&["ro"]))), Some(Errno::ENOENT));
     // A file on a file, but a directory not on a file.
     let file = dir.join("a-file");
-    os.disks.create_file(&file).expect("create");
+    os.files.create_file(&file).expect("create");
     assert_eq!(errno(os.mounts.bind(staged, &file, &flags(&[]))), Some(Errno::ENOTDIR));
     os.mounts.bind(&staged.join("file"), &file, &flags(&["ro"])).expect("bind a file");
-    assert_eq!(errno(os.disks.set_size(&file, 1)), Some(Errno::EROFS));
+    assert_eq!(errno(os.images.set_size(&file, 1)), Some(Errno::EROFS));
     os.mounts.unmount(&file).expect("unmount");
     assert_eq!(at(os, &target), []);
 }
@@ -78,19 +78,19 @@ fn trees(os: &Os, dir: &Path, staged: &Path) {
     let tree = directory(os, dir.join("tree"));
     let point = directory(os, directory(os, tree.join("a")).join("point"));
     let precious = directory(os, dir.join("precious"));
-    os.disks.create_file(&precious.join("data")).expect("create");
-    os.disks.create_file(&staged.join("data")).expect("create");
-    let before = os.disks.usage(&tree).expect("usage");
+    os.files.create_file(&precious.join("data")).expect("create");
+    os.files.create_file(&staged.join("data")).expect("create");
+    let before = os.trees.usage(&tree).expect("usage");
     for source in [precious.as_path(), staged] {
         os.mounts.bind(source, &point, &flags(&[])).expect("bind");
-        let error = errno(os.disks.remove_tree(&tree));
+        let error = errno(os.trees.remove(&tree));
         assert!(matches!(error, Some(Errno::EBUSY | Errno::EXDEV)), "{error:?}");
-        let error = errno(os.disks.remove_tree(&point));
+        let error = errno(os.trees.remove(&point));
         assert!(matches!(error, Some(Errno::EBUSY | Errno::EXDEV)), "{error:?}");
-        assert!(os.disks.stat(&source.join("data")).expect("stat").is_some());
+        assert!(os.files.stat(&source.join("data")).expect("stat").is_some());
         // The mount point itself is hidden by what lies on it.
-        assert_eq!(os.disks.usage(&tree).expect("usage").inodes, before.inodes - 1);
+        assert_eq!(os.trees.usage(&tree).expect("usage").inodes, before.inodes - 1);
         os.mounts.unmount(&point).expect("unmount");
     }
-    os.disks.remove_tree(&tree).expect("remove");
+    os.trees.remove(&tree).expect("remove");
 }

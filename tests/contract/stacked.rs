@@ -26,18 +26,18 @@ pub fn stacked(os: &Os, dir: &Path) {
     assert_eq!((os.mounts.mount_at(&staged).expect("it"), own.parent), (own.id, around));
     assert_eq!(os.mounts.mount_at(dir).expect("the mount around"), around);
     assert_eq!(errno(os.mounts.mount_at(&dir.join("no"))), Some(Errno::ENOENT));
-    os.disks.create_file(&staged.join("own")).expect("create");
+    os.files.create_file(&staged.join("own")).expect("create");
     let pinned = os.mounts.pin(&own).expect("pin");
     os.mounts.bind(&over, &staged, &flags(&[])).expect("bind over it");
     let [_, strange] = at(os, &staged).try_into().expect("two");
     assert_eq!((strange.parent, os.mounts.mount_at(&staged).expect("it")), (own.id, strange.id));
     // What was held before is what it was.
-    assert!(os.disks.stat(&pinned.path().join("own")).expect("stat").is_some());
-    assert!(os.disks.stat(&staged.join("own")).expect("stat").is_none());
-    assert!(os.disks.space(pinned.path()).expect("space").total < 32 * MIB + 1);
+    assert!(os.files.stat(&pinned.path().join("own")).expect("stat").is_some());
+    assert!(os.files.stat(&staged.join("own")).expect("stat").is_none());
+    assert!(os.files.space(pinned.path()).expect("space").total < 32 * MIB + 1);
     let target = directory(os, dir.join("bound"));
     os.mounts.bind(pinned.path(), &target, &flags(&[])).expect("bind what is held");
-    assert!(os.disks.stat(&target.join("own")).expect("stat").is_some());
+    assert!(os.files.stat(&target.join("own")).expect("stat").is_some());
     os.mounts.unmount(&target).expect("unmount");
     drop(pinned);
     // What is hidden cannot be had by its path, and nothing happens to what hides it.
@@ -61,8 +61,8 @@ fn tightened(os: &Os, target: &Path, staged: &Path) {
     os.mounts.tighten(&bound, &flags(&["ro", "nosuid"])).expect("tighten");
     let [now] = at(os, target).try_into().expect("one");
     assert!(now.read_only && [VfsFlag::NoSuid, VfsFlag::NoDev].iter().all(|flag| now.flags.contains(flag)));
-    assert_eq!(errno(os.disks.create_file(&target.join("other"))), Some(Errno::EROFS));
-    os.disks.create_file(&staged.join("other")).expect("the other mount is what it was");
+    assert_eq!(errno(os.files.create_file(&target.join("other"))), Some(Errno::EROFS));
+    os.files.create_file(&staged.join("other")).expect("the other mount is what it was");
     os.mounts.unmount_exactly(&now).expect("unmount");
 }
 
@@ -72,6 +72,6 @@ fn busy(os: &Os, own: &MountEntry) {
     assert_eq!(errno(os.mounts.unmount_exactly(own)), Some(Errno::EBUSY));
     os.mounts.detach(own).expect("detach");
     assert_eq!(at(os, &own.target), []);
-    assert!(os.disks.stat(&pinned.path().join("own")).expect("stat").is_some(), "it is still there");
+    assert!(os.files.stat(&pinned.path().join("own")).expect("stat").is_some(), "it is still there");
     drop(pinned);
 }

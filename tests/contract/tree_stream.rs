@@ -1,4 +1,4 @@
-//! os::Disks::read_tree and write_tree
+//! os::Trees::read and write
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub fn tree_stream(os: &Os, dir: &Path) {
 /// Everything from a position on, and how many entries there are.
 pub fn read(os: &Os, source: &Path, from: Position) -> (Vec<Item>, u64) {
     let mut items = Vec::new();
-    let entries = os.disks.read_tree(source, from, &mut |item| {
+    let entries = os.trees.read(source, from, &mut |item| {
         items.push(item);
         true
     });
@@ -48,11 +48,11 @@ pub fn put(writer: &mut dyn TreeWriter, item: &Item) -> io::Result<()> {
 
 /// Copies a tree in as many streams as it has parts of so many items.
 pub fn copy(os: &Os, source: &Path, target: &Path, most: usize) {
-    let mut writer = os.disks.write_tree(target).expect("make the top");
+    let mut writer = os.trees.write(target).expect("make the top");
     let (mut at, mut whole) = (Position::default(), false);
     while !whole {
         let mut items = Vec::new();
-        let read = os.disks.read_tree(source, at, &mut |item| {
+        let read = os.trees.read(source, at, &mut |item| {
             items.push(item);
             items.len() < most
         });
@@ -67,7 +67,7 @@ pub fn copy(os: &Os, source: &Path, target: &Path, most: usize) {
 }
 
 fn write(os: &Os, file: &Path, bytes: &[u8]) {
-    let mut log = os.disks.open_log(file, 0).expect("open");
+    let mut log = os.files.open_log(file, 0).expect("open");
     log.append(bytes).expect("append");
     log.sync().expect("sync");
 }
@@ -88,8 +88,8 @@ fn tree(os: &Os, root: PathBuf) -> PathBuf {
 }
 
 fn write_at(os: &Os, file: &Path, offset: u64, bytes: &[u8]) {
-    os.disks.write_at(file, offset, bytes).expect("write");
-    os.disks.sync_file(file).expect("sync");
+    os.images.write_at(file, offset, bytes).expect("write");
+    os.files.sync_file(file).expect("sync");
 }
 
 fn whole(os: &Os, dir: &Path) {
@@ -123,19 +123,19 @@ fn whole(os: &Os, dir: &Path) {
         copy(os, &source, &target, most);
         let (copied, _) = read(os, &target, Position::default());
         assert!(copied == items, "with {most} items at a time");
-        os.disks.remove_tree(&target).expect("remove");
+        os.trees.remove(&target).expect("remove");
     }
-    os.disks.remove_tree(&source).expect("remove");
+    os.trees.remove(&source).expect("remove");
 }
 
 fn refused(os: &Os, dir: &Path) {
     let _cleanup = Cleanup::new(os, dir);
     let source = directory(os, dir.join("source"));
     write(os, &source.join("file"), b"content");
-    let read = |path: &Path| os.disks.read_tree(path, Position::default(), &mut |_| true);
+    let read = |path: &Path| os.trees.read(path, Position::default(), &mut |_| true);
     assert_eq!(errno(read(&dir.join("nothing"))), Some(Errno::ENOENT));
-    assert_eq!(errno(os.disks.write_tree(&source)), Some(Errno::EEXIST));
-    assert_eq!(errno(os.disks.write_tree(&dir.join("no/where"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.trees.write(&source)), Some(Errno::EEXIST));
+    assert_eq!(errno(os.trees.write(&dir.join("no/where"))), Some(Errno::ENOENT));
     let inside = directory(os, source.join("inside"));
     let other = directory(os, dir.join("other"));
     os.mounts.bind(&other, &inside, &flags(&[])).expect("bind");
@@ -163,15 +163,15 @@ fn out_of_place(os: &Os, dir: &Path) {
     ];
     for (what, entries) in bad {
         let target = dir.join(what);
-        let mut writer = os.disks.write_tree(&target).expect("make the top");
+        let mut writer = os.trees.write(&target).expect("make the top");
         writer.entry(&top).expect("the top");
         let made: Vec<bool> = entries.iter().map(|entry| writer.entry(entry).is_ok()).collect();
         let expected: Vec<bool> = (1..=entries.len()).map(|n| n < entries.len()).collect();
         assert_eq!(made, expected, "{what}");
         drop(writer);
-        os.disks.remove_tree(&target).expect("remove");
+        os.trees.remove(&target).expect("remove");
     }
-    let mut writer = os.disks.write_tree(&dir.join("data")).expect("make the top");
+    let mut writer = os.trees.write(&dir.join("data")).expect("make the top");
     writer.entry(&top).expect("the top");
     assert_eq!(errno(writer.data(0, b"data")), Some(Errno::EINVAL), "a directory has none");
 }

@@ -20,7 +20,7 @@ const MESSAGE: usize = 4 << 20;
 fn store(kernel: &FakeKernel) -> Store {
     let settings = settings();
     let identity = Identity { driver: settings.driver_name, node_id: settings.node_id };
-    Store::open(kernel.os().disks, Path::new(DATA_DIR), identity).unwrap()
+    Store::open(kernel.os().files, Path::new(DATA_DIR), identity).unwrap()
 }
 
 /// A machine with so many volumes in its state file, changed by `change`.

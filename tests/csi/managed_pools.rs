@@ -218,7 +218,7 @@ fn it_grows_and_never_shrinks() {
 fn a_block_device_is_made_once_and_grown() {
     let kernel = machine();
     kernel.write_file("/srv/disk", b"").expect("write");
-    kernel.os().disks.set_size("/srv/disk".as_ref(), BYTES).expect("truncate");
+    kernel.os().images.set_size("/srv/disk".as_ref(), BYTES).expect("truncate");
     let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
     let flag = format!("copies={},kind=device", disk.path().display());
     let mut rig = Rig::on(kernel.clone(), &["--pool", &flag]);
@@ -228,7 +228,7 @@ fn a_block_device_is_made_once_and_grown() {
     assert_eq!(rig.mounts_at(TARGET), 1);
     let before = rig.ok(capacity(&[("pool", "copies")])).available_capacity;
     let os = kernel.spawn();
-    os.disks.set_size("/srv/disk".as_ref(), 2 * BYTES).expect("truncate");
+    os.images.set_size("/srv/disk".as_ref(), 2 * BYTES).expect("truncate");
     os.loops.update_size(&disk).expect("resize");
     rig.restart();
     let after = rig.ok(capacity(&[("pool", "copies")])).available_capacity;

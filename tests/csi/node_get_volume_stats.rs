@@ -48,7 +48,7 @@ fn a_volume_that_goes_meanwhile_is_not_there() {
             if name == "open" && subject == path && opened.fetch_add(1, Ordering::SeqCst) + 1 == open {
                 kernel.unmount_foreign(&path).expect("umount");
                 if with_its_directory {
-                    kernel.os().disks.remove_directory(path.as_ref()).expect("rmdir");
+                    kernel.os().files.remove_directory(path.as_ref()).expect("rmdir");
                 }
             }
         });

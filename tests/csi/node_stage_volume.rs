@@ -373,7 +373,7 @@ fn larger(rig: &Rig) -> (Vol, String) {
 
 fn is_larger(rig: &Rig, vol: &Vol, file: &str) {
     assert_eq!(rig.kernel.read_file(file).expect("read"), b"data");
-    let shown = rig.kernel.os().disks.space(vol.staging().as_ref()).expect("space").total;
+    let shown = rig.kernel.os().files.space(vol.staging().as_ref()).expect("space").total;
     assert!(shown > SIZE as u64, "{shown}");
     let left = rig.kernel.tree(rig.directory(vol));
     assert!(left.iter().all(|path| !path.ends_with(".growing")), "{left:?}");

@@ -117,7 +117,7 @@ fn nothing_is_wrong_with_a_volume_at_any_time_of_its_life() {
         rig.unstage(&vol);
         // In the middle of an expansion the image is longer than the record says.
         if rig.kernel.exists(vol.image()) {
-            rig.kernel.os().disks.set_size(vol.image().as_ref(), 3 << 30).unwrap();
+            rig.kernel.os().images.set_size(vol.image().as_ref(), 3 << 30).unwrap();
         }
         rig.assert_health(&vol, &[], None);
     }
@@ -139,9 +139,9 @@ fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
         let vol = rig.made(request);
         rig.stage(&vol);
         rig.unstage(&vol);
-        let disks = rig.kernel.os().disks;
+        let os = rig.kernel.os();
         if name == "directory" {
-            disks.remove_directory(format!("{}/data", vol.directory()).as_ref()).unwrap();
+            os.files.remove_directory(format!("{}/data", vol.directory()).as_ref()).unwrap();
             rig.assert_health(&vol, &wrong(DataLoss, "DirectoryMissing"), None);
             continue;
         }
@@ -154,7 +154,7 @@ fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
             rig.kernel.write(&image, 0, &label).unwrap();
             rig.assert_health(&vol, &[], None);
         }
-        disks.set_size(image.as_ref(), size - 4096).unwrap();
+        os.images.set_size(image.as_ref(), size - 4096).unwrap();
         rig.assert_health(&vol, &wrong(DataLoss, "ImageTruncated"), None);
         rig.kernel.remove_file(&image).unwrap();
         rig.assert_health(&vol, &wrong(DataLoss, "ImageMissing"), None);

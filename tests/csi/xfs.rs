@@ -22,11 +22,11 @@ fn a_volume_is_staged_while_a_copy_of_it_is_mounted() {
     rig.kernel.write_file(format!("{}/file", vol.staging()), b"data").expect("write");
     rig.unstage(&vol);
     let (os, copy) = (rig.kernel.os(), Path::new("/var/lib/copy.img"));
-    os.disks.create_file(copy).expect("create");
-    os.disks.set_size(copy, GIB as u64).expect("size");
+    os.files.create_file(copy).expect("create");
+    os.images.set_size(copy, GIB as u64).expect("size");
     let mut at = 0;
-    while let Some((start, end)) = os.disks.next_data(vol.image().as_ref(), at).expect("next data") {
-        os.disks.copy_range(vol.image().as_ref(), copy, start, end - start).expect("copy");
+    while let Some((start, end)) = os.images.next_data(vol.image().as_ref(), at).expect("next data") {
+        os.images.copy_range(vol.image().as_ref(), copy, start, end - start).expect("copy");
         at = end;
     }
     rig.kernel.create_directories("/mnt");

@@ -45,30 +45,30 @@ fn mark(name: &str) {
 fn calls(os: &Os, dir: &Path) {
     let (file, tree, log) = (dir.join("file"), dir.join("tree"), dir.join("log"));
     mark("create_directory");
-    os.disks.create_directory(&tree, 0o755).unwrap();
+    os.files.create_directory(&tree, 0o755).unwrap();
     mark("create_file");
-    os.disks.create_file(&file).unwrap();
+    os.files.create_file(&file).unwrap();
     mark("set_size");
-    os.disks.set_size(&file, MIB).unwrap();
+    os.images.set_size(&file, MIB).unwrap();
     mark("allocate");
-    os.disks.allocate(&file, MIB).unwrap();
+    os.images.allocate(&file, MIB).unwrap();
     mark("write_at");
-    os.disks.write_at(&file, 4096, &[1; 4096]).unwrap();
+    os.images.write_at(&file, 4096, &[1; 4096]).unwrap();
     mark("sync_file");
-    os.disks.sync_file(&file).unwrap();
+    os.files.sync_file(&file).unwrap();
     mark("sync_directory");
-    os.disks.sync_directory(&tree).unwrap();
+    os.files.sync_directory(&tree).unwrap();
     mark("rename");
-    os.disks.rename(&file, &tree.join("file")).unwrap();
+    os.files.rename(&file, &tree.join("file")).unwrap();
     mark("log.append");
-    let mut open = os.disks.open_log(&log, 0).unwrap();
+    let mut open = os.files.open_log(&log, 0).unwrap();
     open.append(b"a line").unwrap();
     mark("log.sync");
     open.sync().unwrap();
     mark("write_whole");
-    write_whole(&*os.disks, &dir.join("small"), b"all of it").unwrap();
+    write_whole(&*os.files, &dir.join("small"), b"all of it").unwrap();
     mark("copy_tree");
-    os.disks.copy_tree(&tree, &dir.join("copy"), false, &mut |_| Ok(())).unwrap();
+    os.trees.copy(&tree, &dir.join("copy"), false, &mut |_| Ok(())).unwrap();
     mark("write_tree");
     write_tree(os, &tree, &dir.join("written"));
     devices(os, dir);
@@ -77,7 +77,7 @@ fn calls(os: &Os, dir: &Path) {
 /// A tree that is read and written as a pull does it.
 fn write_tree(os: &Os, from: &Path, to: &Path) {
     use hostloop::model::tree::{Item, Position};
-    let mut writer = os.disks.write_tree(to).unwrap();
+    let mut writer = os.trees.write(to).unwrap();
     let mut take = |item: Item| {
         match item {
             Item::Entry(entry) => writer.entry(&entry).unwrap(),
@@ -86,15 +86,15 @@ fn write_tree(os: &Os, from: &Path, to: &Path) {
         }
         true
     };
-    os.disks.read_tree(from, Position::default(), &mut take).unwrap();
+    os.trees.read(from, Position::default(), &mut take).unwrap();
     writer.finish().unwrap();
 }
 
 fn devices(os: &Os, dir: &Path) {
     let (image, place) = (dir.join("image"), dir.join("mounted"));
-    os.disks.create_file(&image).unwrap();
-    os.disks.set_size(&image, 64 * MIB).unwrap();
-    os.disks.create_directory(&place, 0o755).unwrap();
+    os.files.create_file(&image).unwrap();
+    os.images.set_size(&image, 64 * MIB).unwrap();
+    os.files.create_directory(&place, 0o755).unwrap();
     let options =
         AttachOptions { read_only: false, autoclear: true, direct_io: false, block_size: 512, discard: true };
     let open = os.loops.attach(&image, options).unwrap();

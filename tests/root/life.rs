@@ -154,7 +154,7 @@ fn check_direct_io(world: &World, vol: &Vol) {
     }
     let numbers = loops(world, vol);
     let [number] = numbers[..] else { panic!("one device, not {numbers:?}") };
-    let possible = os(Tools::find()).disks.direct_io_alignment(&world.data).expect("probe").is_some();
+    let possible = os(Tools::find()).images.direct_io_alignment(&world.data).expect("probe").is_some();
     assert_eq!(kernel::loop_attribute(number, "dio"), if possible { "1" } else { "0" });
     let autoclear = if vol.kind == Kind::Block { "0" } else { "1" };
     assert_eq!(kernel::loop_attribute(number, "autoclear"), autoclear);
@@ -221,7 +221,7 @@ fn check_superblock(world: &World, vol: &Vol) {
     if matches!(vol.kind, Kind::Block | Kind::Directory) {
         return;
     }
-    match inspect(os(Tools::find()).disks.as_ref(), &world.image(vol.id())).expect("inspect") {
+    match inspect(os(Tools::find()).images.as_ref(), &world.image(vol.id())).expect("inspect") {
         Signature::Filesystem { fs_type, bytes, errors } => {
             assert_eq!((fs_type.as_str(), bytes, errors), (vol.kind.fs_type(), vol.bytes(), false));
         }

@@ -58,7 +58,7 @@ fn ten_thousand_volumes_are_there_after_a_start() {
     let mut world = World::empty(&["--log-level", "info"]);
     std::fs::create_dir_all(world.data.join("volumes")).expect("mkdir");
     let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: node_of(&world.data) };
-    let store = Store::open(os(Tools::find()).disks, &world.data, identity).expect("a new state file");
+    let store = Store::open(os(Tools::find()).files, &world.data, identity).expect("a new state file");
     // Side by side, so that they share syncs.
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -19,7 +19,7 @@ const LEN: usize = 1 << 16;
 fn restore(world: &mut World, rewrite: impl FnOnce(&Store)) {
     world.take_driver().stop();
     let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: node_of(&world.data) };
-    rewrite(&Store::open(os(Tools::find()).disks, &world.data, identity).expect("the state file"));
+    rewrite(&Store::open(os(Tools::find()).files, &world.data, identity).expect("the state file"));
     world.start();
 }
 

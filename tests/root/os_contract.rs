@@ -63,8 +63,8 @@ fn a_failed_sync_loses_what_was_written() {
     // Its blocks are allocated in the filesystem, and holes of the image.
     let (file, filler) = (target.join("file"), small.join("filler"));
     image(&os, &file, 0);
-    os.disks.allocate(&file, 8192).expect("allocate");
-    os.disks.sync_file(&file).expect("sync");
+    os.images.allocate(&file, 8192).expect("allocate");
+    os.files.sync_file(&file).expect("sync");
     os.loops.flush(&device).expect("flush");
     let fill = || {
         let mut filler = File::create(&filler).expect("create");
@@ -128,7 +128,7 @@ fn every_pool_filesystem() {
         }
         for place in places {
             let place = directory(&os, place);
-            let alignment = os.disks.direct_io_alignment(&place).expect("alignment");
+            let alignment = os.images.direct_io_alignment(&place).expect("alignment");
             eprintln!("{fs_type}: direct I/O alignment {alignment:?}");
             crate::contract::disks(&os, &directory(&os, place.join("disks")));
             crate::contract::copies(&os, &directory(&os, place.join("copies")));
@@ -144,9 +144,9 @@ fn every_pool_filesystem() {
             assert_eq!(open.device.direct_io, alignment.is_some(), "{fs_type}");
             drop(open);
             assert_gone(&os, &file);
-            let usage = os.disks.usage(&pool).expect("usage");
+            let usage = os.trees.usage(&pool).expect("usage");
             assert!(usage.inodes > 10, "{usage:?}");
-            os.disks.remove_tree(&place).expect("remove");
+            os.trees.remove(&place).expect("remove");
         }
         os.mounts.unmount(&pool).expect("unmount");
     }
@@ -157,8 +157,8 @@ fn modes_whatever_the_umask() {
     let (os, _temp, dir) = setup();
     // The umask belongs to the process; the other tests ask for no mode.
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    os.disks.create_directory(&dir.join("d"), 0o2775).expect("mkdir");
-    os.disks.create_file(&dir.join("f")).expect("create");
+    os.files.create_directory(&dir.join("d"), 0o2775).expect("mkdir");
+    os.files.create_file(&dir.join("f")).expect("create");
     nix::sys::stat::umask(before);
     let mode = |name: &str| dir.join(name).metadata().expect("stat").permissions().mode() & 0o7777;
     assert_eq!((mode("d"), mode("f")), (0o2775, 0o600));
@@ -174,14 +174,14 @@ fn links_and_odd_names_in_trees() {
     std::fs::create_dir(&odd).expect("mkdir");
     std::fs::write(odd.join("a"), [1; 100_000]).expect("write");
     std::fs::hard_link(odd.join("a"), tree.join("b")).expect("link");
-    let usage = os.disks.usage(&tree).expect("usage");
+    let usage = os.trees.usage(&tree).expect("usage");
     assert_eq!(usage.inodes, 4, "tree, link, directory and one file of two names");
     assert!((100_000..150_000).contains(&usage.bytes), "{usage:?}");
-    assert_eq!(errno(os.disks.usage(&tree.join("link"))), Some(Errno::ENOTDIR));
-    os.disks.remove_tree(&tree.join("link")).expect("remove the link itself");
+    assert_eq!(errno(os.trees.usage(&tree.join("link"))), Some(Errno::ENOTDIR));
+    os.trees.remove(&tree.join("link")).expect("remove the link itself");
     assert!(outside.join("precious").exists());
     std::os::unix::fs::symlink(&outside, tree.join("link")).expect("symlink");
-    os.disks.remove_tree(&tree).expect("remove");
+    os.trees.remove(&tree).expect("remove");
     assert!(!tree.exists() && outside.join("precious").exists());
 }
 
@@ -203,8 +203,8 @@ fn deep_trees() {
         }
     }
     std::fs::rename(whole.expect("chunks"), tree.join("below")).expect("rename");
-    assert_eq!(os.disks.usage(&tree).expect("usage").inodes, 40 * 101 + 1);
-    os.disks.remove_tree(&tree).expect("remove");
+    assert_eq!(os.trees.usage(&tree).expect("usage").inodes, 40 * 101 + 1);
+    os.trees.remove(&tree).expect("remove");
     assert!(!tree.exists());
 }
 
@@ -224,11 +224,11 @@ fn a_tree_that_is_written_to() {
                 let _ = std::fs::write(tree.join(format!("{}/new{i}", i % 50)), "x");
             }
         });
-        let result = os.disks.remove_tree(&tree);
+        let result = os.trees.remove(&tree);
         assert!(result.is_ok() || errno(result) == Some(Errno::ENOTEMPTY));
         writer.join().expect("writer");
     });
-    os.disks.remove_tree(&tree).expect("remove");
+    os.trees.remove(&tree).expect("remove");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn discard_is_per_attachment() {
     let _cleanup = Cleanup::new(&os, &dir);
     let file = dir.join("d.img");
     image(&os, &file, 0);
-    os.disks.allocate(&file, 16 * MIB).expect("allocate");
+    os.images.allocate(&file, 16 * MIB).expect("allocate");
     let discard = |device: &Path| Command::new("blkdiscard").arg(device).output().expect("blkdiscard");
     let zero = |device: &Path| Command::new("blkdiscard").arg("-z").arg(device).output().expect("blkdiscard");
     let allocated = || file.metadata().expect("stat").blocks() * 512;
@@ -321,7 +321,7 @@ fn a_claim_ends_while_programs_are_started() {
     let _cleanup = Cleanup::new(&os, &dir);
     let open = formatted(&os, &dir.join("claimed.img"), FsType::Ext4, 8 * MIB);
     let path = open.device.path();
-    let look = || assert!(!os.disks.block_device(&path).expect("look").held);
+    let look = || assert!(!os.files.block_device(&path).expect("look").held);
     // Programs of somebody else in this process: their moment is waited for.
     beside(
         3,

@@ -46,8 +46,8 @@ impl Pool {
 
     fn clone(&self, source: &Path, name: &str) -> PathBuf {
         let target = self.path.join(name);
-        self.os.disks.create_file(&target).expect("create");
-        self.os.disks.reflink(source, &target).expect("reflink");
+        self.os.files.create_file(&target).expect("create");
+        self.os.images.reflink(source, &target).expect("reflink");
         target
     }
 
@@ -179,8 +179,8 @@ fn clones_of_frozen_filesystems() {
 /// Changes a name wherever the metadata has it.
 fn damage_names(os: &Os, image: &Path, device: &Path) {
     let mut at = 0;
-    while let Some((start, end)) = os.disks.next_data(image, at).expect("next data") {
-        let bytes = os.disks.read_at(image, start, (end - start) as usize).expect("read");
+    while let Some((start, end)) = os.images.next_data(image, at).expect("next data") {
+        let bytes = os.images.read_at(image, start, (end - start) as usize).expect("read");
         let places = bytes.windows(6).enumerate().filter(|(_, window)| window == b"synced");
         places.for_each(|(at, _)| overwrite(device, start + at as u64, b"XXXXXX"));
         at = end;
@@ -215,7 +215,7 @@ fn a_device_that_stops_to_discard() {
     let pool = Pool::new();
     let file = pool.path.join("d.img");
     image(&pool.os, &file, 0);
-    pool.os.disks.allocate(&file, 16 * MIB).expect("allocate");
+    pool.os.images.allocate(&file, 16 * MIB).expect("allocate");
     let device = pool.os.loops.attach(&file, FOR_BLOCK).expect("attach").device;
     let discard = |length: &str| {
         let done = Command::new("blkdiscard").args(["-l", length]).arg(device.path()).output();
@@ -223,9 +223,9 @@ fn a_device_that_stops_to_discard() {
     };
     assert!(discard("4M"));
     pool.os.loops.stop_discard(&device).expect("stop");
-    let before = pool.os.disks.stat(&file).expect("stat").expect("there").allocated;
+    let before = pool.os.files.stat(&file).expect("stat").expect("there").allocated;
     assert!((12 * MIB..13 * MIB).contains(&before), "{before}");
     assert!(!discard("16M"));
-    assert_eq!(pool.os.disks.stat(&file).expect("stat").expect("there").allocated, before);
+    assert_eq!(pool.os.files.stat(&file).expect("stat").expect("there").allocated, before);
     pool.os.loops.detach(&device).expect("detach");
 }

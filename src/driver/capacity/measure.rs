@@ -60,13 +60,13 @@ impl Driver {
         }
         let started = Instant::now();
         let recorded = self.store.totals(&pool.name).snapshot_bytes;
-        let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+        let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let volumes = self.store.volumes().into_iter();
         let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend.is_sized());
         let volumes: Vec<Arc<Volume>> = volumes.collect();
         let snapshots = self.snapshot_images(pool);
         let mut upkeep =
-            self.os.disks.upkeep(&pool.path).doing(|| format!("look at {}", pool.path.display()))?;
+            self.os.images.upkeep(&pool.path).doing(|| format!("look at {}", pool.path.display()))?;
         // Without copies no two images can share a block, and a stat of each tells all.
         let shares =
             pool.probe.may_reflink() && (!snapshots.is_empty() || volumes.iter().any(|v| v.source.is_some()));

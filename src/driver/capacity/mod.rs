@@ -223,7 +223,7 @@ impl Driver {
         let reserved = state.reserved.get(&pool.name).copied().unwrap_or_default();
         let stored = self.store.totals(&pool.name);
         let stored = Totals { snapshot_bytes: measured.snapshots(stored.snapshot_bytes), ..stored };
-        let space = self.os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+        let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let free = space.available.saturating_sub(kept_free(pool, &measured.upkeep, space.total));
         Ok(Budget {
             usable: measured.usable,

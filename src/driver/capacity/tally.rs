@@ -37,7 +37,7 @@ impl<'a> Tally<'a> {
     pub(crate) fn add(&mut self, image: &Path) -> Result<()> {
         let looking = || format!("look at {}", image.display());
         if !self.shares {
-            self.own += self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
+            self.own += self.os.files.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
             return Ok(());
         }
         let (own, shared, extents) = (&mut self.own, &mut self.shared, &mut self.extents);
@@ -50,7 +50,7 @@ impl<'a> Tally<'a> {
             }
         })
         .doing(looking)?;
-        let allocated = self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
+        let allocated = self.os.files.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
         self.metadata = self.metadata.saturating_add(allocated.saturating_sub(mapped));
         Ok(())
     }
@@ -92,7 +92,7 @@ impl<'a> Tally<'a> {
 pub(crate) fn each_extent(os: &Os, image: &Path, sync: bool, mut see: impl FnMut(&Extent)) -> io::Result<()> {
     let mut at = 0;
     loop {
-        let extents = match os.disks.extents(image, at, BATCH, sync) {
+        let extents = match os.images.extents(image, at, BATCH, sync) {
             Err(error) if is_errno(&error, Errno::ENOENT) => return Ok(()),
             extents => extents?,
         };

@@ -117,10 +117,10 @@ impl Driver {
         match live {
             Writers::None | Writers::Unstoppable(_) => Ok(()),
             // The freeze begins with a syncfs(2) of the filesystem.
-            Writers::Mounted(_) => self.os.disks.sync_file(&paths.data()).doing(flushing),
+            Writers::Mounted(_) => self.os.files.sync_file(&paths.data()).doing(flushing),
             Writers::Raw(devices) => {
                 devices.iter().try_for_each(|device| self.os.loops.flush(device).doing(flushing))?;
-                self.os.disks.sync_file(&paths.data()).doing(flushing)
+                self.os.files.sync_file(&paths.data()).doing(flushing)
             }
         }
     }

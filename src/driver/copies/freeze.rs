@@ -47,9 +47,9 @@ impl<'a> Freeze<'a> {
             let marker = self.driver.frozen_marker(id.as_str());
             let os = &self.driver.os;
             let left_over =
-                os.disks.stat(&marker).doing(|| format!("look at {}", marker.display()))?.is_some();
+                os.files.stat(&marker).doing(|| format!("look at {}", marker.display()))?.is_some();
             if !left_over {
-                os.disks.create_file(&marker).doing(|| format!("make {}", marker.display()))?;
+                os.files.create_file(&marker).doing(|| format!("make {}", marker.display()))?;
                 self.markers.push(marker.clone());
             }
             let left = if self.frozen.is_empty() { limit } else { self.left()? };
@@ -134,7 +134,7 @@ impl<'a> Freeze<'a> {
         let frozen = since.map(|since| since.elapsed());
         frozen.into_iter().for_each(|frozen| self.driver.freezes.add(frozen));
         for marker in &self.markers {
-            if let Err(error) = self.driver.os.disks.remove_file(marker) {
+            if let Err(error) = self.driver.os.files.remove_file(marker) {
                 tracing::warn!(%error, "a marker of a freeze stays; the next start removes it");
             }
         }

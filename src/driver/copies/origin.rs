@@ -236,7 +236,7 @@ impl Driver {
         if half_formatted {
             Mark::Formatting.set(&self.os, &to)?;
             let syncing = || format!("sync {}", to.directory.display());
-            self.os.disks.sync_directory(&to.directory).doing(syncing)?;
+            self.os.files.sync_directory(&to.directory).doing(syncing)?;
         }
         to.bytes().stretch(self.place(volume, &to), origin.bytes())
     }

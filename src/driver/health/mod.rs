@@ -162,7 +162,7 @@ impl Driver {
 
     fn trouble_of(&self, pool: &Pool, seen: &Seen) -> Option<Trouble> {
         let (name, path) = (&pool.name, pool.path.display());
-        if let Err(error) = self.os.disks.space(&pool.path) {
+        if let Err(error) = self.os.files.space(&pool.path) {
             let message = format!("the disk of pool {name} at {path} does not answer: {error}");
             return Some(Trouble::inaccessible("PoolUnreadable", message));
         }

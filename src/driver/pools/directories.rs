@@ -114,7 +114,7 @@ pub(crate) fn apart(os: &Os, pools: &[Arc<Pool>]) -> Result<()> {
 /// mountinfo gives that of the superblock.
 fn same_filesystem(os: &Os, mounts: &[MountEntry], one: &Path, other: &Path) -> Result<bool> {
     let device = |path: &Path| {
-        let stat = os.disks.stat(path).doing(|| format!("look at {}", path.display()))?;
+        let stat = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
         Ok::<_, Error>(stat.map(|stat| stat.id.dev))
     };
     let superblock = |path: &Path| holder(mounts, path).map(|mount| mount.dev);

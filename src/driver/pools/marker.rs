@@ -77,7 +77,7 @@ impl<'a> Marker<'a> {
         let text = match self.read(&self.path)? {
             Some(text) => text,
             None => {
-                let id = self.os.disks.random_id().doing(|| "make an id".to_owned())?;
+                let id = self.os.files.random_id().doing(|| "make an id".to_owned())?;
                 let text = format!("{}id={id}\n", self.owner);
                 if !self.put(&self.path, &text)? {
                     return Ok(());
@@ -91,9 +91,9 @@ impl<'a> Marker<'a> {
         }
         let directory = self.data_dir.join(KNOWN);
         let making = || self.doing(&format!("make {}", directory.display()));
-        if self.os.disks.stat(&directory).doing(making)?.is_none() {
-            let made = self.os.disks.create_directory(&directory, 0o700);
-            match made.and_then(|()| self.os.disks.sync_directory(self.data_dir)) {
+        if self.os.files.stat(&directory).doing(making)?.is_none() {
+            let made = self.os.files.create_directory(&directory, 0o700);
+            match made.and_then(|()| self.os.files.sync_directory(self.data_dir)) {
                 Err(error) if is_full(&error) => return Ok(()),
                 made => made.doing(making)?,
             }
@@ -113,7 +113,7 @@ impl<'a> Marker<'a> {
         for name in volumes.chain(snapshots) {
             count += 1;
             let path = place.join(name);
-            if self.os.disks.stat(&path).doing(|| self.doing("look at what it holds"))?.is_some() {
+            if self.os.files.stat(&path).doing(|| self.doing("look at what it holds"))?.is_some() {
                 return Ok(());
             }
         }
@@ -133,15 +133,15 @@ impl<'a> Marker<'a> {
     /// A small file; one that cannot be ours reads as nothing.
     fn read(&self, file: &Path) -> Result<Option<String>> {
         let reading = || self.doing(&format!("read {}", file.display()));
-        let Some(stat) = self.os.disks.stat(file).doing(reading)? else { return Ok(None) };
+        let Some(stat) = self.os.files.stat(file).doing(reading)? else { return Ok(None) };
         let readable = stat.kind == FileKind::File && stat.size <= MAX_BYTES;
-        let bytes = if readable { self.os.disks.read(file).doing(reading)? } else { Vec::new() };
+        let bytes = if readable { self.os.files.read(file).doing(reading)? } else { Vec::new() };
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     /// Writes a file; whether there was room.
     fn put(&self, file: &Path, text: &str) -> Result<bool> {
-        match write_whole(self.os.disks.as_ref(), file, text.as_bytes()) {
+        match write_whole(self.os.files.as_ref(), file, text.as_bytes()) {
             Err(error) if is_full(&error) => {
                 self.warn(file, &error);
                 Ok(false)

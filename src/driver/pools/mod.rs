@@ -72,7 +72,7 @@ impl Pools {
         let kubelet_dir = settings
             .kubelet_dir
             .as_deref()
-            .map(|dir| os.disks.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())))
+            .map(|dir| os.files.canonicalize(dir).doing(|| format!("--kubelet-dir {}", dir.display())))
             .transpose()?;
         Ok(Pools { os: os.clone(), settings: settings.clone(), slots, kubelet_dir })
     }
@@ -208,7 +208,7 @@ impl Pools {
     fn is_of_state(&self, slot: &Slot) -> Result<()> {
         let Some(only) = slot.only else { return Ok(()) };
         let path = path_of(&self.os, &slot.settings.path);
-        let found = self.os.disks.stat(&path).doing(|| format!("look at {}", path.display()))?;
+        let found = self.os.files.stat(&path).doing(|| format!("look at {}", path.display()))?;
         match found {
             Some(found) if found.id == only => Ok(()),
             _ => Err(Error::InUse(format!(
@@ -246,7 +246,7 @@ impl Pools {
             return Err(why);
         }
         let path = pool.path.display();
-        match self.os.disks.stat(&pool.path) {
+        match self.os.files.stat(&pool.path) {
             Ok(Some(stat)) if stat.id == pool.id => Ok(pool),
             Ok(_) => {
                 let why = format!("{path} is not what it was when the pool was opened: is its disk mounted?");
@@ -282,7 +282,7 @@ fn unavailable(name: &PoolName, why: &str) -> String {
 
 /// The path with links resolved, as far as it is there.
 fn path_of(os: &Os, path: &Path) -> PathBuf {
-    os.disks.canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    os.files.canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// No two pools are one directory.

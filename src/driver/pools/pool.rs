@@ -79,14 +79,14 @@ pub(super) fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSetti
     let opened = managed::open(os, settings, pool, of_volumes || of_snapshots)?;
     let (medium, mut locks) = opened.map_or((None, Vec::new()), |opened| (Some(opened.medium), opened.locks));
     let looking = || format!("pool {}: {}", pool.name, pool.path.display());
-    let path = match os.disks.canonicalize(&pool.path) {
+    let path = match os.files.canonicalize(&pool.path) {
         Err(error) if matches!(errno_of(&error), Some(Errno::ENOENT | Errno::ENOTDIR)) => {
             let path = pool.path.display();
             return Err(Error::InUse(format!("{path} is not there: is its disk mounted?")));
         }
         path => path.doing(looking)?,
     };
-    let found = os.disks.stat(&path).doing(looking)?;
+    let found = os.files.stat(&path).doing(looking)?;
     let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else {
         return Err(Error::InUse(format!("{} is not a directory", path.display())));
     };
@@ -94,7 +94,7 @@ pub(super) fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSetti
     let marker = plain.then(|| Marker::new(os, settings, store, pool, &path));
     if let Some(marker) = &marker {
         marker.check()?; // before anything is written
-        locks.push(os.disks.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?);
+        locks.push(os.files.lock(&path.join("lock")).doing(|| format!("pool {}", pool.name))?);
     }
     make_directory(os, &path, "volumes", of_volumes, &pool.name)?;
     make_directory(os, &path, "snapshots", of_snapshots, &pool.name)?;
@@ -114,7 +114,7 @@ pub(super) fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSetti
 /// One line for each pool: what it is, and what can be expected of it.
 fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-    let space = os.disks.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
+    let space = os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
     let mount = holder(&mounts, &pool.path);
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
@@ -127,7 +127,7 @@ fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
 pub(super) fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, name: &PoolName) -> Result<()> {
     let directory = pool.join(place);
     let preparing = || format!("prepare {}", directory.display());
-    match os.disks.stat(&directory).doing(preparing)?.map(|stat| stat.kind) {
+    match os.files.stat(&directory).doing(preparing)?.map(|stat| stat.kind) {
         Some(FileKind::Directory) => Ok(()),
         Some(_) => Err(Error::InUse(format!("{} is not a directory", directory.display()))),
         None if in_use => Err(Error::InUse(format!(
@@ -136,8 +136,8 @@ pub(super) fn make_directory(os: &Os, pool: &Path, place: &str, in_use: bool, na
             pool.display()
         ))),
         None => {
-            os.disks.create_directory(&directory, 0o711).doing(preparing)?;
-            os.disks.sync_directory(pool).doing(preparing)
+            os.files.create_directory(&directory, 0o711).doing(preparing)?;
+            os.files.sync_directory(pool).doing(preparing)
         }
     }
 }

@@ -43,7 +43,7 @@ impl Probe {
             return Ok(*known);
         }
         let probing = || format!("probe direct I/O in {}", directory.display());
-        let found = os.disks.direct_io_alignment(directory).doing(probing)?;
+        let found = os.images.direct_io_alignment(directory).doing(probing)?;
         Ok(*self.direct_io_alignment.get_or_init(|| found))
     }
 
@@ -56,7 +56,7 @@ impl Probe {
             return Ok(*known);
         }
         let probing = || format!("probe reflinks in {}", directory.display());
-        let found = os.disks.can_reflink(directory).doing(probing)?;
+        let found = os.images.can_reflink(directory).doing(probing)?;
         Ok(*self.reflink.get_or_init(|| found))
     }
 

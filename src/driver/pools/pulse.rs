@@ -94,17 +94,17 @@ impl Pulse {
 /// Reads from the disk below a path. Filesystems without a block device are asked for their space: those of a server ask
 /// it.
 fn read_from_disk(os: &Os, path: &Path) -> io::Result<()> {
-    let device = match os.disks.stat(path)? {
+    let device = match os.files.stat(path)? {
         Some(stat) if stat.kind == FileKind::BlockDevice => Some(path.to_owned()),
         _ => device_below(os, path)?,
     };
     let unknown =
         [Errno::ENOENT, Errno::ENXIO, Errno::EACCES, Errno::EPERM, Errno::EINVAL, Errno::EOPNOTSUPP];
-    match device.map(|device| os.disks.read_through(&device)) {
+    match device.map(|device| os.files.read_through(&device)) {
         Some(Err(error)) if !errno_of(&error).is_some_and(|errno| unknown.contains(&errno)) => Err(error),
         Some(Ok(())) => Ok(()),
         // There is no node for it here, or the path is not a device's.
-        _ => os.disks.space(path).map(drop),
+        _ => os.files.space(path).map(drop),
     }
 }
 

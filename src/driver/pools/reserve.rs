@@ -31,8 +31,8 @@ const ALONE_MOST: u64 = 1 << 30;
 pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &Path) -> Result<Reserve> {
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
     let kubelet = settings.kubelet_dir.as_deref().unwrap_or(Path::new(KUBELET_DIR));
-    let kubelet = match os.disks.stat(kubelet) {
-        Ok(Some(_)) => os.disks.canonicalize(kubelet).ok(),
+    let kubelet = match os.files.stat(kubelet) {
+        Ok(Some(_)) => os.files.canonicalize(kubelet).ok(),
         Ok(None) | Err(_) => None,
     };
     // The mount's device number is the filesystem's, also where stat(2) gives each subvolume one of its own (btrfs).
@@ -40,7 +40,7 @@ pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &P
         let dev = |path: &Path| holder(&mounts, path).map(|mount| mount.dev);
         kubelet.as_deref().is_some_and(|kubelet| dev(kubelet).is_some() && dev(kubelet) == dev(path))
     };
-    let space = |path: &Path| os.disks.space(path).doing(|| format!("statvfs {}", path.display()));
+    let space = |path: &Path| os.files.space(path).doing(|| format!("statvfs {}", path.display()));
     if let PoolKind::Image { file, bytes, .. } = &pool.kind {
         let place = file.parent().unwrap_or(file);
         let disk = space(place)?;

@@ -25,7 +25,7 @@ impl Driver {
     /// Fills a new image. It has the size of the source then.
     pub(super) fn pull_image(&self, remote: &Remote, path: &Path, progress: &mut Progress) -> Result<()> {
         let size = remote.description().size_bytes;
-        self.os.disks.set_size(path, size).doing(|| format!("give {} its size", path.display()))?;
+        self.os.images.set_size(path, size).doing(|| format!("give {} its size", path.display()))?;
         let mut image = Image { driver: self, path, size, progress, at: 0, done: 0 };
         resumed(remote, &mut image, |image| image.at, |image| image.stream(remote))
     }
@@ -71,7 +71,7 @@ impl Image<'_> {
             return Err(Broken::Damaged(format!("{} arrived out of their place", range())));
         }
         let writing = || format!("write {}", self.path.display());
-        self.driver.os.disks.write_at(self.path, piece.offset, &piece.data).doing(writing)?;
+        self.driver.os.images.write_at(self.path, piece.offset, &piece.data).doing(writing)?;
         (self.at, self.done) = (end, self.done + len);
         self.progress.report(self.done);
         Ok(())

@@ -28,7 +28,7 @@ impl Driver {
     /// Makes a directory with all that is in the source's; durable on return, but for its name.
     pub(super) fn pull_tree_to(&self, remote: &Remote, path: &Path, progress: &mut Progress) -> Result<()> {
         let making = || format!("make {}", path.display());
-        let writer = self.os.disks.write_tree(path).doing(making)?;
+        let writer = self.os.trees.write(path).doing(making)?;
         let mut tree = Tree { path, writer, progress, at: Position::default(), size: 0, done: 0 };
         resumed(remote, &mut tree, |tree| tree.at, |tree| tree.stream(remote))?;
         tree.writer.finish().doing(making)

@@ -137,7 +137,7 @@ impl Driver {
     /// Thaws the filesystems that an earlier process froze and could not thaw, since its helper ended with it.
     fn thaw_what_was_left(&self) {
         let directory = self.frozen_marker("");
-        let names = match self.os.disks.list(&directory).doing(|| format!("list {}", directory.display())) {
+        let names = match self.os.files.list(&directory).doing(|| format!("list {}", directory.display())) {
             Ok(names) => names,
             Err(error) => return tracing::error!(%error, "{FROZEN}"),
         };
@@ -150,7 +150,7 @@ impl Driver {
 
     fn thaw_if_marked(&self, name: &str) -> Result<()> {
         let marker = self.frozen_marker(name);
-        match self.os.disks.stat(&marker).doing(|| format!("look at {}", marker.display()))? {
+        match self.os.files.stat(&marker).doing(|| format!("look at {}", marker.display()))? {
             Some(_) => self.thaw(name),
             None => Ok(()),
         }
@@ -181,7 +181,7 @@ impl Driver {
             }
         }
         let marker = self.frozen_marker(name);
-        self.os.disks.remove_file(&marker).doing(|| format!("remove {}", marker.display()))
+        self.os.files.remove_file(&marker).doing(|| format!("remove {}", marker.display()))
     }
 
     /// Removes the snapshots and groups that were half made or half deleted: groups first, since a member whose own
@@ -244,7 +244,7 @@ impl Driver {
         self.acknowledge_snapshot(Arc::clone(snapshot))?;
         let paths = self.snapshot_paths(snapshot)?;
         let file = paths.data();
-        let found = self.os.disks.stat(&file).doing(|| format!("look at {}", file.display()))?;
+        let found = self.os.files.stat(&file).doing(|| format!("look at {}", file.display()))?;
         found.map(drop).ok_or_else(|| gone(&file, "snapshot"))?;
         let what = format_args!("snapshot {}", snapshot.id);
         paths.bytes().expect_whole(&self.os, &paths, snapshot.size_bytes, &what)
@@ -260,7 +260,7 @@ impl Driver {
     }
 
     fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
-        match self.os.disks.list(directory) {
+        match self.os.files.list(directory) {
             Ok(names) => names.iter().filter(|name| !known(name)).for_each(|name| {
                 tracing::warn!(path = %directory.join(name).display(), "this has no record and is left alone");
             }),

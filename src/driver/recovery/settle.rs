@@ -167,7 +167,7 @@ impl Driver {
 
     fn left(&self, paths: &VolumePaths) -> Result<Left> {
         let data = paths.data();
-        let there = self.os.disks.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
+        let there = self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
         let marked = Mark::Making.is_set(&self.os, paths)? || Mark::Deleting.is_set(&self.os, paths)?;
         Ok(if there && !marked { Left::Whole } else { Left::Unfinished })
     }
@@ -181,19 +181,19 @@ impl Driver {
     fn set_aside(&self, paths: &VolumePaths) -> Result<()> {
         let from = &paths.directory;
         let moving = || format!("move {} aside", from.display());
-        if self.os.disks.stat(from).doing(moving)?.is_none() {
+        if self.os.files.stat(from).doing(moving)?.is_none() {
             return Ok(());
         }
         let mut to = PathBuf::new();
         for number in 1_u64.. {
             let name = from.file_name().unwrap_or_default().display();
             to = from.with_file_name(format!("{name}.set-aside-{number}"));
-            if self.os.disks.stat(&to).doing(moving)?.is_none() {
+            if self.os.files.stat(&to).doing(moving)?.is_none() {
                 break;
             }
         }
-        self.os.disks.rename(from, &to).doing(moving)?;
-        self.os.disks.sync_directory(&paths.parent).doing(moving)?;
+        self.os.files.rename(from, &to).doing(moving)?;
+        self.os.files.sync_directory(&paths.parent).doing(moving)?;
         tracing::warn!(
             from = %from.display(), to = %to.display(),
             "0.1.0 was interrupted while it made this, or the state file is older than it: it is moved aside; remove it if you do not need its data"

@@ -129,7 +129,7 @@ impl World {
 }
 
 impl<'a> Copy<'a> {
-    /// What [`Disks::copy_tree`](crate::os::Disks::copy_tree) does here. Blocks are not shared: that is the worst for
+    /// What [`Trees::copy`](crate::os::Trees::copy) does here. Blocks are not shared: that is the worst for
     /// a driver that counts on room.
     pub(super) fn run(
         process: &'a Process,

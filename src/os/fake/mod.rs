@@ -22,10 +22,11 @@ mod content;
 mod copies;
 mod copy_tree;
 mod device_io;
-mod disks;
 mod durable;
+mod files;
 mod filesystems;
 mod freeze;
+mod images;
 mod logs;
 mod loops;
 mod losses;
@@ -41,6 +42,7 @@ mod superblock;
 mod tests;
 mod tree;
 mod tree_stream;
+mod trees;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -150,7 +152,14 @@ impl FakeKernel {
 
     fn process(&self, generation: u64) -> Os {
         let process = Arc::new(Process { kernel: self.clone(), generation });
-        Os { mounts: process.clone(), loops: process.clone(), filesystems: process.clone(), disks: process }
+        Os {
+            files: process.clone(),
+            images: process.clone(),
+            trees: process.clone(),
+            mounts: process.clone(),
+            loops: process.clone(),
+            filesystems: process,
+        }
     }
 
     /// A test that panics with the world locked leaves it to the others as it is. Time passes in between.

@@ -109,7 +109,7 @@ impl World {
         })
     }
 
-    /// [`Disks::write_in_place`](crate::os::Disks::write_in_place)
+    /// [`Images::write_in_place`](crate::os::Images::write_in_place)
     pub(super) fn write_in_place(&mut self, file: NodeRef) -> Outcome<bool> {
         let fs_type = self.filesystems[file.fs].fs_type;
         let content = self.content_mut(file)?;

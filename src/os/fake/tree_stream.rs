@@ -34,7 +34,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// What [`Disks::read_tree`](crate::os::Disks::read_tree) does here.
+    /// What [`Trees::read`](crate::os::Trees::read) does here.
     pub(super) fn run(
         process: &Process,
         source: &Path,

@@ -1,5 +1,5 @@
 //! Copies of files: by sharing blocks, and by reading and writing.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Disks")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Images")]
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, PosixFadviseAdvice, fallocate, posix_fadvise};
 
 use super::super::{Extent, errno_error};
-use super::disks::{offset as signed, open_file, open_to_change, uninterrupted};
 use super::ioctl::{self, RawExtent};
+use super::open::{offset as signed, open_file, open_to_change, uninterrupted};
 use super::{at, upkeep};
 
 /// Bytes read and written at once.
@@ -24,7 +24,7 @@ const ELSEWHERE: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400;
 const UNWRITTEN: u32 = 0x800;
 const SHARED: u32 = 0x2000;
 
-/// The extents of a file; see [`Disks::extents`](super::super::Disks::extents).
+/// The extents of a file; see [`Images::extents`](super::super::Images::extents).
 pub(super) fn extents(path: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>> {
     let file = open_file(path, OFlag::O_RDONLY)?;
     let found = uninterrupted(|| ioctl::extents(&file, offset, max, sync)).map_err(at("map", path))?;
@@ -46,7 +46,7 @@ fn from(extent: RawExtent, offset: u64) -> Option<Extent> {
     })
 }
 
-/// FICLONE; see [`Disks::reflink`](super::super::Disks::reflink).
+/// FICLONE; see [`Images::reflink`](super::super::Images::reflink).
 pub(super) fn reflink(source: &Path, target: &Path) -> io::Result<()> {
     let context = format!("clone {} to", source.display());
     let from = open_file(source, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
@@ -65,7 +65,7 @@ pub(super) fn reflink(source: &Path, target: &Path) -> io::Result<()> {
     upkeep::finish_clone(&to, target)
 }
 
-/// Copies a range by reading and writing; see [`Disks::copy_range`](super::super::Disks::copy_range).
+/// Copies a range by reading and writing; see [`Images::copy_range`](super::super::Images::copy_range).
 /// copy_file_range(2) would share the blocks on xfs and btrfs.
 pub(super) fn copy_range(source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()> {
     let from = open_file(source, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
@@ -94,7 +94,7 @@ fn read_whole(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     })
 }
 
-/// Writes into an existing file; see [`Disks::write_at`](super::super::Disks::write_at).
+/// Writes into an existing file; see [`Images::write_at`](super::super::Images::write_at).
 pub(super) fn write_at(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let file = open_to_change(path)?;
     file.write_all_at(bytes, offset).map_err(at("write", path))?;
@@ -122,7 +122,7 @@ fn written(from: &File, to: &File, position: u64, len: usize) -> nix::Result<()>
     Ok(())
 }
 
-/// FALLOC_FL_UNSHARE_RANGE; see [`Disks::unshare`](super::super::Disks::unshare). xfs allocates the holes as well.
+/// FALLOC_FL_UNSHARE_RANGE; see [`Images::unshare`](super::super::Images::unshare). xfs allocates the holes as well.
 pub(super) fn unshare(path: &Path) -> io::Result<()> {
     let file = open_to_change(path)?;
     let size = signed(file.metadata().map_err(at("stat", path))?.len()).map_err(at("unshare", path))?;

@@ -38,7 +38,7 @@ use self::levels::{Level, Levels, Opened};
 use self::links::Links;
 use self::report::{Fault, Report, call};
 use super::super::FileId;
-use super::tree::split;
+use super::trees::split;
 use super::walk::{open_below, open_to_read};
 use super::{at, id_of, kind_bits};
 
@@ -63,7 +63,7 @@ fn make_directory(parent: impl AsFd, name: &CStr) -> nix::Result<OwnedFd> {
     open_below(&parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)
 }
 
-/// Copies the directory `source` to `target`: see [`Disks::copy_tree`](super::super::Disks::copy_tree).
+/// Copies the directory `source` to `target`: see [`Trees::copy`](super::super::Trees::copy).
 ///
 /// # Errors
 /// EEXIST where `target` is there, EXDEV at a mount inside `source`, EINVAL where `target` lies inside `source`, what

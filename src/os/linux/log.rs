@@ -1,5 +1,5 @@
 //! The append-only file.
-#![allow(clippy::disallowed_types, reason = "implements os::Disks")]
+#![allow(clippy::disallowed_types, reason = "implements os::Files")]
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::super::{LogFile, errno_error};
 use super::at;
-use super::disks::{offset, uninterrupted};
+use super::open::{offset, uninterrupted};
 
 /// Bytes that a file may have allocated for its own map of blocks, which `st_blocks` counts in.
 const UNSURE: u64 = 64 << 10;

@@ -8,10 +8,11 @@ mod claim;
 mod copy;
 mod copy_tree;
 mod discard;
-mod disks;
 mod exec;
+mod files;
 mod filesystems;
 mod freeze;
+mod images;
 mod ioctl;
 mod lock;
 mod log;
@@ -19,11 +20,12 @@ mod loops;
 mod mountinfo;
 mod mounts;
 mod node;
+mod open;
 mod own_sysfs;
 mod probe;
 mod process;
 mod tools;
-mod tree;
+mod trees;
 mod upkeep;
 mod walk;
 mod watch;
@@ -40,16 +42,18 @@ pub use freeze::guard as freeze_guard;
 #[doc(hidden)]
 pub use mountinfo::parse as parse_mountinfo;
 pub use probe::reflink_works;
-pub use process::own_process;
+pub use process::{ProcessFigures, own_process};
 pub use tools::Tools;
 
 /// The machine that this process runs on.
 pub fn os(tools: Tools) -> Os {
     Os {
+        files: Arc::new(files::LinuxFiles),
+        images: Arc::new(images::LinuxImages),
+        trees: Arc::new(trees::LinuxTrees),
         mounts: Arc::new(mounts::LinuxMounts::new(&tools)),
         loops: Arc::new(loops::LinuxLoops::default()),
         filesystems: Arc::new(filesystems::LinuxFilesystems::new(tools)),
-        disks: Arc::new(disks::LinuxDisks),
     }
 }
 

@@ -1,5 +1,5 @@
 //! What a directory's filesystem can do, found out with files that have no name.
-#![allow(clippy::disallowed_types, reason = "implements os::Disks")]
+#![allow(clippy::disallowed_types, reason = "implements os::Images")]
 
 use std::fs::File;
 use std::io;
@@ -32,7 +32,7 @@ fn nameless_file(directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// What [`Disks::direct_io_alignment`](super::super::Disks::direct_io_alignment) asks statx(2).
+/// What [`Images::direct_io_alignment`](super::super::Images::direct_io_alignment) asks statx(2).
 pub(super) fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
     let file = nameless_file(directory)?;
     match ioctl::direct_io_alignment(&file).map_err(at("statx", directory))? {

@@ -7,7 +7,20 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::super::ProcessFigures;
+/// A process, as the kernel accounts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessFigures {
+    /// Processor time, its own and that of the kernel for it.
+    pub cpu: Duration,
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+    /// Its threads.
+    pub threads: u64,
+    /// Its open file descriptors.
+    pub open_files: u64,
+    /// How many it may have open.
+    pub max_files: u64,
+}
 
 const STAT: &str = "/proc/self/stat";
 const DESCRIPTORS: &str = "/proc/self/fd";

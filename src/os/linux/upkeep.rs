@@ -1,5 +1,5 @@
 //! What filesystems take for themselves, and how images are written without more than that.
-#![allow(clippy::disallowed_types, reason = "implements os::Disks")]
+#![allow(clippy::disallowed_types, reason = "implements os::Images")]
 
 use std::fs::File;
 use std::io;
@@ -12,8 +12,8 @@ use rustix::fs::{IFlags, fstatfs, ioctl_getflags, ioctl_setflags};
 
 use super::super::{MetadataSpace, Upkeep};
 use super::at;
-use super::disks::{open_file, open_to_change};
 use super::ioctl::{self, SpaceInfo, btrfs_spaces};
+use super::open::{open_file, open_to_change};
 
 /// `f_type` of statfs(2).
 const BTRFS: u64 = 0x9123_683E;
@@ -52,7 +52,7 @@ const THRICE: u64 = 1 << 9;
 const FOUR_TIMES: u64 = 1 << 10;
 const GLOBAL_RESERVE: u64 = 1 << 49;
 
-/// [`Disks::upkeep`](super::super::Disks::upkeep)
+/// [`Images::upkeep`](super::super::Images::upkeep)
 pub(super) fn upkeep(directory: &Path) -> io::Result<Upkeep> {
     let file = open_file(directory, OFlag::O_RDONLY)?;
     Ok(match magic(&file, directory)? {
@@ -119,7 +119,7 @@ fn of_btrfs(spaces: &[SpaceInfo], total: u64, available: u64) -> Upkeep {
     Upkeep { per_block, unusable: BTRFS_UNUSABLE, metadata: Some(metadata), whole_extents: true }
 }
 
-/// [`Disks::write_in_place`](super::super::Disks::write_in_place)
+/// [`Images::write_in_place`](super::super::Images::write_in_place)
 pub(super) fn write_in_place(path: &Path) -> io::Result<bool> {
     let file = open_to_change(path)?;
     match magic(&file, path)? {
@@ -131,7 +131,7 @@ pub(super) fn write_in_place(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// [`Disks::is_in_place`](super::super::Disks::is_in_place)
+/// [`Images::is_in_place`](super::super::Images::is_in_place)
 pub(super) fn is_in_place(path: &Path) -> io::Result<bool> {
     let file = open_file(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
     match magic(&file, path)? {

@@ -70,7 +70,7 @@ fn model(store: &Store) -> Model {
 }
 
 fn read(disks: &MemDisks) -> Vec<u8> {
-    crate::os::Disks::read(disks, &file()).unwrap()
+    crate::os::Files::read(disks, &file()).unwrap()
 }
 
 /// A disk that holds just this state file.

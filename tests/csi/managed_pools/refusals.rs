@@ -206,7 +206,7 @@ fn a_block_device_that_is_too_small_is_left_alone() {
     let machine_with = |bytes| {
         let kernel = machine();
         kernel.write_file("/srv/disk", b"").expect("write");
-        kernel.os().disks.set_size("/srv/disk".as_ref(), bytes).expect("truncate");
+        kernel.os().images.set_size("/srv/disk".as_ref(), bytes).expect("truncate");
         let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
         (kernel, format!("copies={},kind=device", disk.path().display()))
     };
@@ -225,7 +225,7 @@ fn a_block_device_with_anything_on_it_is_left_alone() {
     for at in [0, 64 << 20, BYTES - 4096] {
         let kernel = machine();
         kernel.write_file("/srv/disk", b"").expect("write");
-        kernel.os().disks.set_size("/srv/disk".as_ref(), BYTES).expect("truncate");
+        kernel.os().images.set_size("/srv/disk".as_ref(), BYTES).expect("truncate");
         let disk = kernel.attach_foreign("/srv/disk", false).expect("attach");
         let flag = format!("copies={},kind=device", disk.path().display());
         kernel.write(disk.path(), at, b"x").expect("write");

@@ -305,9 +305,9 @@ pub fn kubelet_cleans_up(kernel: &FakeKernel, model: &Model) {
     for path in kernel.tree(PODS).into_iter().filter(|path| !known(path)) {
         let mounted = kernel.mounts().iter().any(|mount| Path::new(&path).starts_with(&mount.target));
         if !mounted {
-            let disks = kernel.spawn().disks;
-            let removed = disks.remove_directory(Path::new(&path));
-            removed.or_else(|_| disks.remove_file(Path::new(&path))).expect("what is left is empty");
+            let files = kernel.spawn().files;
+            let removed = files.remove_directory(Path::new(&path));
+            removed.or_else(|_| files.remove_file(Path::new(&path))).expect("what is left is empty");
         }
     }
 }

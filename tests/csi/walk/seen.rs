@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop::model::tree::{Item, Position};
-use hostloop::os::{Disks, Extent, FileStat, LogFile, Os, Space, TreeWriter, Upkeep, Usage};
+use hostloop::os::{BlockDevice, FileStat, Files, LogFile, Os, Space};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 
@@ -16,12 +15,13 @@ use super::scenario::{self, Scenario};
 use crate::harness::{Server, machine, settings};
 use crate::requests::{Kind, Spec, delete_group, delete_snapshot, staging_path, target_path};
 
-/// Disks that forget to sync.
+/// Files that are not always synced.
 struct Careless {
-    disks: Arc<dyn Disks>,
+    files: Arc<dyn Files>,
+    /// What is left out: the syncs of logs, of directories, of other files.
     logs: bool,
     directories: bool,
-    files: bool,
+    contents: bool,
 }
 
 /// A log that is never synced.
@@ -44,60 +44,40 @@ impl LogFile for Loose {
 macro_rules! pass_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> io::Result<$result> {
-            self.disks.$name($($argument),*)
+            self.files.$name($($argument),*)
         })*
     };
 }
 
-impl Disks for Careless {
+impl Files for Careless {
     pass_on! {
         stat(path: &Path) -> Option<FileStat>;
         canonicalize(path: &Path) -> PathBuf;
         list(directory: &Path) -> Vec<String>;
         read(file: &Path) -> Vec<u8>;
-        read_at(file: &Path, offset: u64, len: usize) -> Vec<u8>;
         read_through(file: &Path) -> ();
-        next_data(file: &Path, offset: u64) -> Option<(u64, u64)>;
         space(path: &Path) -> Space;
-        usage(directory: &Path) -> Usage;
-        upkeep(directory: &Path) -> Upkeep;
-        write_in_place(file: &Path) -> bool;
-        is_in_place(file: &Path) -> bool;
-        direct_io_alignment(directory: &Path) -> Option<u32>;
-        extents(file: &Path, offset: u64, max: usize, sync: bool) -> Vec<Extent>;
-        can_reflink(directory: &Path) -> bool;
+        block_device(device: &Path) -> BlockDevice;
         random_id() -> String;
-        reflink(from: &Path, to: &Path) -> ();
-        copy_range(from: &Path, to: &Path, offset: u64, len: u64) -> ();
-        read_tree(source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> u64;
-        write_tree(target: &Path) -> Box<dyn TreeWriter>;
-        write_at(file: &Path, offset: u64, bytes: &[u8]) -> ();
-        unshare(file: &Path) -> ();
-        copy_tree(from: &Path, to: &Path, share: bool, progress: &mut dyn FnMut(u64) -> io::Result<()>) -> ();
         create_directory(path: &Path, mode: u32) -> ();
         create_file(path: &Path) -> ();
-        set_size(file: &Path, size: u64) -> ();
-        allocate(file: &Path, size: u64) -> ();
-        erase(file: &Path) -> ();
-        zero(file: &Path) -> ();
         rename(from: &Path, to: &Path) -> ();
         remove_file(path: &Path) -> ();
         remove_directory(path: &Path) -> ();
-        remove_tree(path: &Path) -> ();
         lock(file: &Path) -> Box<dyn Send + Sync>;
     }
 
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
-        let log = self.disks.open_log(file, len)?;
+        let log = self.files.open_log(file, len)?;
         Ok(if self.logs { Box::new(Loose(log)) } else { log })
     }
 
     fn sync_file(&self, file: &Path) -> io::Result<()> {
-        if self.files { Ok(()) } else { self.disks.sync_file(file) }
+        if self.contents { Ok(()) } else { self.files.sync_file(file) }
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        if self.directories { Ok(()) } else { self.disks.sync_directory(directory) }
+        if self.directories { Ok(()) } else { self.files.sync_directory(directory) }
     }
 }
 
@@ -107,9 +87,9 @@ fn named(name: &str) -> Scenario {
 
 #[test]
 fn a_driver_that_forgets_to_sync_is_found_out() {
-    fn careless(os: Os, logs: bool, directories: bool, files: bool) -> Os {
-        let disks = Arc::new(Careless { disks: os.disks.clone(), logs, directories, files });
-        Os { disks, ..os }
+    fn careless(os: Os, logs: bool, directories: bool, contents: bool) -> Os {
+        let files = Arc::new(Careless { files: os.files.clone(), logs, directories, contents });
+        Os { files, ..os }
     }
     let without_logs = |os| careless(os, true, false, false);
     let without_directories = |os| careless(os, false, true, false);

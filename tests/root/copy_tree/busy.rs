@@ -39,7 +39,7 @@ fn meanwhile(os: &Os, dir: &Path, rounds: usize, act: impl Fn(usize) + Sync, che
             let target = dir.join(format!("target-{round}"));
             copy(os, &dir.join("source"), &target, false);
             check(&target);
-            os.disks.remove_tree(&target).expect("remove");
+            os.trees.remove(&target).expect("remove");
         }
         drop(at_the_end);
         actor.join().expect("the other one");

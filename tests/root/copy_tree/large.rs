@@ -70,7 +70,7 @@ fn a_deep_tree() {
             open = open.max(std::fs::read_dir("/proc/self/fd").expect("list").count());
             Ok(())
         };
-        os.disks.copy_tree(&tree, &copy, false, &mut count).expect("copy");
+        os.trees.copy(&tree, &copy, false, &mut count).expect("copy");
 
         assert!((1..1000).contains(&open), "{open} descriptors");
         let bottom = below(&copy, 4000);
@@ -83,10 +83,10 @@ fn a_deep_tree() {
         }
         let beside = std::fs::metadata(copy.join("beside").join(levels).join("three")).expect("stat");
         assert_eq!((inode("three"), inode("four"), beside.nlink()), (beside.ino(), beside.ino(), 3));
-        let inodes = |path| os.disks.usage(path).expect("usage").inodes;
+        let inodes = |path| os.trees.usage(path).expect("usage").inodes;
         assert_eq!(inodes(&tree), inodes(&copy));
         for tree in [tree, copy] {
-            os.disks.remove_tree(&tree).expect("remove");
+            os.trees.remove(&tree).expect("remove");
         }
     });
 }
@@ -107,7 +107,7 @@ fn many_small_files() {
             calls += 1;
             Ok(())
         };
-        os.disks.copy_tree(&source, &dir.join("target"), true, &mut count).expect("copy");
+        os.trees.copy(&source, &dir.join("target"), true, &mut count).expect("copy");
         assert!(calls >= 20, "{calls}");
         assert_equal(&before, &source, &dir.join("target"));
     });

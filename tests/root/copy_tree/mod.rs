@@ -53,7 +53,7 @@ fn on_every_filesystem(size: u64, test: impl Fn(&Os, FsType, &Path)) {
 }
 
 fn copy(os: &Os, source: &Path, target: &Path, share: bool) {
-    os.disks.copy_tree(source, target, share, &mut |_| Ok(())).expect("copy");
+    os.trees.copy(source, target, share, &mut |_| Ok(())).expect("copy");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn everything_is_kept() {
             assert_equal(&before, &source, &target);
             let in_place = contents(&target.join("in place")).flags.expect("flags").contains(IFlags::NOCOW);
             assert_eq!(in_place, fs_type == FsType::Btrfs);
-            os.disks.remove_tree(&target).expect("remove");
+            os.trees.remove(&target).expect("remove");
             // Not even the times of reading have changed, but for links, where nothing can be done about it.
             for (path, meta) in metas(&source) {
                 if meta.mode & libc::S_IFMT != libc::S_IFLNK {
@@ -106,7 +106,7 @@ fn to_another_filesystem() {
         copy(os, &source, &target, true);
         assert_equal(&before, &source, &target);
     });
-    os.disks.remove_tree(&source).expect("remove");
+    os.trees.remove(&source).expect("remove");
 }
 
 #[test]
@@ -114,12 +114,12 @@ fn blocks_are_shared_where_that_is_asked_for() {
     on_every_filesystem(2 << 30, |os, fs_type, pool| {
         let source = directory(os, pool.join("source"));
         sparse(&source.join("large"), 0, &[(0, 64 << 20)]);
-        os.disks.sync_file(&source.join("large")).expect("sync");
-        let mut used = os.disks.space(pool).expect("space").used;
+        os.files.sync_file(&source.join("large")).expect("sync");
+        let mut used = os.files.space(pool).expect("space").used;
         for share in [false, true] {
             let target = pool.join(format!("{share}"));
             copy(os, &source, &target, share);
-            let now = os.disks.space(pool).expect("space").used;
+            let now = os.files.space(pool).expect("space").used;
             let taken = now.saturating_sub(used);
             let shared = share && fs_type != FsType::Ext4;
             assert_eq!(taken < 32 * MIB, shared, "{fs_type}: {taken}");
@@ -163,7 +163,7 @@ fn another_filesystem_inside() {
     let open = formatted(&os, &dir.join("m.img"), FsType::Ext4, 32 * MIB);
     os.mounts.mount(&open.device.path(), &inside, FsType::Ext4, &flags(&[])).expect("mount");
     drop(open);
-    let result = os.disks.copy_tree(&source, &dir.join("target"), false, &mut |_| Ok(()));
+    let result = os.trees.copy(&source, &dir.join("target"), false, &mut |_| Ok(()));
     let error = result.expect_err("a mount inside");
     assert!(error.to_string().contains(&inside.display().to_string()), "{error}");
     assert_eq!(errno(Err::<(), _>(error)), Some(Errno::EXDEV));

@@ -126,7 +126,7 @@ fn a_copy_equals_its_source() {
         proptest!(config, |(tree in tree(), share in any::<bool>())| {
             let (source, target) = (pool.join("source"), pool.join("target"));
             for leftover in [&source, &target] {
-                os.disks.remove_tree(leftover).expect("remove");
+                os.trees.remove(leftover).expect("remove");
             }
             build(&source, &tree, &mut Vec::new());
             let before = metas(&source);

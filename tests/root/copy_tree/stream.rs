@@ -27,7 +27,7 @@ fn everything_arrives() {
             assert_equal(&before, &source, &target);
             let in_place = contents(&target.join("in place")).flags.expect("flags").contains(IFlags::NOCOW);
             assert_eq!(in_place, fs_type == FsType::Btrfs);
-            os.disks.remove_tree(&target).expect("remove");
+            os.trees.remove(&target).expect("remove");
         }
     });
 }
@@ -43,5 +43,5 @@ fn from_one_filesystem_to_another() {
         copy_stream(os, &source, &target, 100);
         assert_equal(&before, &source, &target);
     });
-    os.disks.remove_tree(&source).expect("remove");
+    os.trees.remove(&source).expect("remove");
 }

@@ -12,7 +12,7 @@ impl Managed<'_> {
     /// The device with its filesystem, which is made where the device is blank and nobody's.
     pub(super) fn take_device(&self, device: &Path) -> Result<Medium> {
         let looking = || self.doing(&format!("look at {}", device.display()));
-        let state = self.os.disks.block_device(device).doing(looking)?;
+        let state = self.os.files.block_device(device).doing(looking)?;
         if state.partitioned {
             return Err(self.refuse(format!("{} has partitions and is left as it is", device.display())));
         }
@@ -24,7 +24,7 @@ impl Managed<'_> {
             made,
             device: None,
         };
-        match inspect_device(self.os.disks.as_ref(), device, state.bytes)? {
+        match inspect_device(self.os.images.as_ref(), device, state.bytes)? {
             Signature::Blank => {
                 self.refuse_if_in_use(device, "is blank")?;
                 self.refuse_if_covered()?;

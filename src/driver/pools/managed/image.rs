@@ -34,7 +34,7 @@ fn beside(image: &Path, end: &str) -> PathBuf {
 impl Managed<'_> {
     /// Takes the image for this process alone.
     pub(super) fn lock(&self, image: &Path) -> Result<Lock> {
-        match self.os.disks.lock(&beside(image, ".hostloop-lock")) {
+        match self.os.files.lock(&beside(image, ".hostloop-lock")) {
             Err(error) if is_errno(&error, Errno::EWOULDBLOCK) => {
                 Err(self.refuse(format!("{} is in use by another driver: {error}", image.display())))
             }
@@ -44,10 +44,10 @@ impl Managed<'_> {
 
     /// The image's loop device: the one that there is, or a new one, on an image that is made if it is missing.
     pub(super) fn attach(&self, image: &Path, bytes: u64) -> Result<Medium> {
-        match self.os.disks.stat(image).doing(|| self.doing("look at its image"))? {
+        match self.os.files.stat(image).doing(|| self.doing("look at its image"))? {
             None => self.make_image(image, bytes),
             Some(stat) if stat.kind == FileKind::File => {
-                let found = inspect(self.os.disks.as_ref(), image)?;
+                let found = inspect(self.os.images.as_ref(), image)?;
                 let filesystem_bytes = self.expect_filesystem(image, found)?;
                 self.warn_of_copy_on_write(image)?;
                 let open = self.device_of(image, stat.id)?;
@@ -61,7 +61,7 @@ impl Managed<'_> {
     /// On btrfs an image of 0.1.0 is written elsewhere each time, for which its disk may have no room.
     fn warn_of_copy_on_write(&self, image: &Path) -> Result<()> {
         let looking = || self.doing("look at its image");
-        if !self.os.disks.is_in_place(image).doing(looking)? {
+        if !self.os.images.is_in_place(image).doing(looking)? {
             tracing::warn!(
                 pool = %self.name, image = %image.display(),
                 "the pool's image is copy-on-write (made by 0.1.0 on btrfs): its volumes fail when their disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and give that its name"
@@ -83,12 +83,12 @@ impl Managed<'_> {
         let made = self.make_new(&new, bytes).and_then(|open| {
             let naming = || self.doing("give the new image its name");
             let parent = image.parent().unwrap_or(image);
-            self.os.disks.rename(&new, image).doing(naming)?;
-            self.os.disks.sync_directory(parent).doing(naming)?;
+            self.os.files.rename(&new, image).doing(naming)?;
+            self.os.files.sync_directory(parent).doing(naming)?;
             Ok(open)
         });
         // Its space is not kept from others; the next start makes it anew.
-        let made = made.map_err(|cause| match self.os.disks.remove_file(&new) {
+        let made = made.map_err(|cause| match self.os.files.remove_file(&new) {
             Ok(()) => cause,
             Err(undo) => {
                 let undo = Error::Os { context: self.doing("remove the half-made image"), source: undo };
@@ -106,7 +106,7 @@ impl Managed<'_> {
     /// write to it: it keeps the loop device, and with that the space, as long as it runs.
     fn remove_leftover(&self, new: &Path) -> Result<()> {
         let removing = || self.doing("remove a half-made image");
-        let Some(stat) = self.os.disks.stat(new).doing(removing)? else { return Ok(()) };
+        let Some(stat) = self.os.files.stat(new).doing(removing)? else { return Ok(()) };
         let until = Instant::now() + LEFTOVER;
         while let Some(device) = self.os.loops.find(stat.id).doing(removing)?.first() {
             if Instant::now() >= until {
@@ -118,33 +118,33 @@ impl Managed<'_> {
             }
             std::thread::sleep(PAUSE);
         }
-        self.os.disks.remove_file(new).doing(removing)?;
+        self.os.files.remove_file(new).doing(removing)?;
         tracing::info!(pool = %self.name, path = %new.display(), "removed what an interrupted start left");
         Ok(())
     }
 
     fn make_new(&self, new: &Path, bytes: u64) -> Result<OpenLoop> {
-        let disks = &self.os.disks;
+        let (files, images) = (&self.os.files, &self.os.images);
         let making = || self.doing(&format!("make {}", new.display()));
-        disks.create_file(new).doing(making)?;
-        disks.write_in_place(new).doing(making)?;
+        files.create_file(new).doing(making)?;
+        images.write_in_place(new).doing(making)?;
         self.allocate(new, bytes)?;
-        disks.sync_file(new).doing(making)?;
+        files.sync_file(new).doing(making)?;
         let device = self.attach_new(new)?;
         // It was made above, with a name that only the driver gives: but nothing is formatted unseen.
-        match inspect(disks.as_ref(), new)? {
+        match inspect(images.as_ref(), new)? {
             Signature::Blank => {}
             found => return Err(self.refuse(format!("{} holds {}", new.display(), found.describe()))),
         }
         self.make_filesystem(&device.device.path(), true)?;
-        disks.sync_file(new).doing(making)?;
+        files.sync_file(new).doing(making)?;
         Ok(device)
     }
 
     /// Allocates all of the image, so that no write in the pool can ever meet a full disk.
     fn allocate(&self, image: &Path, bytes: u64) -> Result<()> {
         let image_name = image.display();
-        match self.os.disks.allocate(image, bytes) {
+        match self.os.images.allocate(image, bytes) {
             Err(error) if matches!(errno_of(&error), Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG)) => {
                 let size = format_bytes(bytes);
                 Err(self.refuse(format!("its disk has no room for {image_name} of {size}; choose a smaller size=: {error}")))
@@ -226,7 +226,7 @@ impl Managed<'_> {
         };
         let open = self.os.loops.attach(image, options).doing(|| self.doing("attach its image"))?;
         let looking = || self.doing("look at its image");
-        let stat = self.os.disks.stat(image).doing(looking)?;
+        let stat = self.os.files.stat(image).doing(looking)?;
         let id = stat.map(|stat| stat.id).filter(|id| open.device.backing == Some(*id));
         self.only_device(image, id.ok_or_else(|| self.refuse("its image was exchanged".to_owned()))?)?;
         Ok(open)
@@ -254,7 +254,7 @@ impl Managed<'_> {
     /// holes. Never shrinks.
     pub(super) fn grow_image(&self, image: &Path, bytes: u64, medium: &Medium) -> Result<()> {
         let growing = || self.doing(&format!("grow {}", image.display()));
-        let Some(before) = self.os.disks.stat(image).doing(growing)?.map(|stat| stat.size) else {
+        let Some(before) = self.os.files.stat(image).doing(growing)?.map(|stat| stat.size) else {
             return Err(self.refuse(format!("{} was removed", image.display())));
         };
         if bytes < before {
@@ -267,7 +267,7 @@ impl Managed<'_> {
         // Costs nothing where all is allocated; mends what a tool of the host may have trimmed.
         self.allocate(image, wanted)?;
         if wanted > before {
-            self.os.disks.sync_file(image).doing(growing)?;
+            self.os.files.sync_file(image).doing(growing)?;
             tracing::info!(pool = %self.name, image = %image.display(), from = before, to = wanted, "grew the pool's image");
         }
         if let Some(open) = &medium.device {

@@ -30,10 +30,10 @@ impl Managed<'_> {
 
     /// Makes sure that the mounted filesystem is this pool's.
     pub(super) fn check_marker(&self, absent: Absent) -> Result<()> {
-        let (disks, root) = (&self.os.disks, self.target());
+        let (files, root) = (&self.os.files, self.target());
         let path = root.join(MARKER);
         let reading = || self.doing(&format!("read {}", path.display()));
-        let Some(stat) = disks.stat(&path).doing(reading)? else {
+        let Some(stat) = files.stat(&path).doing(reading)? else {
             return match absent {
                 Absent::Write => self.write_marker(),
                 Absent::Refuse => Err(self.refuse(
@@ -42,7 +42,7 @@ impl Managed<'_> {
             };
         };
         let readable = stat.kind == FileKind::File && stat.size <= MAX_BYTES;
-        let found = if readable { disks.read(&path).doing(reading)? } else { Vec::new() };
+        let found = if readable { files.read(&path).doing(reading)? } else { Vec::new() };
         if found == self.marker().as_bytes() {
             return Ok(());
         }
@@ -56,21 +56,21 @@ impl Managed<'_> {
 
     /// Writes the marker into an empty filesystem; whole and durable, or not there.
     fn write_marker(&self) -> Result<()> {
-        let (disks, root) = (&self.os.disks, self.target());
+        let (files, root) = (&self.os.files, self.target());
         let writing = || self.doing("write its marker");
-        let names = disks.list(&root).doing(writing)?;
+        let names = files.list(&root).doing(writing)?;
         if let Some(name) = names.iter().find(|name| ![NEW, "lost+found"].contains(&name.as_str())) {
             return Err(self.refuse(format!(
                 "its filesystem holds {name:?} and no file {MARKER}: it is not a pool of hostloop and is left as it is"
             )));
         }
         let new = root.join(NEW);
-        disks.remove_file(&new).doing(writing)?;
-        let mut log = disks.open_log(&new, 0).doing(writing)?;
+        files.remove_file(&new).doing(writing)?;
+        let mut log = files.open_log(&new, 0).doing(writing)?;
         log.append(self.marker().as_bytes()).doing(writing)?;
         log.sync().doing(writing)?;
         drop(log);
-        disks.rename(&new, &root.join(MARKER)).doing(writing)?;
-        disks.sync_directory(&root).doing(writing)
+        files.rename(&new, &root.join(MARKER)).doing(writing)?;
+        files.sync_directory(&root).doing(writing)
     }
 }

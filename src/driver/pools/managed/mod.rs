@@ -80,7 +80,7 @@ pub(super) fn open(
 ) -> Result<Option<Opened>> {
     let resolving = || format!("resolve {}", settings.data_dir.display());
     let managed = |fs_type| -> Result<Managed<'_>> {
-        let directory = os.disks.canonicalize(&settings.data_dir).doing(resolving)?.join(Settings::POOLS_DIR);
+        let directory = os.files.canonicalize(&settings.data_dir).doing(resolving)?.join(Settings::POOLS_DIR);
         Ok(Managed { os, settings, name: &pool.name, fs_type, directory, in_use })
     };
     match &pool.kind {
@@ -96,7 +96,7 @@ impl Managed<'_> {
             file.parent().zip(file.file_name()).ok_or_else(|| self.refuse("it has no name"))?;
         let parent = self
             .os
-            .disks
+            .files
             .canonicalize(parent)
             .doing(|| format!("pool {}: {}", self.name, parent.display()))?;
         let image = parent.join(name);
@@ -111,13 +111,13 @@ impl Managed<'_> {
     fn open_device(&self, device: &Path) -> Result<Opened> {
         let device = self
             .os
-            .disks
+            .files
             .canonicalize(device)
             .doing(|| format!("pool {}: {}", self.name, device.display()))?;
         self.make_directories()?;
         let medium = self.take_device(&device)?;
         let of_pool = self.mount(&medium)?;
-        let bytes = self.os.disks.block_device(&device).doing(|| self.doing("look at its device"))?.bytes;
+        let bytes = self.os.files.block_device(&device).doing(|| self.doing("look at its device"))?.bytes;
         self.grow_filesystem(&medium, bytes)?;
         Ok(Opened { medium: device, locks: vec![of_pool] })
     }
@@ -129,16 +129,16 @@ impl Managed<'_> {
 
     /// Makes the mount point where it is missing.
     fn make_directories(&self) -> Result<()> {
-        let disks = &self.os.disks;
+        let files = &self.os.files;
         let parent = self.directory.parent().unwrap_or(&self.directory);
         for (path, parent) in [(&self.directory, parent), (&self.target(), &self.directory)] {
             let making = || self.doing("make its mount point");
-            match disks.stat(path).doing(making)?.map(|stat| stat.kind) {
+            match files.stat(path).doing(making)?.map(|stat| stat.kind) {
                 Some(FileKind::Directory) => {}
                 Some(_) => return Err(self.refuse(format!("{} is not a directory", path.display()))),
                 None => {
-                    disks.create_directory(path, 0o700).doing(making)?;
-                    disks.sync_directory(parent).doing(making)?;
+                    files.create_directory(path, 0o700).doing(making)?;
+                    files.sync_directory(parent).doing(making)?;
                 }
             }
         }

@@ -36,7 +36,7 @@ impl Managed<'_> {
         }
         self.refuse_if_not_empty()?;
         let looking = || self.doing("look at its device");
-        let live = !medium.made && self.os.disks.block_device(&medium.path).doing(looking)?.held;
+        let live = !medium.made && self.os.files.block_device(&medium.path).doing(looking)?.held;
         if !medium.made && !live {
             self.check(medium)?;
         }
@@ -59,7 +59,7 @@ impl Managed<'_> {
     /// Makes sure that the mounted filesystem is this pool's, and takes it for this process alone.
     fn own(&self, absent: Absent) -> Result<Lock> {
         self.check_marker(absent)?;
-        self.os.disks.lock(&self.target().join("lock")).doing(|| self.doing("lock it"))
+        self.os.files.lock(&self.target().join("lock")).doing(|| self.doing("lock it"))
     }
 
     /// Replays the journal, which a check does not, and checks the whole filesystem without changing it. The journal is
@@ -68,12 +68,12 @@ impl Managed<'_> {
         let started = Instant::now();
         let place = self.check_place();
         let preparing = || self.doing("check its filesystem");
-        if self.os.disks.stat(&place).doing(preparing)?.is_none() {
-            self.os.disks.create_directory(&place, 0o700).doing(preparing)?;
+        if self.os.files.stat(&place).doing(preparing)?.is_none() {
+            self.os.files.create_directory(&place, 0o700).doing(preparing)?;
         }
         self.mount_at(medium, &place)?;
         self.os.mounts.unmount(&place).doing(preparing)?;
-        self.os.disks.remove_directory(&place).doing(preparing)?;
+        self.os.files.remove_directory(&place).doing(preparing)?;
         match self.os.filesystems.check(self.fs_type, &medium.path) {
             Err(error) if is_errno(&error, Errno::EUCLEAN) => {
                 let (fs_type, advice) = (self.fs_type, self.how_to_repair(medium));
@@ -119,13 +119,13 @@ impl Managed<'_> {
     fn unmount_check(&self) -> Result<()> {
         let place = self.check_place();
         let undoing = || self.doing("undo a check that was cut off");
-        if self.os.disks.stat(&place).doing(undoing)?.is_none() {
+        if self.os.files.stat(&place).doing(undoing)?.is_none() {
             return Ok(());
         }
         while self.top_mount(&place)?.is_some() {
             self.os.mounts.unmount(&place).doing(undoing)?;
         }
-        self.os.disks.remove_directory(&place).doing(undoing)
+        self.os.files.remove_directory(&place).doing(undoing)
     }
 
     /// What lies on top at the mount point.
@@ -147,8 +147,8 @@ impl Managed<'_> {
         if mount.dev == medium.rdev || Path::new(&mount.source) == medium.path {
             return Ok(true);
         }
-        let Ok(source) = self.os.disks.canonicalize(Path::new(&mount.source)) else { return Ok(false) };
-        let stat = self.os.disks.stat(&source).doing(|| self.doing("look at what is mounted"))?;
+        let Ok(source) = self.os.files.canonicalize(Path::new(&mount.source)) else { return Ok(false) };
+        let stat = self.os.files.stat(&source).doing(|| self.doing("look at what is mounted"))?;
         Ok(stat.is_some_and(|stat| stat.rdev != 0 && stat.rdev == medium.rdev))
     }
 
@@ -168,7 +168,7 @@ impl Managed<'_> {
     /// Mounting would hide what lies in the directory.
     fn refuse_if_not_empty(&self) -> Result<()> {
         let target = self.target();
-        match self.os.disks.list(&target).doing(|| self.doing("list its mount point"))? {
+        match self.os.files.list(&target).doing(|| self.doing("list its mount point"))? {
             names if names.is_empty() => Ok(()),
             _ => {
                 Err(self

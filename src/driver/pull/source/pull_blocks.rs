@@ -24,11 +24,11 @@ impl Driver {
         let image = self.snapshot_paths(&snapshot)?.image().ok_or_else(no_blocks)?;
         let reading = || format!("read {}", image.display());
         let (mut at, mut sent_bytes, mut after) = (offset, 0, offset);
-        while let Some((start, end)) = self.os.disks.next_data(&image, at).doing(reading)? {
+        while let Some((start, end)) = self.os.images.next_data(&image, at).doing(reading)? {
             at = start;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(Piece::MOST).min(Piece::MOST);
-                let data = self.os.disks.read_at(&image, at, want).doing(reading)?;
+                let data = self.os.images.read_at(&image, at, want).doing(reading)?;
                 if data.len() < want {
                     return Err(errno_error(Errno::EIO, "it ends too early")).doing(reading);
                 }

@@ -23,7 +23,7 @@ impl Driver {
             return Err(Error::Invalid(format!("source {} is not a directory", handle.id)));
         };
         let (mut sent_bytes, mut listening, mut at) = (0, true, from);
-        let entries = self.os.disks.read_tree(&tree, from, &mut |item| {
+        let entries = self.os.trees.read(&tree, from, &mut |item| {
             if let Item::Data(piece) = &item {
                 sent_bytes += piece.data.len() as u64;
                 self.stream_rate.spend(piece.data.len() as u64);

@@ -17,7 +17,7 @@ fn source() -> FakeKernel {
 }
 
 fn copy(os: &Os) -> std::io::Result<()> {
-    os.disks.copy_tree(p("/pool/a"), p("/pool/b"), false, &mut |_| Ok(()))
+    os.trees.copy(p("/pool/a"), p("/pool/b"), false, &mut |_| Ok(()))
 }
 
 /// The copy is the source's equal.
@@ -43,7 +43,7 @@ fn a_copy_is_whole_and_durable_but_for_its_own_entry() {
         copy(&os).unwrap();
         assert_whole(&kernel);
         if synced {
-            os.disks.sync_directory(p("/pool")).unwrap();
+            os.files.sync_directory(p("/pool")).unwrap();
         }
         kernel.power_cut();
         assert_eq!(kernel.exists("/pool/b"), synced);
@@ -64,7 +64,7 @@ fn every_step_can_fail_or_be_the_last() {
         kernel.fail_at(step, Errno::ENOSPC);
         errno_is(copy(&kernel.os()), Errno::ENOSPC);
         assert_eq!(kernel.steps().len(), step);
-        kernel.os().disks.remove_tree(p("/pool/b")).unwrap();
+        kernel.os().trees.remove(p("/pool/b")).unwrap();
         copy(&kernel.os()).unwrap();
         assert_whole(&kernel);
         for kill in [Kill::Before, Kill::Torn, Kill::After] {
@@ -74,7 +74,7 @@ fn every_step_can_fail_or_be_the_last() {
             assert!(kernel.is_dead());
             assert_eq!(kernel.read_file("/pool/a/large").unwrap(), [7; 100_000]);
             let os = kernel.restart();
-            os.disks.remove_tree(p("/pool/b")).unwrap();
+            os.trees.remove(p("/pool/b")).unwrap();
             copy(&os).unwrap();
             assert_whole(&kernel);
         }
@@ -100,7 +100,7 @@ fn what_vanishes_is_left_out_and_what_does_not_fit_is_an_error() {
         let _ = kernel.remove_file("/pool/a/sub/one");
         Ok(())
     };
-    kernel.os().disks.copy_tree(p("/pool/a"), p("/pool/b"), false, vanish).unwrap();
+    kernel.os().trees.copy(p("/pool/a"), p("/pool/b"), false, vanish).unwrap();
     assert!(kernel.exists("/pool/b/two") && !kernel.exists("/pool/b/sub/one"));
 
     let kernel = source();

@@ -33,14 +33,14 @@ fn nothing_gets_through_a_freeze() {
         errno_is(kernel.write_file(at("another"), b"new"), Errno::EAGAIN);
         errno_is(kernel.link(at("file"), at("name")), Errno::EAGAIN);
         errno_is(kernel.remove_file(at("file")), Errno::EAGAIN);
-        errno_is(os.disks.rename(&at("file"), &at("name")), Errno::EAGAIN);
-        errno_is(os.disks.allocate(&at("file"), MIB), Errno::EAGAIN);
-        errno_is(os.disks.open_log(&at("file"), 0).map(drop), Errno::EAGAIN);
+        errno_is(os.files.rename(&at("file"), &at("name")), Errno::EAGAIN);
+        errno_is(os.images.allocate(&at("file"), MIB), Errno::EAGAIN);
+        errno_is(os.files.open_log(&at("file"), 0).map(drop), Errno::EAGAIN);
         assert_eq!(kernel.read_file(at("file")).unwrap(), b"old");
     }
     errno_is(os.filesystems.grow(FsType::Ext4, p("/dev/loop0"), p("/stage")), Errno::EAGAIN);
     // The pool around it goes on, and so does the image.
-    os.disks.create_file(p("/pool/other")).unwrap();
+    os.files.create_file(p("/pool/other")).unwrap();
     assert_eq!((kernel.read_file(&image).unwrap().len(), kernel.stat(&image).unwrap().allocated), before);
     errno_is(os.mounts.unmount(p("/stage")), Errno::EBUSY);
     frozen.thaw().unwrap();
@@ -51,7 +51,7 @@ fn nothing_gets_through_a_freeze() {
 #[test]
 fn a_log_that_is_open_waits_too() {
     let (_, os, _) = staged();
-    let mut log = os.disks.open_log(p("/stage/log"), 0).unwrap();
+    let mut log = os.files.open_log(p("/stage/log"), 0).unwrap();
     let frozen = freeze(&os);
     errno_is(log.append(b"x"), Errno::EAGAIN);
     drop(frozen);
@@ -140,7 +140,7 @@ fn a_frozen_filesystem_outlives_its_mounts() {
     os.mounts.unmount(p("/stage")).unwrap();
     assert_eq!((kernel.loops().len(), kernel.frozen().len()), (1, 0));
     errno_is(os.filesystems.repair(FsType::Ext4, p("/dev/loop0")), Errno::EBUSY);
-    let device = os.loops.find(os.disks.stat(&image).unwrap().unwrap().id).unwrap().remove(0);
+    let device = os.loops.find(os.files.stat(&image).unwrap().unwrap().id).unwrap().remove(0);
     os.mounts.mount(&device.path(), p("/stage"), FsType::Ext4, &MountFlags::default()).unwrap();
     errno_is(kernel.write_file("/stage/file", b"new"), Errno::EAGAIN);
     assert!(os.mounts.thaw(p("/stage")).unwrap());

@@ -37,10 +37,10 @@ fn machine() -> (FakeKernel, Os, PathBuf) {
 /// A durable sparse image.
 fn image(os: &Os, name: &str, size: u64) -> PathBuf {
     let image = p("/pool").join(name);
-    os.disks.create_file(&image).unwrap();
-    os.disks.set_size(&image, size).unwrap();
-    os.disks.sync_file(&image).unwrap();
-    os.disks.sync_directory(p("/pool")).unwrap();
+    os.files.create_file(&image).unwrap();
+    os.images.set_size(&image, size).unwrap();
+    os.files.sync_file(&image).unwrap();
+    os.files.sync_directory(p("/pool")).unwrap();
     image
 }
 

@@ -10,7 +10,7 @@ fn an_autoclear_device_goes_with_its_last_user() {
     let device = attach(&os, &image);
     let other = os.loops.open(&device.device).unwrap();
     drop(device);
-    assert_eq!(os.loops.find(os.disks.stat(&image).unwrap().unwrap().id).unwrap().len(), 1);
+    assert_eq!(os.loops.find(os.files.stat(&image).unwrap().unwrap().id).unwrap().len(), 1);
     let stale = other.device.clone();
     // A killed process closes what it has.
     kernel.kill();
@@ -42,13 +42,13 @@ fn a_detach_waits_for_the_last_user() {
 fn a_device_has_its_images_size_until_told_otherwise() {
     let (kernel, os, image) = machine();
     stage(&kernel, &os, &image, true);
-    let device = os.loops.find(os.disks.stat(&image).unwrap().unwrap().id).unwrap().remove(0);
-    os.disks.set_size(&image, 128 * MIB).unwrap();
+    let device = os.loops.find(os.files.stat(&image).unwrap().unwrap().id).unwrap().remove(0);
+    os.images.set_size(&image, 128 * MIB).unwrap();
     assert_eq!(os.loops.size(&device).unwrap(), 64 * MIB);
     os.loops.update_size(&device).unwrap();
     os.filesystems.grow(FsType::Ext4, &device.path(), p("/stage")).unwrap();
     assert_eq!(os.loops.size(&device).unwrap(), 128 * MIB);
-    assert_eq!(os.disks.space(p("/stage")).unwrap().total, 128 * MIB);
+    assert_eq!(os.files.space(p("/stage")).unwrap().total, 128 * MIB);
 }
 
 #[test]
@@ -98,18 +98,18 @@ fn binds_of_directories_and_device_nodes_show_where_they_come_from() {
     kernel.create_directories("/target");
     os.mounts.bind(p("/pool/volumes/v/data"), p("/target"), &MountFlags::default()).unwrap();
     let device = attach(&os, &image);
-    os.disks.create_file(p("/pool/block")).unwrap();
+    os.files.create_file(p("/pool/block")).unwrap();
     errno_is(os.mounts.bind(&device.device.path(), p("/target"), &MountFlags::default()), Errno::ENOTDIR);
     os.mounts.bind(&device.device.path(), p("/pool/block"), &read_only()).unwrap();
     let [directory, node] = kernel.mounts().try_into().unwrap();
     assert_eq!((directory.root.as_path(), directory.fs_type.as_str()), (p("/pool/volumes/v/data"), "ext4"));
     assert_eq!(directory.source, "/dev/vda1");
     assert_eq!((node.root.as_path(), node.fs_type.as_str()), (p("/loop0"), "devtmpfs"));
-    let stat = os.disks.stat(p("/pool/block")).unwrap().unwrap();
+    let stat = os.files.stat(p("/pool/block")).unwrap().unwrap();
     assert_eq!((stat.kind, stat.rdev), (crate::os::FileKind::BlockDevice, device.device.rdev));
     kernel.write("/pool/block", 4096, b"hello").unwrap();
     os.loops.flush(&device.device).unwrap();
-    assert_eq!(os.disks.read_at(&image, 4096, 5).unwrap(), b"hello");
+    assert_eq!(os.images.read_at(&image, 4096, 5).unwrap(), b"hello");
     errno_is(kernel.write("/pool/block", 64 * MIB, b"x"), Errno::ENOSPC);
 }
 
@@ -130,7 +130,7 @@ fn a_read_only_device_mounts_and_reads_only() {
 #[test]
 fn superblocks_are_where_probes_look() {
     let (_, os, _) = machine();
-    let at = |image: &Path, offset, len| os.disks.read_at(image, offset, len).unwrap();
+    let at = |image: &Path, offset, len| os.images.read_at(image, offset, len).unwrap();
     let small = super::image(&os, "small", 4096);
     errno_is(make(&os, &attach(&os, &small), FsType::Ext4), Errno::EINVAL);
     let image = super::image(&os, "big", 512 * MIB);
@@ -150,13 +150,13 @@ fn removing_a_tree_stops_at_a_mount() {
     kernel.create_directories("/pool/v/a");
     os.mounts.bind(p("/tmp"), p("/pool/v/data/target"), &MountFlags::default()).unwrap();
     kernel.write_file("/tmp/precious", b"1").unwrap();
-    errno_is(os.disks.remove_tree(p("/pool/v")), Errno::EBUSY);
-    errno_is(os.disks.remove_tree(p("/pool/v/data/target")), Errno::EBUSY);
-    errno_is(os.disks.remove_directory(p("/pool/v/data/target")), Errno::EBUSY);
+    errno_is(os.trees.remove(p("/pool/v")), Errno::EBUSY);
+    errno_is(os.trees.remove(p("/pool/v/data/target")), Errno::EBUSY);
+    errno_is(os.files.remove_directory(p("/pool/v/data/target")), Errno::EBUSY);
     assert!(kernel.exists("/tmp/precious") && !kernel.exists("/pool/v/a"));
     os.mounts.unmount(p("/pool/v/data/target")).unwrap();
-    os.disks.remove_tree(p("/pool/v")).unwrap();
-    os.disks.remove_tree(p("/pool/v")).unwrap();
+    os.trees.remove(p("/pool/v")).unwrap();
+    os.trees.remove(p("/pool/v")).unwrap();
     assert_eq!(kernel.tree("/pool"), [image.to_str().unwrap()]);
 }
 
@@ -164,11 +164,11 @@ fn removing_a_tree_stops_at_a_mount() {
 fn links_are_seen_and_resolved() {
     let (kernel, os, image) = machine();
     kernel.symlink("/pool", "/link");
-    assert_eq!(os.disks.stat(p("/link")).unwrap().unwrap().kind, crate::os::FileKind::Symlink);
-    assert_eq!(os.disks.canonicalize(p("/link/disk.img")).unwrap(), image);
-    assert_eq!(os.disks.canonicalize(p("/link/../tmp")).unwrap(), p("/tmp"));
+    assert_eq!(os.files.stat(p("/link")).unwrap().unwrap().kind, crate::os::FileKind::Symlink);
+    assert_eq!(os.files.canonicalize(p("/link/disk.img")).unwrap(), image);
+    assert_eq!(os.files.canonicalize(p("/link/../tmp")).unwrap(), p("/tmp"));
     errno_is(os.mounts.bind(p("/tmp"), p("/link"), &MountFlags::default()), Errno::ENOTDIR);
-    os.disks.remove_tree(p("/link")).unwrap();
+    os.trees.remove(p("/link")).unwrap();
     assert!(kernel.exists(&image));
 }
 

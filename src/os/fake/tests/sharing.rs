@@ -9,36 +9,36 @@ fn sharing() -> (FakeKernel, Os, PathBuf) {
     let os = kernel.os();
     let file = image(&os, "file", 0);
     kernel.write_file(&file, &vec![7; 16 << 20]).unwrap();
-    os.disks.sync_file(&file).unwrap();
+    os.files.sync_file(&file).unwrap();
     (kernel, os, file)
 }
 
 fn used(os: &Os) -> u64 {
-    os.disks.space(p("/pool")).unwrap().used
+    os.files.space(p("/pool")).unwrap().used
 }
 
 fn clone(os: &Os, source: &Path, name: &str) -> PathBuf {
     let target = image(os, name, 0);
-    os.disks.reflink(source, &target).unwrap();
+    os.images.reflink(source, &target).unwrap();
     target
 }
 
 /// Copies all data of a file.
 fn copy(os: &Os, source: &Path, target: &Path) -> std::io::Result<()> {
-    os.disks.set_size(target, os.disks.stat(source)?.unwrap().size)?;
+    os.images.set_size(target, os.files.stat(source)?.unwrap().size)?;
     let mut at = 0;
-    while let Some((start, end)) = os.disks.next_data(source, at)? {
-        os.disks.copy_range(source, target, start, end - start)?;
+    while let Some((start, end)) = os.images.next_data(source, at)? {
+        os.images.copy_range(source, target, start, end - start)?;
         at = end;
     }
-    os.disks.sync_file(target)
+    os.files.sync_file(target)
 }
 
 fn mount(os: &Os, image: &Path, at: &Path, words: &[&str]) -> std::io::Result<()> {
     let device = os.loops.attach(image, AttachOptions { block_size: 512, ..options(false) })?;
-    let fs_type = match os.disks.read_at(image, 0, 4)?.as_slice() {
+    let fs_type = match os.images.read_at(image, 0, 4)?.as_slice() {
         b"XFSB" => FsType::Xfs,
-        _ if os.disks.read_at(image, 65600, 8)? == b"_BHRfS_M" => FsType::Btrfs,
+        _ if os.images.read_at(image, 65600, 8)? == b"_BHRfS_M" => FsType::Btrfs,
         _ => FsType::Ext4,
     };
     os.mounts.mount(&device.device.path(), at, fs_type, &MountFlags::parse(words.iter().copied()).unwrap())
@@ -69,18 +69,18 @@ fn shared_blocks_count_once_until_they_are_written_to() {
     let copy = clone(&os, &file, "copy");
     let third = clone(&os, &copy, "third");
     assert_eq!(used(&os), before);
-    assert_eq!(os.disks.stat(&third).unwrap().unwrap().allocated, 16 * MIB);
-    assert_eq!(os.disks.usage(p("/pool")).unwrap().bytes, 3 * 16 * MIB + 4096);
+    assert_eq!(os.files.stat(&third).unwrap().unwrap().allocated, 16 * MIB);
+    assert_eq!(os.trees.usage(p("/pool")).unwrap().bytes, 3 * 16 * MIB + 4096);
     kernel.write(&copy, MIB, &vec![8; 1 << 20]).unwrap();
     assert_eq!(used(&os), before + MIB);
     kernel.write(&copy, MIB, &vec![9; 1 << 20]).unwrap();
     assert_eq!(used(&os), before + MIB, "the second time it has blocks of its own");
     assert_eq!(kernel.read(&file, MIB, 1).unwrap(), [7]);
-    os.disks.remove_file(&file).unwrap();
+    os.files.remove_file(&file).unwrap();
     assert_eq!(used(&os), before + MIB, "the others still have them");
-    os.disks.remove_file(&third).unwrap();
+    os.files.remove_file(&third).unwrap();
     assert_eq!(used(&os), before);
-    os.disks.remove_file(&copy).unwrap();
+    os.files.remove_file(&copy).unwrap();
     assert_eq!(used(&os), before - 16 * MIB);
 }
 
@@ -90,29 +90,29 @@ fn a_full_disk_refuses_writes_to_shared_blocks() {
     let copy = clone(&os, &file, "copy");
     kernel.set_space_at("/pool", 1 << 30, MIB);
     errno_is(kernel.write(&copy, 0, &vec![1; 2 << 20]), Errno::ENOSPC);
-    errno_is(os.disks.unshare(&copy), Errno::ENOSPC);
+    errno_is(os.images.unshare(&copy), Errno::ENOSPC);
     kernel.write(&copy, 0, &vec![1; 1 << 20]).unwrap();
     errno_is(kernel.write(&file, 4 * MIB, b"x"), Errno::ENOSPC);
     kernel.write(&file, 0, b"x").unwrap();
     let target = image(&os, "target", 0);
-    errno_is(os.disks.copy_range(&file, &target, 0, MIB), Errno::ENOSPC);
+    errno_is(os.images.copy_range(&file, &target, 0, MIB), Errno::ENOSPC);
     kernel.set_space_at("/pool", 1 << 30, 32 * MIB);
-    os.disks.unshare(&copy).unwrap();
-    assert!(os.disks.extents(&copy, 0, 99, true).unwrap().iter().all(|extent| !extent.shared));
+    os.images.unshare(&copy).unwrap();
+    assert!(os.images.extents(&copy, 0, 99, true).unwrap().iter().all(|extent| !extent.shared));
 }
 
 #[test]
 fn what_was_not_placed_yet_shows_where_it_lay_before() {
     let (kernel, os, file) = sharing();
     let copy = clone(&os, &file, "copy");
-    os.disks.sync_file(&copy).unwrap();
-    let old = os.disks.extents(&copy, 0, 99, true).unwrap();
+    os.files.sync_file(&copy).unwrap();
+    let old = os.images.extents(&copy, 0, 99, true).unwrap();
     kernel.write(&copy, 0, &vec![1; 4096]).unwrap();
     kernel.write(&copy, 16 * MIB, &vec![1; 4096]).unwrap();
-    let seen = os.disks.extents(&copy, 0, 99, false).unwrap();
+    let seen = os.images.extents(&copy, 0, 99, false).unwrap();
     assert!(seen[0].located && seen[0].physical == old[0].physical, "{seen:?}");
     assert!(!seen.last().unwrap().located, "{seen:?}");
-    let seen = os.disks.extents(&copy, 0, 99, true).unwrap();
+    let seen = os.images.extents(&copy, 0, 99, true).unwrap();
     assert!(seen[0].located && seen[0].physical != old[0].physical, "{seen:?}");
     assert_eq!(seen.iter().map(|extent| extent.length).sum::<u64>(), 16 * MIB + 4096);
 }
@@ -122,20 +122,20 @@ fn a_disk_shares_when_it_can_and_is_there_after_a_power_cut() {
     let (kernel, os, file) = sharing();
     kernel.create_directories("/other");
     kernel.write_file("/other/file", b"x").unwrap();
-    assert!(os.disks.can_reflink(p("/pool")).unwrap() && !os.disks.can_reflink(p("/other")).unwrap());
+    assert!(os.images.can_reflink(p("/pool")).unwrap() && !os.images.can_reflink(p("/other")).unwrap());
     let target = image(&os, "target", 0);
-    errno_is(os.disks.reflink(p("/other/file"), &target), Errno::EXDEV);
+    errno_is(os.images.reflink(p("/other/file"), &target), Errno::EXDEV);
     kernel.set_reflink("/pool", false);
-    errno_is(os.disks.reflink(&file, &target), Errno::EOPNOTSUPP);
+    errno_is(os.images.reflink(&file, &target), Errno::EOPNOTSUPP);
     kernel.set_reflink("/pool", true);
-    os.disks.reflink(&file, &target).unwrap();
+    os.images.reflink(&file, &target).unwrap();
     let os = kernel.power_cut();
-    assert_eq!(os.disks.stat(&target).unwrap().unwrap().size, 0, "it was not synced");
-    os.disks.reflink(&file, &target).unwrap();
-    os.disks.sync_file(&target).unwrap();
+    assert_eq!(os.files.stat(&target).unwrap().unwrap().size, 0, "it was not synced");
+    os.images.reflink(&file, &target).unwrap();
+    os.files.sync_file(&target).unwrap();
     let before = used(&os);
     let os = kernel.power_cut();
-    assert_eq!((os.disks.read(&target).unwrap().len(), used(&os)), (16 << 20, before));
+    assert_eq!((os.files.read(&target).unwrap().len(), used(&os)), (16 << 20, before));
     let os = kernel.reboot();
     let pool = os.mounts.list().unwrap().into_iter().find(|mount| mount.target == p("/pool")).unwrap();
     assert_eq!((pool.fs_type.as_str(), pool.source.as_str()), ("xfs", "/dev/vdb"));
@@ -150,14 +150,14 @@ fn a_killed_copy_has_a_part_of_the_bytes_and_no_files() {
         let target = image(&os, "target", 0);
         kernel.kill_at(1, Kill::Torn);
         let died = match name {
-            "reflink" => os.disks.reflink(&volume, &target),
-            _ => os.disks.copy_range(&volume, &target, 0, 512 * MIB),
+            "reflink" => os.images.reflink(&volume, &target),
+            _ => os.images.copy_range(&volume, &target, 0, 512 * MIB),
         };
         errno_is(died, Errno::EIO);
         let os = kernel.restart();
-        os.disks.set_size(&target, 512 * MIB).unwrap();
+        os.images.set_size(&target, 512 * MIB).unwrap();
         errno_is(mount(&os, &target, p("/b"), &[]), Errno::EINVAL);
-        os.disks.erase(&target).unwrap();
+        os.images.erase(&target).unwrap();
         copy(&os, &volume, &target).unwrap();
         mount(&os, &target, p("/b"), &[]).unwrap();
         assert_eq!(kernel.tree("/b"), ["/b/lost", "/b/synced"], "{name}");
@@ -169,7 +169,7 @@ fn a_copy_of_what_changes_meanwhile_is_worth_nothing() {
     let (kernel, os, _) = sharing();
     let volume = volume(&kernel, &os, FsType::Ext4);
     let target = image(&os, "target", 512 * MIB);
-    os.disks.copy_range(&volume, &target, 0, 4096).unwrap();
+    os.images.copy_range(&volume, &target, 0, 4096).unwrap();
     kernel.write_file("/a/late", b"3").unwrap();
     kernel.sync("/a").unwrap();
     copy(&os, &volume, &target).unwrap();
@@ -203,14 +203,17 @@ fn writing_to_a_volume_changes_its_image() {
     let volume = volume(&kernel, &os, FsType::Ext4);
     let copy = clone(&os, &volume, "copy");
     let places = |file: &Path| {
-        let extents = os.disks.extents(file, 0, 999, true).unwrap();
+        let extents = os.images.extents(file, 0, 999, true).unwrap();
         extents.iter().map(|e| (e.logical, e.length, e.physical)).collect::<Vec<_>>()
     };
     let before = places(&volume);
     kernel.write_file("/a/synced", b"4").unwrap();
     assert_ne!(places(&volume), before);
     assert_eq!(places(&copy).iter().map(|e| e.1).sum::<u64>(), before.iter().map(|e| e.1).sum::<u64>());
-    assert_ne!(os.disks.read_at(&volume, 0, 1 << 20).unwrap(), os.disks.read_at(&copy, 0, 1 << 20).unwrap());
+    assert_ne!(
+        os.images.read_at(&volume, 0, 1 << 20).unwrap(),
+        os.images.read_at(&copy, 0, 1 << 20).unwrap()
+    );
 }
 
 #[test]

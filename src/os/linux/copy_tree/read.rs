@@ -1,4 +1,4 @@
-//! A tree as a stream of entries: see [`Disks::read_tree`](super::super::super::Disks::read_tree).
+//! A tree as a stream of entries: see [`Trees::read`](super::super::super::Trees::read).
 //!
 //! The tree is a copy that nobody else can reach, so that what is found twice is the same twice. All the same every
 //! name is opened relative to its directory, never through a link and never across a mount.

@@ -1,4 +1,4 @@
-//! A tree made from a stream of entries: see [`Disks::write_tree`](super::super::super::Disks::write_tree).
+//! A tree made from a stream of entries: see [`Trees::write`](super::super::super::Trees::write).
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -12,7 +12,7 @@ use nix::unistd::{symlinkat, syncfs};
 use rustix::io::pwrite;
 
 use super::super::super::{FileId, TreeWriter};
-use super::super::tree::split;
+use super::super::trees::split;
 use super::super::walk::open_below;
 use super::super::{at, id_of};
 use super::attributes::{self, Attributes};

@@ -1,4 +1,4 @@
-//! Files and directories.
+//! Names, small files and directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,10 @@ use nix::errno::Errno;
 
 use super::content::BLOCK;
 use super::resolve::Last;
-use super::seam::Effect;
-use super::tree::{Backing, FsId, Node, NodeRef};
-use super::tree_stream::{Walk, Writer};
+use super::tree::{FsId, Node, NodeRef};
 use super::world::{Place, World};
 use super::{Outcome, Process};
-use crate::model::tree::{Item, Position};
-use crate::os::{BlockDevice, Disks, Extent, FileKind, FileStat, LogFile, Space, TreeWriter, Upkeep, Usage};
+use crate::os::{BlockDevice, FileKind, FileStat, Files, LogFile, Space};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -46,25 +43,6 @@ impl World {
         Ok(self.filesystems[place.node.fs].entries(place.node.ino)?.keys().cloned().collect())
     }
 
-    /// Bytes of a file or, through its loop device, of a block device.
-    pub(super) fn read_at(&self, file: &Path, offset: u64, len: usize) -> Outcome<Vec<u8>> {
-        let place = self.walk(file, Last::Follow)?;
-        match self.inode(place.node).node {
-            Node::Device { block: true, .. } => self.device_read(self.loop_at(file)?, offset, len),
-            _ => Ok(self.content(place.node)?.read(offset, len)),
-        }
-    }
-
-    fn next_data(&self, file: &Path, offset: u64) -> Outcome<Option<(u64, u64)>> {
-        let place = self.walk(file, Last::Keep)?;
-        if let Node::Device { block: true, .. } = self.inode(place.node).node {
-            // A block device has no holes.
-            let size = self.loops[&self.loop_at(file)?].size;
-            return Ok((offset < size).then_some((offset, size)));
-        }
-        Ok(self.content(place.node)?.next_data(offset))
-    }
-
     fn space(&self, path: &Path) -> Outcome<Space> {
         let fs = self.walk(path, Last::Follow)?.node.fs;
         self.answering(fs)?;
@@ -75,29 +53,6 @@ impl World {
             filesystem.inodes.values().filter(|inode| inode.links > 0 || inode.open > 0).count() as u64;
         let inodes_free = inodes.saturating_sub(taken);
         Ok(Space { total, available, used: total - available, inodes, inodes_free })
-    }
-
-    fn usage(&self, directory: &Path) -> Outcome<Usage> {
-        let top = self.walk(directory, Last::Keep)?;
-        let mut seen = std::collections::BTreeSet::from([top.node]);
-        let mut todo = vec![top];
-        let mut usage = Usage::default();
-        while let Some(place) = todo.pop() {
-            usage.inodes += 1;
-            match &self.inode(place.node).node {
-                Node::File { now, .. } => usage.bytes += now.allocated_bytes(),
-                Node::Directory { now, .. } => {
-                    usage.bytes += BLOCK;
-                    let children =
-                        now.keys().map(|name| self.child(&place, name)).collect::<Outcome<Vec<_>>>()?;
-                    todo.extend(
-                        children.into_iter().filter(|c| c.mount == place.mount && seen.insert(c.node)),
-                    );
-                }
-                Node::Symlink(_) | Node::Device { .. } => {}
-            }
-        }
-        Ok(usage)
     }
 
     /// A regular file that may be changed; a link is not followed.
@@ -180,47 +135,9 @@ impl World {
         }
         self.fs_mut(node.fs).unlink(parent.node.ino, &name)
     }
-
-    fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
-        let (parent, name) = match self.parent(path) {
-            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
-            other => other?,
-        };
-        if self.bare_child(&parent, &name) == Err(Errno::ENOENT) {
-            return Ok(());
-        }
-        self.writable(&parent)?;
-        let mut order = Vec::new();
-        self.post_order(&parent, &name, &mut order);
-        let whole = order.len();
-        let count = if how == Effect::Torn { whole / 2 } else { whole };
-        for (directory, name, node) in order.into_iter().take(count) {
-            if self.is_mount_point(node) {
-                return Err(Errno::EBUSY);
-            }
-            self.fs_mut(node.fs).unlink(directory.ino, &name)?;
-        }
-        Ok(())
-    }
-
-    /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
-    /// what is in it.
-    fn post_order(&self, directory: &Place, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
-        let Ok(node) = self.bare_child(directory, name) else {
-            return;
-        };
-        if let Node::Directory { now, .. } = &self.inode(node).node
-            && !self.is_mount_point(node)
-        {
-            let (inner, path) = (directory.inner.join(name), directory.path.join(name));
-            let place = Place { mount: directory.mount, node, inner, path };
-            now.keys().for_each(|child| self.post_order(&place, child, order));
-        }
-        order.push((directory.node, name.to_owned(), node));
-    }
 }
 
-impl Disks for Process {
+impl Files for Process {
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>> {
         self.look("stat", path.display(), |world| world.stat(path))
     }
@@ -244,56 +161,12 @@ impl Disks for Process {
         })
     }
 
-    fn read_at(&self, file: &Path, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        self.look("read", file.display(), |world| world.read_at(file, offset, len))
-    }
-
     fn read_through(&self, file: &Path) -> io::Result<()> {
         self.look("read_through", file.display(), |world| world.read_at(file, 0, 4096).map(drop))
     }
 
-    fn next_data(&self, file: &Path, offset: u64) -> io::Result<Option<(u64, u64)>> {
-        self.look("seek", file.display(), |world| world.next_data(file, offset))
-    }
-
     fn space(&self, path: &Path) -> io::Result<Space> {
         self.look("statvfs", path.display(), |world| world.space(path))
-    }
-
-    fn upkeep(&self, directory: &Path) -> io::Result<Upkeep> {
-        self.look("statfs", directory.display(), |world| {
-            Ok(world.filesystems[world.walk(directory, Last::Follow)?.node.fs].upkeep)
-        })
-    }
-
-    fn write_in_place(&self, file: &Path) -> io::Result<bool> {
-        self.step("write_in_place", file.display(), |world| {
-            let node = world.writable_file(file)?.node;
-            world.write_in_place(node)
-        })
-    }
-
-    fn is_in_place(&self, file: &Path) -> io::Result<bool> {
-        self.look("flags of", file.display(), |world| {
-            let node = world.walk(file, Last::Keep)?.node;
-            Ok(world.content(node)?.in_place || world.filesystems[node.fs].fs_type != "btrfs")
-        })
-    }
-
-    fn usage(&self, directory: &Path) -> io::Result<Usage> {
-        self.look("usage", directory.display(), |world| world.usage(directory))
-    }
-
-    fn direct_io_alignment(&self, directory: &Path) -> io::Result<Option<u32>> {
-        self.look("statx", directory.display(), |world| {
-            let id = world.walk(directory, Last::Follow)?.node.fs;
-            world.room_for_a_file(id)?;
-            let fs = &world.filesystems[id];
-            // Within an image it is what the image's device asks for.
-            let sector = if matches!(fs.backing, Backing::Image(_)) { fs.sector } else { 0 };
-            let alignment = world.direct_io.filter(|_| fs.backing != Backing::Memory);
-            Ok(alignment.map(|alignment| alignment.max(sector)))
-        })
     }
 
     fn block_device(&self, device: &Path) -> io::Result<BlockDevice> {
@@ -305,56 +178,6 @@ impl Disks for Process {
         })
     }
 
-    fn extents(&self, file: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>> {
-        self.look("map", file.display(), |world| world.extents(file, offset, max, sync))
-    }
-
-    fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
-        self.look("clone in", directory.display(), |world| {
-            let fs = world.walk(directory, Last::Follow)?.node.fs;
-            world.room_for_a_file(fs)?;
-            Ok(world.filesystems[fs].reflink)
-        })
-    }
-
-    fn reflink(&self, source: &Path, target: &Path) -> io::Result<()> {
-        let subject = format!("{} to {}", source.display(), target.display());
-        self.step_torn("reflink", subject, |world, how| world.reflink(source, target, how))
-    }
-
-    fn copy_range(&self, source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()> {
-        let subject = format!("{} to {} at {offset}", source.display(), target.display());
-        self.step_torn("copy_range", subject, |world, how| {
-            world.copy_range((source, target), offset, len, how)
-        })
-    }
-
-    fn read_tree(
-        &self,
-        source: &Path,
-        from: Position,
-        emit: &mut dyn FnMut(Item) -> bool,
-    ) -> io::Result<u64> {
-        Walk::run(self, source, from, emit)
-    }
-
-    fn write_tree(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
-        Ok(Box::new(Writer::new(self, target)?))
-    }
-
-    fn write_at(&self, file: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let subject = format!("{} at {offset}", file.display());
-        self.step_torn("write_at", subject, |world, how| {
-            let node = world.writable_file(file)?.node;
-            let count = if how == Effect::Torn { bytes.len() / 2 } else { bytes.len() };
-            world.write_at(node, offset, bytes.get(..count).unwrap_or_default())
-        })
-    }
-
-    fn unshare(&self, file: &Path) -> io::Result<()> {
-        self.step_torn("unshare", file.display(), |world, how| world.unshare(file, how))
-    }
-
     fn create_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
         self.step("create_directory", path.display(), |world| {
             world.create(path, Node::directory(), mode).map(drop)
@@ -363,34 +186,6 @@ impl Disks for Process {
 
     fn create_file(&self, path: &Path) -> io::Result<()> {
         self.step("create_file", path.display(), |world| world.create(path, Node::file(), 0o600).map(drop))
-    }
-
-    fn set_size(&self, file: &Path, size: u64) -> io::Result<()> {
-        self.step("set_size", file.display(), |world| {
-            let node = world.writable_file(file)?.node;
-            world.set_size(node, size)
-        })
-    }
-
-    fn allocate(&self, file: &Path, size: u64) -> io::Result<()> {
-        self.step_torn("allocate", file.display(), |world, how| {
-            let node = world.writable_file(file)?.node;
-            world.allocate(node, if how == Effect::Torn { size / 2 } else { size })
-        })
-    }
-
-    fn erase(&self, file: &Path) -> io::Result<()> {
-        self.step("erase", file.display(), |world| {
-            let node = world.writable_file(file)?.node;
-            world.shrink(node, |content| content.erase())
-        })
-    }
-
-    fn zero(&self, file: &Path) -> io::Result<()> {
-        self.step("zero", file.display(), |world| {
-            let node = world.writable_file(file)?.node;
-            world.shrink(node, |content| content.clear())
-        })
     }
 
     fn sync_file(&self, file: &Path) -> io::Result<()> {
@@ -420,30 +215,16 @@ impl Disks for Process {
         self.step("remove_directory", path.display(), |world| world.remove(path, true))
     }
 
-    fn remove_tree(&self, path: &Path) -> io::Result<()> {
-        self.step_torn("remove_tree", path.display(), |world, how| world.remove_tree(path, how))
-    }
-
-    fn copy_tree(
-        &self,
-        source: &Path,
-        target: &Path,
-        _share: bool,
-        progress: &mut dyn FnMut(u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        super::copy_tree::Copy::run(self, source, target, progress)
-    }
-
     fn open_log(&self, file: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
         self.log(file, len)
+    }
+
+    fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.flock(file)
     }
 
     fn random_id(&self) -> io::Result<String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(format!("00000000-0000-4000-8000-{:012x}", NEXT.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn lock(&self, file: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.flock(file)
     }
 }

@@ -1,4 +1,4 @@
-//! Whole trees: removing one, and what one takes.
+//! Directory trees: removing one, and what one takes; `copy_tree` has the rest.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -12,9 +12,41 @@ use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::super::{FileId, Usage};
+use super::super::{FileId, TreeWriter, Trees, Usage};
 use super::walk::{Visit, open_directory, walk};
-use super::{id_of, kind_bits};
+use super::{at, copy_tree, id_of, kind_bits};
+use crate::model::tree::{Item, Position};
+
+/// The trees that this mount namespace shows.
+pub(super) struct LinuxTrees;
+
+impl Trees for LinuxTrees {
+    fn copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        copy_tree::copy_tree(source, target, share, progress)
+    }
+
+    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
+        copy_tree::read_tree(source, from, emit)
+    }
+
+    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(copy_tree::Writer::new(target)?))
+    }
+
+    fn usage(&self, directory: &Path) -> io::Result<Usage> {
+        usage(directory).map_err(at("usage of", directory))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        remove(path).map_err(at("remove", path))
+    }
+}
 
 /// How often a directory that somebody keeps writing to is emptied again.
 const RETRIES: u32 = 16;
@@ -33,7 +65,7 @@ pub(super) fn split(path: &Path) -> nix::Result<(Dir, CString)> {
 /// # Errors
 /// EBUSY or EXDEV at a mount, ENOTEMPTY where somebody writes faster than this removes; what was removed by then
 /// is gone.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     let (parent, name) = match split(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         result => result?,
@@ -108,7 +140,7 @@ impl Visit for Remove {
 ///
 /// # Errors
 /// Those of openat2(2) and fstatat(2); what vanishes meanwhile is not counted.
-pub(super) fn usage(directory: &Path) -> io::Result<Usage> {
+fn usage(directory: &Path) -> io::Result<Usage> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let root = Dir::from_fd(open(directory, flags, Mode::empty())?)?;
     let mut visit = Count::default();

@@ -1,0 +1,108 @@
+//! Whole directory trees.
+
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::content::BLOCK;
+use super::copy_tree::Copy;
+use super::resolve::Last;
+use super::seam::Effect;
+use super::tree::{Node, NodeRef};
+use super::tree_stream::{Walk, Writer};
+use super::world::{Place, World};
+use super::{Outcome, Process};
+use crate::model::tree::{Item, Position};
+use crate::os::{TreeWriter, Trees, Usage};
+
+impl World {
+    fn usage(&self, directory: &Path) -> Outcome<Usage> {
+        let top = self.walk(directory, Last::Keep)?;
+        let mut seen = std::collections::BTreeSet::from([top.node]);
+        let mut todo = vec![top];
+        let mut usage = Usage::default();
+        while let Some(place) = todo.pop() {
+            usage.inodes += 1;
+            match &self.inode(place.node).node {
+                Node::File { now, .. } => usage.bytes += now.allocated_bytes(),
+                Node::Directory { now, .. } => {
+                    usage.bytes += BLOCK;
+                    let children =
+                        now.keys().map(|name| self.child(&place, name)).collect::<Outcome<Vec<_>>>()?;
+                    todo.extend(
+                        children.into_iter().filter(|c| c.mount == place.mount && seen.insert(c.node)),
+                    );
+                }
+                Node::Symlink(_) | Node::Device { .. } => {}
+            }
+        }
+        Ok(usage)
+    }
+
+    fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
+        let (parent, name) = match self.parent(path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            other => other?,
+        };
+        if self.bare_child(&parent, &name) == Err(Errno::ENOENT) {
+            return Ok(());
+        }
+        self.writable(&parent)?;
+        let mut order = Vec::new();
+        self.post_order(&parent, &name, &mut order);
+        let whole = order.len();
+        let count = if how == Effect::Torn { whole / 2 } else { whole };
+        for (directory, name, node) in order.into_iter().take(count) {
+            if self.is_mount_point(node) {
+                return Err(Errno::EBUSY);
+            }
+            self.fs_mut(node.fs).unlink(directory.ino, &name)?;
+        }
+        Ok(())
+    }
+
+    /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
+    /// what is in it.
+    fn post_order(&self, directory: &Place, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
+        let Ok(node) = self.bare_child(directory, name) else {
+            return;
+        };
+        if let Node::Directory { now, .. } = &self.inode(node).node
+            && !self.is_mount_point(node)
+        {
+            let (inner, path) = (directory.inner.join(name), directory.path.join(name));
+            let place = Place { mount: directory.mount, node, inner, path };
+            now.keys().for_each(|child| self.post_order(&place, child, order));
+        }
+        order.push((directory.node, name.to_owned(), node));
+    }
+}
+
+impl Trees for Process {
+    fn copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        _share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        Copy::run(self, source, target, progress)
+    }
+
+    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
+        Walk::run(self, source, from, emit)
+    }
+
+    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(Writer::new(self, target)?))
+    }
+
+    fn usage(&self, directory: &Path) -> io::Result<Usage> {
+        self.look("usage", directory.display(), |world| world.usage(directory))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.step_torn("remove_tree", path.display(), |world, how| world.remove_tree(path, how))
+    }
+}

@@ -1,0 +1,65 @@
+//! Directory trees.
+
+use std::io;
+use std::path::Path;
+
+use crate::model::tree::{Entry, Item, Position};
+
+/// What a directory tree takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Allocated bytes, each hard-linked file once.
+    pub bytes: u64,
+    /// Files and directories, each hard-linked file once.
+    pub inodes: u64,
+}
+
+/// Directory trees, each as a whole.
+pub trait Trees: Send + Sync {
+    /// Copies the directory `source` with everything below it to `target`, which does not exist: owners, modes, times,
+    /// hard links within the tree, extended attributes, ACLs, sparseness, symbolic links, FIFOs, sockets and device
+    /// nodes. Of the flags of ioctl_iflags(2) those that a copy can have and still be removed: not immutable and
+    /// append-only. Not project quotas, and not case folding of ext4. A file's blocks are shared where `share` and the
+    /// filesystem allow it. Never follows a link, never leaves the filesystem of `source`, and calls `progress` with
+    /// the bytes copied so far at least every 16 MiB or 1000 entries and once at the end, which can stop it with an
+    /// error. All of it is durable on return (fsync of every file and directory, or syncfs(2)), but for the entry in
+    /// the directory of `target`. What changes meanwhile is copied as it is met; what vanishes is left out.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside, EEXIST where `target` is there, EINVAL where it lies inside `source`.
+    /// After an error what was copied stays: [`remove`](Trees::remove) takes it away.
+    fn copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()>;
+    /// Reads the directory `source` with everything below it from `from` on: every entry as
+    /// [`copy`](Trees::copy) would copy it, each file followed by its data. `emit` says whether to go on. The
+    /// order and the pieces depend on the tree alone, which nobody changes. Never follows a link. Returns how many
+    /// entries there are, if `emit` took all.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside.
+    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64>;
+    /// Makes the directory `target`, which does not exist, to be filled with the entries that
+    /// [`read`](Trees::read) gave elsewhere. After an error [`remove`](Trees::remove) takes away
+    /// what was made.
+    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>>;
+    /// What a tree takes, never leaving its filesystem.
+    fn usage(&self, directory: &Path) -> io::Result<Usage>;
+    /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
+    /// a mount inside stops it with EBUSY or EXDEV. Fine if nothing is there.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// A tree that is being made, entry by entry.
+pub trait TreeWriter {
+    /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far.
+    fn entry(&mut self, entry: &Entry) -> io::Result<()>;
+    /// Writes to the file that is the last entry, within its size.
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Gives directories their attributes and makes everything durable, but for the entry in the directory of the top.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
