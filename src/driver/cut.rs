@@ -1,13 +1,13 @@
-//! The cut: copies of volumes as they are at one point in time, also while they are written to.
+//! The cut: copies of volumes as they are at one point in time, even while they are written to.
 //!
-//! A mounted filesystem is frozen, so that its image is whole and at rest; a raw device is flushed and then shared
-//! by one FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless
-//! the caller said `freeze: "false"`. Everything that may take long without the freeze is done before it (making
-//! files, flushing) or after it (syncing the copy).
+//! A mounted filesystem is frozen, so that its image is whole and at rest. A raw device is flushed and then shared by one
+//! FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless the caller
+//! said `freeze: "false"`. Slow work that does not need the freeze is done before it (creating files, flushing) or after
+//! it (syncing the copy).
 //!
-//! Before a filesystem is frozen a marker `<data-dir>/frozen/<volume id>` is made, and removed after the thaw. The
-//! helper process thaws if the driver is killed; if it is killed too, as with a container, start-up finds the
-//! marker and thaws. A filesystem that somebody else froze has none and is left as it is.
+//! The marker `<data-dir>/frozen/<volume id>` is made before a filesystem is frozen, and removed after the thaw. The
+//! helper process thaws if the driver is killed. If the helper is killed too, as with a container, the start finds the
+//! marker and thaws. A filesystem that somebody else froze has no marker and is left as it is.
 
 use std::io;
 use std::path::{Path, PathBuf};

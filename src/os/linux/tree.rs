@@ -1,4 +1,4 @@
-//! Whole trees: removing one, and what one takes.
+//! Whole trees: removing one, and counting what one takes.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
