@@ -1,7 +1,7 @@
-//! The composition root: everything is constructed here and handed down.
+//! The composition root: everything is constructed here and passed down.
 //!
 //! [`run`] is the life of the driver in order: take the data directory, listen, serve, open the state and the pools,
-//! recover, stop. A controller has nothing to open: it begins to look for its nodes, listens and serves.
+//! recover, stop. A controller has nothing to open: it starts to look for its nodes, listens and serves.
 
 mod anchor;
 mod checks;

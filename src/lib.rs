@@ -12,38 +12,37 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`cli`], [`config`] | Flags as text; the same as values that cannot be wrong |
+//! | [`cli`], [`config`] | Flags as text; the same as valid values |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
 //! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
 //! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
-//! | [`service`] | What each RPC is, declared once; the only place that makes a gRPC status of an error |
+//! | [`service`] | What each RPC is, declared once; the only place that turns an error into a gRPC status |
 //! | [`wire`] | Protocol messages to plain types and back, with all validation of requests and no I/O |
 //! | [`cluster`] | The roles in a cluster: who is who, and how calls get to the node that owns a volume |
 //! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); pulls from other nodes; capacity; managed pools; locks; recovery |
 //! | [`backend`] | What holds data on a pool (images, trees), and how a pod sees them (filesystems, raw devices, directories) |
 //! | [`store`] | The state file |
-//! | [`os`] | The kernel boundary: four traits, the real kernel and a fake one |
+//! | [`os`] | The kernel boundary: narrow traits, the real kernel and a fake one |
 //! | [`model`] | Plain types, no I/O, no protocol |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`selftest`] | A client of the driver that checks a machine |
 //!
-//! Async is at the edge only: a handler makes one hop to the blocking pool, and everything below is plain
-//! synchronous Rust. Work that has begun goes on when its caller gives up.
+//! Only the edge is async: a handler makes one hop to the blocking pool, and everything below is plain synchronous Rust.
+//! Work that has begun continues when its caller gives up.
 //!
-//! One thing happens in a second process: a filesystem that is copied while it is in use is frozen by
-//! `hostloop freeze-guard` (`os/linux/freeze/`), so that it thaws whatever becomes of the driver.
+//! One thing happens in a second process: `hostloop freeze-guard` (`os/linux/freeze/`) freezes a filesystem that is copied
+//! while it is in use, so that it thaws whatever happens to the driver.
 //!
 //! # Rules, and what enforces them
 //!
-//! Who may import whom is a table in `docs/architecture.md`, with the way of a call and the files to touch for what is
-//! added most often. TLS is in `cluster/tls/`, the making of
-//! certificates in `cluster/certs/`. System calls are in `os/`, `unsafe` is in
-//! `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, gRPC is above `driver`.
-//! `tests/layers/` reads the sources and fails where they break this; `clippy.toml` refuses the functions of std
-//! and nix that go around [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing
-//! (tests may use them). An exception is an `allow` with its reason, in the file that needs it.
+//! `docs/architecture.md` has a table of who may import whom, the way of a call, and the files to touch for the most
+//! common additions. TLS is in `cluster/tls/`, the making of certificates in `cluster/certs/`. System calls are in `os/`,
+//! `unsafe` is in `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, gRPC is above
+//! `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
+//! and nix that bypass [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing (tests may use
+//! them). An exception is an `allow` with its reason, in the file that needs it.
 
 pub mod app;
 pub mod backend;

@@ -1,4 +1,4 @@
-//! Logging: to stderr and nowhere else, as CSI wants it, in UTC.
+//! Logging: only to stderr, as CSI requires, in UTC.
 
 use std::io;
 

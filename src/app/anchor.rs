@@ -1,9 +1,9 @@
-//! What is remembered of a data directory in a second place, which is there also where the directory's disk is not: an
-//! empty directory in place of a state that was there would make every volume look deleted.
+//! A file outside the data directory that remembers it, and exists even if the directory's disk is not mounted. Without
+//! it, a start would find an empty directory in place of the state, and every volume would look deleted.
 //!
-//! The data directory has a file with a random id, and the *anchor* is its twin outside of it. The order is state,
-//! id, anchor: whatever a crash leaves of these is completed by the next start. An anchor without its state, or with
-//! another id, stops the start before anything is written.
+//! The data directory has a file with a random id, and the *anchor* is its twin outside. The order is state, id, anchor:
+//! the next start completes whatever a crash leaves of these. An anchor without its state, or with another id, stops the
+//! start before anything is written.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What must be right on the machine before the driver serves. Each finding is one line that names the flag or
-//! path to mend.
+//! What must be right on the machine before the driver serves. Each finding is one line that names the flag or path to
+//! correct.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What those have who look after the process: metrics and probes over HTTP, and kubelet that is told of the driver.
+//! What the process offers for its operation: metrics and probes over HTTP, and registration with kubelet.
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -1,8 +1,8 @@
 //! A raw device: the image behind a loop device, bound as a device node.
 //!
-//! The device is attached at NodeStageVolume without autoclear (nobody holds it open while it is only bound) and
-//! detached at NodeUnstageVolume. A mount option cannot make a device read-only, so a read-only publish of a
-//! writable volume gets a second device on the same image, attached read-only, which lives as long as its publish.
+//! NodeStageVolume attaches the device without autoclear (nobody holds it open while it is only bound), and
+//! NodeUnstageVolume detaches it. A mount option cannot make a device read-only, so a read-only publish of a writable
+//! volume gets a second device on the same image, attached read-only, which exists as long as that publish.
 
 use std::path::Path;
 

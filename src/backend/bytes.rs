@@ -1,6 +1,6 @@
-//! What holds the data of a volume or a snapshot on its pool, whoever uses them and however: it knows no mount.
+//! What holds the data of a volume or a snapshot on its pool, whoever uses them and however. It knows no mount.
 //!
-//! Volumes and snapshots go through the same trait, since they lie on the disk in the same way.
+//! Volumes and snapshots use the same trait, because they are stored on the disk in the same way.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a volume can hold, and as what it can be used: the rules of each kind.
+//! What a volume can hold, and how it can be used: the rules of each kind.
 
 use crate::error::{Error, Result};
 use crate::model::{BackendKind, Capability, Content, Format, FsType, VolumeParameters};

@@ -1,5 +1,5 @@
-//! Copies of the files of a volume or a snapshot: by sharing blocks where that is possible, otherwise of the data
-//! only, holes kept.
+//! Copies of the files of a volume or a snapshot: by sharing blocks if possible, otherwise of the data only, with holes
+//! kept.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The loop device of an image: what gives a filesystem, or a pod, the data as a block device. The image itself is in
-//! `image`, and what is on the device in `filesystem` and `block`.
+//! The loop device of an image, which presents the data to a filesystem or a pod as a block device. The image itself is
+//! in `image`, and what is on the device in `filesystem` and `block`.
 
 use nix::errno::Errno;
 

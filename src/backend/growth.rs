@@ -1,11 +1,11 @@
-//! Bringing the filesystem of a volume to the size of its image.
+//! Growing the filesystem of a volume to the size of its image.
 //!
-//! A mounted filesystem grows through its journal, so that a kill or a power cut leaves it whole. The kernel lets ext4
-//! do so only with CAP_SYS_RESOURCE (fs/ext4/resize.c, ext4_resize_begin). Without it, resize2fs(8) can grow it while
-//! it is not mounted, and nothing protects what it rewrites: where it is cut off, e2fsck may find no way back, and its
-//! own undo file is not written in time to help. So it grows a copy of the image, which then takes the image's place.
-//! Whatever ends this, the volume is as before or grown. A filesystem of the pool that shares blocks makes such a copy
-//! at once and without room; elsewhere it takes both for as long as this goes on.
+//! A mounted filesystem grows through its journal, so a kill or a power cut leaves it whole. For ext4, the kernel allows
+//! that only with CAP_SYS_RESOURCE (fs/ext4/resize.c, ext4_resize_begin). Without it, resize2fs(8) can grow it while it
+//! is not mounted, and nothing protects what it rewrites: if it is interrupted, e2fsck may not be able to repair it, and
+//! its own undo file is not written in time to help. So it grows a copy of the image, which then replaces the image.
+//! Whatever ends this, the volume is as before or grown. If the pool's filesystem shares blocks, such a copy is instant
+//! and takes no room; otherwise it takes time and room while this runs.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What is wrong with a volume, told from its files and from what the kernel shows. Nothing is changed, and what can
-//! only be guessed is not a trouble.
+//! What is wrong with a volume, judged by its files and by what the kernel shows. Nothing is changed, and a guess does
+//! not count as a trouble.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! An image file: the data of a volume whose size is a hard limit, for a filesystem and for a raw device alike.
+//! An image file: the data of a volume whose size is a hard limit, for both a filesystem and a raw device.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! Marks: empty files beside the data of a volume or a snapshot that say how far its making, its formatting or its
+//! Marks: empty files beside the data of a volume or a snapshot that say how far its creation, its formatting or its
 //! deletion is.
 //!
-//! A record may be older than what it tells of, since state files are restored. So what a crash has left is erased only
-//! where record and mark agree, and what has no mark is kept. For that a mark is there before what it tells of, and
-//! goes after the record does that tells of the end. The first needs no sync of its own, since a filesystem with a
-//! journal puts no later change on the disk before an earlier one of the same directory. Nor does the second: a mark
-//! that a power cut brings back is taken away before the data are used.
+//! State files are restored, so a record may be older than what it describes. What a crash has left is therefore erased
+//! only if record and mark agree, and what has no mark is kept. So a mark exists before the work that it describes
+//! begins, and is removed after the record describes the end. The first needs no sync of its own, because a filesystem
+//! with a journal puts no later change on the disk before an earlier one of the same directory. Nor does the second: a
+//! mark that a power cut brings back is removed before the data are used.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What an image holds, told from its bytes: the gate before every mkfs.
+//! What an image holds, judged by its bytes: the check before every mkfs.
 
 use std::path::Path;
 

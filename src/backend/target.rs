@@ -1,4 +1,4 @@
-//! Paths that a caller chose: resolved once, never followed if they are links, never removed if anything is in them.
+//! Paths that a caller chose: resolved once, never followed if they are links, never removed if they contain anything.
 
 use std::path::{Path, PathBuf};
 

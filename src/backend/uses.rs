@@ -1,10 +1,10 @@
-//! Who uses a volume, as the kernel tells it, and what proves it.
+//! Who uses a volume according to the kernel, and what proves it.
 //!
-//! A name is never enough by itself, and a file that is missing or does not answer never means that nobody uses it.
-//! The backing file of a loop device is the volume's image if it has the identity of the file that lies there now: as
-//! long as it is attached, no other file can get that identity. Where that cannot be told, or the image is another file
-//! by now, the name of the backing file counts, which the kernel makes up from the place where it is, or was last: the
-//! directory of a volume has a name that is nobody else's. See [`Evidence`].
+//! A name alone is never enough, and a file that is missing or does not answer never means that nobody uses it. The
+//! backing file of a loop device is the volume's image if it has the identity of the file that is there now: as long as
+//! the device is attached, no other file can get that identity. If the identity is unknown, or the image is another file
+//! by now, the name of the backing file counts. The kernel derives it from the place where the file is, or was last, and
+//! the directory of a volume has a name that nobody else has. See [`Evidence`].
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Who may be writing to a volume: what has to stand still for a copy of one point in time.
+//! Who may be writing to a volume: what must stand still for a copy of one point in time.
 
 use super::{Place, Uses};
 use crate::error::Result;

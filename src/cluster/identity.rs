@@ -1,4 +1,4 @@
-//! Who is at the other end: what a certificate says of its bearer.
+//! Who is at the other end: what a certificate says about its bearer.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! The driver in a cluster: a controller, which holds no data and routes every call to the node that owns what the
-//! call is about, and nodes, which are told by their controllers what to do and copy data from each other.
+//! The driver in a cluster. A controller holds no data and routes every call to the node that owns what the call is
+//! about. Nodes do what their controllers order, and copy data from each other.
 //!
-//! A controller has two questions. Which nodes are there, and at which addresses? [`peers`] knows. Which of them has
-//! to do this call? [`router`] decides.
+//! A controller has two questions. Which nodes are there, and at which addresses? [`peers`] knows. Which of them has to
+//! do this call? [`router`] decides.
 
 pub mod certs;
 pub mod identity;

@@ -1,9 +1,8 @@
-//! Permits: how a controller makes one, and how a node that is to be read makes sure of it.
+//! Permits: how a controller makes one, and how the source's node verifies it.
 //!
-//! A node's certificate says who may make copies on that node, and not what of: that is a controller's to say, which was
-//! asked for the volume. A permit is signed with the key of the controller's certificate, and brings that certificate
-//! along, so that a node needs nothing but `ca.crt` to check it, and any controller's is as good as another's
-//! (docs/decisions/0009).
+//! A node's certificate says who may make copies on that node, but not of what: that is for a controller to say, which
+//! was asked for the volume. A permit is signed with the key of the controller's certificate and includes that
+//! certificate. So a node needs only `ca.crt` to check it, and every controller's is equally valid (docs/decisions/0009).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The client of a node that pulls from another one: the driver's [`RemoteSources`] over gRPC.
 //!
 //! The driver calls from the blocking pool, where waiting for the network is allowed. Each stream has a connection of
-//! its own, so that what broke one does not break the next.
+//! its own, so that an error that breaks one does not break the next.
 
 use std::error::Error as _;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! One function per flag: text in, a value that cannot be wrong out.
+//! One function per flag: text in, a valid value out.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;

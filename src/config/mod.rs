@@ -1,4 +1,4 @@
-//! The configuration, valid by construction: made from the command line, here only.
+//! The configuration, valid by construction: made only here, from the command line.
 
 mod certs;
 mod fields;

@@ -1,4 +1,4 @@
-//! The flags for those who look after the process: metrics, probes, and kubelet.
+//! The flags for operating the process: metrics, probes, and registration with kubelet.
 
 use std::net::SocketAddr;
 

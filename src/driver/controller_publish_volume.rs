@@ -1,4 +1,4 @@
-//! CSI ControllerPublishVolume: bookkeeping that fences. There is nothing to attach on a node that owns its data.
+//! CSI ControllerPublishVolume: records that fence. There is nothing to attach on a node that owns its data.
 
 use super::create_volume::without_flags;
 use super::{Driver, request::check};

@@ -1,8 +1,8 @@
 //! CSI GetMetadataDelta.
 //!
-//! Two snapshots that share an extent on the disk hold the same bytes there: while both exist nobody writes to it. So
-//! the extent maps prove equality without a read. Where they do not (a block was written anew, the pool cannot share,
-//! btrfs has compressed it), the bytes are compared.
+//! Two snapshots that share an extent on the disk hold the same bytes there, because nobody writes to it while both
+//! exist. So the extent maps prove equality without a read. Where they do not (a block was rewritten, the pool cannot
+//! share, btrfs has compressed it), the bytes are compared.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

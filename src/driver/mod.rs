@@ -1,5 +1,5 @@
-//! The use cases: one file per RPC, named like it. Plain synchronous code; every mutating one begins by taking
-//! the volume's lock, which lives inside the work, so that a call whose caller has gone keeps it to the end.
+//! The use cases: one file per RPC, with its name. Plain synchronous code. Every use case that changes something begins by
+//! taking the volume's lock, which lives inside the work: a call whose caller has gone keeps it to the end.
 //!
 //! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
 //! `pull/source`, on the side that is read from.

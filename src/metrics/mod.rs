@@ -1,8 +1,8 @@
-//! What can be measured of the process, for Prometheus, and whether it is healthy, for kubelet: over HTTP, where
-//! `--metrics-listen` and `--health-listen` say.
+//! Metrics of the process for Prometheus, and its health for kubelet, over HTTP at `--metrics-listen` and
+//! `--health-listen`.
 //!
-//! [`Metrics`] holds what is counted and knows where to ask for the rest; [`Site`] is the HTTP server. Names and
-//! meanings are in `docs/monitoring.md`.
+//! [`Metrics`] holds the counters and knows where to ask for the rest; [`Site`] is the HTTP server. Names and meanings
+//! are in `docs/monitoring.md`.
 
 mod driver;
 mod http;

@@ -1,5 +1,5 @@
-//! The pools. Measuring them looks at the disks, so it happens on the blocking pool, once at a time and at most every
-//! few seconds: however often somebody scrapes, and also where a disk does not answer any more.
+//! The pools. Measuring them touches the disks, so it happens on the blocking pool, one at a time and at most every few
+//! seconds, however often somebody scrapes, and even if a disk no longer answers.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The process: its version, whether it is ready, and what it takes of the machine.
+//! The process: its version, whether it is ready, and what it uses of the machine.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

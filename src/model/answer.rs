@@ -1,4 +1,4 @@
-//! What the use cases answer where that is neither a volume nor a single number: plain types, encoded by wire.
+//! What the use cases answer if it is neither a volume nor a single number: plain types, encoded by wire.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Ids: derived, never random, so that a retry after any crash meets the same files and takes the same lock.
+//! Ids: derived, never random, so that a retry after any crash finds the same files and takes the same lock.
 
 use std::fmt;
 use std::str::FromStr;

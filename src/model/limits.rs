@@ -1,4 +1,4 @@
-//! What of a node long work may take.
+//! How much of a node long work may use.
 
 /// How much of it there may be at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

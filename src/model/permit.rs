@@ -1,4 +1,4 @@
-//! What a controller permits one node to take from another one.
+//! What a controller permits one node to read from another.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What goes from node to node when a volume is made from another node's snapshot or volume.
+//! What nodes exchange when a volume is made from another node's snapshot or volume.
 
 use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource};
 

@@ -1,5 +1,5 @@
-//! The RPCs' requests as plain types: what decoding makes of a CSI message, and what the use cases take.
-//! Everything here has been checked for syntax; whether it fits the volume is the use case's question.
+//! The RPCs' requests as plain types: what decoding makes of a CSI message, and what the use cases take. Everything here
+//! has been checked for syntax; whether it fits the volume is for the use case to decide.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The volume as the state file keeps it. What the kernel knows (mounts, loop devices) is not in here.
+//! The volume as the state file keeps it. It does not hold what the kernel knows (mounts, loop devices).
 
 use std::collections::BTreeMap;
 use std::fmt;

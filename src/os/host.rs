@@ -1,4 +1,4 @@
-//! What a process asks of its host besides the traits.
+//! What a process asks of its host in addition to the traits.
 
 use std::io;
 use std::os::fd::AsFd;

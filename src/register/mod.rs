@@ -1,8 +1,8 @@
-//! Registration with kubelet, as node-driver-registrar does it for drivers that do not themselves.
+//! Registration with kubelet, as node-driver-registrar does it for drivers that do not register themselves.
 //!
-//! kubelet watches a directory for sockets and is the client of what it finds there: it asks the plugin who it is, asks
-//! the CSI socket that it is told of for the node's id and topology, and then tells the plugin whether it is registered
-//! now. When the socket goes, kubelet forgets the driver. After a restart of its own it asks again.
+//! kubelet watches a directory for sockets and is the client of what it finds there. It asks the plugin who it is, asks
+//! the CSI socket that the plugin names for the node's id and topology, and then tells the plugin whether it is now
+//! registered. When the socket disappears, kubelet forgets the driver. After a restart of its own it asks again.
 
 use std::future::{Future, pending};
 use std::path::PathBuf;

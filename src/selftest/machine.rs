@@ -1,4 +1,4 @@
-//! What can be said of the machine before anything is mounted.
+//! What can be said about the machine before anything is mounted.
 
 use std::io;
 use std::path::{Path, PathBuf};

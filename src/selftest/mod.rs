@@ -1,10 +1,10 @@
-//! `hostloop selftest`: looks at the machine, then starts drivers of its own and leads a volume of each kind through
-//! its whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing
-//! of its insides.
+//! `hostloop selftest`: checks the machine, then starts drivers of its own and takes a volume of each kind through its
+//! whole life, copies included, as kubelet and the sidecars would. It is a client of the driver and knows nothing of its
+//! internals.
 //!
-//! [`run`] is the place to start reading. Everything happens in a directory of its own, the `workspace`, which
-//! is swept whatever the end: success, a failure, a panic, or Ctrl-C. The first Ctrl-C lets the present step
-//! finish and undoes the rest through the driver; the second one leaves the driver out.
+//! Start reading at [`run`]. Everything happens in a directory of its own, the `workspace`, which is cleaned up whatever
+//! the end: success, a failure, a panic, or Ctrl-C. The first Ctrl-C lets the current step finish and undoes the rest
+//! through the driver; the second one does so without the driver.
 
 pub mod client;
 mod data;

@@ -1,4 +1,4 @@
-//! What people see. A reader that has gone away, such as `head`, stops nothing.
+//! What people see. A reader that goes away, such as `head`, stops nothing.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -1,4 +1,4 @@
-//! The directory that everything happens in, and its end: whatever was made below it goes.
+//! The directory that everything happens in, and its end: whatever was made below it is removed.
 
 use std::io;
 use std::path::{Path, PathBuf};

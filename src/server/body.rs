@@ -1,5 +1,5 @@
-//! The body of an answer: a call is over when its last frame was taken, which holds the status. Only an error
-//! without any message has it in the headers (gRPC over HTTP/2, Responses).
+//! The body of an answer. A call ends when its last frame, which holds the status, was taken. Only an error without any
+//! message has the status in the headers (gRPC over HTTP/2, Responses).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

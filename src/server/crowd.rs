@@ -1,6 +1,6 @@
-//! Connections of one kind, such as those that have said nothing yet: so many of them, and so many from one address.
-//! Where there are too many, one that is already there goes, the oldest of the address with the most. So whoever opens
-//! connections without end drives out his own ones only, and nobody else waits for him.
+//! Connections of one kind, such as those that have sent nothing yet: a limit for all of them, and one for each address.
+//! If there are too many, an existing one is closed, the oldest of the address with the most. So whoever opens connections
+//! without end displaces only his own, and nobody else waits for him.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

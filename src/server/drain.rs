@@ -1,4 +1,4 @@
-//! The end: running calls may finish, for a while.
+//! The end: running calls may finish, within a time limit.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,5 +1,5 @@
-//! CSI wants a message with every error; tonic sends none for a service or method that it does not know, and one
-//! that promises too much for a method that a service leaves out.
+//! CSI requires a message with every error. tonic sends none for a service or method that it does not know, and one that
+//! promises too much for a method that a service leaves out.
 
 use http::{HeaderMap, HeaderValue};
 use tonic::{Code, Status};

@@ -1,7 +1,7 @@
 //! Transport: the listener, what happens around every call, and the end.
 //!
-//! [`serve`] is the place to start reading, and [`serve_peers`] for the port that other processes of the cluster reach;
-//! `rpc.rs` is what a call passes through.
+//! Start reading at [`serve`], and at [`serve_peers`] for the port that other processes of the cluster use; `rpc.rs` is
+//! what a call passes through.
 
 mod body;
 mod crowd;

@@ -1,7 +1,7 @@
-//! A bug in one call must not end the process, nor show what was in the call.
+//! A bug in one call must not end the process, nor reveal what was in the call.
 //!
-//! A handler that hands its work to `spawn_blocking` passes a panic of it on with
-//! `std::panic::resume_unwind(error.into_panic())`, which ends here too and is logged once, by the hook.
+//! A handler that hands its work to `spawn_blocking` passes on a panic of it with
+//! `std::panic::resume_unwind(error.into_panic())`. It ends here too, and the hook logs it once.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::future::{Future, poll_fn};

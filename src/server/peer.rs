@@ -1,7 +1,7 @@
 //! The port of a node for the other processes of its cluster: TLS with certificates on both sides, and only what the
 //! identity of the caller allows.
 //!
-//! A handshake is a task of its own, so that one slow peer delays no other, and a connection is tonic's only after it.
+//! A handshake is a task of its own, so that one slow peer delays no other. tonic gets the connection only after it.
 
 mod allow;
 mod handshakes;

@@ -1,5 +1,5 @@
-//! What happens around every call, from the outside in: it is counted, it has a span and a line in the log, an
-//! error has a message, a panic becomes INTERNAL. A call lasts up to the last frame of its answer (`body.rs`).
+//! What happens around every call, from the outside in: it is counted, it has a span and a line in the log, an error has
+//! a message, a panic becomes INTERNAL. A call lasts until the last frame of its answer (`body.rs`).
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The Unix socket: private before anybody can reach it, never in the place of something else, and gone at the
-//! end. No other file is made beside it.
+//! The Unix socket: private before anybody can reach it, never in place of something else, and removed at the end. No
+//! other file is made beside it.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -1,4 +1,4 @@
-//! The server as a whole, with a service written by hand: each method does what its name says.
+//! The server as a whole, with a hand-written service: each method does what its name says.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,9 +1,8 @@
 //! One span and one line in the log for each call.
 //!
-//! The span has empty fields such as `volume.name` (the name of the span itself would hide `name` in JSON),
-//! `volume.id`, `snapshot.id` and `path`, which handlers fill in with `tracing::Span::current().record("volume.id", id)`: as `&str`,
-//! so that the log shows them quoted and no request can forge a line. Everything that is logged within the span
-//! carries them.
+//! The span has empty fields such as `volume.name` (the name of the span itself would hide `name` in JSON), `volume.id`,
+//! `snapshot.id` and `path`. Handlers fill them in with `tracing::Span::current().record("volume.id", id)`: as `&str`, so
+//! that the log quotes them and no request can forge a line. Everything that is logged within the span carries them.
 
 use std::sync::Arc;
 use std::time::Instant;

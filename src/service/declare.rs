@@ -1,6 +1,6 @@
-//! How an RPC is declared: once, in the file of its service. A declaration says what of the request is logged, on which
-//! object's node a controller has it done, how it is checked, and what the driver does for it. What serves the driver
-//! (`serve.rs`) and what routes for a cluster (`cluster/router`) read it, and know no RPC by its name that has a
+//! How an RPC is declared: once, in the file of its service. A declaration says what is logged of the request, the object
+//! to whose node a controller sends it, how it is checked, and what the driver does for it. The code that serves the
+//! driver (`serve.rs`) and the code that routes for a cluster (`cluster/router`) read it, and name no RPC that has a
 //! declaration.
 
 use std::borrow::Cow;

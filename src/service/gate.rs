@@ -1,7 +1,7 @@
-//! Before there is a driver: its socket is served while the state is read and the pools are prepared, which may take hours
-//! where a large managed pool has to be checked. Identity answers, so that whoever asks hears that the driver is alive
-//! and not ready; NodeGetInfo and NodeGetCapabilities do, since what they say is known; every other call is
-//! UNAVAILABLE and says what is going on. From one moment on all calls go to the driver.
+//! Before there is a driver, its socket is already served while the state is read and the pools are prepared, which may
+//! take hours if a large managed pool has to be checked. Identity answers, so that callers learn that the driver is alive
+//! and not ready. NodeGetInfo and NodeGetCapabilities answer too, because their answers are known. Every other call is
+//! UNAVAILABLE and says what is going on. From one moment on, all calls go to the driver.
 
 use std::convert::Infallible;
 use std::future::Future;

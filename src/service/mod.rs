@@ -1,6 +1,6 @@
-//! The RPCs: each is declared in the file of its service (`declare.rs` says how), and served for the driver by `serve.rs`: it is
-//! checked, makes one hop to the blocking pool, and is answered. No rule of CSI is decided here but which RPCs are
-//! announced. An answer that is a stream goes through `stream.rs`.
+//! The RPCs. Each is declared in the file of its service (`declare.rs` says how), and `serve.rs` serves it for the driver:
+//! it is checked, makes one hop to the blocking pool, and is answered. The only rule of CSI that is decided here is which
+//! RPCs are announced. An answer that is a stream goes through `stream.rs`.
 
 mod controller;
 pub(crate) mod declare;

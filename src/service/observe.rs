@@ -1,5 +1,5 @@
-//! What an RPC leaves in the log before it is checked: the ids on its span, and at level debug the request
-//! without its secrets.
+//! What is logged of an RPC before it is checked: the ids on its span, and at level debug the request without its
+//! secrets.
 
 use tracing::Span;
 

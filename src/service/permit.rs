@@ -1,4 +1,4 @@
-//! What another node may read here: what its permit says, and nothing without one.
+//! What another node may read here: what its permit says, and without a permit nothing.
 
 use tonic::Status;
 

@@ -1,5 +1,5 @@
-//! The one place where an error becomes a gRPC status. The code decides what the caller does next: ABORTED and
-//! UNAVAILABLE are retried as they are, RESOURCE_EXHAUSTED reschedules, most others end the attempt.
+//! The one place where an error becomes a gRPC status. The code decides what the caller does next: it retries ABORTED and
+//! UNAVAILABLE unchanged, reschedules after RESOURCE_EXHAUSTED, and ends the attempt after most others.
 
 use nix::errno::Errno;
 use tonic::{Code, Status};

@@ -1,5 +1,5 @@
-//! An answer of many messages: the use case makes them one after the other on the blocking pool, and waits where
-//! the caller reads more slowly than it makes them.
+//! An answer of many messages: the use case makes them one after the other on the blocking pool, and waits if the caller
+//! reads more slowly than it makes them.
 
 use std::pin::Pin;
 use std::sync::Arc;

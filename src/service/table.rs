@@ -1,5 +1,5 @@
-//! The RPCs of a process by their paths. To gRPC's transport a message is bytes here: what a handler does not look at
-//! passes through as it came, and the transport is compiled once and not for each RPC.
+//! The RPCs of a process by their paths. To gRPC's transport, a message is bytes here: what a handler does not decode
+//! passes through unchanged, and the transport is compiled once, not for each RPC.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

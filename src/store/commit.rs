@@ -1,4 +1,4 @@
-//! Group commit: whoever finds the writer free writes every change that waits, in one append and one sync.
+//! Group commit: the caller that finds the writer free writes every waiting change, in one append and one sync.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};

@@ -1,4 +1,4 @@
-//! The acknowledged state in memory, and sums over it that are kept up with each change.
+//! The acknowledged state in memory, and sums over it that are updated with each change.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! The state file `state.jsonl`: what the driver has promised, one JSON record a line.
+//! The state file `state.jsonl`: what the driver has promised, one JSON record per line.
 //!
 //! # Format
 //!
@@ -12,47 +12,47 @@
 //!
 //! - `crc` is the last member of every line: eight lower-case hex digits, the CRC-32 (IEEE) of the line's bytes
 //!   from its first up to, not including, `,"crc"`. A line is *intact* if it ends in `,"crc":"…"}` and a newline
-//!   and the checksum fits. JSON escapes newlines and NULs, so that neither occurs inside a line.
-//! - `seq` is one more on each line, from the header's `first`. No number is used twice, not even by the file
-//!   that takes this one's place.
+//!   and the checksum matches. JSON escapes newlines and NULs, so neither occurs inside a line.
+//! - `seq` increases by one on each line, from the header's `first`. No number is used twice, not even by the file
+//!   that replaces this one.
 //! - `synced` is the mark that tells a crash from damage: every line up to that number was on disk when this
 //!   line was written (in the header: before the file got its name).
 //!
-//! `jq -c 'select(.put).put.volume' state.jsonl` shows what was ever put.
+//! `jq -c 'select(.put).put.volume' state.jsonl` shows everything that was ever put.
 //!
 //! # Reading it
 //!
-//! Lines are taken as long as they are intact. Let *n* be the number that should come next. If any intact line
-//! of the file, also behind a bad one, has a mark of *n* or more, line *n* was on disk once: the file is
+//! Lines are accepted as long as they are intact. Let *n* be the number that should come next. If any intact line
+//! of the file, also after a bad one, has a mark of *n* or more, line *n* was once on disk: the file is
 //! damaged, and the start stops with the line and what to do. If none has, nothing says that line *n* or
-//! anything behind it was ever acknowledged, and the rest is dropped, whatever it looks like: half a line, a
+//! anything after it was ever acknowledged, and the rest is dropped, whatever it looks like: half a line, a
 //! whole line without its newline, zeros where the file grew before its data arrived, or a batch of which the
 //! later blocks reached the disk and the earlier did not. An intact line in the wrong place, a second header
-//! and a bad header stop the start always: no crash makes those.
+//! and a bad header always stop the start: no crash makes those.
 //!
-//! The price: damage that strikes the very last batch looks like a crash. It is small, as every start writes
-//! the file anew and puts all of it under the header's mark.
+//! The price: damage to the very last batch looks like a crash. It is small, because every start rewrites the
+//! file and puts all of it under the header's mark.
 //!
 //! # Writing it
 //!
 //! A change is one line, appended and synced before it is acknowledged; changes that wait for each other share
-//! an append and a sync. Memory follows the file, so that readers see nothing that could still fail.
+//! an append and a sync. Memory follows the file, so readers see nothing that could still fail.
 //!
 //! After a failure the file's end is unknown, and all changes of the batch fail. Before they do, the file is
 //! brought back to what memory holds: a failed append is cut off again; after a failed sync, which must never be
-//! tried again on the same file, a new file takes its place. So a caller may go on with what it had before, and no
-//! later start finds the change made. Where that fails as well, the next change tries it again before it is
-//! written itself. Until then the file may hold lines of the failed batch, and a driver that starts over at that
-//! point sees those changes as made. That is sound for a caller who repeats the call: start-up undoes a volume in
-//! phase `creating`; for every other failed change the caller undoes its work and then calls [`Store::delete`] or
+//! tried again on the same file, a new file takes its place. So a caller may continue with what it had before, and no
+//! later start finds the change made. If that fails as well, the next change tries it again before it is written
+//! itself. Until then the file may hold lines of the failed batch, and a driver that starts at that point sees
+//! those changes as made. That is sound for a caller who repeats the call: start-up undoes a volume in phase
+//! `creating`; for every other failed change the caller undoes its work and then calls [`Store::delete`] or
 //! [`Store::put`], which repairs the file first.
 //!
-//! When more than half of the lines (and 1000) are out of date the file is written anew, inline: amortised over the
+//! When more than half of the lines (and 1000) are out of date, the file is rewritten, inline: amortised over the
 //! changes before it, the cost of a change does not depend on the number of volumes.
 //!
 //! # On a full disk
 //!
-//! The file owns room behind its end for the removal of every record (`store/room.rs`). A change that would take from it
+//! The file owns room beyond its end for the removal of every record (`store/room.rs`). A change that would take from it
 //! fails with ENOSPC before anything is written, and changes nothing.
 
 mod commit;

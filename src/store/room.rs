@@ -1,9 +1,9 @@
 //! Room for the lines that a full disk must not refuse.
 //!
-//! Behind its end the state file owns blocks that nothing has been written to. There are enough for every record to go
-//! the whole way out of the file, so that what frees room can always be recorded, and [`SPARE`] for changes that
-//! neither free nor take any, such as what staging records. A further record, and any other change that does not lead
-//! out, is refused before it would take from the way out.
+//! Beyond its end, the state file owns blocks that nothing has been written to. There are enough to remove every record
+//! from the file, so that what frees room can always be recorded, and [`SPARE`] for changes that neither free nor take
+//! any, such as what staging records. A further record, and any other change that removes nothing, is refused before it
+//! would take from that room.
 
 use std::io;
 

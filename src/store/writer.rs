@@ -1,4 +1,4 @@
-//! The end of the state file: appending, and getting back to a known end after a failure.
+//! The end of the state file: appending, and returning to a known end after a failure.
 
 use std::io;
 use std::mem;

@@ -1,5 +1,5 @@
-//! The protocol: generated types, and the way from them to the model and back. All validation of requests is
-//! in [`decode`]; nothing in here does I/O.
+//! The protocol: generated types, and their conversion to the model and back. All validation of requests is in
+//! [`decode`]; nothing in here does I/O.
 
 pub mod csi;
 pub mod decode;

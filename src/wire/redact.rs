@@ -1,6 +1,5 @@
-//! Messages as text for the log, without what must not be in it. What is secret comes from the descriptor
-//! (`csi_secret`), not from a list kept by hand; mount flags are not marked there, but may be sensitive all the
-//! same (csi.proto, MountVolume).
+//! Messages as text for the log, without secrets. The descriptor says what is secret (`csi_secret`), not a list kept by
+//! hand. Mount flags are not marked there, but may be sensitive all the same (csi.proto, MountVolume).
 
 use std::collections::HashSet;
 use std::sync::OnceLock;

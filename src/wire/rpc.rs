@@ -1,5 +1,5 @@
-//! RPCs as types. build.rs implements these traits for the requests in `proto/`, so that a message and its method are named
-//! together nowhere else.
+//! RPCs as types. build.rs implements these traits for the requests in `proto/`, so that nothing else has to name a message
+//! together with its method.
 
 use prost::Message;
 

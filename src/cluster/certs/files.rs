@@ -1,8 +1,8 @@
 //! Files that appear whole.
 //!
-//! An identity is three files that must fit together, and a process may read them at any moment. So they are written
-//! as kubelet writes the mount of a Secret: into a directory of their own, to which one symbolic link points, and that
-//! link is switched by one rename(2).
+//! An identity is three files that must belong together, and a process may read them at any moment. So they are written
+//! as kubelet writes the mount of a Secret: into a directory of their own. One symbolic link points to it, and one
+//! rename(2) switches that link.
 //!
 //! ```text
 //! tls/ca.crt -> ..data/ca.crt     tls/..data -> ..2026_11_21_18_17_29.123456789/

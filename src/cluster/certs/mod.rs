@@ -1,6 +1,6 @@
-//! `hostloop certs`: a CA of one's own, and the identities that it gives to the processes of a cluster.
+//! `hostloop certs`: a CA, and the identities that it gives to the processes of a cluster.
 //!
-//! [`run`] is the place to start reading. All of it can be had from cert-manager instead: the files are the same.
+//! Start reading at [`run`]. cert-manager can make all of it instead: the files are the same.
 
 mod authority;
 mod files;

@@ -1,4 +1,4 @@
-//! New certificates in the place of those that come to their end.
+//! New certificates to replace those that end soon.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The CA in a Secret of Kubernetes. It is made in the cluster and only there: what Helm renders is kept in every
-//! revision of its release, so that a key in there is in more places than its Secret, and comes back with a rollback.
+//! The CA in a Secret of Kubernetes. It is made only in the cluster: Helm keeps what it renders in every revision of its
+//! release, so a key in there would be in more places than its Secret, and would come back with a rollback.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is there, as a table.
+//! `hostloop certs show`: an identity or a CA as a table.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Discovery: which nodes the cluster has, and where they are reached.
+//! Discovery: which nodes the cluster has, and at which addresses.
 
 mod fixed;
 mod kubernetes;

@@ -1,8 +1,8 @@
 //! CSI CreateVolume: which node makes a volume, and that no second node makes it again.
 //!
-//! An answer can be lost after the volume was made. Ids are derived from node and name, so every node that may have
-//! made it is asked whether it has it before another one makes it (docs/decisions/0008). Two controllers that are asked at
-//! the same time agree on a node by `reserve.rs`.
+//! An answer can be lost after the volume was made. Ids are derived from node and name, so every node that may have made
+//! the volume is asked for it before another one makes it (docs/decisions/0008). Two controllers that are asked at the
+//! same time agree on a node by `reserve.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

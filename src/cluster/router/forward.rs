@@ -1,4 +1,4 @@
-//! A call that goes on to a node: the same message, what is left of the caller's time, and the node's answer.
+//! A call that is sent on to a node: the same message, the rest of the caller's time, and the node's answer.
 
 use std::future::Future;
 use std::sync::Arc;

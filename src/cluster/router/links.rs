@@ -1,5 +1,5 @@
-//! The channels to the nodes: one for each, made when it is needed and kept. A node that cannot be reached delays
-//! calls to that node only, and those no longer than it takes to find out.
+//! The channels to the nodes: one for each, made when it is needed and kept. A node that cannot be reached delays only
+//! calls to that node, and those no longer than it takes to find out.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,6 @@
-//! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the ids, which begin with the nodes'
-//! keys. A token is that of a node: it holds the last id of its page, and so says with which node to go on. Nodes
-//! and volumes may come and go between pages, and none that stays is missed or seen twice.
+//! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the ids, which
+//! begin with the nodes' keys. A token is that of a node: it holds the last id of its page, and so says with which node
+//! to continue. Nodes and volumes may come and go between pages; what stays is neither missed nor seen twice.
 
 use std::sync::Arc;
 use std::time::Duration;

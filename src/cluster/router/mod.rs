@@ -1,12 +1,12 @@
-//! The router: serves CSI's controller side for a whole cluster without any volume of its own. Each call is checked
-//! as a node would check it, goes to the node that owns what it is about, and comes back with that node's answer.
+//! The router serves CSI's controller side for a whole cluster and has no volumes of its own. It checks each call as a
+//! node would, sends it to the node that owns what the call is about, and returns that node's answer.
 //!
-//! Ids say where a call belongs: those of volumes, snapshots and groups carry the key of their node. Only
-//! CreateVolume has a choice (`placement.rs`), and only the lists and GetCapacity ask many nodes. A router holds
-//! no state but its connections (`links.rs`), so that any number of them can work side by side.
+//! Ids say where a call belongs: those of volumes, snapshots and groups carry the key of their node. Only CreateVolume
+//! has a choice (`placement.rs`), and only the lists and GetCapacity ask many nodes. A router holds no state except its
+//! connections (`links.rs`), so any number of them can work side by side.
 //!
-//! An owner that cannot be reached is UNAVAILABLE, which callers retry; it is never taken for an owner that does not
-//! have the volume.
+//! An owner that cannot be reached is UNAVAILABLE, which callers retry; it never counts as an owner that does not have
+//! the volume.
 
 mod channel;
 mod connect;

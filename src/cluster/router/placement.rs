@@ -1,4 +1,4 @@
-//! On which nodes a new volume may be, best first. No I/O: the rules alone.
+//! The nodes that a new volume may be on, best first. No I/O: the rules alone.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! That two controllers which are asked for one name at the same time make one volume (docs/decisions/0008).
+//! Makes two controllers that are asked for one name at the same time make one volume (docs/decisions/0008).
 //!
-//! Each reserves the name on the node that it has chosen, and then asks the others. Of two that do so at least one finds
-//! the other's reservation, since both reserve before they look. The one with the smaller key stays: who finds it goes
-//! there, and who has it takes the others back before its volume is made. A volume is made only while the reservation
-//! lives with which its controller has looked, so that one that was taken back, or is over, makes nothing.
+//! Each reserves the name on the node that it has chosen, and then asks the others. Of two that do so, at least one finds
+//! the other's reservation, because both reserve before they look. The one with the smaller key stays: a controller that
+//! finds it goes there, and its owner takes the others back before the volume is made. A volume is made only while the
+//! reservation lives with which its controller has looked. So one that was taken back, or has ended, makes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! How a call finds its node: as its declaration says (`service/declare.rs`). Requests and answers go on as they came, so
-//! that an older controller hands a newer node what it does not know itself. What needs more than one node has a function
-//! of its own.
+//! How a call finds its node: as its declaration says (`service/declare.rs`). Requests and answers are sent on unchanged,
+//! so that an older controller passes on to a newer node what it does not know itself. A call that needs more than one
+//! node has a function of its own.
 
 use std::sync::Arc;
 

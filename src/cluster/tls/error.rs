@@ -1,4 +1,4 @@
-//! Why there is no connection, in words that say whose certificate is wrong, and what about it.
+//! Why there is no connection, in words that say whose certificate is wrong, and what is wrong with it.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
-//! Mutual TLS between the processes of a cluster: TLS 1.3 only, both sides show a certificate, and its identity says
-//! who they are and what they may do. Names and addresses say nothing: pods change theirs.
+//! Mutual TLS between the processes of a cluster: TLS 1.3 only. Both sides show a certificate, whose identity says who
+//! they are and what they may do. Names and addresses say nothing, because pods change theirs.
 //!
-//! [`Tls`] is the place to start reading. A handshake asks `verifier.rs`, which asks `trust.rs` (the chain, by webpki)
-//! and `wanted.rs` (the identity).
+//! Start reading at [`Tls`]. A handshake asks `verifier.rs`, which asks `trust.rs` (the chain, by webpki) and `wanted.rs`
+//! (the identity).
 
 pub mod certificate;
 mod credentials;

@@ -1,4 +1,4 @@
-//! Texts that a process signs with the key of its certificate, and that others believe by the same checks as in a
+//! Texts that a process signs with the key of its certificate, and that others accept after the same checks as in a
 //! handshake.
 
 use rustls::SignatureScheme;

@@ -1,4 +1,4 @@
-//! Whose certificates are believed.
+//! Whose certificates are trusted.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,5 +1,5 @@
-//! What rustls asks during a handshake: the chain as webpki sees it, and then the identity in the place of a server
-//! name. Nodes are known by their identities, and addresses change hands.
+//! What rustls asks during a handshake: first whether webpki accepts the chain, then the identity instead of a server
+//! name. Nodes are known by their identities, because addresses change hands.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::verify_tls13_signature;

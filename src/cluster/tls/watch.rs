@@ -1,4 +1,4 @@
-//! Takes renewed certificates over while the process runs.
+//! Picks up renewed certificates while the process runs.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};

@@ -1,28 +1,28 @@
 //! How much a pool can still promise.
 //!
 //! A pool can give `P` bytes: what is free now, less the reserve, plus what its volumes and snapshots have allocated
-//! already, blocks that several share counted once. Of these, thick volumes own their full size `T`, and snapshots what
-//! they keep allocated, `S`, blocks that several snapshots share counted once, but also where a volume has them too:
-//! once that is written to, it needs blocks of its own. Thin volumes may be promised `R` times the rest, where `R` is
-//! the pool's over-commit ratio, and have been promised `N`. So there is room for
+//! already, with blocks that several share counted once. Of these, thick volumes own their full size `T`, and snapshots
+//! what they keep allocated, `S`: blocks that several snapshots share count once, but they count although a volume has
+//! them too, because a volume that is written to needs blocks of its own. Thin volumes may be promised `R` times the
+//! rest, where `R` is the pool's over-commit ratio, and have been promised `N`. So there is room for
 //!
 //! - a thin volume of `R × (P − T − S) − N` bytes;
 //! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
 //! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
 //!
-//! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so that new
-//! ones are only where nothing is promised (see `directories`).
+//! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so new ones
+//! are only made where nothing is promised (see `directories`).
 //!
-//! A filesystem needs a part for itself ([`Upkeep`]): what is promised counts with the metadata that it takes when each
-//! of its blocks is an extent of its own, and some of what is free cannot be given to files. So `T`, `S` and `N` are
-//! more than the sizes they stand for, and `P` has the metadata that images take already. Where metadata have space of
-//! their own (btrfs) they must also fit into what that can become. Where an extent stays whole until nobody has a block
-//! of it (btrfs), what volumes share with each other and with no snapshot counts once more, as a part of `S`: each of
-//! them can come to own every block, and a few that are left keep all of what they shared.
+//! A filesystem needs a part for itself ([`Upkeep`]): a promise counts with the metadata that it takes when each of its
+//! blocks is an extent of its own, and files cannot have some of what is free. So `T`, `S` and `N` are more than the
+//! sizes they stand for, and `P` includes the metadata that images take already. If metadata have space of their own
+//! (btrfs), they must also fit into what that can become. If an extent stays whole until nobody has a block of it
+//! (btrfs), what volumes share with each other and with no snapshot counts once more, as a part of `S`: each of them can
+//! come to own every block, and a few blocks that are left keep all of what they shared.
 //!
-//! A thick volume that shares blocks needs new ones to be rewritten. Only in a managed pool without over-commit is
-//! it sure that those stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they
-//! and their snapshots get blocks of their own.
+//! A thick volume that shares blocks needs new ones to be rewritten. Only in a managed pool without over-commit are
+//! those certain to stay free, so only there do thick volumes share (see `Driver::may_share`); elsewhere they and their
+//! snapshots get blocks of their own.
 
 mod budget;
 mod figures;

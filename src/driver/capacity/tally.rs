@@ -1,4 +1,4 @@
-//! Allocated bytes of several images, those that they share counted once.
+//! Allocated bytes of several images, with shared ones counted once.
 
 use std::io;
 use std::path::Path;

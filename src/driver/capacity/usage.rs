@@ -1,4 +1,4 @@
-//! What directory volumes take: counting a tree is dear, so an answer is kept in proportion to its cost.
+//! What directory volumes take. Counting a tree is expensive, so an answer is kept for a time in proportion to its cost.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Ranges of blocks for GetMetadataAllocated and GetMetadataDelta: put together, clipped, and sent in messages.
+//! Ranges of blocks for GetMetadataAllocated and GetMetadataDelta: joined, clipped, and sent in messages.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! The cut: copies of volumes as they are at one point in time, also while they are written to.
+//! The cut: copies of volumes as they are at one point in time, even while they are written to.
 //!
-//! A mounted filesystem is frozen, so that its image is whole and at rest; a raw device is flushed and then shared
-//! by one FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless
-//! the caller said `freeze: "false"`. Everything that may take long without the freeze is done before it (making
-//! files, flushing) or after it (syncing the copy).
+//! A mounted filesystem is frozen, so that its image is whole and at rest. A raw device is flushed and then shared by one
+//! FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless the caller
+//! said `freeze: "false"`. Slow work that does not need the freeze is done before it (creating files, flushing) or after
+//! it (syncing the copy).
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! How far long copies are: in the log, and in the answer to a caller who asks again.
+//! How far long copies are: in the log, and in the answer to a caller who repeats the call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What the RPCs of snapshots and of groups share: making one, and taking it away.
+//! What the RPCs of snapshots and of groups share: making a snapshot, and removing it.
 
 use std::sync::Arc;
 

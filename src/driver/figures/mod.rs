@@ -1,5 +1,5 @@
-//! What can be told of the driver in numbers: from memory, without a look at a disk. The pools' numbers, which need
-//! one, are in `capacity/figures.rs`.
+//! The driver in numbers, from memory, without touching a disk. The pools' numbers, which need a disk, are in
+//! `capacity/figures.rs`.
 
 pub(super) mod durations;
 

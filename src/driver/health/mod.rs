@@ -1,5 +1,6 @@
-//! Whether volumes are as they should be. [`Driver::examine_volumes`] looks at all of them every minute and keeps what it
-//! found, so that who lists volumes never waits for a disk. Who asks for one volume's health is told what is so now.
+//! Whether volumes are as they should be. [`Driver::examine_volumes`] examines all of them every minute and keeps what it
+//! found, so that a caller who lists volumes never waits for a disk. A caller who asks for one volume's health gets its
+//! present state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

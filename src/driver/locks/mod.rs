@@ -1,13 +1,13 @@
-//! Who works on what: one lock for each [`Key`], several taken whole or not at all.
+//! Who works on what: one lock for each [`Key`]; several are taken together or not at all.
 //!
-//! A caller of CSI is meant to have one call in flight per volume. It may lose track after a restart of its
-//! own or a timeout, and then calls again while the first call still works. CSI lets a plugin answer that call
-//! with ABORTED (*operation pending for volume*), and a caller tries again later. So nothing here waits: a
-//! waiting call would hold a thread, and by its turn its caller may be gone. It also means that two calls
-//! that want the same two keys can never wait for each other, in whatever order they name them.
+//! A caller of CSI is meant to have one call in flight per volume. It may lose track after a restart of its own or a
+//! timeout, and then call again while the first call is still working. CSI lets a plugin answer that call with ABORTED
+//! (*operation pending for volume*), and a caller tries again later. So nothing here waits: a waiting call would hold a
+//! thread, and by its turn its caller may be gone. It also means that two calls that want the same two keys can never
+//! wait for each other, in whatever order they name them.
 //!
-//! The [`Guard`] owns what it needs and moves into the work itself, not into the handler: a handler that is
-//! dropped by a disconnect or a deadline leaves the lock with the work, which runs to its end.
+//! The [`Guard`] owns what it needs and moves into the work itself, not into the handler: if a disconnect or a deadline
+//! drops the handler, the lock stays with the work, which runs to its end.
 
 pub(super) mod attachments;
 pub(super) mod reservations;

@@ -1,8 +1,8 @@
 //! Names that a controller is about to have made into volumes here (docs/decisions/0008).
 //!
-//! A reservation is a word between controllers, and nothing that is kept: it ends with its time and with the process.
-//! What makes two volumes of one name impossible is that a volume is made only while the very reservation lives that
-//! its controller has looked around with.
+//! A reservation is an agreement between controllers and is not stored: it ends with its time and with the process. Two
+//! volumes of one name are impossible because a volume is made only while the very reservation lives with which its
+//! controller has asked the other nodes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Turns of work that may take long: so many at a time, and so many for one caller, so that a node's own short calls always
-//! find a thread.
+//! Limits on work that may take long: how much at a time, and how much for one caller, so that a node's own short calls
+//! always find a thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,13 +1,13 @@
-//! Directory volumes have no enforced size: whoever writes to one can fill its filesystem. So new ones are made only
-//! where nobody was promised anything that they could use up.
+//! Directory volumes have no enforced size: whoever writes to one can fill its filesystem. So new ones are made only if
+//! nobody was promised anything that they could use up.
 //!
 //! - A pool is for them (`directories=true`, or `--directories` for the default one), or for loop volumes and their
 //!   snapshots: never for both.
-//! - The filesystem counts and not the directory: a pool of directories and one with promises on the same filesystem
-//!   would break each other's word. A managed pool is a filesystem of its own, allocated to the last byte, so that either
-//!   of them can be one on the disk of the other.
+//! - What counts is the filesystem, not the directory: a pool of directories and a pool with promises on the same
+//!   filesystem would break each other's promises. A managed pool is a filesystem of its own, allocated to the last byte,
+//!   so either kind can be in one on the disk of the other.
 //! - What an earlier version, or other flags, left of the other kind in a pool keeps working: it is staged, published,
-//!   copied elsewhere and deleted. As long as promises are left in a pool of directories, it gets no new directory.
+//!   copied elsewhere and deleted. As long as a pool of directories has promises left, it gets no new directory.
 
 use std::path::Path;
 use std::sync::Arc;

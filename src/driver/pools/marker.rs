@@ -1,6 +1,6 @@
-//! The file in the root of a pool of a directory that says whose it is, and its twin in the data directory, which is there
-//! also where the pool's disk is not: so that a disk that is not mounted, and exchanged ones, are noticed. A managed pool
-//! has a file of its own (`managed/marker.rs`).
+//! The file in the root of a pool of a directory that says whose it is, and its twin in the data directory, which exists
+//! even if the pool's disk does not. So a disk that is not mounted, and exchanged disks, are noticed. A managed pool has
+//! a file of its own (`managed/marker.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! What a pool's filesystem can do. Only the filesystem itself knows, and to be asked it needs room for a file or two:
-//! on a full disk there is no answer. Then the question is put again when something depends on the answer, which is
-//! when something is to be made, and that needs room as well.
+//! What a pool's filesystem can do. Only the filesystem itself knows, and asking it needs room for a file or two: on a
+//! full disk there is no answer. Then it is asked again when something depends on the answer, which is when something is
+//! to be made, and that needs room as well.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

@@ -1,7 +1,7 @@
-//! Whether the disks of the pools answer. A disk that hangs keeps whoever asks it, without an end and without an error; what
-//! the kernel has in memory is answered all the same. So a thread of its own reads one block past that memory. As long
-//! as it waits the pool's disk is silent: new calls are refused at once, those that wait there are answered, and health
-//! says what it is. When the disk answers, all of that ends by itself.
+//! Whether the disks of the pools answer. A disk that hangs blocks whoever asks it, without an end and without an error,
+//! although the kernel still answers from memory. So a thread of its own reads one block past that memory. As long as it
+//! waits, the pool's disk is silent: new calls are refused at once, those that wait there are answered, and health says
+//! why. When the disk answers, all of that ends by itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

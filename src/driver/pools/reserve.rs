@@ -1,8 +1,8 @@
-//! What volumes leave free in a pool, so that promises which are kept do no harm to the node.
+//! What volumes leave free in a pool, so that promises which are kept do not harm the node.
 //!
-//! kubelet evicts pods where less than 10 % of its filesystem is available (`nodefs.available`), or less than 15 % of
-//! that with the container images (`imagefs.available`), and both are the same on most nodes. It counts as statfs(2)
-//! does: `f_bavail` of `f_blocks`.
+//! kubelet evicts pods if less than 10 % of its filesystem is available (`nodefs.available`), or less than 15 % of that
+//! with the container images (`imagefs.available`), and both are the same on most nodes. It counts as statfs(2) does:
+//! `f_bavail` of `f_blocks`.
 
 use std::path::Path;
 

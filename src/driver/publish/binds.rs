@@ -1,9 +1,9 @@
-//! Binds that lack flags that were asked for.
+//! Bind mounts that lack requested flags.
 //!
-//! Before Linux 5.12 a bind gets its flags in a second step, and the drivers of before 0.2.0 did it so everywhere: one
-//! that was killed in between left the bind without them. Such a bind was never answered, so that a retry puts it right. One
-//! that was answered is what somebody has asked for, and stays as it is. Which is which is known to the process that
-//! answered; of those of a process before, one that nobody writes through is corrected.
+//! Before Linux 5.12, a bind mount gets its flags in a second step, and drivers before 0.2.0 did it so everywhere. A
+//! driver that was killed in between left the bind without them. Such a bind was never acknowledged, so a retry corrects
+//! it. One that was acknowledged is what somebody asked for, and stays as it is. The process that answered knows which is
+//! which; of the binds of an earlier process, one that nobody writes through is corrected.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! A volume made from what another node has: its data are pulled from there.
 //!
-//! Room is reserved before the first byte is asked for, every piece is checked before it is written, its place as well,
-//! so that nothing is left out; and a connection that breaks is taken up again where it broke. What is asked for again is the same: the handle names a snapshot that
-//! does not change, and the time of its cut. After an error nothing of the volume is left, and a retry begins anew.
+//! Room is reserved before the first byte is requested. Every piece is checked before it is written, and so is its place,
+//! so that nothing is left out. After a broken connection, the pull resumes where it stopped. What is requested again is
+//! the same: the handle names a snapshot that does not change, and the time of its cut. After an error nothing of the
+//! volume is left, and a retry starts over.
 
 mod blocks;
 mod resume;

@@ -1,4 +1,4 @@
-//! Streams that are taken up again where they broke.
+//! Streams that are resumed where they broke.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Start-up: undo what was half made, finish what was half deleted, and take over what a crash left between
-//! the disk and the record.
+//! Start-up: undo what was half made, finish what was half deleted, and reconcile the disk with the record after a
+//! crash.
 
 mod settle;
 

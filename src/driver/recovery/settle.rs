@@ -1,8 +1,8 @@
 //! What an interrupted call has left, or what an older state file takes for that.
 //!
-//! A record that says `creating` or `deleting` is followed where what lies on the disk says so, too: it carries a mark
-//! ([`Mark`]), or there is nothing, or nothing in it. Anything else came after the record, which was restored; it is
-//! kept and recorded as `ready`. A caller who deletes something by its name has it erased in any case.
+//! A record that says `creating` or `deleting` is followed if the disk agrees: the data carry a mark ([`Mark`]), or there
+//! is nothing, or nothing in it. Anything else came after the record, which was restored; it is kept and recorded as
+//! `ready`. A caller who deletes something by its name has it erased in any case.
 
 use std::fmt::Display;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Does a request fit the volume? Rules that several RPCs share.
+//! Whether a request fits the volume: rules that several RPCs share.
 
 use crate::backend::unsupported;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
-//! The tokens of the lists: the last id of a page and a check value, so that what a caller makes up or mixes up is
-//! told from what was given out.
+//! The tokens of the lists: the last id of a page and a check value, by which a token that was given out can be told from
+//! one that a caller made up or mixed up.
 
 use std::str::FromStr;
 

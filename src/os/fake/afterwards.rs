@@ -1,4 +1,4 @@
-//! What goes on after the process that began it: its programs, and whoever looks at a device for a moment.
+//! What continues after the process that began it: its programs, and processes that open a device for a moment.
 //!
 //! Time is counted in calls of the driver, so that a run can be repeated.
 

@@ -1,5 +1,5 @@
-//! Sets of block numbers, and maps from a file's blocks to those of its disk. Both are kept as runs, so that a huge
-//! file costs what is remarkable about it and no more.
+//! Sets of block numbers, and maps from a file's blocks to those of its disk. Both are kept as runs, so the cost of a
+//! huge file depends on its runs, not its size.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What a file holds: sparse, so that a 1 TiB image costs what was written to it and no more.
+//! What a file holds. It is sparse, so a 1 TiB image costs only what was written to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

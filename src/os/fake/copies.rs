@@ -1,7 +1,7 @@
-//! Copies of files, and where their blocks lie.
+//! Copies of files, and where their blocks are.
 //!
-//! The files of a filesystem in an image are a tree beside its bytes. A copy that has all of the bytes gets a tree of
-//! its own; one that has a part of them, or parts from different moments, has none and cannot be mounted.
+//! The files of a filesystem in an image are a tree beside its bytes. A copy that has all of the bytes gets a tree of its
+//! own. One that has a part of them, or parts from different moments, has none and cannot be mounted.
 
 use std::path::Path;
 

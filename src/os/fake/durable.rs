@@ -1,4 +1,4 @@
-//! What of a filesystem is on its disk: syncs, and what a power cut leaves (see [`losses`](super::losses)).
+//! What part of a filesystem is on its disk: syncs, and what a power cut leaves (see [`losses`](super::losses)).
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Frozen filesystems.
 //!
-//! The kernel lets whoever writes to one wait. Here nobody can wait, so that writing fails with EAGAIN, an errno that
-//! no other call of the fake gives. The limit of a freeze is real time, as it is for the helper process of the real
-//! implementation, and the helper thaws when its process is killed unless it is killed with it.
+//! The kernel makes whoever writes to one wait. Here nobody can wait, so writing fails with EAGAIN, an errno that no
+//! other call of the fake returns. The limit of a freeze is real time, as for the helper process of the real
+//! implementation, and the helper thaws when the driver is killed, unless it is killed too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,16 +1,16 @@
-//! What becomes of that which was not synced: at a power cut, and after a failed sync.
+//! What happens to what was not synced: at a power cut, and after a failed sync.
 //!
-//! A power cut loses a part of it, within what the filesystems that pools lie on promise:
+//! A power cut loses a part of it, within what the filesystems that pools are on promise:
 //!
 //! - Names change in the order of the calls, and none is kept without those before it on the same filesystem: ext4 and
 //!   xfs write all metadata to one journal in order (the kernel's Documentation/filesystems/ext4/journal.rst and
 //!   xfs/xfs-delayed-logging-design.rst), and btrfs commits whole trees. What an fsync brought to the disk before its turn
-//!   is there as well; that btrfs may take a few more names with it (its log trees) is left out, since no call of the
+//!   is there as well. btrfs may take a few more names with it (its log trees), which is left out, because no call of the
 //!   driver depends on a name that is not there.
 //! - rename(2) is one change: never both names or none.
-//! - The data of each file are by themselves, block by block, and a name says nothing of them: with delayed allocation
-//!   they come later than the journal (ext4.rst, `delalloc`), and `auto_da_alloc` is not relied on. What is lost reads as
-//!   before, or as zeros where there was nothing. A size that has come to the disk may have lost blocks before it.
+//! - The data of each file are independent, block by block, and a name says nothing about them: with delayed allocation
+//!   they come later than the journal (ext4.rst, `delalloc`), and nothing relies on `auto_da_alloc`. Lost data read as
+//!   before, or as zeros if there were none. A size that has reached the disk may have lost blocks before it.
 //! - What was synced is there: rename(2) after fsync(2) gives the whole file.
 //!
 //! Anything else that a disk does (torn sectors, lost flushes) is not part of this model.

@@ -1,4 +1,4 @@
-//! What a test sets up of the machine: its disks, and what they can do.
+//! What a test configures of the machine: its disks, and what they can do.
 
 use std::io;
 use std::path::Path;

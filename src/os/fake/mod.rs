@@ -1,12 +1,12 @@
-//! A stateful fake kernel: files with what a power cut would leave of them, mounts, loop devices and
-//! filesystems, all in memory and without root. The driver runs on it unchanged, and a test can make every
-//! step fail ([`FakeKernel::fail_at`]) or be the last of its process ([`FakeKernel::kill_at`]).
+//! A stateful fake kernel: files with what a power cut would leave of them, mounts, loop devices and filesystems, all in
+//! memory and without root. The driver runs on it unchanged, and a test can make every step fail
+//! ([`FakeKernel::fail_at`]) or be the last of its process ([`FakeKernel::kill_at`]).
 //!
-//! Where the kernel leaves a choice, the fake takes the one that is worst for the driver: nothing is durable
-//! that was not synced, and the entry of a new file needs a sync of its directory. Where a part of it may be, a seed
-//! chooses that part ([`FakeKernel::power_cut_losing`]).
+//! Where the kernel has a choice, the fake takes the worst one for the driver: nothing is durable that was not synced,
+//! and the entry of a new file needs a sync of its directory. Where a part may be durable, a seed chooses that part
+//! ([`FakeKernel::power_cut_losing`]).
 //!
-//! What writes to a frozen filesystem would wait on a real machine; here it fails with EAGAIN.
+//! A write to a frozen filesystem, which would wait on a real machine, fails here with EAGAIN.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What a test does as somebody else than the driver: a pod, kubelet or the administrator. None of it is a
+//! What a test does in the place of somebody other than the driver: a pod, kubelet or the administrator. None of it is a
 //! step, and none of it depends on which process of the driver lives.
 
 use std::io;

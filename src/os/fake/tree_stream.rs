@@ -1,5 +1,5 @@
 //! A tree as a stream of entries, and a tree made from one: a step for each entry and each piece of data, and one that
-//! makes all of it durable. Of the attributes files of the fake have a mode.
+//! makes all of it durable. Files of the fake have no attribute but a mode.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,11 +1,10 @@
 //! The identity of a btrfs: the fsid in its superblock (btrfs documentation, "On-disk Format").
 //!
-//! The kernel tells filesystems apart by fsid and refuses a second one that has the same. With the feature
-//! METADATA_UUID every block of metadata keeps the old id, which the superblock names in another field, so that a new
-//! fsid is a change of the superblock alone. `btrfstune -m` does that too, but not so that it can be used here (seen
-//! with 6.2): it commits transactions first, after which the kernel refuses the log tree of a filesystem that was
-//! copied while it was in use, and with it the mount; and where it was interrupted it leaves a flag with which
-//! neither the kernel nor itself accepts the filesystem any more.
+//! The kernel tells filesystems apart by fsid and refuses a second one with the same fsid. With the feature METADATA_UUID,
+//! every block of metadata keeps the old id, which the superblock names in another field, so a new fsid changes only the
+//! superblock. `btrfstune -m` does that too, but cannot be used here (seen with 6.2). It commits transactions first, after
+//! which the kernel refuses the log tree of a filesystem that was copied while it was in use, and so the mount. If it was
+//! interrupted, it leaves a flag with which neither the kernel nor btrfstune accepts the filesystem any more.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,

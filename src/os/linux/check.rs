@@ -1,4 +1,4 @@
-//! What a checker's end means.
+//! What a checker's exit code means.
 
 use std::io;
 use std::path::Path;

@@ -1,10 +1,10 @@
-//! Claims on block devices. O_EXCL on one needs no O_CREAT, and fails with EBUSY where another claim is: a mount, a tool
-//! that works on it, an open with O_EXCL (open(2)).
+//! Claims on block devices. O_EXCL on a block device needs no O_CREAT, and fails with EBUSY if there is another claim: a
+//! mount, a tool that works on it, an open with O_EXCL (open(2)).
 //!
-//! A child has a copy of every descriptor from fork(2) until execve(2) closes it, which it does after vfork(2) has
-//! returned. So a claim that was given up while another thread started a program would live on for a moment, and
-//! whoever comes next would be refused: mount(2), a tool, another look. Therefore claims are held by a thread with a
-//! table of descriptors of its own, which nobody forks.
+//! A child has a copy of every descriptor from fork(2) until execve(2) closes it, which happens after vfork(2) has
+//! returned. So a claim that was released while another thread started a program would live on for a moment, and whoever
+//! comes next would be refused: mount(2), a tool, another claim. Therefore a thread with a table of descriptors of its
+//! own, which nobody forks, holds the claims.
 
 use std::collections::HashMap;
 use std::fs::DirEntry;

@@ -1,17 +1,17 @@
-//! Copying a whole tree, with everything that can be read of its files and set again.
+//! Copying a whole tree, with everything of its files that can be read and set again.
 //!
-//! The source may be in use by a pod, which may also be hostile: every name is opened relative to its directory with
-//! openat2(2), never through a link and never across a mount, and as a bare reference (O_PATH) before it is known what
-//! it is, so that no device is opened. The target is new and nobody else's.
+//! The source may be in use by a pod, which may also be hostile. Every name is opened relative to its directory with
+//! openat2(2), never through a link and never across a mount, and as a bare reference (O_PATH) until it is known what it
+//! is, so that no device is opened. The target is new and nobody else's.
 //!
-//! Two stacks of directories are walked in step. As in [`walk`](super::walk) only the upper levels stay open; the
-//! others are opened again through `..` on the way up.
+//! Two stacks of directories are walked in step. As in [`walk`](super::walk), only the upper levels stay open; the others
+//! are opened again through `..` on the way up.
 //!
-//! One syncfs(2) at the end makes it durable. An fsync(2) for each file would wait for the disk and commit the journal
-//! once for each, which takes several times as long as the whole copy. syncfs(2) also waits for what others have
-//! written to the filesystem, which is bounded by what the kernel lets be dirty. It reports errors of writing back
-//! since the descriptor was opened (Linux 5.8), so that one is opened before the first byte is written. An error of
-//! somebody else's file fails the copy too, which costs a retry and no data.
+//! One syncfs(2) at the end makes the copy durable. An fsync(2) for each file would wait for the disk and commit the
+//! journal once for each, which takes several times as long as the whole copy. syncfs(2) also waits for what others have
+//! written to the filesystem, which is bounded by how much the kernel allows to be dirty. It reports errors of writing
+//! back since the descriptor was opened (Linux 5.8), so the descriptor is opened before the first byte is written. An
+//! error of somebody else's file fails the copy too, which costs a retry and no data.
 
 mod attributes;
 mod content;

@@ -1,8 +1,8 @@
-//! The only child processes: programs by absolute path, with an environment of ours, and as long as they come further
+//! The only child processes: programs by absolute path, with an environment of ours, for as long as they make progress
 //! ([`super::watch`]). Nobody watches the guard of a freeze, which lives as long as the freeze.
 //!
-//! Nothing here runs between fork and exec in the child, so that std starts it with posix_spawn(3), which does
-//! not copy our page tables. The end of a program is seen at once, without polling, by the end of its output.
+//! Nothing here runs between fork and exec in the child, so std starts it with posix_spawn(3), which does not copy our
+//! page tables. The end of a program is noticed at once, without polling, by the end of its output.
 #![allow(clippy::disallowed_types, reason = "the one place that starts child processes")]
 
 use std::ffi::OsStr;

@@ -1,13 +1,13 @@
 //! Freezing a filesystem so that no death can leave it frozen.
 //!
-//! FIFREEZE has no owner: whoever freezes and dies leaves every writer waiting for good. So the freeze is made by a
-//! helper process ([`guard()`]), which thaws when this process hangs up, which it also does by dying, and when the
-//! limit has passed. The other way round a thread of this process watches the helper and thaws where that dies or
-//! falls silent. Each holds the directory open, so that the filesystem cannot be unmounted while it is frozen.
+//! FIFREEZE has no owner: if the process that froze dies, every writer waits for good. So a helper process ([`guard()`])
+//! makes the freeze. It thaws when this process hangs up, which a death also does, and when the limit has passed. In turn,
+//! a thread of this process watches the helper and thaws if the helper dies or falls silent. Each holds the directory
+//! open, so that the filesystem cannot be unmounted while it is frozen.
 //!
 //! The helper gets its end of a socket as standard input and the directory as standard output. It speaks in errnos
-//! ([`tell`]): when it is ready, when it has frozen, and when it has thawed. One byte tells it to freeze; whatever
-//! comes after that, the end included, to thaw.
+//! ([`tell`]): when it is ready, when it has frozen, and when it has thawed. One byte tells it to freeze; anything after
+//! that, the end included, tells it to thaw.
 
 mod guard;
 

@@ -1,5 +1,5 @@
-//! Mounting with mount(2). A target is opened first (O_PATH, O_NOFOLLOW) and mounted on through /proc/self/fd,
-//! so that a link that is put in its place meanwhile is never followed.
+//! Mounting with mount(2). A target is opened first (O_PATH, O_NOFOLLOW) and mounted on through /proc/self/fd, so a link
+//! that replaces it meanwhile is never followed.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements os::Mounts")]
 
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! The nodes /dev/loopN. A container's /dev is often a tmpfs with the devices that existed when it was started,
-//! so nodes may be missing, and are made.
+//! The nodes /dev/loopN. A container's /dev is often a tmpfs with the devices that existed when the container started, so
+//! nodes may be missing, and are made.
 #![allow(clippy::disallowed_methods, reason = "sysfs and /dev are read for os::LoopDevices")]
 
 use std::io;

@@ -1,9 +1,10 @@
-//! A sysfs of this process's own, for where that of its container is read-only.
+//! A sysfs of this process's own, for use when that of its container is read-only.
 //!
-//! sysfs has one superblock for each network namespace, and what it was mounted with first goes for all its mounts: a
+//! sysfs has one superblock for each network namespace, and the flags of its first mount apply to all its mounts: a
 //! container runtime mounts it read-only for the first container of a pod, and kind remounts that of its nodes. So
 //! neither a privileged container nor a bind mount of the node's /sys can write there. A new network namespace has a new
-//! one. It is mounted nowhere, and ends with the thread that made it (fsopen(2), fsmount(2), network_namespaces(7)).
+//! superblock. It is mounted nowhere, and ends with the thread that made it (fsopen(2), fsmount(2),
+//! network_namespaces(7)).
 #![allow(clippy::disallowed_types, reason = "sysfs is written for os::LoopDevices")]
 
 use std::fs::File;

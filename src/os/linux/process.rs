@@ -1,4 +1,4 @@
-//! What the kernel knows of this process (proc_pid_stat(5), proc_pid_limits(5)).
+//! What the kernel knows about this process (proc_pid_stat(5), proc_pid_limits(5)).
 #![allow(clippy::disallowed_methods, reason = "procfs is read for the process' own figures, no volume's")]
 
 use std::io;

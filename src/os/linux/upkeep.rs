@@ -1,4 +1,4 @@
-//! What filesystems take for themselves, and how images are written without more than that.
+//! What filesystems take for themselves, and how images are written without taking more than that.
 #![allow(clippy::disallowed_types, reason = "implements os::Images")]
 
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! A walk over a directory tree that no depth, link or mount can lead astray.
 //!
-//! Each directory is opened relative to its parent with openat2(2) and RESOLVE_NO_XDEV, so that a mount point,
-//! also a bind mount of the same filesystem, is never entered, and a name that turns into a link is not followed.
-//! The walk keeps its own stack on the heap. Beyond [`MAX_OPEN`] levels directories are closed on the way down
-//! and opened again through `..` on the way up, which is checked by device and inode number.
+//! Each directory is opened relative to its parent with openat2(2) and RESOLVE_NO_XDEV. So a mount point, also a bind
+//! mount of the same filesystem, is never entered, and a name that turns into a link is not followed. The walk keeps its
+//! own stack on the heap. Beyond [`MAX_OPEN`] levels, directories are closed on the way down and opened again through
+//! `..` on the way up, which is checked by device and inode number.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,6 @@
-//! Whether a program that runs comes further: its CPU time, its reads and writes and those of its children
-//! (proc_pid_stat(5), proc_pid_io(5)). A repair of a huge filesystem on a slow disk may take days; what counts is not
-//! how long it takes.
+//! Whether a running program makes progress: its CPU time, its reads and writes and those of its children
+//! (proc_pid_stat(5), proc_pid_io(5)). Time alone does not count, because a repair of a huge filesystem on a slow disk
+//! may take days.
 #![allow(clippy::disallowed_methods, reason = "the kernel's word on a process, not files")]
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Who may call what. What is not in the table nobody may.
+//! Who may call what. Nobody may call what is not in the table.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};

@@ -1,4 +1,4 @@
-//! A connection that has to begin, its first bytes come within a time, and to make way where there are too many. Otherwise
+//! A connection whose first bytes must arrive within a time, and that must give way if there are too many. Otherwise
 //! reading it fails.
 
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! A full disk: what leads out of the file is written in room of its own, and nothing else gets at it.
+//! A full disk: removals are written in room of their own, and nothing else gets at it.
 
 use super::*;
 use crate::model::Attachment;

@@ -1,5 +1,5 @@
-//! Maps of settings that people write: keys and values are exact, and an unknown key is an error, since a setting
-//! that is silently without effect is found out too late.
+//! Maps of settings that people write. Keys and values are exact, and an unknown key is an error, because people notice
+//! too late that a setting has silently no effect.
 
 use std::collections::{BTreeMap, HashMap};
 

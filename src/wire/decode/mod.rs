@@ -1,6 +1,6 @@
-//! Proto to model: one function per RPC, named like it. Here and nowhere else is a request checked for being
-//! well formed: required fields, size limits, syntax. Whether it fits the volume is the use case's question,
-//! so an id that no volume has passes (it is NOT_FOUND or OK later, never INVALID_ARGUMENT).
+//! Proto to model: one function per RPC, with its name. Only here is a request checked for being well formed: required
+//! fields, size limits, syntax. Whether it fits the volume is for the use case to decide, so an id that no volume has
+//! passes (it is NOT_FOUND or OK later, never INVALID_ARGUMENT).
 //!
 //! Every error is [`crate::error::Error::Invalid`], with a message that names the field and what to change.
 //! Secrets are checked for their form and dropped.

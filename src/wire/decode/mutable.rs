@@ -1,4 +1,4 @@
-//! `mutable_parameters`: what a VolumeAttributesClass sets when a volume is made, and changes later.
+//! `mutable_parameters`: what a VolumeAttributesClass sets when a volume is created, and changes later.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What a watch has told so far, reduced to what matters.
+//! What a watch has reported so far, reduced to what matters.
 
 use std::collections::BTreeMap;
 

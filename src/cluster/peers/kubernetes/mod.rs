@@ -1,5 +1,5 @@
-//! Kubernetes: the pods of the nodes are the endpoints of a headless Service, and CSINode objects tell on which nodes
-//! the driver is registered, also where its pod is gone. This file watches; `view.rs` decides what it means.
+//! Kubernetes: the pods of the nodes are the endpoints of a headless Service, and CSINode objects say on which nodes the
+//! driver is registered, even if its pod is gone. This file watches; `view.rs` decides what it means.
 
 mod cache;
 mod view;

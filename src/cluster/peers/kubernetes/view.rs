@@ -1,4 +1,4 @@
-//! What EndpointSlices and CSINode objects say of the nodes. No I/O.
+//! What EndpointSlices and CSINode objects say about the nodes. No I/O.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

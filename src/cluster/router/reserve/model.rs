@@ -1,4 +1,4 @@
-//! Every order in which the steps of several controllers, which may die after any of them, can come to several nodes.
+//! Every order in which the steps of several controllers, which may die after any step, can reach several nodes.
 
 use std::collections::HashSet;
 

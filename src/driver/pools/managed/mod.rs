@@ -1,21 +1,21 @@
-//! Managed pools: a filesystem of the driver's own, in an image file or on a whole block device, made once and
-//! brought to its mount point at every start.
+//! Managed pools: a filesystem of the driver's own, in an image file or on a whole block device, made once and brought
+//! to its mount point at every start.
 //!
-//! Two things would destroy what is in it: a second loop device on its image, since each has a cache of its own, and
-//! a mkfs over it. So:
+//! Two things would destroy what is in it: a second loop device on its image, because each has a cache of its own, and a
+//! mkfs over it. So:
 //!
-//! - A lock beside the image is held as long as the process lives. Of a device, and of an image that is reached by
-//!   two names, the lock in the pool's own directory keeps a second driver out, as in every pool: whoever mounts the
-//!   same device gets the same superblock and meets the same lock.
-//! - The loop device is asked for by the image's (device, inode), which the kernel knows whatever the mount namespace:
-//!   one that exists is used, two stop the start, and only where there is none one is attached. It has autoclear, so
-//!   that it lives exactly as long as its mounts and the volumes in them, and is gone after a reboot.
+//! - A lock beside the image is held as long as the process lives. For a device, and for an image that is reached by two
+//!   names, the lock in the pool's own directory keeps a second driver out, as in every pool: whoever mounts the same
+//!   device gets the same superblock and meets the same lock.
+//! - The loop device is found by the image's (device, inode), which the kernel knows whatever the mount namespace. One
+//!   that exists is used, two stop the start, and only if there is none is one attached. It has autoclear, so it lives
+//!   exactly as long as its mounts and the volumes in them, and is gone after a reboot.
 //! - An image gets its name when its filesystem is whole. Under its name it is never formatted, whatever is in it. A
-//!   device is formatted only where it is blank and nobody has claimed it. Neither is, where the state file knows of
-//!   volumes in the pool: then its disk is missing, not new.
+//!   device is formatted only if it is blank and nobody has claimed it. If the state file knows of volumes in the pool,
+//!   neither is formatted: then its disk is missing, not new.
 //! - A file in the pool's root says whose it is, so that exchanged disks are noticed.
 //!
-//! Nothing is unmounted at the stop: volumes may be in use.
+//! Nothing is unmounted when the driver stops, because volumes may be in use.
 
 mod device;
 mod image;

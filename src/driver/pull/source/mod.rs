@@ -1,4 +1,4 @@
-//! What other nodes read here: snapshots, and cuts that are made of volumes for them (docs/decisions/0009).
+//! What other nodes read here: snapshots, and cuts of volumes that are made for them (docs/decisions/0009).
 
 mod close_source;
 mod open_source;

@@ -1,4 +1,4 @@
-//! What a kernel does beside what it was asked: parts are lost, faults last, programs and devices outlive their users.
+//! What a kernel does beyond what it was asked: parts are lost, faults last, programs and devices outlive their users.
 
 use std::collections::BTreeSet;
 

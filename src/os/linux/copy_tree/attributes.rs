@@ -1,4 +1,4 @@
-//! What a file has beside its bytes: owner, mode, times, extended attributes, flags.
+//! What a file has in addition to its bytes: owner, mode, times, extended attributes, flags.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Files with several names: the first one that is met is copied, the others become links to that copy.
+//! Files with several names: the first name is copied, the others become links to that copy.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};

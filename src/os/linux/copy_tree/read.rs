@@ -1,7 +1,7 @@
 //! A tree as a stream of entries: see [`Trees::read`](super::super::super::Trees::read).
 //!
-//! The tree is a copy that nobody else can reach, so that what is found twice is the same twice. All the same every
-//! name is opened relative to its directory, never through a link and never across a mount.
+//! The tree is a copy that nobody else can reach, so reading it twice gives the same twice. All the same, every name is
+//! opened relative to its directory, never through a link and never across a mount.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};

@@ -1,4 +1,4 @@
-//! How a copy tells how far it is, and why it stopped.
+//! How a copy reports its progress, and why it stopped.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The helper process beside a frozen filesystem. It has one thread and no state but its two descriptors, and nothing
+//! The helper process beside a frozen filesystem. It has one thread and no state except its two descriptors, and nothing
 //! between its freeze and its thaw can fail in a way that skips the thaw.
 
 use std::io::{self, Read};
