@@ -15,7 +15,7 @@
 //! | [`cli`], [`config`] | Flags as text; the same as values that cannot be wrong |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
-//! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
+//! | `metrics` | `/metrics` and `/healthz` over HTTP |
 //! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
 //! | [`service`] | What each RPC is, declared once; the only place that makes a gRPC status of an error |
@@ -52,7 +52,7 @@ pub mod cluster;
 pub mod config;
 pub mod driver;
 pub mod error;
-pub mod metrics;
+mod metrics;
 pub mod model;
 pub mod os;
 pub mod register;

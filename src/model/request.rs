@@ -20,11 +20,9 @@ pub type Context = BTreeMap<String, String>;
 pub struct CreateVolume {
     /// The CSI name: any text; never part of a path.
     pub name: String,
-    /// The wanted size.
     pub size: SizeRange,
     /// At least one; all of one access type, and of one filesystem where they name one.
     pub capabilities: Vec<Capability>,
-    /// Typed parameters, with `mutable_parameters` over them.
     pub parameters: VolumeParameters,
     /// What to copy; `None` for an empty volume.
     pub source: Option<Source>,
@@ -55,16 +53,13 @@ pub struct Placement {
 /// CSI `VolumeContentSource`: any text, since what is not an id of ours is just not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A snapshot's id.
     Snapshot(String),
-    /// A volume's id.
     Volume(String),
 }
 
 /// CSI ControllerModifyVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerModifyVolume {
-    /// The volume.
     pub volume_id: String,
     /// What to change; an `Err` is a key or value that no volume has, and says what to change.
     pub modification: Result<Modification, String>,
@@ -75,7 +70,6 @@ pub struct ControllerModifyVolume {
 pub struct CreateSnapshot {
     /// The CSI name: any text; never part of a path.
     pub name: String,
-    /// The volume.
     pub source_volume_id: String,
     /// How a source in use is copied.
     pub consistency: Consistency,
@@ -110,7 +104,6 @@ pub struct CreateVolumeGroupSnapshot {
 /// CSI DeleteVolumeGroupSnapshot and GetVolumeGroupSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeGroupSnapshot {
-    /// The group.
     pub group_snapshot_id: String,
     /// Its members as the caller knows them; not checked where empty.
     pub snapshot_ids: Vec<String>,
@@ -119,7 +112,6 @@ pub struct VolumeGroupSnapshot {
 /// CSI GetMetadataAllocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetMetadataAllocated {
-    /// The snapshot.
     pub snapshot_id: String,
     /// In bytes, as sent: a negative one is OUT_OF_RANGE.
     pub starting_offset: i64,
@@ -143,11 +135,9 @@ pub struct GetMetadataDelta {
 /// CSI ControllerPublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerPublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// The node that is to use it.
     pub node_id: String,
-    /// How.
     pub capability: Capability,
     /// Only for reading.
     pub read_only: bool,
@@ -158,7 +148,6 @@ pub struct ControllerPublishVolume {
 /// CSI ControllerUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerUnpublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// The node; `None` for every node.
     pub node_id: Option<String>,
@@ -167,7 +156,6 @@ pub struct ControllerUnpublishVolume {
 /// CSI ValidateVolumeCapabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidateVolumeCapabilities {
-    /// The volume.
     pub volume_id: String,
     /// The capabilities asked about; an `Err` is one that no volume of this driver has, and says why.
     pub capabilities: Vec<Result<Capability, String>>,
@@ -191,7 +179,6 @@ pub struct ListVolumes {
 pub struct GetCapacity {
     /// The capabilities that the capacity must serve; an `Err` is one that no volume of this driver can have.
     pub capabilities: Vec<Result<Capability, String>>,
-    /// Typed parameters.
     pub parameters: VolumeParameters,
     /// Only the capacity at this place, which is the one requisite term; `None` for no restriction.
     pub topology: Option<TopologyRequirement>,
@@ -200,9 +187,7 @@ pub struct GetCapacity {
 /// CSI ControllerExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerExpandVolume {
-    /// The volume.
     pub volume_id: String,
-    /// The wanted size.
     pub size: SizeRange,
     /// How the volume is used, if the caller says.
     pub capability: Option<Capability>,
@@ -211,11 +196,9 @@ pub struct ControllerExpandVolume {
 /// CSI NodeStageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStageVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub staging_path: PathBuf,
-    /// How it is to be used.
     pub capability: Capability,
     /// Sent back by the caller.
     pub context: Context,
@@ -224,7 +207,6 @@ pub struct NodeStageVolume {
 /// CSI NodeUnstageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnstageVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub staging_path: PathBuf,
@@ -248,7 +230,6 @@ pub struct NodePublishVolume {
     pub staging_path: Option<PathBuf>,
     /// Absolute, without `.` and `..`.
     pub target_path: PathBuf,
-    /// How it is to be used.
     pub capability: Capability,
     /// Nothing may be written through this target.
     pub read_only: bool,
@@ -261,7 +242,6 @@ pub struct NodePublishVolume {
 /// CSI NodeUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnpublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub target_path: PathBuf,
@@ -270,7 +250,6 @@ pub struct NodeUnpublishVolume {
 /// CSI NodeGetVolumeStats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeStats {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published or staged; any text, since a path that is none must be NOT_FOUND.
     pub volume_path: PathBuf,
@@ -279,7 +258,6 @@ pub struct NodeGetVolumeStats {
 /// CSI NodeGetVolumeHealth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeHealth {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published, or should be.
     pub publish_path: Option<PathBuf>,
@@ -290,7 +268,6 @@ pub struct NodeGetVolumeHealth {
 /// CSI NodeExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeExpandVolume {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published or staged; any text.
     pub volume_path: PathBuf,

@@ -7,7 +7,6 @@ use crate::wire::peer;
 use crate::wire::pull::Malformed;
 use peer::permit::Source;
 
-/// What is signed.
 pub fn encode(grant: &Grant) -> Vec<u8> {
     let Grant { source_node, target_node, source, target, expires } = grant;
     let permit = peer::Permit {

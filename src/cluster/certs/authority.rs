@@ -25,7 +25,6 @@ const SECRET: u32 = 0o600;
 /// Permissions of a certificate.
 const PUBLIC: u32 = 0o644;
 
-/// Who signs identities.
 pub struct Authority {
     /// The whole of `ca.crt`: during a rotation it has other CAs as well.
     bundle: Vec<u8>,
@@ -126,7 +125,6 @@ impl Authority {
         names.into_iter().find(|name| !name.is_empty() && !name.contains('/'))
     }
 
-    /// When it is good.
     pub fn validity(&self) -> Validity {
         self.details.validity
     }
@@ -167,7 +165,6 @@ impl Authority {
         Ok((signed.der().clone(), key))
     }
 
-    /// The text of `ca.crt`.
     pub(super) fn bundle(&self) -> &[u8] {
         &self.bundle
     }

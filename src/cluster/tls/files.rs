@@ -49,7 +49,6 @@ impl Stamp {
     }
 }
 
-/// What the files hold.
 #[derive(Debug)]
 pub struct Files {
     /// Of `ca.crt`; not empty.
@@ -123,7 +122,6 @@ fn describe(error: &pem::Error) -> &'static str {
     }
 }
 
-/// The whole of a file.
 pub fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |error: io::Error| TlsError::own(path, error);
     let mut text = Vec::new();

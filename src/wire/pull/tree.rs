@@ -11,7 +11,6 @@ use crate::wire::peer;
 use peer::pull_tree_response::{Message, Place};
 use peer::tree_entry as wire;
 
-/// PullTree as it is sent.
 pub fn encode_tree_request(handle: &SourceHandle, from: Position, permit: &Permit) -> peer::PullTreeRequest {
     peer::PullTreeRequest {
         handle: handle.id.to_string(),
