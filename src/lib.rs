@@ -12,7 +12,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`cli`], [`config`] | Flags as text; the same as values that cannot be wrong |
+//! | [`cli`], [`config`] | Every flag and how its value is read; what the flags mean together |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
 //! | `metrics` | `/metrics` and `/healthz` over HTTP |
