@@ -175,10 +175,11 @@ pub(super) fn at_least(least: u64, text: &str) -> Result<u64> {
 
 /// Bytes in a second; `None` for no limit.
 pub(super) fn rate(text: &str) -> Result<Maybe<u64>> {
-    match text {
-        "" | "0" => Ok(None),
-        _ => parse_quantity(text).map(Some).map_err(|e| e.to_string()),
+    if text.is_empty() {
+        return Ok(None);
     }
+    let bytes = parse_quantity(text).map_err(|e| e.to_string())?;
+    Ok((bytes > 0).then_some(bytes))
 }
 
 pub(super) fn at_a_time(text: &str) -> Result<usize> {

@@ -329,6 +329,13 @@ fn a_flag_of_another_role_stops_the_start() {
 }
 
 #[test]
+fn a_rate_of_nothing_is_no_limit_however_it_is_written() {
+    for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("1Ki", Some(1024))] {
+        assert_eq!(serve(&["--stream-rate", text]).unwrap().operation.limits.stream_rate, rate, "{text}");
+    }
+}
+
+#[test]
 fn wrong_peers() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "--peer (HOSTLOOP_PEERS): a controller needs nodes"),
