@@ -329,6 +329,15 @@ fn a_flag_of_another_role_stops_the_start() {
 }
 
 #[test]
+fn what_a_manifest_leaves_empty_is_not_given() {
+    let flags =
+        ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
+    let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends="];
+    let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];
+    controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();
+}
+
+#[test]
 fn a_rate_of_nothing_is_no_limit_however_it_is_written() {
     for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("1Ki", Some(1024))] {
         assert_eq!(serve(&["--stream-rate", text]).unwrap().operation.limits.stream_rate, rate, "{text}");
