@@ -12,7 +12,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`cli`], [`config`] | Flags as text; the same as valid values |
+//! | [`cli`], [`config`] | Every flag and how its value is read; what the flags mean together |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
 //! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
@@ -51,7 +51,7 @@ pub mod cluster;
 pub mod config;
 pub mod driver;
 pub mod error;
-pub mod metrics;
+mod metrics;
 pub mod model;
 pub mod os;
 pub mod register;

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
-        Command::Selftest(args) => SelftestConfig::new(&args).map(check),
+        Command::Selftest(args) => Ok(check(SelftestConfig::from(&args))),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
@@ -55,7 +55,7 @@ fn guard(limit: Duration) -> ExitCode {
 
 fn usage(error: &clap::Error) -> ExitCode {
     match one_line(error) {
-        Some(line) => eprintln!("{line}"),
+        Some(line) => eprintln!("hostloop: {line}"),
         None => error.print().unwrap_or_default(),
     }
     // 0 for --help and --version.

@@ -14,7 +14,7 @@ pub fn run(input: &[u8]) {
         Ok(cli) => cli.command,
         Err(error) => {
             if let Some(line) = one_line(&error) {
-                assert!(!line.contains('\n'), "{line:?}");
+                assert!(!line.contains(['\n', '\r']), "{line:?}");
             }
             return;
         }
@@ -24,11 +24,7 @@ pub fn run(input: &[u8]) {
             Ok(config) => check(&config),
             Err(error) => assert_one_line(&error),
         },
-        Command::Selftest(args) => {
-            if let Err(error) = SelftestConfig::new(&args) {
-                assert_one_line(&error);
-            }
-        }
+        Command::Selftest(args) => assert!(SelftestConfig::from(&args).dir.is_absolute()),
         // These act at once on what they are given.
         Command::Certs(_) | Command::FreezeGuard(_) => {}
     }

@@ -3,6 +3,16 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use time::Duration;
+
+use super::value::{driver_name, named, node_id};
+use super::wrong::Value;
+use crate::cluster::certs::SecretName;
+use crate::cluster::identity::PeerRole;
+
+/// The shortest validity: less is over before anybody has used it.
+const MIN_VALID: Duration = Duration::minutes(1);
+const MAX_VALID: Duration = Duration::days(366 * 100);
 
 const AFTER_HELP: &str = "\
 Write durations like 90d, 12h or 10y.
@@ -16,11 +26,9 @@ Examples:
 
 Exit codes: 0 done, 1 failed or (show, renew) something is wrong, 2 wrong flag or value.";
 
-/// Flags of `hostloop certs`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct CertsArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: CertsCommand,
 }
@@ -39,7 +47,6 @@ pub enum CertsCommand {
     Show(ShowArgs),
 }
 
-/// Flags of `hostloop certs init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
     /// Directory for the CA; created if it is missing
@@ -48,19 +55,19 @@ pub struct InitArgs {
 
     /// In a pod of Kubernetes, instead of --dir: make the CA in this Secret. An existing Secret stays as it is, and Helm is
     /// told not to delete it
-    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "dir")]
-    pub secret: Option<String>,
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "dir", value_parser = Value(secret))]
+    pub secret: Option<SecretName>,
 
     /// CSI driver name, as in hostloop serve --driver-name. The CA is for the processes of this driver
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
+    #[arg(value_parser = Value(driver_name))]
     pub driver_name: String,
 
     /// How long the CA is valid. Nothing that it signs is valid for longer
-    #[arg(long, value_name = "DURATION", default_value = "10y")]
-    pub valid: String,
+    #[arg(long, value_name = "DURATION", default_value = "10y", value_parser = Value(valid))]
+    pub valid: Duration,
 }
 
-/// Flags of `hostloop certs issue`.
 #[derive(Debug, Args)]
 pub struct IssueArgs {
     /// Directory of the CA
@@ -68,11 +75,11 @@ pub struct IssueArgs {
     pub ca: PathBuf,
 
     /// What the bearer may do: controller (route calls to nodes) or node (serve controllers, copy data from nodes)
-    #[arg(long, value_name = "ROLE")]
-    pub role: String,
+    #[arg(long, value_name = "ROLE", value_parser = Value(role))]
+    pub role: PeerRole,
 
     /// CSI node id, for an identity of this node alone. Without it, all nodes can share the identity
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = Value(node_id))]
     pub node_id: Option<String>,
 
     /// Directory for the files; created if it is missing. An existing identity is only replaced by the same identity
@@ -80,15 +87,14 @@ pub struct IssueArgs {
     pub out: PathBuf,
 
     /// How long the identity is valid
-    #[arg(long, value_name = "DURATION", default_value = "90d")]
-    pub valid: String,
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = Value(valid))]
+    pub valid: Duration,
 
     /// CSI driver name [default: the one that the CA is for]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = Value(driver_name))]
     pub driver_name: Option<String>,
 }
 
-/// Flags of `hostloop certs renew`.
 #[derive(Debug, Args)]
 pub struct RenewArgs {
     /// Directory of the CA
@@ -100,18 +106,47 @@ pub struct RenewArgs {
     pub dir: Vec<PathBuf>,
 
     /// Renew what ends within this time [default: a third of its validity, which is 30d of 90d]
-    #[arg(long, value_name = "DURATION")]
-    pub before: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = Value(duration))]
+    pub before: Option<Duration>,
 
     /// How long the new identity is valid [default: as long as the old one]
-    #[arg(long, value_name = "DURATION")]
-    pub valid: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = Value(valid))]
+    pub valid: Option<Duration>,
 }
 
-/// Flags of `hostloop certs show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Directory of an identity, or of a CA
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// Names as the API server takes them, which become parts of a path there (RFC 1123).
+fn secret(text: &str) -> Result<SecretName, String> {
+    let plain = |part: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        (1..=253).contains(&part.len()) && part.chars().all(inner) && !part.starts_with(['-', '.'])
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if plain(namespace) && plain(name) => {
+            Ok(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err(format!("{text:?} is not a Secret; write it as NAMESPACE/NAME")),
+    }
+}
+
+fn role(text: &str) -> Result<PeerRole, String> {
+    named(text, "a role of a peer", &[PeerRole::Controller, PeerRole::Node], PeerRole::as_str)
+}
+
+fn valid(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        valid if (MIN_VALID..=MAX_VALID).contains(&valid) => Ok(valid),
+        _ => Err(format!("{text:?} is out of range; use 1min to 100y")),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text).ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.ok_or_else(|| format!("{text:?} is not a duration; write it like 90d, 12h or 10y"))
 }

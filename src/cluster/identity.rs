@@ -30,7 +30,6 @@ impl PeerRole {
 pub struct PeerIdentity {
     /// CSI plugin name.
     pub driver: String,
-    /// What it may do.
     pub role: PeerRole,
     /// Of a node's own certificate: its CSI node id.
     pub node_id: Option<String>,

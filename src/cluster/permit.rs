@@ -25,7 +25,6 @@ pub const VALID_FOR: Duration = Duration::from_secs(900);
 /// another number: nodes that do not know it skip it.
 const WORDS: &[u8] = b"hostloop permit 1\0";
 
-/// Makes permits.
 pub type Signer = Arc<dyn Fn(&Grant) -> Result<Permit, String> + Send + Sync>;
 
 /// The last second of a permit that is made now.

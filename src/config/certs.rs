@@ -1,96 +1,44 @@
-//! What the flags of `hostloop certs` mean.
+//! What the flags of `hostloop certs` mean together.
 
-use time::Duration;
-
-use super::{ConfigError, Flag, fields};
-use crate::cli::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
-use crate::cluster::certs::{SecretName, Task};
+use crate::cli::{CertsArgs, CertsCommand, ConfigError, InitArgs, IssueArgs};
+use crate::cluster::certs::Task;
 use crate::cluster::identity::PeerRole;
-use crate::model::check_topology_value;
 
-/// The shortest validity: less is over before anybody has used it.
-const MIN_VALID: Duration = Duration::minutes(1);
-/// The longest one.
-const MAX_VALID: Duration = Duration::days(366 * 100);
-
-/// Checks the flags.
+/// What to do with certificates.
 ///
 /// # Errors
-/// [`ConfigError`] for the first value that cannot be.
+/// [`ConfigError`] for a flag that does not go with the others.
 pub fn certs_task(args: &CertsArgs) -> Result<Task, ConfigError> {
     Ok(match &args.command {
-        CertsCommand::Init(args) => init(args)?,
+        CertsCommand::Init(InitArgs { dir, secret, driver_name, valid }) => {
+            let (driver, valid) = (driver_name.clone(), *valid);
+            match secret.clone() {
+                Some(secret) => Task::InitSecret { secret, driver, valid },
+                None => Task::Init { dir: dir.clone().unwrap_or_default(), driver, valid },
+            }
+        }
         CertsCommand::Issue(args) => issue(args)?,
         CertsCommand::Renew(args) => Task::Renew {
             ca: args.ca.clone(),
             dirs: args.dir.clone(),
-            before: args.before.as_deref().map(|text| duration("--before", text)).transpose()?,
-            valid: args.valid.as_deref().map(valid).transpose()?,
+            before: args.before,
+            valid: args.valid,
         },
         CertsCommand::Show(args) => Task::Show { dir: args.dir.clone() },
     })
 }
 
-fn init(args: &InitArgs) -> Result<Task, ConfigError> {
-    let (driver, valid) = (fields::driver_name(&args.driver_name)?, valid(&args.valid)?);
-    match &args.secret {
-        Some(text) => Ok(Task::InitSecret { secret: secret(text)?, driver, valid }),
-        None => Ok(Task::Init { dir: args.dir.clone().unwrap_or_default(), driver, valid }),
-    }
-}
-
-/// Names as the API server takes them, which become parts of a path there (RFC 1123).
-fn secret(text: &str) -> Result<SecretName, ConfigError> {
-    let plain = |part: &str| {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        (1..=253).contains(&part.len()) && part.chars().all(inner) && !part.starts_with(['-', '.'])
-    };
-    match text.split_once('/') {
-        Some((namespace, name)) if plain(namespace) && plain(name) => {
-            Ok(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
-        }
-        _ => {
-            Err(Flag("--secret", "")
-                .wrong(format_args!("{text:?} is not a Secret; write it as NAMESPACE/NAME")))
-        }
-    }
-}
-
 fn issue(args: &IssueArgs) -> Result<Task, ConfigError> {
-    let roles = [PeerRole::Controller, PeerRole::Node];
-    let role = roles.into_iter().find(|role| role.as_str() == args.role).ok_or_else(|| {
-        Flag("--role", "")
-            .wrong(format_args!("{:?} is not a role of a peer; use controller or node", args.role))
-    })?;
-    let flag = Flag("--node-id", "");
-    if let Some(id) = &args.node_id {
-        if role == PeerRole::Controller {
-            return Err(flag.wrong("a controller is not a node; leave it out"));
-        }
-        check_topology_value(id).map_err(|error| flag.wrong(error))?;
+    if args.role == PeerRole::Controller && args.node_id.is_some() {
+        return Err(ConfigError::of::<IssueArgs>("node_id", "a controller is not a node; leave it out"));
     }
     Ok(Task::Issue {
         ca: args.ca.clone(),
-        driver: args.driver_name.as_deref().map(fields::driver_name).transpose()?,
-        role,
+        driver: args.driver_name.clone(),
+        role: args.role,
         node_id: args.node_id.clone(),
         out: args.out.clone(),
-        valid: valid(&args.valid)?,
-    })
-}
-
-fn valid(text: &str) -> Result<Duration, ConfigError> {
-    let valid = duration("--valid", text)?;
-    if (MIN_VALID..=MAX_VALID).contains(&valid) {
-        return Ok(valid);
-    }
-    Err(Flag("--valid", "").wrong(format_args!("{text:?} is out of range; use 1min to 100y")))
-}
-
-fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
-    let parsed = humantime::parse_duration(text).ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| {
-        Flag(flag, "").wrong(format_args!("{text:?} is not a duration; write it like 90d, 12h or 10y"))
+        valid: args.valid,
     })
 }
 
@@ -99,11 +47,14 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Cli, Command, one_line};
 
     fn task(words: &str) -> Result<Task, String> {
         let words = ["hostloop", "certs"].into_iter().chain(words.split(' '));
-        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
+        match Cli::try_parse_from(words)
+            .map_err(|error| one_line(&error).unwrap_or(error.to_string()))?
+            .command
+        {
             Command::Certs(args) => certs_task(&args).map_err(|error| error.to_string()),
             other => panic!("{other:?}"),
         }

@@ -1,14 +1,21 @@
 use clap::Parser;
 
 use super::*;
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, one_line};
 use crate::model::{BackendKind, FsType, InlineSettings, PoolKind, PoolName, Reserve};
 use crate::telemetry::{LogFormat, LogLevel};
 
-fn serve(flags: &[&str]) -> Result<Config, ConfigError> {
-    let words = ["hostloop", "serve"].iter().chain(flags);
-    match Cli::try_parse_from(words).unwrap().command {
-        Command::Serve(args) => Config::new(&args, Some("host-1".to_owned())),
+/// What follows of `hostloop COMMAND FLAGS`, or the line that is printed instead.
+fn command(command: &str, flags: &[&str]) -> Result<Command, String> {
+    let words = ["hostloop", command].into_iter().chain(flags.iter().copied());
+    Cli::try_parse_from(words).map(|cli| cli.command).map_err(|error| one_line(&error).unwrap())
+}
+
+fn serve(flags: &[&str]) -> Result<Config, String> {
+    match command("serve", flags)? {
+        Command::Serve(args) => {
+            Config::new(&args, Some("host-1".to_owned())).map_err(|error| error.to_string())
+        }
         Command::Selftest(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
     }
 }
@@ -18,10 +25,9 @@ fn settings(flags: &[&str]) -> Settings {
     serve(flags).unwrap().role.settings().unwrap().clone()
 }
 
-fn selftest(flags: &[&str]) -> Result<SelftestConfig, ConfigError> {
-    let words = ["hostloop", "selftest"].iter().chain(flags);
-    match Cli::try_parse_from(words).unwrap().command {
-        Command::Selftest(args) => SelftestConfig::new(&args),
+fn selftest(flags: &[&str]) -> Result<SelftestConfig, String> {
+    match command("selftest", flags)? {
+        Command::Selftest(args) => Ok(SelftestConfig::from(&args)),
         Command::Serve(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
     }
 }
@@ -29,7 +35,7 @@ fn selftest(flags: &[&str]) -> Result<SelftestConfig, ConfigError> {
 #[test]
 fn defaults() {
     let config = serve(&[]).unwrap();
-    assert_eq!(config.role.as_str(), "all");
+    assert!(matches!(config.role, Role::All(_)));
     assert_eq!(config.server.endpoint, Endpoint::Unix("/run/hostloop/csi.sock".into()));
     assert_eq!(config.server.socket_mode, 0o600);
     assert_eq!(config.server.shutdown_timeout, Duration::from_secs(25));
@@ -214,9 +220,13 @@ const WRONG: &[(&str, &str, &str)] = &[
 #[test]
 fn a_wrong_value_is_one_line_that_names_the_flag_and_its_variable() {
     for (flag, value, hint) in WRONG {
-        let error = serve(&[&format!("{flag}={value}")]).expect_err(&format!("{flag} {value:?}"));
-        let line = error.to_string();
-        let variable = if *flag == "--pool" { "HOSTLOOP_POOLS" } else { error.flag.1 };
+        let line = serve(&[&format!("{flag}={value}")]).expect_err(&format!("{flag} {value:?}"));
+        let variable = match *flag {
+            "--endpoint" => "CSI_ENDPOINT".to_owned(),
+            "--node-id" => "NODE_ID".to_owned(),
+            "--pool" => "HOSTLOOP_POOLS".to_owned(),
+            other => format!("HOSTLOOP_{}", other.trim_start_matches('-').replace('-', "_").to_uppercase()),
+        };
         assert!(line.starts_with(&format!("{flag} ({variable}): ")), "{line}");
         assert!(line.contains(hint) && !line.contains('\n'), "{flag} {value:?}: {line}");
     }
@@ -225,18 +235,18 @@ fn a_wrong_value_is_one_line_that_names_the_flag_and_its_variable() {
 #[test]
 fn long_values_are_refused() {
     let name = "a".repeat(64);
-    assert!(serve(&["--driver-name", &name]).unwrap_err().to_string().contains("63"));
-    assert!(serve(&["--node-id", &name]).unwrap_err().to_string().contains("63"));
+    assert!(serve(&["--driver-name", &name]).unwrap_err().contains("63"));
+    assert!(serve(&["--node-id", &name]).unwrap_err().contains("63"));
     let path = format!("unix:///{}.sock", "s".repeat(102));
-    assert!(serve(&["--endpoint", &path]).unwrap_err().to_string().contains("107 bytes"));
+    assert!(serve(&["--endpoint", &path]).unwrap_err().contains("107 bytes"));
     assert!(serve(&["--endpoint", &path.replace("ss", "s")]).is_ok());
 }
 
 #[test]
 fn without_a_host_name_the_node_id_must_be_given() {
-    let error = fields::node_id(None, None).unwrap_err().to_string();
+    let error = node_id(None, None).unwrap_err().to_string();
     assert!(error.contains("--node-id (NODE_ID)"), "{error}");
-    let error = fields::node_id(None, Some("a b".to_owned())).unwrap_err().to_string();
+    let error = node_id(None, Some("a b".to_owned())).unwrap_err().to_string();
     assert!(error.contains("the host name \"a b\""), "{error}");
 }
 
@@ -248,12 +258,12 @@ fn selftest_flags() {
     assert_eq!(selftest(&["--dir", "/t"]).unwrap().checks, Check::ALL);
     for (flag, value) in [("--dir", "t"), ("--size", "x"), ("--size", "1Mi"), ("--only", "ext3")] {
         let line = selftest(&["--dir=/t", &format!("{flag}={value}")][usize::from(flag == "--dir")..]);
-        let line = line.unwrap_err().to_string();
+        let line = line.unwrap_err();
         assert!(line.starts_with(flag), "{line}");
     }
 }
 
-fn controller(flags: &[&str]) -> Result<ControllerSettings, ConfigError> {
+fn controller(flags: &[&str]) -> Result<ControllerSettings, String> {
     match serve(&[&["--role", "controller"], flags].concat())?.role {
         Role::Controller(settings) => Ok(settings),
         other => panic!("{other:?}"),
@@ -313,8 +323,23 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
     ];
     for (flags, flag, roles) in cases {
-        let line = serve(flags).expect_err(&format!("{flags:?}")).to_string();
+        let line = serve(flags).expect_err(&format!("{flags:?}"));
         assert!(line.starts_with(flag) && line.contains(roles) && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn what_a_manifest_leaves_empty_is_not_given() {
+    let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
+    let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends="];
+    let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];
+    controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();
+}
+
+#[test]
+fn a_rate_of_nothing_is_no_limit_however_it_is_written() {
+    for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("1Ki", Some(1024))] {
+        assert_eq!(serve(&["--stream-rate", text]).unwrap().operation.limits.stream_rate, rate, "{text}");
     }
 }
 
@@ -339,10 +364,10 @@ fn wrong_peers() {
         (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),
     ];
     for (flags, hint) in cases {
-        let line = controller(flags).expect_err(&format!("{flags:?}")).to_string();
+        let line = controller(flags).expect_err(&format!("{flags:?}"));
         assert!(line.contains(hint) && !line.contains('\n'), "{line}");
     }
-    let line = serve(&["--role=node", "--peer-listen=localhost:1"]).unwrap_err().to_string();
+    let line = serve(&["--role=node", "--peer-listen=localhost:1"]).unwrap_err();
     assert!(line.starts_with("--peer-listen (HOSTLOOP_PEER_LISTEN): "), "{line}");
 }
 
@@ -400,7 +425,7 @@ fn what_kubelet_or_prometheus_cannot_reach_is_refused() {
             "--register (HOSTLOOP_REGISTER): it works with",
         ),
     ] {
-        let line = serve(flags).unwrap_err().to_string();
+        let line = serve(flags).unwrap_err();
         assert!(line.contains(hint) && !line.contains('\n'), "{flags:?}: {line}");
     }
 }

@@ -40,7 +40,6 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is served at an address.
 #[derive(Clone)]
 pub struct Site {
     health: Health,
@@ -49,12 +48,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// Health only.
     pub fn health(health: Health) -> Self {
         Site { health, metrics: None }
     }
 
-    /// Metrics and health.
     pub fn metrics(metrics: Arc<Metrics>) -> Self {
         let health = Arc::clone(&metrics.health);
         Site { health, metrics: Some((metrics, Arc::new(Semaphore::new(SCRAPES)))) }

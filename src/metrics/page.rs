@@ -6,14 +6,12 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-/// Labels with their values.
 pub(super) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 /// Where families are written to, each once.
 pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    /// A value that goes up and down.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }

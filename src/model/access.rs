@@ -10,9 +10,7 @@ use super::{FsType, MountFlags};
 pub enum AccessMode {
     /// One node, read and write; what sidecars send for ReadWriteOnce without SINGLE_NODE_MULTI_WRITER.
     SingleNodeWriter,
-    /// One node, read only.
     SingleNodeReaderOnly,
-    /// Several nodes, read only (ReadOnlyMany).
     MultiNodeReaderOnly,
     /// Several nodes, one of which writes.
     MultiNodeSingleWriter,
@@ -76,9 +74,7 @@ impl AccessMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AccessType {
-    /// The raw device.
     Block,
-    /// A mounted filesystem.
     #[serde(rename_all = "camelCase")]
     Mount {
         /// The filesystem the caller wants, if it named one.
@@ -93,14 +89,11 @@ pub enum AccessType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capability {
-    /// Block or mount.
     pub access: AccessType,
-    /// Who may read and write.
     pub mode: AccessMode,
 }
 
 impl Capability {
-    /// Whether the raw device is wanted.
     pub const fn is_block(&self) -> bool {
         matches!(self.access, AccessType::Block)
     }

@@ -17,13 +17,11 @@ pub struct Validation {
 /// A volume, and what is known to be wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// The volume.
     pub volume: Arc<Volume>,
     /// Nothing for one that is healthy.
     pub troubles: Arc<[Trouble]>,
 }
 
-/// CSI `VolumeHealth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeHealth {
     /// The volume, as its caller names it.
@@ -44,7 +42,6 @@ pub struct HealthPage {
 /// CSI ListVolumes: one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage {
-    /// The volumes on it.
     pub volumes: Vec<VolumeStatus>,
     /// The token of the page after it; `None` on the last one.
     pub next_token: Option<String>,
@@ -53,7 +50,6 @@ pub struct ListPage {
 /// CSI ListSnapshots: one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotPage {
-    /// The snapshots on it.
     pub snapshots: Vec<Arc<Snapshot>>,
     /// The token of the page after it; `None` on the last one.
     pub next_token: Option<String>,
@@ -62,9 +58,7 @@ pub struct SnapshotPage {
 /// CSI `VolumeGroupSnapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// The group.
     pub group: Arc<GroupSnapshot>,
-    /// Its members.
     pub members: Vec<Arc<Snapshot>>,
 }
 
@@ -80,7 +74,6 @@ pub struct BlockRanges {
 /// What a node has of a volume that a controller looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Found {
-    /// Neither of the others.
     Nothing,
     /// A controller is about to have it made there.
     Reserved,

@@ -12,7 +12,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Each of them.
     pub const ALL: [Severity; 3] = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss];
 
     /// Its name in logs and metrics.
@@ -25,10 +24,8 @@ impl Severity {
     }
 }
 
-/// One trouble.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// How bad it is.
     pub severity: Severity,
     /// For programs: CamelCase, one for each kind of trouble.
     pub reason: &'static str,

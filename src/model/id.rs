@@ -25,7 +25,6 @@ impl NodeKey {
         NodeKey(uuid.chars().take(Self::LEN).collect())
     }
 
-    /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,7 +80,6 @@ fn derive(kind: &str, node: &NodeKey, name: &str) -> String {
 #[error("{0:?} is not an id of hostloop")]
 pub struct InvalidId(String);
 
-/// An id of any kind.
 pub trait Id: FromStr + AsRef<str> {
     /// The key of the node in text that is such an id.
     fn node_key_in(text: &str) -> Option<&str>;
@@ -96,7 +94,6 @@ pub trait Id: FromStr + AsRef<str> {
 macro_rules! id {
     ($name:ident, $($kind:literal),+) => {
         impl $name {
-            /// The id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -193,11 +190,8 @@ impl GroupSnapshotId {
 /// The id of whatever hostloop keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ObjectId {
-    /// A volume.
     Volume(VolumeId),
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// A group of snapshots.
     Group(GroupSnapshotId),
 }
 
@@ -211,7 +205,6 @@ impl ObjectId {
         }
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         match self {
             ObjectId::Volume(id) => id.as_str(),
@@ -221,7 +214,6 @@ impl ObjectId {
     }
 }
 
-/// With its kind, as messages have it.
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind(), self.as_str())
@@ -255,7 +247,6 @@ impl PoolName {
     /// The pool that is the data directory itself.
     pub const DEFAULT: &'static str = "default";
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -21,7 +21,6 @@ pub enum VfsFlag {
 }
 
 impl VfsFlag {
-    /// Every flag.
     pub const ALL: [VfsFlag; 10] = [
         VfsFlag::NoAtime,
         VfsFlag::NoDirAtime,
@@ -61,7 +60,6 @@ impl VfsFlag {
     }
 }
 
-/// Parsed mount flags.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct MountFlags {
     /// `ro` was among them.

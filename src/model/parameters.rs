@@ -16,7 +16,6 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Every backend.
     pub const ALL: [BackendKind; 2] = [BackendKind::Loop, BackendKind::Directory];
 
     /// Whether the size of a volume is a hard limit, which its pool promises. What has none takes from what is free.
@@ -61,11 +60,8 @@ impl Provisioning {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeParameters {
-    /// `backend`
     pub backend: BackendKind,
-    /// `provisioning`
     pub provisioning: Provisioning,
-    /// `pool`
     pub pool: PoolName,
     /// `mkfsOptions`, split at white space.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -107,11 +103,8 @@ impl VolumeParameters {
 /// What a VolumeAttributesClass changes (`mutable_parameters`); `None` leaves a parameter as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Modification {
-    /// `provisioning`
     pub provisioning: Option<Provisioning>,
-    /// `directIO`
     pub direct_io: Option<bool>,
-    /// `discard`
     pub discard: Option<bool>,
 }
 

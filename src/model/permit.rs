@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::{NodeKey, SnapshotId, VolumeId, VolumeSource};
 
-/// The content of a permit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// CSI node id of the node that has the source.
@@ -48,7 +47,6 @@ impl Permit {
         (bytes.len() <= Self::LONGEST).then_some(Permit(bytes))
     }
 
-    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -14,7 +14,6 @@ pub struct Way {
 /// A pull's order to the node that has the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSource {
-    /// What is to be read.
     pub source: VolumeSource,
     /// The volume that is made from it: a cut of a volume is made for it, and found again by a retry.
     pub target: VolumeId,
@@ -28,18 +27,15 @@ pub struct OpenSource {
 /// A source as it is read: a snapshot, or the cut that was made of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceHandle {
-    /// The snapshot's id.
     pub id: SnapshotId,
     /// When it was cut: a later one of the same id has other data.
     pub created: Timestamp,
 }
 
-/// What an opened source is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceDescription {
     /// By which it is read.
     pub handle: SourceHandle,
-    /// What it holds.
     pub content: Content,
     /// Its size in bytes: the least that a volume made from it has.
     pub size_bytes: u64,
@@ -61,7 +57,6 @@ impl SourceDescription {
 pub struct Piece {
     /// Where in the image or the file, in bytes.
     pub offset: u64,
-    /// The bytes.
     pub data: Vec<u8>,
     /// [`Piece::checksum`] as it was where they were read.
     pub crc32: u32,
@@ -103,7 +98,6 @@ impl Piece {
 pub struct Placed<P, M> {
     /// The end of the message before; for the first one what was asked for.
     pub after: P,
-    /// The message.
     pub message: M,
 }
 

@@ -15,16 +15,13 @@ pub const MOST_MEMBERS: usize = 4000;
 /// `volume_context` as a caller sends it back.
 pub type Context = BTreeMap<String, String>;
 
-/// CSI CreateVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateVolume {
     /// The CSI name: any text; never part of a path.
     pub name: String,
-    /// The wanted size.
     pub size: SizeRange,
     /// At least one; all of one access type, and of one filesystem where they name one.
     pub capabilities: Vec<Capability>,
-    /// Typed parameters, with `mutable_parameters` over them.
     pub parameters: VolumeParameters,
     /// What to copy; `None` for an empty volume.
     pub source: Option<Source>,
@@ -55,27 +52,21 @@ pub struct Placement {
 /// CSI `VolumeContentSource`: any text, since what is not an id of ours is just not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A snapshot's id.
     Snapshot(String),
-    /// A volume's id.
     Volume(String),
 }
 
-/// CSI ControllerModifyVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerModifyVolume {
-    /// The volume.
     pub volume_id: String,
     /// What to change; an `Err` is a key or value that no volume has, and says what to change.
     pub modification: Result<Modification, String>,
 }
 
-/// CSI CreateSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateSnapshot {
     /// The CSI name: any text; never part of a path.
     pub name: String,
-    /// The volume.
     pub source_volume_id: String,
     /// How a source in use is copied.
     pub consistency: Consistency,
@@ -96,7 +87,6 @@ pub struct ListSnapshots {
     pub snapshot_id: Option<String>,
 }
 
-/// CSI CreateVolumeGroupSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateVolumeGroupSnapshot {
     /// The CSI name: any text; never part of a path.
@@ -110,16 +100,13 @@ pub struct CreateVolumeGroupSnapshot {
 /// CSI DeleteVolumeGroupSnapshot and GetVolumeGroupSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeGroupSnapshot {
-    /// The group.
     pub group_snapshot_id: String,
     /// Its members as the caller knows them; not checked where empty.
     pub snapshot_ids: Vec<String>,
 }
 
-/// CSI GetMetadataAllocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetMetadataAllocated {
-    /// The snapshot.
     pub snapshot_id: String,
     /// In bytes, as sent: a negative one is OUT_OF_RANGE.
     pub starting_offset: i64,
@@ -127,7 +114,6 @@ pub struct GetMetadataAllocated {
     pub max_results: Option<usize>,
 }
 
-/// CSI GetMetadataDelta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetMetadataDelta {
     /// The snapshot from which the changes count.
@@ -140,14 +126,11 @@ pub struct GetMetadataDelta {
     pub max_results: Option<usize>,
 }
 
-/// CSI ControllerPublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerPublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// The node that is to use it.
     pub node_id: String,
-    /// How.
     pub capability: Capability,
     /// Only for reading.
     pub read_only: bool,
@@ -155,19 +138,15 @@ pub struct ControllerPublishVolume {
     pub context: Context,
 }
 
-/// CSI ControllerUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerUnpublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// The node; `None` for every node.
     pub node_id: Option<String>,
 }
 
-/// CSI ValidateVolumeCapabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidateVolumeCapabilities {
-    /// The volume.
     pub volume_id: String,
     /// The capabilities asked about; an `Err` is one that no volume of this driver has, and says why.
     pub capabilities: Vec<Result<Capability, String>>,
@@ -177,7 +156,6 @@ pub struct ValidateVolumeCapabilities {
     pub parameters: Option<Result<VolumeParameters, String>>,
 }
 
-/// CSI ListVolumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListVolumes {
     /// At most so many entries, never more than [`MOST_ENTRIES`].
@@ -186,45 +164,35 @@ pub struct ListVolumes {
     pub starting_token: Option<String>,
 }
 
-/// CSI GetCapacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetCapacity {
     /// The capabilities that the capacity must serve; an `Err` is one that no volume of this driver can have.
     pub capabilities: Vec<Result<Capability, String>>,
-    /// Typed parameters.
     pub parameters: VolumeParameters,
     /// Only the capacity at this place, which is the one requisite term; `None` for no restriction.
     pub topology: Option<TopologyRequirement>,
 }
 
-/// CSI ControllerExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerExpandVolume {
-    /// The volume.
     pub volume_id: String,
-    /// The wanted size.
     pub size: SizeRange,
     /// How the volume is used, if the caller says.
     pub capability: Option<Capability>,
 }
 
-/// CSI NodeStageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStageVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub staging_path: PathBuf,
-    /// How it is to be used.
     pub capability: Capability,
     /// Sent back by the caller.
     pub context: Context,
 }
 
-/// CSI NodeUnstageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnstageVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub staging_path: PathBuf,
@@ -239,7 +207,6 @@ pub struct InlineVolume {
     pub parameters: VolumeParameters,
 }
 
-/// CSI NodePublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePublishVolume {
     /// The volume; for an inline one the caller's choice.
@@ -248,7 +215,6 @@ pub struct NodePublishVolume {
     pub staging_path: Option<PathBuf>,
     /// Absolute, without `.` and `..`.
     pub target_path: PathBuf,
-    /// How it is to be used.
     pub capability: Capability,
     /// Nothing may be written through this target.
     pub read_only: bool,
@@ -258,28 +224,22 @@ pub struct NodePublishVolume {
     pub inline: Option<InlineVolume>,
 }
 
-/// CSI NodeUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnpublishVolume {
-    /// The volume.
     pub volume_id: String,
     /// Absolute, without `.` and `..`.
     pub target_path: PathBuf,
 }
 
-/// CSI NodeGetVolumeStats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeStats {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published or staged; any text, since a path that is none must be NOT_FOUND.
     pub volume_path: PathBuf,
 }
 
-/// CSI NodeGetVolumeHealth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeHealth {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published, or should be.
     pub publish_path: Option<PathBuf>,
@@ -287,10 +247,8 @@ pub struct NodeGetVolumeHealth {
     pub staging_path: Option<PathBuf>,
 }
 
-/// CSI NodeExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeExpandVolume {
-    /// The volume.
     pub volume_id: String,
     /// Where it is published or staged; any text.
     pub volume_path: PathBuf,

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use super::{BackendKind, FsType, PoolName};
 
-/// One pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
     /// Its name in the StorageClass parameter `pool`.
@@ -12,7 +11,6 @@ pub struct PoolSettings {
     /// Its directory; volumes lie in `volumes/` below it. Of a managed pool the mount point of its filesystem,
     /// which is `pools/NAME` in the data directory.
     pub path: PathBuf,
-    /// What it is made of.
     pub kind: PoolKind,
     /// Bytes of the filesystem that volumes must leave free.
     pub reserve: Reserve,
@@ -23,14 +21,12 @@ pub struct PoolSettings {
     pub directories: bool,
 }
 
-/// What a pool is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolKind {
     /// A directory on a filesystem that the administrator looks after.
     Directory,
     /// A filesystem of the driver's own in an image file.
     Image {
-        /// The image.
         file: PathBuf,
         /// Its size in bytes, a multiple of [`GRANULARITY`](super::GRANULARITY).
         bytes: u64,
@@ -115,7 +111,6 @@ impl Default for InlineSettings {
     }
 }
 
-/// The driver's settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// CSI plugin name.

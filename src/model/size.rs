@@ -78,16 +78,10 @@ pub struct SizeRange {
 pub enum SizeError {
     /// The two ends contradict each other.
     #[error("limit_bytes {limit} is less than required_bytes {required}")]
-    LimitBelowRequired {
-        /// The lower end.
-        required: u64,
-        /// The upper end.
-        limit: u64,
-    },
+    LimitBelowRequired { required: u64, limit: u64 },
     /// More than the driver's largest volume.
     #[error("{required} bytes are more than the largest volume of {maximum} bytes (--max-volume-size)")]
     AboveMaximum {
-        /// What was asked for.
         required: u64,
         /// The largest size of a volume.
         maximum: u64,
@@ -95,7 +89,6 @@ pub enum SizeError {
     /// The smallest possible volume is above the limit.
     #[error("limit_bytes {limit} is too small: the smallest possible size is {minimum} bytes")]
     LimitBelowMinimum {
-        /// What was asked for.
         limit: u64,
         /// The smallest size that can be made.
         minimum: u64,

@@ -47,7 +47,6 @@ pub struct Snapshot {
     pub id: SnapshotId,
     /// The CSI name; for a member of a group that of the group.
     pub name: String,
-    /// Where it is in its life.
     pub phase: Phase,
     /// The volume that it is of, which may be gone.
     pub source: VolumeId,
@@ -57,7 +56,6 @@ pub struct Snapshot {
     pub size_bytes: u64,
     /// The bytes that it keeps allocated, shared or not: what its pool has promised to it.
     pub allocated_bytes: u64,
-    /// What it holds.
     pub content: Content,
     /// The pool that it lives in.
     pub pool: PoolName,
@@ -86,7 +84,6 @@ impl Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshot {
-    /// Its id.
     pub id: GroupSnapshotId,
     /// The CSI name.
     pub name: String,
@@ -94,10 +91,8 @@ pub struct GroupSnapshot {
     pub phase: Phase,
     /// When it was cut.
     pub created: Timestamp,
-    /// The source volumes, sorted.
     pub sources: Vec<VolumeId>,
     /// The members, in the order of the sources.
     pub snapshots: Vec<SnapshotId>,
-    /// How it was asked for.
     pub consistency: Consistency,
 }

@@ -16,9 +16,7 @@ pub struct FileTime {
 pub struct Attributes {
     /// Permission bits with setuid, setgid and sticky (`st_mode & 07777`).
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Last access.
     pub atime: FileTime,
@@ -30,7 +28,6 @@ pub struct Attributes {
     pub flags: Option<u32>,
 }
 
-/// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A directory; what is in it follows before anything else.
@@ -59,7 +56,6 @@ pub enum Kind {
     },
 }
 
-/// One name in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Entries are numbered in the order of the walk: a directory comes before what is in it. The top is 0.
@@ -68,7 +64,6 @@ pub struct Entry {
     pub parent: u64,
     /// Its name in that directory; empty for the top.
     pub name: Vec<u8>,
-    /// What it is.
     pub kind: Kind,
     /// It has further names, some of which may follow as links.
     pub linked: bool,
@@ -103,10 +98,8 @@ impl Position {
     }
 }
 
-/// A part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// An entry begins.
     Entry(Entry),
     /// Data of the file that began last, in ascending order.
     Data(Piece),

@@ -14,7 +14,6 @@ use super::{BackendKind, Capability, FsType, ObjectId, PoolName, SnapshotId, Vol
 pub enum Phase {
     /// Its files are being made; nobody has been told of it.
     Creating,
-    /// It was acknowledged.
     Ready,
     /// Its files are being removed.
     Deleting,
@@ -50,16 +49,13 @@ pub enum Format {
     Formatted,
 }
 
-/// What the volume holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Content {
-    /// A raw device.
     Block,
     /// A filesystem in an image.
     #[serde(rename_all = "camelCase")]
     Filesystem {
-        /// Which one.
         fs_type: FsType,
         /// Whether it has been made.
         format: Format,
@@ -72,7 +68,6 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// The CSI node id.
     pub node_id: String,
     /// Whether only reading was granted.
     pub read_only: bool,
@@ -84,9 +79,7 @@ pub struct Attachment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VolumeSource {
-    /// Restored from a snapshot.
     Snapshot(SnapshotId),
-    /// A clone of a volume.
     Volume(VolumeId),
 }
 
@@ -118,7 +111,6 @@ impl fmt::Display for VolumeSource {
     }
 }
 
-/// One volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
@@ -126,13 +118,10 @@ pub struct Volume {
     pub id: VolumeId,
     /// The CSI name; for an inline volume the CSI volume id that the caller chose.
     pub name: String,
-    /// Where it is in its life.
     pub phase: Phase,
     /// Its exact size in bytes; for a directory the size asked for, which nothing enforces.
     pub capacity_bytes: u64,
-    /// What it holds.
     pub content: Content,
-    /// How it was asked for.
     pub parameters: VolumeParameters,
     /// The capabilities it was made for.
     pub capabilities: Vec<Capability>,
@@ -151,7 +140,6 @@ pub struct Volume {
 }
 
 impl Content {
-    /// The backend that holds it.
     pub fn backend(&self) -> BackendKind {
         match self {
             Content::Block | Content::Filesystem { .. } => BackendKind::Loop,
@@ -191,12 +179,10 @@ impl Content {
 }
 
 impl Volume {
-    /// The pool it lives in.
     pub fn pool(&self) -> &PoolName {
         &self.parameters.pool
     }
 
-    /// Whether it is a raw device.
     pub fn is_block(&self) -> bool {
         self.content == Content::Block
     }

@@ -27,7 +27,6 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The longest reason of kubelet's that is passed on, in characters.
 const MAX_REASON: usize = 1000;
 
-/// How the driver introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Introduction {
     /// The directory that kubelet watches.
@@ -41,10 +40,8 @@ pub struct Introduction {
 /// Why the driver is not registered. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// There is no socket for kubelet.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// kubelet does not want the driver.
     #[error("kubelet did not register the driver: {0:?} (--register)")]
     Refused(String),
 }

@@ -11,10 +11,8 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-/// How many there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
     pub all: usize,
     /// From one source.
     pub each: usize,
@@ -50,7 +48,6 @@ pub struct Seat {
 }
 
 impl Crowd {
-    /// An empty one.
     pub fn new(limits: Limits) -> Self {
         Crowd { limits, inside: Arc::default() }
     }

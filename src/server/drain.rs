@@ -15,17 +15,14 @@ const TICK: Duration = Duration::from_millis(25);
 /// side: a caller that is stopped never answers. Time enough for the last answer to be sent.
 const QUIET_TICKS: u32 = 20;
 
-/// When to stop.
 pub struct Stop {
     /// Take no new connections and let the running calls finish.
     pub requested: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Stop at once.
     pub forced: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// How long running calls may take after `requested`.
     pub timeout: Duration,
 }
 
-/// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
     /// Calls whose callers got no answer.

@@ -8,7 +8,6 @@ use std::str::FromStr;
 /// The longest path that a Unix socket can have in bytes: `sun_path` less its closing zero (unix(7)).
 const MAX_PATH: usize = 107;
 
-/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Unix socket at this absolute path of at most 107 bytes.

@@ -16,9 +16,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What connections come from.
 pub trait Accept: Unpin {
-    /// A connection.
     type Connection;
-    /// Accepts one.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Connection>>;
 }
 
@@ -46,7 +44,6 @@ pub struct Incoming<L> {
 }
 
 impl<L> Incoming<L> {
-    /// Accepts from `listener`.
     pub fn new(listener: L) -> Self {
         Incoming { listener, pause: None }
     }

@@ -24,14 +24,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-pub use self::crowd::{Crowd, Limits};
+pub(crate) use self::crowd::{Crowd, Limits};
 pub use self::drain::{Stop, Stopped};
-pub use self::endpoint::{Endpoint, InvalidEndpoint};
-pub use self::incoming::Incoming;
+pub use self::endpoint::Endpoint;
+pub(crate) use self::incoming::Incoming;
 pub use self::panic::install_hook;
-pub use self::peer::{Allow, AllowLayer, peer_http2, serve_peers};
+pub use self::peer::{AllowLayer, peer_http2, serve_peers};
 pub use self::rpc::Observer;
-pub use self::socket::{SocketError, SocketFile, SocketPlace, bind as bind_socket};
+pub(crate) use self::socket::{SocketError, SocketFile, SocketPlace, bind as bind_socket};
 
 use self::incoming::Accept;
 use self::rpc::{RpcLayer, Running};
@@ -39,13 +39,10 @@ use self::rpc::{RpcLayer, Running};
 /// A call has at most so many bytes of headers; CSI has none of its own.
 const MAX_HEADERS: u32 = 16 << 10;
 
-/// Why the driver cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// There is no Unix socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// There is no TCP socket.
     #[error("listen on {0}: {1} (--endpoint)")]
     Tcp(Endpoint, io::Error),
 }

@@ -11,7 +11,6 @@ use std::task::Poll;
 
 use tonic::Status;
 
-/// The code panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-pub use self::allow::{Allow, AllowLayer};
+pub use self::allow::AllowLayer;
 use self::handshakes::Handshakes;
 use super::MAX_HEADERS;
 use super::drain::{self, Stop, Stopped};

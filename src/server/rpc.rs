@@ -24,7 +24,6 @@ use crate::service::Caller;
 pub struct Running(Arc<AtomicUsize>);
 
 impl Running {
-    /// The number.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
@@ -44,9 +43,7 @@ impl Drop for Entered {
     }
 }
 
-/// Is told of every call.
 pub trait Observer: Send + Sync {
-    /// A call has come.
     fn begun(&self);
 
     /// It is over. `method` is what the caller wanted, such as `csi.v1.Node/NodeStageVolume`, and may be anything;
@@ -54,7 +51,6 @@ pub trait Observer: Send + Sync {
     fn ended(&self, method: &str, code: &'static str, took: Duration);
 }
 
-/// Puts [`Rpc`] around the services.
 #[derive(Clone)]
 pub struct RpcLayer {
     running: Running,

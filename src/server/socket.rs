@@ -39,7 +39,6 @@ pub enum SocketError {
     /// Someone answers there.
     #[error("another process serves {path}; stop it or choose another {flag}")]
     InUse {
-        /// Where.
         path: PathBuf,
         /// Whose path it is.
         flag: &'static str,
@@ -47,23 +46,17 @@ pub enum SocketError {
     /// Something that is not a socket lies there.
     #[error("{path} already exists and is {what}; remove it or choose another {flag}")]
     Foreign {
-        /// Where.
         path: PathBuf,
-        /// What it is.
         what: &'static str,
         /// Whose path it is.
         flag: &'static str,
     },
-    /// The kernel did not do it.
     #[error("{doing} {path}: {source} ({flag})")]
     Io {
         /// Whose path it is.
         flag: &'static str,
-        /// What was tried.
         doing: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
 }

@@ -56,12 +56,10 @@ impl Call {
         &self.method
     }
 
-    /// The span that the handler runs in.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// Logs how the call went.
     pub fn end(mut self, status: &Status) {
         self.ended = true;
         let (code, ms) = (code_name(status.code()), self.milliseconds());

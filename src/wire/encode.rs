@@ -48,12 +48,10 @@ fn content_source(source: &VolumeSource) -> csi::VolumeContentSource {
     csi::VolumeContentSource { r#type: Some(r#type) }
 }
 
-/// The place of a node.
 pub fn topology(node_id: &str) -> csi::Topology {
     csi::Topology { segments: HashMap::from([(Settings::TOPOLOGY_KEY.to_owned(), node_id.to_owned())]) }
 }
 
-/// CSI CreateVolume's answer.
 pub fn create_volume(made: &Volume, node_id: &str) -> csi::CreateVolumeResponse {
     csi::CreateVolumeResponse { volume: Some(volume(made, node_id)) }
 }
@@ -71,7 +69,6 @@ pub fn asked(
     }
 }
 
-/// CSI ValidateVolumeCapabilities' answer.
 pub fn validate_volume_capabilities(
     validation: Validation,
     asked: csi::validate_volume_capabilities_response::Confirmed,
@@ -82,7 +79,6 @@ pub fn validate_volume_capabilities(
     }
 }
 
-/// CSI ListVolumes' answer.
 pub fn list_volumes(page: &ListPage, node_id: &str) -> csi::ListVolumesResponse {
     use csi::list_volumes_response::{Entry, VolumeStatus};
     #[allow(deprecated, reason = "CSI 1.12 has conditions")]
@@ -99,7 +95,6 @@ pub fn list_volumes(page: &ListPage, node_id: &str) -> csi::ListVolumesResponse 
     }
 }
 
-/// CSI ControllerGetVolume's answer.
 #[allow(deprecated, reason = "CSI 1.12 has conditions")]
 pub fn controller_get_volume(found: &Found, node_id: &str) -> csi::ControllerGetVolumeResponse {
     use csi::controller_get_volume_response::VolumeStatus;
@@ -116,7 +111,6 @@ fn published_node_ids(volume: &Volume) -> Vec<String> {
     volume.attachments.iter().map(|attachment| attachment.node_id.clone()).collect()
 }
 
-/// CSI GetCapacity's answer.
 pub fn get_capacity(capacity: &Capacity) -> csi::GetCapacityResponse {
     csi::GetCapacityResponse {
         available_capacity: bytes(capacity.available),
@@ -125,7 +119,6 @@ pub fn get_capacity(capacity: &Capacity) -> csi::GetCapacityResponse {
     }
 }
 
-/// CSI ControllerExpandVolume's answer.
 pub fn controller_expand_volume(expanded: Expanded) -> csi::ControllerExpandVolumeResponse {
     csi::ControllerExpandVolumeResponse {
         capacity_bytes: bytes(expanded.capacity_bytes),
@@ -133,7 +126,6 @@ pub fn controller_expand_volume(expanded: Expanded) -> csi::ControllerExpandVolu
     }
 }
 
-/// CSI NodeExpandVolume's answer.
 pub fn node_expand_volume(capacity_bytes: u64) -> csi::NodeExpandVolumeResponse {
     csi::NodeExpandVolumeResponse { capacity_bytes: bytes(capacity_bytes) }
 }
@@ -154,7 +146,6 @@ pub fn node_get_volume_stats(stats: &VolumeStats) -> csi::NodeGetVolumeStatsResp
     }
 }
 
-/// CSI GetPluginCapabilities' answer.
 pub fn plugin_capabilities(services: &[Service], expansion: Expansion) -> csi::GetPluginCapabilitiesResponse {
     use csi::plugin_capability as plugin;
     let service = |kind: &Service| plugin::Type::Service(plugin::Service { r#type: (*kind).into() });
@@ -165,7 +156,6 @@ pub fn plugin_capabilities(services: &[Service], expansion: Expansion) -> csi::G
     }
 }
 
-/// CSI ControllerGetCapabilities' answer.
 pub fn controller_capabilities(rpcs: &[ControllerRpc]) -> csi::ControllerGetCapabilitiesResponse {
     use csi::controller_service_capability as controller;
     let capability = |rpc: &ControllerRpc| csi::ControllerServiceCapability {
@@ -174,7 +164,6 @@ pub fn controller_capabilities(rpcs: &[ControllerRpc]) -> csi::ControllerGetCapa
     csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.iter().map(capability).collect() }
 }
 
-/// CSI NodeGetCapabilities' answer.
 pub fn node_capabilities(rpcs: &[NodeRpc]) -> csi::NodeGetCapabilitiesResponse {
     use csi::node_service_capability as node;
     let capability = |rpc: &NodeRpc| csi::NodeServiceCapability {
@@ -183,7 +172,6 @@ pub fn node_capabilities(rpcs: &[NodeRpc]) -> csi::NodeGetCapabilitiesResponse {
     csi::NodeGetCapabilitiesResponse { capabilities: rpcs.iter().map(capability).collect() }
 }
 
-/// CSI NodeGetInfo's answer.
 pub fn node_get_info(settings: &Settings) -> csi::NodeGetInfoResponse {
     csi::NodeGetInfoResponse {
         node_id: settings.node_id.clone(),

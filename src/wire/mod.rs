@@ -3,13 +3,13 @@
 
 pub mod csi;
 pub mod decode;
-pub mod encode;
+pub(crate) mod encode;
 pub mod peer;
 pub mod permit;
 pub mod pull;
-pub mod redact;
+pub(crate) mod redact;
 pub mod registration;
-pub mod reserve;
+pub(crate) mod reserve;
 pub mod rpc;
 
 /// Every method that callers may call, such as `csi.v1.Controller/CreateVolume`.

@@ -41,7 +41,6 @@ pub fn encode_reserved(reserved: Reserved) -> peer::ReserveNameResponse {
     peer::ReserveNameResponse { token }
 }
 
-/// The same as it arrives.
 pub fn decode_reserved(answer: peer::ReserveNameResponse) -> Reserved {
     match answer.token.is_empty() {
         true => Reserved::Held,

@@ -3,7 +3,6 @@
 
 use prost::Message;
 
-/// The request of an RPC.
 pub trait Rpc: Message + Default + Clone + 'static {
     /// What answers it; where the answer is a stream, each message of it.
     type Reply: Message + Default + 'static;

@@ -38,7 +38,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("selftest", &["wire", "model", "os", "config", "shutdown"]),
     ("telemetry", &[]),
     ("shutdown", &[]),
-    ("cli", &["model"]),
+    ("cli", &["cluster", "model", "server", "telemetry"]),
     ("config", &["cli", "cluster", "model", "server", "register", "telemetry"]),
 ];
 

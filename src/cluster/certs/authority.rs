@@ -25,7 +25,6 @@ const SECRET: u32 = 0o600;
 /// Permissions of a certificate.
 const PUBLIC: u32 = 0o644;
 
-/// Who signs identities.
 pub struct Authority {
     /// The whole of `ca.crt`: during a rotation it has other CAs as well.
     bundle: Vec<u8>,
@@ -55,9 +54,6 @@ impl fmt::Debug for Issued {
 
 impl Issued {
     /// Puts them into `dir`, which is made if it is missing, all at once (see `files.rs`).
-    ///
-    /// # Errors
-    /// [`CertsError::Io`]
     pub fn write(&self, dir: &Path) -> Result<(), CertsError> {
         let files = [
             (CA, self.ca.as_slice(), PUBLIC),
@@ -126,7 +122,6 @@ impl Authority {
         names.into_iter().find(|name| !name.is_empty() && !name.contains('/'))
     }
 
-    /// When it is good.
     pub fn validity(&self) -> Validity {
         self.details.validity
     }
@@ -167,7 +162,6 @@ impl Authority {
         Ok((signed.der().clone(), key))
     }
 
-    /// The text of `ca.crt`.
     pub(super) fn bundle(&self) -> &[u8] {
         &self.bundle
     }

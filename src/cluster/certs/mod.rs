@@ -18,67 +18,53 @@ use super::tls::TlsError;
 use super::tls::certificate::{Details, Moment, Validity};
 use super::tls::files::{CERTIFICATE, certificates};
 
-pub use self::authority::{Authority, Issued};
-pub use self::secret::SecretName;
+pub use self::authority::Authority;
+pub(crate) use self::secret::SecretName;
 
 /// A certificate is good a little before it is made, for clocks that are behind.
 const BACKDATED: Duration = Duration::minutes(5);
 
-/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Make a CA.
     Init {
         /// Where its `ca.crt` and `ca.key` are to be.
         dir: PathBuf,
         /// CSI plugin name, for which it is.
         driver: String,
-        /// How long it is good.
         valid: Duration,
     },
     /// Make a CA in a Secret of the cluster that this process runs in, unless there is one.
     InitSecret {
-        /// The Secret.
         secret: SecretName,
         /// CSI plugin name, for which it is.
         driver: String,
-        /// How long it is good.
         valid: Duration,
     },
-    /// Make an identity.
     Issue {
-        /// The directory of the CA.
         ca: PathBuf,
         /// CSI plugin name, where it is not to be read from the CA.
         driver: Option<String>,
-        /// What the bearer may do.
         role: PeerRole,
         /// Of a node, if the identity is to be that of one node only.
         node_id: Option<String>,
         /// Where `ca.crt`, `tls.crt` and `tls.key` are to be.
         out: PathBuf,
-        /// How long it is good.
         valid: Duration,
     },
-    /// Renew identities that need it.
     Renew {
-        /// The directory of the CA.
         ca: PathBuf,
-        /// Those of the identities.
         dirs: Vec<PathBuf>,
         /// So long before the end; `None` for a third of its life.
         before: Option<Duration>,
         /// How long the new one is good; `None` for as long as the one before.
         valid: Option<Duration>,
     },
-    /// Say what is there.
     Show {
         /// The directory of an identity or a CA.
         dir: PathBuf,
     },
 }
 
-/// What was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// For people; lines.
@@ -90,40 +76,23 @@ pub struct Report {
 /// Why it was not done. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum CertsError {
-    /// A file that is there is wrong.
     #[error(transparent)]
     File(#[from] TlsError),
-    /// The file system did not do it.
     #[error("{doing} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        doing: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
     /// Something of value would be lost.
     #[error("{} already exists, and a CA is never replaced: choose another directory", .0.display())]
     Exists(PathBuf),
     /// It cannot be done with what is there.
     #[error("{}: {problem}", path.display())]
-    Refused {
-        /// The file or directory.
-        path: PathBuf,
-        /// Why not.
-        problem: String,
-    },
-    /// The API server did not do it.
+    Refused { path: PathBuf, problem: String },
     #[error("the API server: {0}")]
     Kubernetes(#[from] secret::ApiError),
     /// A Secret of this name is something else.
     #[error("the Secret {}/{} exists and holds no CA (ca.crt and ca.key): delete it, or choose another name", .0.namespace, .0.name)]
     SecretWithoutCa(SecretName),
-    /// This process cannot wait for the network.
     #[error("start: {0}")]
     Runtime(io::Error),
-    /// The certificate cannot be made.
     #[error("make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }

@@ -17,12 +17,9 @@ use crate::cluster::tls::files::CA;
 /// (helm.sh/docs/howto/charts_tips_and_tricks).
 const POLICY: (&str, &str) = ("helm.sh/resource-policy", "keep");
 
-/// Where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretName {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 

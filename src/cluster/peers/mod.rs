@@ -13,7 +13,6 @@ pub use self::kubernetes::Service;
 
 use crate::model::NodeKey;
 
-/// A node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// CSI node id.
@@ -57,7 +56,6 @@ impl Members {
         self.by_key.get(key)
     }
 
-    /// The node with this CSI node id.
     pub fn with_id(&self, node_id: &str) -> Option<&Arc<Member>> {
         let key = NodeKey::of(node_id).to_string();
         self.by_key.get(&key).filter(|member| member.node_id == node_id)
@@ -77,7 +75,6 @@ impl Members {
 /// What discovery knows now, and the signal that it has changed. `None` until it knows all nodes.
 pub type Known = watch::Receiver<Option<Arc<Members>>>;
 
-/// A way to find the nodes.
 pub trait Peers: Send + Sync {
     /// The nodes, now and from now on.
     fn known(&self) -> Known;

@@ -4,7 +4,6 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A byte stream to a node.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}

@@ -49,7 +49,6 @@ async fn streaming<Q: Streaming>(channel: Channel, request: Request<Bytes>) -> A
 /// The messages of a node's answer, as they come.
 pub(super) type Incoming = tonic::Streaming<Bytes>;
 
-/// What goes with a message.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Envelope {
     /// When the caller gives up.

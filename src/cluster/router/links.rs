@@ -26,7 +26,6 @@ const QUIET: Duration = Duration::from_secs(10);
 /// A channel to a node that has said who it is.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
-    /// The channel.
     pub(super) channel: Channel,
     address: String,
     number: u64,
@@ -42,10 +41,13 @@ enum State {
     Idle,
     /// An attempt runs, after another one that had failed for this reason.
     Connecting(watch::Receiver<Outcome>, Option<Arc<str>>),
-    /// There is a channel.
     Up(Link),
     /// The last attempt at this address failed.
-    Down { reason: Arc<str>, address: String, until: Instant },
+    Down {
+        reason: Arc<str>,
+        address: String,
+        until: Instant,
+    },
 }
 
 #[derive(Debug)]
@@ -252,7 +254,6 @@ impl Slot {
     }
 }
 
-/// What there is of a node's channel.
 enum Found {
     Link(Link),
     Attempt(watch::Receiver<Outcome>),

@@ -69,7 +69,6 @@ impl Router {
         Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links, signer }
     }
 
-    /// Whether the nodes are known.
     pub fn is_ready(&self) -> bool {
         self.known.borrow().is_some()
     }

@@ -11,7 +11,6 @@ use crate::service::declare;
 /// Something that a caller names by its id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named<'a> {
-    /// What it is, for messages.
     what: &'static str,
     id: &'a str,
     /// The key of its node; `None` for text that is not an id.
@@ -35,12 +34,10 @@ impl<'a> Named<'a> {
         Named { what: "volume", id, key: VolumeId::node_key_in(id).filter(|_| !is_inline()) }
     }
 
-    /// A snapshot.
     pub(super) fn snapshot(id: &'a str) -> Self {
         Named { what: "snapshot", id, key: SnapshotId::node_key_in(id) }
     }
 
-    /// A group of snapshots.
     pub(super) fn group(id: &'a str) -> Self {
         Named { what: "group snapshot", id, key: GroupSnapshotId::node_key_in(id) }
     }
@@ -57,7 +54,6 @@ impl<'a> Named<'a> {
 /// Who has to do a call that ends something.
 #[derive(Debug)]
 pub(super) enum Last {
-    /// This node.
     Member(Arc<Member>),
     /// Nobody: it is not there, or was given up.
     Nobody,

@@ -8,7 +8,6 @@ use crate::model::TopologyRequirement;
 /// The nodes that a new volume may be on, best first, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidates {
-    /// The nodes.
     pub(super) nodes: Vec<Arc<Member>>,
     /// So many of them stand where they stand for a reason; the others are ordered by their room.
     pub(super) fixed: usize,

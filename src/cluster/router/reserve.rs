@@ -29,7 +29,6 @@ pub(super) const HELD: &str = "held";
 /// What a node says when it is asked for a volume.
 #[derive(Debug)]
 pub(super) enum Holds {
-    /// This.
     Answer(Found),
     /// It did not say.
     Unknown(Status),

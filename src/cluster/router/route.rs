@@ -22,7 +22,6 @@ use crate::wire::csi;
 
 /// A call that a function of the router has to look at.
 pub(super) struct Asked<Q> {
-    /// As it came.
     pub(super) bytes: Bytes,
     /// What this version sees in it.
     pub(super) request: Q,
@@ -32,7 +31,6 @@ pub(super) struct Asked<Q> {
 }
 
 impl Router {
-    /// The services.
     pub fn routes(&self) -> Routes {
         let mut routes = Routes::builder();
         let table = Arc::new(self.table());

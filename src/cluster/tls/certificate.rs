@@ -28,7 +28,6 @@ impl Validity {
         self.until - now
     }
 
-    /// Whether it covers this moment.
     pub fn covers(&self, now: OffsetDateTime) -> bool {
         self.from <= now && now <= self.until
     }
@@ -74,7 +73,6 @@ pub struct Details {
     pub subject: String,
     /// Distinguished name of who signed it.
     pub issuer: String,
-    /// When it is good.
     pub validity: Validity,
     /// The URIs among its subject alternative names (RFC 5280, 4.2.1.6).
     pub uris: Vec<String>,

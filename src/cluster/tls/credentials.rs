@@ -26,13 +26,10 @@ const HTTP2: &[u8] = b"h2";
 /// A set of files that fits together.
 #[derive(Debug)]
 pub struct Credentials {
-    /// Who this process is.
     pub identity: PeerIdentity,
-    /// Until when it is.
     pub validity: Validity,
     /// Its certificate in the log, to compare with that of `hostloop certs show`.
     pub fingerprint: String,
-    /// What it was read from.
     pub stamp: Stamp,
     /// For connections that come.
     pub server: Arc<ServerConfig>,
@@ -78,7 +75,6 @@ impl Credentials {
         Ok(Credentials { identity, validity, fingerprint, stamp, server: Arc::new(server), trust, certified })
     }
 
-    /// The certificate and its key.
     pub fn certified(&self) -> &CertifiedKey {
         &self.certified
     }

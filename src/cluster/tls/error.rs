@@ -13,14 +13,8 @@ use crate::cluster::identity::PeerRole;
 /// Why TLS is not possible. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file of this process is wrong.
     #[error("{}: {problem}", path.display())]
-    Own {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Own { path: PathBuf, problem: String },
     /// The peer is not who it should be.
     #[error("the peer is refused: {0}")]
     Refused(Refusal),
@@ -35,13 +29,10 @@ pub enum TlsError {
     Timeout(Duration),
 }
 
-/// What is wrong with a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is none.
     #[error("it has no certificate")]
     NoCertificate,
-    /// It was good once.
     #[error("the certificate expired at {0}")]
     Expired(Moment),
     /// It will be good, or a clock is wrong.
@@ -58,7 +49,6 @@ pub enum Refusal {
         "the certificate has no identity of hostloop, such as spiffe://hostloop.csi.dev/node, among its URIs"
     )]
     NoIdentity,
-    /// It names more than one.
     #[error("the certificate has several identities of {driver:?}, where one is wanted")]
     SeveralIdentities {
         /// CSI plugin name.
@@ -69,29 +59,17 @@ pub enum Refusal {
     OtherDriver {
         /// Our CSI plugin name.
         wanted: String,
-        /// Its one.
         found: String,
     },
     /// It is the other role's.
     #[error("the certificate is of a {} and not of a {}", found.as_str(), wanted.as_str())]
-    OtherRole {
-        /// Who should be there.
-        wanted: PeerRole,
-        /// Who is.
-        found: PeerRole,
-    },
+    OtherRole { wanted: PeerRole, found: PeerRole },
     /// It is another node's.
     #[error("the certificate is of the node {found:?} and not of {wanted:?}")]
-    OtherNode {
-        /// The node that should be there.
-        wanted: String,
-        /// The one that is.
-        found: String,
-    },
+    OtherNode { wanted: String, found: String },
     /// Somebody else signed, or something else was signed.
     #[error("the signature is not that of the certificate's key over these words")]
     Signature,
-    /// Anything else.
     #[error("the certificate cannot be used: {0}")]
     Unsuitable(String),
 }
@@ -129,12 +107,10 @@ impl From<Refusal> for Error {
 }
 
 impl TlsError {
-    /// A file of this process is wrong.
     pub(super) fn own(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
         TlsError::Own { path: path.into(), problem: problem.to_string() }
     }
 
-    /// What made a handshake fail.
     pub(super) fn of_handshake(error: io::Error) -> Self {
         match tls_error(&error) {
             Some(Error::NoCertificatesPresented) => TlsError::Refused(Refusal::NoCertificate),

@@ -31,7 +31,6 @@ pub struct Signature {
     pub certificates: Vec<Vec<u8>>,
     /// How it is made, by its number in TLS (SignatureScheme).
     pub scheme: u16,
-    /// The signature itself.
     pub bytes: Vec<u8>,
 }
 

@@ -18,7 +18,6 @@ use crate::cluster::identity::PeerIdentity;
 /// Lets those in who are wanted.
 #[derive(Debug)]
 pub struct Verifier {
-    /// The CAs.
     pub trust: Arc<Trust>,
     /// Who may be there.
     pub wanted: Wanted,
@@ -26,9 +25,6 @@ pub struct Verifier {
 
 impl Verifier {
     /// Checks a certificate and those that came with it.
-    ///
-    /// # Errors
-    /// [`Refusal`]
     pub fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -41,9 +37,6 @@ impl Verifier {
     }
 
     /// The identity in a certificate that was checked already.
-    ///
-    /// # Errors
-    /// [`Refusal`]
     pub fn identity(&self, certificate: &CertificateDer<'_>) -> Result<PeerIdentity, Refusal> {
         let details =
             Details::of(certificate).ok_or_else(|| Refusal::Unsuitable("it cannot be read".to_owned()))?;
@@ -59,9 +52,32 @@ fn tls13_signature(
     verify_tls13_signature(message, certificate, signature, &PROVIDER.signature_verification_algorithms)
 }
 
-/// The configurations have TLS 1.3 only, so that this is never asked.
-fn no_tls12() -> Error {
-    Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered)
+/// Whether the peer has the key of its certificate: the same methods in two traits of rustls.
+macro_rules! signatures {
+    () => {
+        /// The configurations have TLS 1.3 only, so that this is never asked.
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            tls13_signature(message, certificate, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            PROVIDER.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
 impl ServerCertVerifier for Verifier {
@@ -77,27 +93,7 @@ impl ServerCertVerifier for Verifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
-    }
+    signatures!();
 }
 
 impl ClientCertVerifier for Verifier {
@@ -116,25 +112,5 @@ impl ClientCertVerifier for Verifier {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
-    }
+    signatures!();
 }

@@ -55,7 +55,6 @@ fn refusal(peer: Option<&PeerIdentity>, path: &str) -> Option<Status> {
     }
 }
 
-/// Puts [`Allow`] around the services.
 #[derive(Debug, Clone, Copy)]
 pub struct AllowLayer;
 

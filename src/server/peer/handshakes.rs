@@ -23,7 +23,6 @@ const CONNECTIONS: Limits = Limits { all: 4096, each: 512 };
 /// How long a peer may take to speak HTTP/2 after its handshake.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A peer's connection.
 pub type Peer = Prompt<PeerStream<TcpStream>>;
 
 /// The handshakes that are running, as a stream of those that went well, without end. Dropped, it ends them all.

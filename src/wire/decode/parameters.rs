@@ -37,7 +37,6 @@ const NOT_INLINE_KEYS: [&str; 5] =
 /// Longest `mkfsOptions` in bytes.
 const MKFS_OPTIONS_LIMIT: usize = 1024;
 
-/// A StorageClass.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StorageClass {
     /// What the volume is made with.

@@ -4,7 +4,6 @@ use crate::model::answer::{HealthPage, VolumeHealth};
 use crate::model::health::{Severity, Trouble};
 use crate::wire::csi;
 
-/// CSI `VolumeHealth`.
 fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
     use csi::VolumeHealthErrorType as Status;
     let entry = |trouble: &Trouble| csi::volume_health::VolumeHealthEntry {
@@ -23,12 +22,10 @@ fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
     }
 }
 
-/// CSI ControllerGetVolumeHealth's answer.
 pub fn controller_get_volume_health(health: &VolumeHealth) -> csi::ControllerGetVolumeHealthResponse {
     csi::ControllerGetVolumeHealthResponse { volume_health: Some(volume_health(health)) }
 }
 
-/// CSI ControllerListVolumeHealth's answer.
 pub fn controller_list_volume_health(page: &HealthPage) -> csi::ControllerListVolumeHealthResponse {
     csi::ControllerListVolumeHealthResponse {
         entries: page.volumes.iter().map(volume_health).collect(),
@@ -36,7 +33,6 @@ pub fn controller_list_volume_health(page: &HealthPage) -> csi::ControllerListVo
     }
 }
 
-/// CSI NodeGetVolumeHealth's answer.
 pub fn node_get_volume_health(health: &VolumeHealth) -> csi::NodeGetVolumeHealthResponse {
     csi::NodeGetVolumeHealthResponse { volume_health: Some(volume_health(health)) }
 }

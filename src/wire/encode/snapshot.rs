@@ -23,17 +23,14 @@ fn timestamp(time: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: time.seconds(), nanos: time.nanos() }
 }
 
-/// CSI CreateSnapshot's answer.
 pub fn create_snapshot(made: &Snapshot, node_id: &str) -> csi::CreateSnapshotResponse {
     csi::CreateSnapshotResponse { snapshot: Some(snapshot(made, node_id)) }
 }
 
-/// CSI GetSnapshot's answer.
 pub fn get_snapshot(found: &Snapshot, node_id: &str) -> csi::GetSnapshotResponse {
     csi::GetSnapshotResponse { snapshot: Some(snapshot(found, node_id)) }
 }
 
-/// CSI ListSnapshots' answer.
 pub fn list_snapshots(page: &SnapshotPage, node_id: &str) -> csi::ListSnapshotsResponse {
     use csi::list_snapshots_response::Entry;
     let entry = |listed: &Snapshot| Entry { snapshot: Some(snapshot(listed, node_id)) };
@@ -52,17 +49,14 @@ fn group(group: &Group, node_id: &str) -> csi::VolumeGroupSnapshot {
     }
 }
 
-/// CSI CreateVolumeGroupSnapshot's answer.
 pub fn create_volume_group_snapshot(made: &Group, node_id: &str) -> csi::CreateVolumeGroupSnapshotResponse {
     csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group(made, node_id)) }
 }
 
-/// CSI GetVolumeGroupSnapshot's answer.
 pub fn get_volume_group_snapshot(found: &Group, node_id: &str) -> csi::GetVolumeGroupSnapshotResponse {
     csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group(found, node_id)) }
 }
 
-/// CSI GroupControllerGetCapabilities' answer.
 pub fn group_controller_capabilities(rpcs: &[GroupRpc]) -> csi::GroupControllerGetCapabilitiesResponse {
     use csi::group_controller_service_capability as group;
     let capability = |rpc: &GroupRpc| csi::GroupControllerServiceCapability {

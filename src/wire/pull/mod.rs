@@ -16,7 +16,6 @@ use peer::pull_blocks_response::Message;
 #[error("{0}")]
 pub struct Malformed(pub String);
 
-/// OpenSource as it is sent.
 pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceRequest {
     let OpenSource { source, target, consistency, began } = request;
     peer::OpenSourceRequest {
@@ -55,7 +54,6 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
     Ok(OpenSource { source, target, consistency, began })
 }
 
-/// OpenSource's answer as it is sent.
 pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceResponse {
     use peer::{SourceContent, SourceFormat};
     let (content, fs_type, format) = match &source.content {
@@ -142,7 +140,6 @@ fn handle(handle: &str, created_ns: u64) -> Result<SourceHandle> {
         .map_err(|_| Error::NotFound(format!("source {handle:?} does not exist")))
 }
 
-/// PullBlocks as it is sent.
 pub fn encode_blocks_request(handle: &SourceHandle, offset: u64, permit: &Permit) -> peer::PullBlocksRequest {
     let (created_ns, permit) = (handle.created.as_nanos(), permit.as_bytes().to_vec());
     peer::PullBlocksRequest { handle: handle.id.to_string(), created_ns, offset, permit }
@@ -166,9 +163,6 @@ pub fn encode_blocks(Placed { after, message }: Placed<u64, Blocks>) -> peer::Pu
 }
 
 /// The same as it arrives.
-///
-/// # Errors
-/// [`Malformed`].
 pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Placed<u64, Blocks>, Malformed> {
     let after = answer.after.ok_or_else(no_place)?;
     match answer.message {
@@ -191,7 +185,6 @@ fn decode_piece(data: peer::Data) -> Piece {
     Piece { offset: data.offset, data: data.data, crc32: data.crc32 }
 }
 
-/// CloseSource as it is sent.
 pub fn encode_close(handle: &SourceHandle, permit: &Permit) -> peer::CloseSourceRequest {
     peer::CloseSourceRequest { handle: handle.id.to_string(), permit: permit.as_bytes().to_vec() }
 }

@@ -1,7 +1,6 @@
 //! Kubernetes: the pods of the nodes are the endpoints of a headless Service, and CSINode objects say on which nodes the
 //! driver is registered, even if its pod is gone. This file watches; `view.rs` decides what it means.
 
-mod cache;
 mod view;
 
 use std::sync::Arc;
@@ -58,8 +57,8 @@ async fn follow(
 ) {
     loop {
         let taken = tokio::select! {
-            Some(event) = slices.next() => event.map(|event| view.slice(event)),
-            Some(event) = nodes.next() => event.map(|event| view.node(event)),
+            Some(event) = slices.next() => event.map(|event| view.slice(&event)),
+            Some(event) = nodes.next() => event.map(|event| view.node(&event)),
             else => return,
         };
         if let Err(error) = taken {

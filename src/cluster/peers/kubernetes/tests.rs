@@ -39,8 +39,8 @@ fn listed<T>(objects: Vec<T>) -> Vec<Event<T>> {
 /// A view after these lists.
 fn view(slices: Vec<EndpointSlice>, nodes: Vec<CSINode>) -> View {
     let mut view = View::new(DRIVER);
-    listed(slices).into_iter().for_each(|event| view.slice(event));
-    listed(nodes).into_iter().for_each(|event| view.node(event));
+    listed(slices).into_iter().for_each(|event| view.slice(&event));
+    listed(nodes).into_iter().for_each(|event| view.node(&event));
     view
 }
 
@@ -105,12 +105,12 @@ fn nothing_is_known_until_both_are_listed() {
     let mut view = View::new(DRIVER);
     listed(vec![slice("s", &[("a", "10.0.0.1", true, false)])])
         .into_iter()
-        .for_each(|event| view.slice(event));
+        .for_each(|event| view.slice(&event));
     assert_eq!(view.members(None), None);
-    view.node(Event::Init);
-    view.node(Event::InitApply(node("a", &[DRIVER])));
+    view.node(&Event::Init);
+    view.node(&Event::InitApply(node("a", &[DRIVER])));
     assert_eq!(view.members(None), None, "the list is not complete");
-    view.node(Event::InitDone);
+    view.node(&Event::InitDone);
     assert_eq!(found(&view.members(None).unwrap()), [at("a", "10.0.0.1:9443")]);
 }
 
@@ -120,16 +120,16 @@ fn a_node_stays_while_kubernetes_has_it() {
     let mut view = view(vec![slice("s", &pods)], vec![node("a", &[DRIVER]), node("b", &[])]);
     let before = view.members(None).unwrap();
     // The pod restarts: kubelet takes the registration back.
-    view.slice(Event::Apply(slice("s", &[])));
-    view.node(Event::Apply(node("a", &[])));
+    view.slice(&Event::Apply(slice("s", &[])));
+    view.node(&Event::Apply(node("a", &[])));
     let restarting = view.members(Some(&before)).unwrap();
     assert_eq!(found(&restarting), [silent("a")]);
     // It is back at another address.
-    view.slice(Event::Apply(slice("s", &[("a", "10.0.0.9", true, false)])));
+    view.slice(&Event::Apply(slice("s", &[("a", "10.0.0.9", true, false)])));
     assert_eq!(found(&view.members(Some(&restarting)).unwrap()), [at("a", "10.0.0.9:9443")]);
     // The node is taken out of the cluster.
-    view.slice(Event::Delete(slice("s", &[])));
-    view.node(Event::Delete(node("a", &[])));
+    view.slice(&Event::Delete(slice("s", &[])));
+    view.node(&Event::Delete(node("a", &[])));
     let without = view.members(Some(&restarting)).unwrap();
     assert_eq!(found(&without), []);
     assert!(without.is_gone("a") && !without.is_gone("b"));
@@ -142,12 +142,12 @@ fn a_list_that_breaks_off_changes_nothing() {
         Vec::new(),
     );
     let before = view.members(None).unwrap();
-    view.slice(Event::Init);
-    view.slice(Event::InitApply(slice("s", &[("a", "10.0.0.1", true, false)])));
+    view.slice(&Event::Init);
+    view.slice(&Event::InitApply(slice("s", &[("a", "10.0.0.1", true, false)])));
     assert_eq!(view.members(Some(&before)), Some(before.clone()));
-    view.slice(Event::Init);
-    view.slice(Event::InitApply(slice("t", &[("b", "10.0.0.2", true, false)])));
-    view.slice(Event::InitDone);
+    view.slice(&Event::Init);
+    view.slice(&Event::InitApply(slice("t", &[("b", "10.0.0.2", true, false)])));
+    view.slice(&Event::InitDone);
     assert_eq!(found(&view.members(Some(&before)).unwrap()), [at("b", "10.0.0.2:9443")]);
 }
 
