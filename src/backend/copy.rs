@@ -30,9 +30,6 @@ pub struct Copy<'a> {
 
 impl Copy<'_> {
     /// Makes what the bytes go into. Whatever fails from here on, [`super::remove_files`] removes it all.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn prepare(&self) -> Result<()> {
         prepare_files(self.os, self.to)
     }
@@ -46,9 +43,6 @@ impl Copy<'_> {
     }
 
     /// Makes the copy durable.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn sync(&self) -> Result<()> {
         sync_files(self.os, self.to)
     }

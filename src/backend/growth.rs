@@ -70,10 +70,7 @@ pub(super) fn grow_unmounted(
     tracing::info!(volume.id = %id, %refused, "growing a copy of the filesystem, which then replaces it");
     let grown = remove_growing(place).and_then(|()| {
         let copied = copy(place, stage).and_then(|()| grow_copy(place, fs_type));
-        copied.and_then(|()| exchange(place)).map_err(|cause| match remove_growing(place) {
-            Ok(()) => cause,
-            Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-        })
+        copied.and_then(|()| exchange(place)).map_err(|cause| cause.after_undo(remove_growing(place)))
     });
     grown.map_err(|cause| match cause {
         Error::Busy(_) | Error::Unavailable(_) => cause,

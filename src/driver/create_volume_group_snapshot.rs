@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::copies::cut::Member;
 use super::copies::snapshots::{Draft, Purpose};
 use super::locks::Mode;
-use super::{Driver, after_undo, not_found};
+use super::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::answer::Group;
 use crate::model::request::CreateVolumeGroupSnapshot;
@@ -55,9 +55,9 @@ impl Driver {
             let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };
             Ok(self.store.put_group(group)?)
         });
-        let made = made.map_err(|cause| after_undo(cause, self.remove_group(&group)))?;
+        let made = made.map_err(|cause| cause.after_undo(self.remove_group(&group)))?;
         let acknowledged = self.acknowledge_group(Arc::clone(&made));
-        acknowledged.map_err(|cause| after_undo(cause, self.remove_group(&made)))
+        acknowledged.map_err(|cause| cause.after_undo(self.remove_group(&made)))
     }
 
     /// Takes the marks away from the members of a group that is recorded as `ready`: nobody is told of it before.

@@ -248,14 +248,6 @@ fn not_found(volume_id: &str) -> Error {
     Error::NotFound(format!("volume {volume_id:?} does not exist"))
 }
 
-/// Adds the outcome of undoing to the reason for it.
-fn after_undo(cause: Error, undo: Result<()>) -> Error {
-    match undo {
-        Ok(()) => cause,
-        Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-    }
-}
-
 /// Asks the kernel for a volume's users. After an unmount or a detach somebody who looks at the loop device for a
 /// moment (the host's udev, `losetup`, another volume's call) puts its end off: a device that only waits for that
 /// gets two seconds to go, as an unmount does. So does one under a mkfs whose driver was killed.

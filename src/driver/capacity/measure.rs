@@ -102,9 +102,6 @@ impl Driver {
     }
 
     /// What a snapshot of this image would keep that no other snapshot keeps already.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn not_kept_yet(&self, pool: &Pool, image: &Path) -> Result<u64> {
         let mut tally = Tally::new(&self.os, true);
         self.snapshot_images(pool).iter().try_for_each(|image| tally.add(image))?;

@@ -31,9 +31,6 @@ impl<'a> Tally<'a> {
     }
 
     /// Adds an image; nothing if it is not there, since it may be going at this moment.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn add(&mut self, image: &Path) -> Result<()> {
         let looking = || format!("look at {}", image.display());
         if !self.shares {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::backend::{Stage, content_for, presence_of};
 use crate::driver::create_volume::{Wanted, fits};
 use crate::driver::node_stage_volume::{has_flags, same_or_exists};
-use crate::driver::{Driver, after_undo, request::check};
+use crate::driver::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
 use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_bytes};
@@ -78,7 +78,7 @@ impl Driver {
                 let volume = self.make_volume(self.allowed(wanted)?)?;
                 self.mount_inline(&volume, request).map_err(|cause| {
                     let volume = self.store.get(&volume.id).unwrap_or(volume);
-                    after_undo(cause, self.delete(&volume))
+                    cause.after_undo(self.delete(&volume))
                 })
             }
         }

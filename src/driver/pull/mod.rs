@@ -10,6 +10,7 @@ pub(super) mod source;
 mod tree;
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::Driver;
 use super::create_volume::Wanted;
 use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription, Way};
+use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
 use crate::model::{Timestamp, Volume, VolumeId, VolumeSource};
 
@@ -79,6 +80,22 @@ impl From<Error> for Broken {
     fn from(error: Error) -> Self {
         Broken::Ended(error)
     }
+}
+
+/// Makes sure that a piece arrived intact and in its place: behind `at`, and within `size` bytes. Gives its end.
+fn expect_next(piece: &Piece, at: u64, size: u64, of: impl Display) -> Result<u64, Broken> {
+    let end = piece.end();
+    let damaged = |how| Err(Broken::Damaged(format!("bytes {} to {end}{of} arrived {how}", piece.offset)));
+    match () {
+        () if !piece.is_intact() => damaged("with a wrong checksum"),
+        () if piece.data.is_empty() || piece.offset < at || end > size => damaged("out of their place"),
+        () => Ok(end),
+    }
+}
+
+/// Makes sure that a stream came to its end.
+fn expect_end(ended: bool) -> Result<(), Broken> {
+    ended.then_some(()).ok_or_else(|| Broken::Connection("the stream ended early".to_owned()))
 }
 
 /// A source on another node; closed when dropped.
@@ -143,11 +160,6 @@ impl Remote {
         self.opened.description()
     }
 
-    /// Where it is for people.
-    pub(super) fn describe(&self) -> String {
-        self.source.to_string()
-    }
-
     /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
     /// has read it for a while; the volume may still be there.
     fn gone(&self, error: Error) -> Error {
@@ -198,7 +210,7 @@ impl Driver {
     fn pull_files(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
         let description = remote.description();
         prepare_files(&self.os, to)?;
-        tracing::info!(volume.id = %volume.id, source = remote.describe(), bytes = description.data_bytes, "pulling");
+        tracing::info!(volume.id = %volume.id, source = %remote.source, bytes = description.data_bytes, "pulling");
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
         match to.shape() {
             Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,
