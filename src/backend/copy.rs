@@ -18,7 +18,6 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 /// One copy to be made.
 #[derive(Clone, Copy)]
 pub struct Copy<'a> {
-    /// The machine.
     pub os: &'a Os,
     /// Whose files.
     pub from: &'a VolumePaths,
@@ -34,7 +33,6 @@ impl Copy<'_> {
         prepare_files(self.os, self.to)
     }
 
-    /// Copies.
     ///
     /// # Errors
     /// The kernel's, and those of `progress`.
@@ -42,7 +40,6 @@ impl Copy<'_> {
         self.to.bytes().copy(self, progress)
     }
 
-    /// Makes the copy durable.
     pub fn sync(&self) -> Result<()> {
         sync_files(self.os, self.to)
     }

@@ -80,7 +80,6 @@ enum Proof {
     None,
 }
 
-/// The two images.
 struct Sides<'a> {
     disks: &'a dyn Disks,
     base: Map,

@@ -17,7 +17,6 @@ use crate::model::{Consistency, Timestamp, Volume};
 
 /// One volume to be cut; its lock is held.
 pub(crate) struct Member<'a> {
-    /// The volume.
     pub(crate) volume: &'a Volume,
     /// The files that are made; nothing is there yet.
     pub(crate) to: VolumePaths,

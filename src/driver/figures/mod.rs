@@ -24,11 +24,8 @@ pub struct Figures {
     pub snapshots: Vec<(Phase, usize)>,
     /// How many group snapshots of each phase.
     pub groups: Vec<(Phase, usize)>,
-    /// The copies.
     pub copies: CopyFigures,
-    /// The turns of copies.
     pub copy_turns: TurnFigures,
-    /// The turns of streams.
     pub stream_turns: TurnFigures,
     /// For how long filesystems were frozen, one duration for each cut.
     pub freezes: DurationFigures,

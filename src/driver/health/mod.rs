@@ -2,10 +2,11 @@
 //! found, so that who lists volumes never waits for a disk. Who asks for one volume's health is told what is so now.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Seen, troubles};
+use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Busy, Result};
 use crate::model::health::{Severity, Trouble, merged};
@@ -14,7 +15,7 @@ use crate::model::{PoolName, Volume, VolumeId};
 /// What is known of the volumes that are not as they should be.
 #[derive(Default)]
 pub(crate) struct Known {
-    troubles: Mutex<HashMap<VolumeId, Arc<[Trouble]>>>,
+    troubles: Guarded<HashMap<VolumeId, Arc<[Trouble]>>>,
     examining: AtomicBool,
 }
 
@@ -28,20 +29,16 @@ impl Drop for Examining<'_> {
 }
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<[Trouble]>>> {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn get(&self, id: &VolumeId) -> Arc<[Trouble]> {
-        self.lock().get(id).map_or_else(Arc::default, Arc::clone)
+        self.troubles.lock().get(id).map_or_else(Arc::default, Arc::clone)
     }
 
     /// Keeps what was found; the log has what has changed.
     fn put(&self, id: &VolumeId, found: Vec<Trouble>) {
         let found: Arc<[Trouble]> = found.into();
         let before = match found.is_empty() {
-            true => self.lock().remove(id),
-            false => self.lock().insert(id.clone(), Arc::clone(&found)),
+            true => self.troubles.lock().remove(id),
+            false => self.troubles.lock().insert(id.clone(), Arc::clone(&found)),
         };
         let before = before.unwrap_or_default();
         let is_new = |trouble: &&Trouble| before.iter().all(|known| known.reason != trouble.reason);
@@ -56,12 +53,12 @@ impl Known {
 
     /// Forgets a volume that is being deleted.
     pub(crate) fn forget(&self, id: &VolumeId) {
-        self.lock().remove(id);
+        self.troubles.lock().remove(id);
     }
 
     /// How many volumes have a trouble of each severity.
     pub(crate) fn count(&self) -> [(Severity, usize); 3] {
-        let known = self.lock();
+        let known = self.troubles.lock();
         Severity::ALL.map(|severity| {
             let has =
                 |troubles: &&Arc<[Trouble]>| troubles.iter().any(|trouble| trouble.severity == severity);
@@ -93,7 +90,7 @@ impl Driver {
             }
         }
         let there = |id: &VolumeId| self.store.get(id).is_some_and(|volume| volume.is_ready());
-        let gone: Vec<VolumeId> = self.health.lock().keys().cloned().collect();
+        let gone: Vec<VolumeId> = self.health.troubles.lock().keys().cloned().collect();
         gone.iter().filter(|id| !there(id)).for_each(|id| self.health.forget(id));
     }
 

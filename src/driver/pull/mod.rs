@@ -11,12 +11,13 @@ mod tree;
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Driver;
 use super::create_volume::Wanted;
 use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
@@ -109,8 +110,8 @@ pub(crate) struct Remote {
 /// where the source is now. And when those began whose source is not open yet.
 #[derive(Default)]
 pub(super) struct Running {
-    pulls: Mutex<Pulls>,
-    beginnings: Mutex<HashMap<VolumeId, Timestamp>>,
+    pulls: Guarded<Pulls>,
+    beginnings: Guarded<HashMap<VolumeId, Timestamp>>,
 }
 
 /// By the volume that is made: what it is made from, and the way to that.
@@ -120,7 +121,7 @@ impl Running {
     /// The way to this source is this by now, where the volume is made from it.
     pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
         // The lock of the map is not held while the source is told.
-        let pulled = self.all().get(volume).cloned();
+        let pulled = self.pulls.lock().get(volume).cloned();
         if let Some((_, opened)) = pulled.filter(|(pulled, _)| pulled == source) {
             opened.show(way);
         }
@@ -129,29 +130,20 @@ impl Running {
     /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.
     /// That may have made the cut in the meantime, or be at it still.
     fn began(&self, volume: &VolumeId) -> Timestamp {
-        *self.beginnings().entry(volume.clone()).or_insert_with(Timestamp::now)
+        *self.beginnings.lock().entry(volume.clone()).or_insert_with(Timestamp::now)
     }
 
     /// The next pull for this volume is another one: this one has its source, or is not wanted any more.
     pub(super) fn forget(&self, volume: &VolumeId) {
-        self.beginnings().remove(volume);
-    }
-
-    fn beginnings(&self) -> MutexGuard<'_, HashMap<VolumeId, Timestamp>> {
-        self.beginnings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.beginnings.lock().remove(volume);
     }
 
     fn begin(&self, volume: &VolumeId, remote: &Remote) {
-        self.all().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
+        self.pulls.lock().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
     }
 
     fn end(&self, volume: &VolumeId) {
-        self.all().remove(volume);
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn all(&self) -> MutexGuard<'_, Pulls> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulls.lock().remove(volume);
     }
 }
 

@@ -17,7 +17,6 @@ use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume};
 /// What the log says where a thaw failed.
 const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
 
-/// What start-up found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Volumes in the state file.

@@ -56,9 +56,7 @@ struct Managed<'a> {
 struct Medium {
     /// The image or device that the administrator knows.
     known_as: PathBuf,
-    /// Its node.
     path: PathBuf,
-    /// Its device number.
     rdev: u64,
     /// The size in bytes that the superblock gives, which may be older than the last growth.
     filesystem_bytes: u64,
