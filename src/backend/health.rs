@@ -149,10 +149,7 @@ fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
             );
             Some(Trouble::data_loss("FilesystemMissing", message))
         }
-        Err(error) => Some(Trouble::inaccessible(
-            "PoolUnreadable",
-            format!("the disk does not let {} be read: {error}", image.display()),
-        )),
+        Err(error) => Some(unreadable(&image, &error)),
     }
 }
 

@@ -71,15 +71,10 @@ impl Driver {
 
     /// Makes the members, durable on return, and says when they were cut.
     fn make_members(&self, group: &GroupSnapshot, volumes: Vec<Arc<Volume>>) -> Result<Timestamp> {
-        let mut drafts: Vec<Draft> = Vec::new();
-        for (volume, id) in volumes.into_iter().zip(&group.snapshots) {
-            drafts.push(self.draft(
-                volume,
-                id.clone(),
-                group.name.clone(),
-                Purpose::Group(group.id.clone()),
-            )?);
-        }
+        let draft = |(volume, id): (_, &SnapshotId)| {
+            self.draft(volume, id.clone(), group.name.clone(), Purpose::Group(group.id.clone()))
+        };
+        let drafts = volumes.into_iter().zip(&group.snapshots).map(draft).collect::<Result<Vec<Draft>>>()?;
         let members = drafts.iter().map(|draft| self.member(draft)).collect::<Result<Vec<Member<'_>>>>()?;
         let created = self.cut(&members, group.consistency)?;
         drafts.iter().try_for_each(|draft| self.complete(&draft.snapshot, created).map(drop))?;

@@ -84,7 +84,7 @@ impl Origin {
 /// The source that a request names, if its id is one of ours.
 pub(crate) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
     match source {
-        Source::Snapshot(id) => driver.snapshot_id(id).map(VolumeSource::Snapshot),
+        Source::Snapshot(id) => id.parse().ok().map(VolumeSource::Snapshot),
         Source::Volume(id) => driver.controller_id(id).map(VolumeSource::Volume),
     }
 }

@@ -85,21 +85,17 @@ impl Driver {
         // A look opens every loop device of the machine for a moment, which may be in the way of their owners.
         if !volumes.is_empty() {
             match self.look() {
-                Ok(look) => self.compare_all(&volumes, &look),
+                Ok(look) => {
+                    let found =
+                        volumes.iter().filter_map(|volume| Some((volume, self.examine(volume, &look)?)));
+                    found.for_each(|(volume, found)| self.health.put(&volume.id, found));
+                }
                 Err(error) => return tracing::warn!(%error, "the health of the volumes is not known"),
             }
         }
         let there = |id: &VolumeId| self.store.get(id).is_some_and(|volume| volume.is_ready());
         let gone: Vec<VolumeId> = self.health.troubles.lock().keys().cloned().collect();
         gone.iter().filter(|id| !there(id)).for_each(|id| self.health.forget(id));
-    }
-
-    fn compare_all(&self, volumes: &[Arc<Volume>], look: &Look) {
-        for volume in volumes {
-            if let Some(found) = self.examine(volume, look) {
-                self.health.put(&volume.id, found);
-            }
-        }
     }
 
     /// What was wrong with a volume when it was examined last; nothing where it never was. From memory.
