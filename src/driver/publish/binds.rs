@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::{has_flags, same_or_exists};
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
-use crate::driver::node_stage_volume::{has_flags, same_or_exists};
 use crate::error::{OsContext, Result};
 use crate::model::{MountFlags, VolumeId};
 use crate::os::{MountEntry, is_errno};

@@ -5,10 +5,10 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use super::{has_flags, same_or_exists};
 use crate::backend::{Stage, content_for, presence_of};
 use crate::driver::create_volume::{Wanted, fits};
 use crate::driver::locks::guarded::Guarded;
-use crate::driver::node_stage_volume::{has_flags, same_or_exists};
 use crate::driver::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
