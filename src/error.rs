@@ -153,6 +153,15 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Adds the outcome of undoing to the reason for it.
+    #[must_use]
+    pub fn after_undo(self, undo: Result<()>) -> Error {
+        match undo {
+            Ok(()) => self,
+            Err(undo) => Error::Undo { cause: Box::new(self), undo: Box::new(undo) },
+        }
+    }
 }
 
 impl From<SizeError> for Error {

@@ -69,9 +69,9 @@ impl Presence for Block {
                 .mounts
                 .bind(&device.path(), publish.target.path(), &MountFlags::default())
                 .doing(binding);
-            bound.map_err(|cause| match fresh.then(|| detach(place, &device)) {
-                Some(Err(undo)) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-                Some(Ok(())) | None => cause,
+            bound.map_err(|cause| match fresh {
+                true => cause.after_undo(detach(place, &device)),
+                false => cause,
             })
         })
     }

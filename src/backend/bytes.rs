@@ -153,9 +153,6 @@ pub trait Bytes: Send + Sync {
 
 /// Makes the directory of a volume or a snapshot, and what a copy of another one goes into. From here on it carries
 /// [`Mark::Making`].
-///
-/// # Errors
-/// The kernel's.
 pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     let preparing = || format!("prepare {}", paths.directory.display());
     os.files.create_directory(&paths.directory, 0o700).doing(preparing)?;
@@ -164,9 +161,6 @@ pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
 }
 
 /// Makes what was copied durable.
-///
-/// # Errors
-/// The kernel's.
 pub fn sync_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     let syncing = || format!("sync {}", paths.directory.display());
     // First the mark: on btrfs an image can be durable without its neighbours.
@@ -196,9 +190,6 @@ pub(super) fn is_full(error: &Error) -> bool {
 }
 
 /// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.
-///
-/// # Errors
-/// The kernel's.
 pub fn remove_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     paths.bytes().remove(os, paths)?;
     let removing = || format!("remove {}", paths.directory.display());

@@ -18,7 +18,6 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 /// One copy to be made.
 #[derive(Clone, Copy)]
 pub struct Copy<'a> {
-    /// The machine.
     pub os: &'a Os,
     /// Whose files.
     pub from: &'a VolumePaths,
@@ -30,14 +29,10 @@ pub struct Copy<'a> {
 
 impl Copy<'_> {
     /// Makes what the bytes go into. Whatever fails from here on, [`super::remove_files`] removes it all.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn prepare(&self) -> Result<()> {
         prepare_files(self.os, self.to)
     }
 
-    /// Copies.
     ///
     /// # Errors
     /// The kernel's, and those of `progress`.
@@ -45,10 +40,6 @@ impl Copy<'_> {
         self.to.bytes().copy(self, progress)
     }
 
-    /// Makes the copy durable.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn sync(&self) -> Result<()> {
         sync_files(self.os, self.to)
     }

@@ -94,14 +94,14 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
         prepare(place).doing(attaching)?;
         mend(place)?;
     }
-    let options = AttachOptions {
-        read_only,
-        autoclear,
-        direct_io: place.volume.parameters.direct_io,
-        block_size: place.volume.block_size,
-        discard: place.volume.parameters.discards(),
-    };
-    place.os.loops.attach(&place.paths.data(), options).doing(attaching)
+    place.os.loops.attach(&place.paths.data(), options(place, read_only, autoclear)).doing(attaching)
+}
+
+/// What a new device of the volume is to be.
+pub(super) fn options(place: Place<'_>, read_only: bool, autoclear: bool) -> AttachOptions {
+    let (parameters, block_size) = (&place.volume.parameters, place.volume.block_size);
+    let (direct_io, discard) = (parameters.direct_io, parameters.discards());
+    AttachOptions { read_only, autoclear, direct_io, block_size, discard }
 }
 
 /// Brings a device that was there already to what the volume's record says. It may be as LOOP_CONFIGURE left it in a

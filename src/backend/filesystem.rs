@@ -180,8 +180,8 @@ fn stage_made(
     }
     let grown = growth::grow_if_smaller(place, &open.device, fs_type, path, bytes);
     let Err(refused) = grown else { return Ok(()) };
-    if let Err(undo) = place.os.mounts.unmount(path) {
-        return Err(undone(refused, undo));
+    if let Err(undo) = place.os.mounts.unmount(path).doing(|| "unmount".to_owned()) {
+        return Err(refused.after_undo(Err(undo)));
     }
     if refused.errno() != Some(Errno::EPERM) {
         return Err(refused);
@@ -239,9 +239,4 @@ fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
 pub(super) fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) -> bool {
     let same_type = place.volume.fs_type().is_some_and(|fs| fs.as_str() == mount.fs_type);
     same_type && loops.iter().any(|d| mount.dev == d.rdev || Path::new(&mount.source) == d.path())
-}
-
-fn undone(cause: Error, undo: std::io::Error) -> Error {
-    let undo = Error::Os { context: "unmount".to_owned(), source: undo };
-    Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
 }

@@ -17,7 +17,7 @@ use super::image::{growing_image, remove_growing};
 use super::{Place, Signature, Stage, device, image, inspect};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{FsType, Provisioning};
-use crate::os::{AttachOptions, FileId, LoopDevice, is_errno};
+use crate::os::{FileId, LoopDevice, is_errno};
 
 /// How often and after which pause a device is looked at again that goes with its last user.
 const PATIENCE: (u32, Duration) = (50, Duration::from_millis(10));
@@ -70,10 +70,7 @@ pub(super) fn grow_unmounted(
     tracing::info!(volume.id = %id, %refused, "growing a copy of the filesystem, which then replaces it");
     let grown = remove_growing(place).and_then(|()| {
         let copied = copy(place, stage).and_then(|()| grow_copy(place, fs_type));
-        copied.and_then(|()| exchange(place)).map_err(|cause| match remove_growing(place) {
-            Ok(()) => cause,
-            Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-        })
+        copied.and_then(|()| exchange(place)).map_err(|cause| cause.after_undo(remove_growing(place)))
     });
     grown.map_err(|cause| match cause {
         Error::Busy(_) | Error::Unavailable(_) => cause,
@@ -115,14 +112,7 @@ fn copy(place: Place<'_>, stage: &Stage<'_>) -> Result<()> {
 fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
     let (os, growing_image) = (place.os, growing_image(place.paths));
     let growing = || format!("grow a copy of the filesystem of {}", place.volume.id);
-    let options = AttachOptions {
-        read_only: false,
-        autoclear: true,
-        direct_io: place.volume.parameters.direct_io,
-        block_size: place.volume.block_size,
-        discard: place.volume.parameters.discards(),
-    };
-    let open = os.loops.attach(&growing_image, options).doing(growing)?;
+    let open = os.loops.attach(&growing_image, device::options(place, false, true)).doing(growing)?;
     let device = open.device.path();
     os.filesystems.grow_unmounted(fs_type, &device).doing(growing)?;
     // It is the user's data: nothing but a whole filesystem takes their place.

@@ -20,9 +20,6 @@ pub struct Seen {
 
 impl Seen {
     /// Looks now. The devices come first: a mount that is on none of them was made later.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn now(os: &Os) -> Result<Self> {
         let loops = os.loops.list().doing(|| "list the loop devices".to_owned())?;
         let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
@@ -152,10 +149,7 @@ fn in_superblock(place: Place<'_>, fs_type: FsType) -> Option<Trouble> {
             );
             Some(Trouble::data_loss("FilesystemMissing", message))
         }
-        Err(error) => Some(Trouble::inaccessible(
-            "PoolUnreadable",
-            format!("the disk does not let {} be read: {error}", image.display()),
-        )),
+        Err(error) => Some(unreadable(&image, &error)),
     }
 }
 

@@ -143,10 +143,7 @@ impl Bytes for Image {
         }
         let grown =
             resize(place, &image, bytes).and_then(|()| place.os.files.sync_file(&image)).doing(growing);
-        grown.map(|()| before).map_err(|cause| match self.ungrow(place, before) {
-            Ok(()) => cause,
-            Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-        })
+        grown.map(|()| before).map_err(|cause| cause.after_undo(self.ungrow(place, before)))
     }
 
     /// As far as nobody has taken it on: neither the record, nor a device, which may have been attached or grown behind

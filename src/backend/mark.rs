@@ -50,18 +50,12 @@ impl Mark {
     }
 
     /// Whether it is there.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn is_set(self, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let path = self.path(paths);
         Ok(os.files.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some())
     }
 
     /// Makes it, if it is not there.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn set(self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let path = self.path(paths);
         match os.files.create_file(&path) {
@@ -71,9 +65,6 @@ impl Mark {
     }
 
     /// Takes it away, if it is there.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn clear(self, os: &Os, paths: &VolumePaths) -> Result<()> {
         match self.is_set(os, paths)? {
             true => {
@@ -85,9 +76,6 @@ impl Mark {
     }
 
     /// Makes another one of it, and says whether it was there.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(super) fn becomes(self, next: Mark, os: &Os, paths: &VolumePaths) -> Result<bool> {
         let is_set = self.is_set(os, paths)?;
         if is_set {
@@ -98,9 +86,6 @@ impl Mark {
     }
 
     /// Takes all of them away.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(super) fn clear_all(os: &Os, paths: &VolumePaths) -> Result<()> {
         Mark::ALL.into_iter().try_for_each(|mark| mark.clear(os, paths))
     }

@@ -22,15 +22,18 @@ mod tree;
 mod uses;
 mod writers;
 
-pub use bytes::{Bytes, Shape, VolumePaths, begin_deletion, gone, prepare_files, remove_files, sync_files};
-pub use content::{content_for, content_of_copy, unsupported};
-pub use copy::{Copy, OnProgress};
-pub use health::{Seen, troubles};
-pub use mark::Mark;
-pub use signature::{Signature, inspect, inspect_device, label, make_filesystem};
-pub use target::{Target, remove as remove_target, resolve, take_away};
-pub use uses::{Uses, hidden};
-pub use writers::Writers;
+pub(crate) use bytes::{
+    Bytes, Shape, VolumePaths, begin_deletion, gone, prepare_files, remove_files, sync_files,
+};
+pub(crate) use content::{content_for, content_of_copy, unsupported};
+pub(crate) use copy::{Copy, OnProgress};
+pub(crate) use health::{Seen, troubles};
+pub(crate) use mark::Mark;
+pub(crate) use signature::make_filesystem;
+pub use signature::{Signature, inspect, inspect_device, label};
+pub(crate) use target::{Target, remove as remove_target, resolve, take_away};
+pub(crate) use uses::{Uses, hidden};
+pub(crate) use writers::Writers;
 
 use std::path::Path;
 
@@ -40,26 +43,22 @@ use crate::os::{MountEntry, Os, Usage};
 
 /// One volume and the machine it is on.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
-    /// The machine.
+pub(crate) struct Place<'a> {
     pub os: &'a Os,
-    /// The volume.
     pub volume: &'a Volume,
-    /// Its files.
     pub paths: &'a VolumePaths,
 }
 
 /// The room for a copy of an image, as long as the value lives, and how far it is.
-pub trait CopyRoom {
+pub(crate) trait CopyRoom {
     /// So many bytes are copied.
     fn report(&mut self, done: u64);
 }
 
 /// NodeStageVolume, as a presence sees it.
-pub struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     /// Where; resolved.
     pub target: &'a Target,
-    /// Mount flags.
     pub flags: &'a MountFlags,
     /// Nothing may be written through it.
     pub read_only: bool,
@@ -70,7 +69,7 @@ pub struct Stage<'a> {
 }
 
 /// NodePublishVolume, as a presence sees it.
-pub struct Publish<'a> {
+pub(crate) struct Publish<'a> {
     /// Where the volume is staged.
     pub staging: &'a Path,
     /// Where to; resolved.
@@ -83,7 +82,7 @@ pub struct Publish<'a> {
 
 /// Sizes for NodeGetVolumeStats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stats {
+pub(crate) enum Stats {
     /// A filesystem of its own: statvfs(3) says it all.
     Filesystem(crate::os::Space),
     /// A directory on a filesystem that it shares: what it takes, and what is there in all.
@@ -93,7 +92,7 @@ pub enum Stats {
 }
 
 /// How the data of a volume are there for a pod.
-pub trait Presence: Send + Sync {
+pub(crate) trait Presence: Send + Sync {
     /// What the kernel says about the volume.
     fn uses(&self, place: Place<'_>) -> Result<Uses>;
 
@@ -142,7 +141,7 @@ pub trait Presence: Send + Sync {
 }
 
 /// How a volume with this content is there.
-pub fn presence_of(content: &Content) -> &'static dyn Presence {
+pub(crate) fn presence_of(content: &Content) -> &'static dyn Presence {
     match content {
         Content::Block => &block::Block,
         Content::Filesystem { .. } => &filesystem::Filesystem,

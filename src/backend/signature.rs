@@ -56,9 +56,6 @@ const OTHERS: [(usize, &[u8], &str); 12] = [
 ];
 
 /// Looks into an image (or device). A blank one costs one lseek(2), since it has no data extent.
-///
-/// # Errors
-/// Only those of reading.
 pub fn inspect(images: &dyn Images, image: &Path) -> Result<Signature> {
     let reading = || format!("read {}", image.display());
     if images.next_data(image, 0).doing(reading)?.is_none() {
@@ -76,9 +73,6 @@ pub fn inspect(images: &dyn Images, image: &Path) -> Result<Signature> {
 }
 
 /// Only what a label in the head of an image or device tells; `None` where there is none, whatever else is in it.
-///
-/// # Errors
-/// Only those of reading.
 pub fn label(images: &dyn Images, image: &Path) -> std::io::Result<Option<Signature>> {
     Ok(labelled(&images.read_at(image, 0, HEAD)?))
 }
@@ -120,9 +114,6 @@ const DEVICE_TAIL: u64 = 1 << 20;
 /// Looks into a block device of `size` bytes, which may be too large to be read from end to end: blank is one whose
 /// first 65 MiB and last 1 MiB are zeros, as after `blkdiscard -z` or on a new disk. `wipefs` alone takes away the
 /// labels that it knows, and leaves the data.
-///
-/// # Errors
-/// Only those of reading.
 pub fn inspect_device(images: &dyn Images, device: &Path, size: u64) -> Result<Signature> {
     let reading = || format!("read {}", device.display());
     let tail_at = size.saturating_sub(DEVICE_TAIL);

@@ -105,9 +105,9 @@ pub(super) fn or_remove(
     made: bool,
     mount: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    mount().map_err(|cause| match made.then(|| remove(os, target.path())) {
-        Some(Err(undo)) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-        Some(Ok(())) | None => cause,
+    mount().map_err(|cause| match made {
+        true => cause.after_undo(remove(os, target.path())),
+        false => cause,
     })
 }
 

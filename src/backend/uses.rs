@@ -20,7 +20,6 @@ pub struct Uses {
     pub mounts: Vec<MountEntry>,
     /// Mounts of a part of it, such as kubelet's subPath mounts.
     pub partial: Vec<MountEntry>,
-    /// Its loop devices.
     pub loops: Vec<LoopDevice>,
     /// Loop devices that may be its own: they forbid what must not be done to a volume in use, and are left alone.
     pub suspected: Vec<LoopDevice>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, after_undo, pools::directories, request::check};
+use super::{Driver, pools::directories, request::check};
 use crate::backend::presence_of;
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
@@ -63,6 +63,6 @@ impl Driver {
             self.store.put((*volume).clone())?;
             data.ungrow(place, before)
         };
-        stored.map_err(|cause| after_undo(cause.into(), undo()))
+        stored.map_err(|cause| Error::from(cause).after_undo(undo()))
     }
 }

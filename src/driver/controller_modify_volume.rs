@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::Want;
-use super::{Driver, Pool, after_undo, pools::directories};
+use super::{Driver, Pool, pools::directories};
 use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::ControllerModifyVolume;
@@ -89,7 +89,7 @@ impl Driver {
             Ok(())
         });
         self.measure_again(&pool.name);
-        modified.map_err(|cause| after_undo(cause, self.switch_direct_io(&pool, &switched, before.direct_io)))
+        modified.map_err(|cause| cause.after_undo(self.switch_direct_io(&pool, &switched, before.direct_io)))
     }
 
     /// Switches devices in use, all or none.
@@ -109,7 +109,7 @@ impl Driver {
                 .iter()
                 .take(done)
                 .try_for_each(|device| self.os.loops.set_direct_io(device, !on).doing(context));
-            return Err(after_undo(cause, undo));
+            return Err(cause.after_undo(undo));
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! CSI ControllerPublishVolume: records that fence. There is nothing to attach on a node that owns its data.
 
-use super::create_volume::without_flags;
 use super::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::ControllerPublishVolume;
@@ -21,7 +20,7 @@ impl Driver {
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::Invalid)?;
         let ControllerPublishVolume { node_id, read_only, capability, .. } = request;
-        let attachment = Attachment { node_id, read_only, capability: without_flags(capability) };
+        let attachment = Attachment { node_id, read_only, capability: check::without_flags(capability) };
         if is_published(&volume, &attachment)? {
             return Ok(());
         }

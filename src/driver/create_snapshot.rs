@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::copies::snapshots::Purpose;
 use super::locks::Mode;
-use super::{Driver, after_undo, not_found};
+use super::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::request::CreateSnapshot;
 use crate::model::{Snapshot, SnapshotId};
@@ -51,8 +51,8 @@ impl Driver {
         let draft = self.draft(volume, id, name, Purpose::Caller)?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
-        let made = made.map_err(|cause| after_undo(cause, self.remove_snapshot(&draft.snapshot)))?;
+        let made = made.map_err(|cause| cause.after_undo(self.remove_snapshot(&draft.snapshot)))?;
         let acknowledged = self.acknowledge_snapshot(Arc::clone(&made));
-        acknowledged.map_err(|cause| after_undo(cause, self.delete_known_snapshot(&made)))
+        acknowledged.map_err(|cause| cause.after_undo(self.delete_known_snapshot(&made)))
     }
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use super::copies::origin::{self, Origin};
 use super::locks::Mode;
-use super::{Driver, after_undo, pools::directories};
+use super::{Driver, pools::directories, request::check};
 use crate::backend::{Mark, begin_deletion, content_for, remove_files, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    AccessType, Capability, Consistency, MountFlags, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
-    VolumeSource,
+    Capability, Consistency, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
 };
 use crate::store::Durability;
 
@@ -134,9 +133,9 @@ impl Driver {
         }
         let made =
             made.and_then(|()| Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?));
-        let made = made.map_err(|cause| after_undo(cause, self.remove_volume(&volume)))?;
+        let made = made.map_err(|cause| cause.after_undo(self.remove_volume(&volume)))?;
         let acknowledged = self.acknowledge_volume(Arc::clone(&made));
-        acknowledged.map_err(|cause| after_undo(cause, self.delete(&made)))
+        acknowledged.map_err(|cause| cause.after_undo(self.delete(&made)))
     }
 
     /// The record of a new volume, with everything decided.
@@ -159,10 +158,10 @@ impl Driver {
         let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
         let capacity_bytes = size.choose(content.minimum_bytes(), self.settings.max_volume_bytes)?;
         let block_size = match origin {
-            Some(origin) => origin.block_size(),
+            Some(origin) => origin.block_size,
             None => pool.block_size(&self.os, parameters.direct_io)?,
         };
-        let capabilities = capabilities.into_iter().map(without_flags).collect();
+        let capabilities = capabilities.into_iter().map(check::without_flags).collect();
         let (phase, attachments) = (Phase::Creating, Vec::new());
         Ok(Volume {
             id,
@@ -173,7 +172,7 @@ impl Driver {
             parameters,
             capabilities,
             block_size,
-            source: origin.map(Origin::source),
+            source: origin.map(|origin| origin.source.clone()),
             marked: origin.is_some(),
             attachments,
         })
@@ -188,17 +187,6 @@ impl Driver {
         remove_files(&self.os, &paths)?;
         // The record need not be gone durably before the answer: where it comes back, start-up removes it again.
         Ok(self.store.delete(&volume.id, Durability::Lazy)?)
-    }
-}
-
-/// Mount flags may be sensitive and say nothing about the volume: a record has none.
-pub(super) fn without_flags(capability: Capability) -> Capability {
-    match capability.access {
-        AccessType::Mount { fs_type, .. } => Capability {
-            access: AccessType::Mount { fs_type, flags: MountFlags::default() },
-            mode: capability.mode,
-        },
-        AccessType::Block => capability,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::copies::cut::Member;
 use super::copies::snapshots::{Draft, Purpose};
 use super::locks::Mode;
-use super::{Driver, after_undo, not_found};
+use super::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::answer::Group;
 use crate::model::request::CreateVolumeGroupSnapshot;
@@ -55,9 +55,9 @@ impl Driver {
             let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };
             Ok(self.store.put_group(group)?)
         });
-        let made = made.map_err(|cause| after_undo(cause, self.remove_group(&group)))?;
+        let made = made.map_err(|cause| cause.after_undo(self.remove_group(&group)))?;
         let acknowledged = self.acknowledge_group(Arc::clone(&made));
-        acknowledged.map_err(|cause| after_undo(cause, self.remove_group(&made)))
+        acknowledged.map_err(|cause| cause.after_undo(self.remove_group(&made)))
     }
 
     /// Takes the marks away from the members of a group that is recorded as `ready`: nobody is told of it before.
@@ -71,15 +71,10 @@ impl Driver {
 
     /// Makes the members, durable on return, and says when they were cut.
     fn make_members(&self, group: &GroupSnapshot, volumes: Vec<Arc<Volume>>) -> Result<Timestamp> {
-        let mut drafts: Vec<Draft> = Vec::new();
-        for (volume, id) in volumes.into_iter().zip(&group.snapshots) {
-            drafts.push(self.draft(
-                volume,
-                id.clone(),
-                group.name.clone(),
-                Purpose::Group(group.id.clone()),
-            )?);
-        }
+        let draft = |(volume, id): (_, &SnapshotId)| {
+            self.draft(volume, id.clone(), group.name.clone(), Purpose::Group(group.id.clone()))
+        };
+        let drafts = volumes.into_iter().zip(&group.snapshots).map(draft).collect::<Result<Vec<Draft>>>()?;
         let members = drafts.iter().map(|draft| self.member(draft)).collect::<Result<Vec<Member<'_>>>>()?;
         let created = self.cut(&members, group.consistency)?;
         drafts.iter().try_for_each(|draft| self.complete(&draft.snapshot, created).map(drop))?;

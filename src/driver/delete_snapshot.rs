@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Driver;
 use super::locks::Mode;
 use crate::error::{Error, Result};
-use crate::model::{Phase, Snapshot};
+use crate::model::{Phase, Snapshot, SnapshotId};
 
 impl Driver {
     /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
@@ -13,7 +13,7 @@ impl Driver {
     /// # Errors
     /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
-        let Some(id) = self.snapshot_id(snapshot_id) else { return Ok(()) };
+        let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)])?;
         let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
         if snapshot.pulled_for.is_some() {

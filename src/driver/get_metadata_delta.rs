@@ -47,8 +47,8 @@ impl Driver {
         let mut messages = Messages::new(target.size_bytes, start, request.max_results, emit);
         let (mut at, mut listening) = (start, true);
         while at < target.size_bytes && listening {
-            let (end, proof) = sides.proof_at(at, target.size_bytes)?;
-            if proof == Proof::None {
+            let (end, equal) = sides.proof_at(at, target.size_bytes)?;
+            if !equal {
                 listening = sides.compare(at..end, &mut messages)?;
             }
             at = end;
@@ -71,16 +71,6 @@ fn check(base: &Snapshot, target: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// What the extent maps say of a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
-    /// Both sides hold the same.
-    Equal,
-    /// Nothing.
-    None,
-}
-
-/// The two images.
 struct Sides<'a> {
     images: &'a dyn Images,
     base: Map,
@@ -99,13 +89,13 @@ impl<'a> Sides<'a> {
                 ))
             };
             let image = driver.snapshot_paths(snapshot)?.image().ok_or_else(not_tracked)?;
-            Map::new(image, snapshot.size_bytes)
+            Ok::<_, Error>(Map::new(image, snapshot.size_bytes))
         };
         Ok(Sides { images, base: map(base)?, target: map(target)?, bytes_read: 0 })
     }
 
-    /// What is known of the bytes from `at` on, and up to where it is.
-    fn proof_at(&mut self, at: u64, limit: u64) -> Result<(u64, Proof)> {
+    /// Whether the maps prove that the bytes from `at` on are equal, and up to where that is known.
+    fn proof_at(&mut self, at: u64, limit: u64) -> Result<(u64, bool)> {
         let (base, target) = (self.base.run_at(self.images, at)?, self.target.run_at(self.images, at)?);
         let end = base.end.min(target.end).min(limit);
         let equal = match (base.location, target.location) {
@@ -113,7 +103,7 @@ impl<'a> Sides<'a> {
             (Location::Disk(one), Location::Disk(other)) => one == other,
             _ => false,
         };
-        Ok((end, if equal { Proof::Equal } else { Proof::None }))
+        Ok((end, equal))
     }
 
     /// Reads both sides of a range and tells the blocks that differ. Says whether the caller still listens.
@@ -177,8 +167,8 @@ struct Map {
 }
 
 impl Map {
-    fn new(image: PathBuf, size: u64) -> Result<Self> {
-        Ok(Map { image, size, batch: Vec::new(), known: 0..0, mapped: true })
+    fn new(image: PathBuf, size: u64) -> Self {
+        Map { image, size, batch: Vec::new(), known: 0..0, mapped: true }
     }
 
     fn run_at(&mut self, images: &dyn Images, at: u64) -> Result<Run> {

@@ -44,14 +44,14 @@ mod recovery;
 mod request;
 mod validate_volume_capabilities;
 
-pub use capacity::PoolFigures;
-pub use copies::progress::CopyFigures;
-pub use figures::{Figures, durations::DurationFigures};
-pub use locks::turns::{Turn, TurnFigures};
+pub(crate) use capacity::PoolFigures;
+pub(crate) use copies::progress::CopyFigures;
+pub(crate) use figures::Figures;
+pub(crate) use locks::turns::TurnFigures;
 pub(crate) use pools::pulse;
-pub use pools::{Pool, Pools, pulse::Site};
+pub(crate) use pools::{Pool, Pools, pulse::Site};
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
-pub use recovery::Recovered;
+pub(crate) use recovery::Recovered;
 pub(crate) use request::token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +202,6 @@ impl Driver {
         paths.bytes().tool_at_work(&self.os, &paths)
     }
 
-    /// The volume's pool.
     fn pool_of(&self, volume: &Volume) -> Result<Arc<Pool>> {
         self.pools.get(volume.pool())
     }
@@ -243,17 +242,8 @@ impl Driver {
     }
 }
 
-/// NOT_FOUND for a volume.
 fn not_found(volume_id: &str) -> Error {
     Error::NotFound(format!("volume {volume_id:?} does not exist"))
-}
-
-/// Adds the outcome of undoing to the reason for it.
-fn after_undo(cause: Error, undo: Result<()>) -> Error {
-    match undo {
-        Ok(()) => cause,
-        Err(undo) => Error::Undo { cause: Box::new(cause), undo: Box::new(undo) },
-    }
 }
 
 /// Asks the kernel for a volume's users. After an unmount or a detach somebody who looks at the loop device for a

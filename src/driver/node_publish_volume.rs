@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::node_stage_volume::same_or_exists;
+use super::publish::same_or_exists;
 use super::{Driver, request::check};
 use crate::backend::{Publish, Target, presence_of};
 use crate::error::{Error, Result};

@@ -2,12 +2,12 @@
 
 use super::capacity::{Reservation, Want};
 use super::copies::progress::Progress;
+use super::publish::{has_flags, same_or_exists};
 use super::{Driver, not_found, request::check, settled};
-use crate::backend::{CopyRoom, Stage, Target, presence_of};
-use crate::error::{Error, OsContext, Result};
+use crate::backend::{CopyRoom, Stage, presence_of};
+use crate::error::{Error, Result};
 use crate::model::request::NodeStageVolume;
-use crate::model::{Format, MountFlags, Volume};
-use crate::os::MountEntry;
+use crate::model::{Format, Volume};
 
 impl Driver {
     /// Attaches and mounts a volume at its staging path; formats it if it never was.
@@ -56,22 +56,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether ControllerPublishVolume granted reading only. Without `--attach` everything is granted.
-    pub(super) fn granted_read_only(&self, volume: &Volume) -> Result<bool> {
-        if !self.settings.attach || volume.id.is_inline() {
-            return Ok(false);
-        }
-        let node = &self.settings.node_id;
-        let attachment = volume.attachments.iter().find(|there| there.node_id == *node);
-        let missing = || {
-            Error::InUse(format!(
-                "volume {} is not published to node {node:?}: call ControllerPublishVolume first",
-                volume.id
-            ))
-        };
-        attachment.map(|there| there.read_only).ok_or_else(missing)
-    }
-
     /// Sets room aside for a copy of a volume's image, which then takes its place. The copies of other volumes know of
     /// it, and whoever calls again hears how far it is.
     pub(super) fn room_for_copy(&self, volume: &Volume, bytes: u64) -> Result<Box<dyn CopyRoom>> {
@@ -92,21 +76,6 @@ impl Driver {
         }
         Ok(())
     }
-
-    /// Makes sure that no one else has mounted something at the path.
-    pub(super) fn nothing_else_at(&self, target: &Target) -> Result<()> {
-        if !target.exists() {
-            return Ok(());
-        }
-        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-        match mounts.iter().rev().find(|mount| mount.target == target.path()) {
-            Some(other) => {
-                let (path, source) = (target.path().display(), &other.source);
-                Err(Error::InUse(format!("{path} has another mount on it ({} from {source})", other.fs_type)))
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 /// See [`Driver::room_for_copy`].
@@ -119,18 +88,4 @@ impl CopyRoom for Room {
     fn report(&mut self, done: u64) {
         self.progress.report(done);
     }
-}
-
-/// The answer where something is there already: fine if it is what is asked for.
-pub(super) fn same_or_exists(same: bool, what: impl FnOnce() -> String) -> Result<()> {
-    if same {
-        Ok(())
-    } else {
-        Err(Error::AlreadyExists(format!("{} with another capability, flags or access", what())))
-    }
-}
-
-/// Whether a mount has every flag that was asked for, as far as mountinfo shows them per mount.
-pub(super) fn has_flags(mount: &MountEntry, flags: &MountFlags) -> bool {
-    flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()).all(|flag| mount.flags.contains(flag))
 }

@@ -35,9 +35,9 @@ impl Totals {
 /// Every record.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    volumes: BTreeMap<VolumeId, Arc<Volume>>,
-    snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
-    groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
+    pub volumes: BTreeMap<VolumeId, Arc<Volume>>,
+    pub snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
+    pub groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
     /// Wider than what is reported: sums of thin sizes may pass any limit.
     sums: BTreeMap<PoolName, Sums>,
     /// Sum of [`Put::way_out`] of all records.
@@ -54,41 +54,30 @@ struct Sums {
 impl Memory {
     /// Makes the change.
     pub fn apply(&mut self, change: &Change) {
-        let now = match change {
-            Change::Put(put) => put.way_out(),
-            Change::Delete(_) => 0,
-        };
-        let before = self.before(change).map_or(0, |put| put.way_out());
-        self.way_out = self.way_out.saturating_add(now).saturating_sub(before);
+        let before = self.before(change);
+        if let Change::Put(put) = change {
+            self.count(put, u64::saturating_add, u128::saturating_add);
+        }
+        if let Some(before) = before {
+            self.count(&before, u64::saturating_sub, u128::saturating_sub);
+        }
         match change {
-            Change::Put(Put::Volume(volume)) => {
-                self.count_volume(volume, u128::saturating_add);
-                if let Some(old) = self.volumes.insert(volume.id.clone(), Arc::clone(volume)) {
-                    self.count_volume(&old, u128::saturating_sub);
-                }
-            }
-            Change::Delete(Delete::Volume(id)) => {
-                if let Some(old) = self.volumes.remove(id) {
-                    self.count_volume(&old, u128::saturating_sub);
-                }
-            }
-            Change::Put(Put::Snapshot(snapshot)) => {
-                self.count_snapshot(snapshot, u128::saturating_add);
-                if let Some(old) = self.snapshots.insert(snapshot.id.clone(), Arc::clone(snapshot)) {
-                    self.count_snapshot(&old, u128::saturating_sub);
-                }
-            }
-            Change::Delete(Delete::Snapshot(id)) => {
-                if let Some(old) = self.snapshots.remove(id) {
-                    self.count_snapshot(&old, u128::saturating_sub);
-                }
-            }
-            Change::Put(Put::GroupSnapshot(group)) => {
-                self.groups.insert(group.id.clone(), Arc::clone(group));
-            }
-            Change::Delete(Delete::GroupSnapshot(id)) => {
-                self.groups.remove(id);
-            }
+            Change::Put(Put::Volume(volume)) => drop(self.volumes.insert(volume.id.clone(), volume.clone())),
+            Change::Put(Put::Snapshot(put)) => drop(self.snapshots.insert(put.id.clone(), put.clone())),
+            Change::Put(Put::GroupSnapshot(put)) => drop(self.groups.insert(put.id.clone(), put.clone())),
+            Change::Delete(Delete::Volume(id)) => drop(self.volumes.remove(id)),
+            Change::Delete(Delete::Snapshot(id)) => drop(self.snapshots.remove(id)),
+            Change::Delete(Delete::GroupSnapshot(id)) => drop(self.groups.remove(id)),
+        }
+    }
+
+    /// Adds a record to the sums, or takes it out of them.
+    fn count(&mut self, put: &Put, bytes: fn(u64, u64) -> u64, sum: fn(u128, u128) -> u128) {
+        self.way_out = bytes(self.way_out, put.way_out());
+        match put {
+            Put::Volume(volume) => self.count_volume(volume, sum),
+            Put::Snapshot(snapshot) => self.count_snapshot(snapshot, sum),
+            Put::GroupSnapshot(_) => {}
         }
     }
 
@@ -151,26 +140,6 @@ impl Memory {
         put.way_out().saturating_sub(self.before(change).map_or(0, |old| old.way_out()))
     }
 
-    /// One volume.
-    pub fn get(&self, id: &VolumeId) -> Option<&Arc<Volume>> {
-        self.volumes.get(id)
-    }
-
-    /// One snapshot.
-    pub fn snapshot(&self, id: &SnapshotId) -> Option<&Arc<Snapshot>> {
-        self.snapshots.get(id)
-    }
-
-    /// One group.
-    pub fn group(&self, id: &GroupSnapshotId) -> Option<&Arc<GroupSnapshot>> {
-        self.groups.get(id)
-    }
-
-    /// How many volumes there are.
-    pub fn volume_count(&self) -> usize {
-        self.volumes.len()
-    }
-
     /// How many records there are of every kind.
     pub fn len(&self) -> usize {
         self.volumes.len() + self.snapshots.len() + self.groups.len()
@@ -182,41 +151,6 @@ impl Memory {
         let snapshots = self.snapshots.values().map(|snapshot| Put::Snapshot(Arc::clone(snapshot)));
         let groups = self.groups.values().map(|group| Put::GroupSnapshot(Arc::clone(group)));
         volumes.chain(snapshots).chain(groups).collect()
-    }
-
-    /// Every volume, by id.
-    pub fn volumes(&self) -> Vec<Arc<Volume>> {
-        self.volumes.values().cloned().collect()
-    }
-
-    /// Every snapshot, by id.
-    pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
-        self.snapshots.values().cloned().collect()
-    }
-
-    /// Every group, by id.
-    pub fn groups(&self) -> Vec<Arc<GroupSnapshot>> {
-        self.groups.values().cloned().collect()
-    }
-
-    /// Up to `max` volumes after `after` that `filter` takes, and whether there are more of them.
-    pub fn page(
-        &self,
-        after: Option<&VolumeId>,
-        max: Option<usize>,
-        filter: impl Fn(&Volume) -> bool,
-    ) -> (Vec<Arc<Volume>>, bool) {
-        page(&self.volumes, after, max, filter)
-    }
-
-    /// The same for snapshots.
-    pub fn snapshot_page(
-        &self,
-        after: Option<&SnapshotId>,
-        max: Option<usize>,
-        filter: impl Fn(&Self, &Snapshot) -> bool,
-    ) -> (Vec<Arc<Snapshot>>, bool) {
-        page(&self.snapshots, after, max, |snapshot| filter(self, snapshot))
     }
 
     /// The sums of a pool.
@@ -231,7 +165,8 @@ impl Memory {
     }
 }
 
-fn page<K: Ord, V>(
+/// Up to `max` records after `after` that `filter` takes, and whether there are more of them.
+pub(super) fn page<K: Ord, V>(
     records: &BTreeMap<K, Arc<V>>,
     after: Option<&K>,
     max: Option<usize>,

@@ -78,7 +78,7 @@ pub use error::StoreError;
 pub use memory::Totals;
 
 use commit::Committer;
-use memory::Memory;
+use memory::{Memory, page};
 use record::{Change, Delete, Put};
 use writer::Writer;
 
@@ -200,22 +200,22 @@ impl Store {
 
     /// One snapshot.
     pub fn snapshot(&self, id: &SnapshotId) -> Option<Arc<Snapshot>> {
-        self.committer.read(|memory| memory.snapshot(id).cloned())
+        self.committer.read(|memory| memory.snapshots.get(id).cloned())
     }
 
     /// One group.
     pub fn group(&self, id: &GroupSnapshotId) -> Option<Arc<GroupSnapshot>> {
-        self.committer.read(|memory| memory.group(id).cloned())
+        self.committer.read(|memory| memory.groups.get(id).cloned())
     }
 
     /// Every snapshot, sorted by id.
     pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
-        self.committer.read(Memory::snapshots)
+        self.committer.read(|memory| memory.snapshots.values().cloned().collect())
     }
 
     /// Every group, sorted by id.
     pub fn groups(&self) -> Vec<Arc<GroupSnapshot>> {
-        self.committer.read(Memory::groups)
+        self.committer.read(|memory| memory.groups.values().cloned().collect())
     }
 
     /// Up to `max` snapshots that callers may see and `filter` takes, sorted by id, from the first after `after`
@@ -226,22 +226,24 @@ impl Store {
         max: Option<usize>,
         filter: impl Fn(&Snapshot) -> bool,
     ) -> (Vec<Arc<Snapshot>>, bool) {
-        let visible = |memory: &Memory, snapshot: &Snapshot| {
-            let group = |id| memory.group(id).is_some_and(|group| group.phase == Phase::Ready);
-            let shown = snapshot.is_ready() && snapshot.pulled_for.is_none();
-            shown && snapshot.group.as_ref().is_none_or(group) && filter(snapshot)
-        };
-        self.committer.read(|memory| memory.snapshot_page(after, max, visible))
+        self.committer.read(|memory| {
+            let group =
+                |id: &GroupSnapshotId| memory.groups.get(id).is_some_and(|group| group.phase == Phase::Ready);
+            page(&memory.snapshots, after, max, |snapshot: &Snapshot| {
+                let shown = snapshot.is_ready() && snapshot.pulled_for.is_none();
+                shown && snapshot.group.as_ref().is_none_or(group) && filter(snapshot)
+            })
+        })
     }
 
     /// One volume.
     pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
-        self.committer.read(|memory| memory.get(id).cloned())
+        self.committer.read(|memory| memory.volumes.get(id).cloned())
     }
 
     /// Every volume, sorted by id.
     pub fn volumes(&self) -> Vec<Arc<Volume>> {
-        self.committer.read(Memory::volumes)
+        self.committer.read(|memory| memory.volumes.values().cloned().collect())
     }
 
     /// Up to `max` volumes that `filter` takes, sorted by id, from the first after `after` on; and whether
@@ -252,12 +254,12 @@ impl Store {
         max: Option<usize>,
         filter: impl Fn(&Volume) -> bool,
     ) -> (Vec<Arc<Volume>>, bool) {
-        self.committer.read(|memory| memory.page(after, max, filter))
+        self.committer.read(|memory| page(&memory.volumes, after, max, filter))
     }
 
     /// How many volumes there are.
     pub fn len(&self) -> usize {
-        self.committer.read(Memory::volume_count)
+        self.committer.read(|memory| memory.volumes.len())
     }
 
     /// Whether there is no volume.

@@ -36,15 +36,11 @@ pub(super) enum Change {
     Delete(Delete),
 }
 
-/// A record, by kind.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Put {
-    /// A volume.
     Volume(Arc<Volume>),
-    /// A snapshot.
     Snapshot(Arc<Snapshot>),
-    /// A group of snapshots.
     GroupSnapshot(Arc<GroupSnapshot>),
 }
 
@@ -52,11 +48,8 @@ pub(super) enum Put {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Delete {
-    /// A volume.
     Volume(VolumeId),
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// A group of snapshots.
     GroupSnapshot(GroupSnapshotId),
 }
 
@@ -78,7 +71,6 @@ pub(super) struct Header {
 /// Any further line.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Its sequence number.
     pub seq: u64,
     /// The sequence number up to which all had been synced when it was written.
     pub synced: u64,

@@ -78,9 +78,6 @@ impl Writer {
     /// Takes over the file that was loaded and makes all of it durable: lines that an earlier process wrote
     /// and did not sync are read like any other. They are written anew, since the kernel may have lost them
     /// after a sync that failed in that process; where there is no room for that they are synced in place.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn take_over(&mut self, loaded: &Loaded) -> io::Result<()> {
         self.tail = Tail::Cut;
         (self.len, self.lines, self.next) = (loaded.len, loaded.lines, loaded.next);

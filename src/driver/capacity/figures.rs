@@ -39,7 +39,7 @@ impl Driver {
     fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
         let measured = self.measured(pool)?;
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let budget = self.budget(pool, &self.capacity.lock(), measured)?;
+        let budget = self.budget(pool, &self.capacity.state.lock(), measured)?;
         Ok(PoolFigures {
             size: space.total,
             used: space.used,

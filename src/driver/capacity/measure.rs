@@ -49,13 +49,13 @@ impl Driver {
 
     /// Forgets what was measured, after a change that moves bytes between what counts and what does not.
     pub(crate) fn measure_again(&self, pool: &PoolName) {
-        self.capacity.lock().usable.remove(pool);
+        self.capacity.state.lock().usable.remove(pool);
     }
 
     /// What the pool can give and what its snapshots keep, measured together.
     pub(super) fn measured(&self, pool: &Pool) -> Result<Measured> {
         let fresh = |state: &State| state.usable.get(&pool.name).copied().filter(Measured::is_fresh);
-        if let Some(measured) = fresh(&self.capacity.lock()) {
+        if let Some(measured) = fresh(&self.capacity.state.lock()) {
             return Ok(measured);
         }
         let started = Instant::now();
@@ -90,7 +90,7 @@ impl Driver {
         let apart = metadata.space.map(|metadata| Apart { data, metadata });
         let (at, cost) = (Instant::now(), started.elapsed());
         let measured = Measured { at, cost, usable, upkeep, apart, kept, recorded };
-        let mut state = self.capacity.lock();
+        let mut state = self.capacity.state.lock();
         state.usable.insert(pool.name.clone(), measured);
         Ok(measured)
     }
@@ -102,9 +102,6 @@ impl Driver {
     }
 
     /// What a snapshot of this image would keep that no other snapshot keeps already.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn not_kept_yet(&self, pool: &Pool, image: &Path) -> Result<u64> {
         let mut tally = Tally::new(&self.os, true);
         self.snapshot_images(pool).iter().try_for_each(|image| tally.add(image))?;

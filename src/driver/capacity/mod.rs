@@ -31,9 +31,10 @@ mod tally;
 pub(super) mod usage;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::{Driver, Pool};
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
 use crate::store::Totals;
@@ -44,13 +45,7 @@ use measure::{Measured, kept_free};
 /// Promises that are being made, and what the volumes of a pool had allocated a moment ago.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    state: Arc<Mutex<State>>,
-}
-
-impl Ledger {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    state: Arc<Guarded<State>>,
 }
 
 #[derive(Default)]
@@ -62,7 +57,7 @@ struct State {
 }
 
 impl State {
-    fn hold(&mut self, shared: &Arc<Mutex<State>>, pool: &Pool, held: Reserved) -> Reservation {
+    fn hold(&mut self, shared: &Arc<Guarded<State>>, pool: &Pool, held: Reserved) -> Reservation {
         let reserved = self.reserved.entry(pool.name.clone()).or_default();
         reserved.promised = reserved.promised.zip(held.promised, u64::saturating_add);
         reserved.copying = reserved.copying.saturating_add(held.copying);
@@ -82,7 +77,7 @@ struct Reserved {
 /// Room that is held until the value is dropped: the promise until its record is in the store, the bytes of a copy
 /// until the copy has ended.
 pub(crate) struct Reservation {
-    state: Arc<Mutex<State>>,
+    state: Arc<Guarded<State>>,
     pool: PoolName,
     held: Reserved,
 }
@@ -95,7 +90,7 @@ impl Reservation {
     }
 
     fn give_back(&self, promised: Totals, copying: u64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let Some(reserved) = state.reserved.get_mut(&self.pool) else { return };
         reserved.promised = reserved.promised.zip(promised, u64::saturating_sub);
         reserved.copying = reserved.copying.saturating_sub(copying);
@@ -153,7 +148,7 @@ impl Driver {
     /// RESOURCE_EXHAUSTED where the pool cannot promise that much, or has no room for the copy.
     pub(crate) fn reserve(&self, pool: &Pool, want: Want, copied: u64) -> Result<Reservation> {
         let measured = self.measured(pool)?;
-        let mut state = self.capacity.lock();
+        let mut state = self.capacity.state.lock();
         let budget = self.budget(pool, &state, measured)?;
         let (bytes, what) = want.describe();
         let room = match want {
@@ -190,7 +185,7 @@ impl Driver {
         thin: &Volume,
     ) -> Result<Reservation> {
         let measured = self.measured(pool)?;
-        let mut state = self.capacity.lock();
+        let mut state = self.capacity.state.lock();
         let mut budget = self.budget(pool, &state, measured)?;
         budget.promised.thin_bytes = budget.promised.thin_bytes.saturating_sub(thin.capacity_bytes);
         let (bytes, what) = want.describe();
@@ -215,7 +210,7 @@ impl Driver {
     /// The largest volume of this kind for which the pool has room.
     pub(crate) fn room(&self, pool: &Pool, backend: BackendKind, provisioning: Provisioning) -> Result<u64> {
         let measured = self.measured(pool)?;
-        let state = self.capacity.lock();
+        let state = self.capacity.state.lock();
         Ok(self.budget(pool, &state, measured)?.room(backend.is_sized(), provisioning))
     }
 

@@ -11,7 +11,6 @@ use crate::os::{Extent, Os, is_errno};
 /// Extents asked for at a time.
 const BATCH: usize = 1024;
 
-/// A sum over images.
 pub(crate) struct Tally<'a> {
     os: &'a Os,
     /// The images may share blocks, so that their extents have to be looked at.
@@ -25,15 +24,11 @@ pub(crate) struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// An empty sum.
     pub(crate) fn new(os: &'a Os, shares: bool) -> Self {
         Tally { os, shares, own: 0, metadata: 0, extents: 0, shared: Vec::new() }
     }
 
     /// Adds an image; nothing if it is not there, since it may be going at this moment.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn add(&mut self, image: &Path) -> Result<()> {
         let looking = || format!("look at {}", image.display());
         if !self.shares {
@@ -82,7 +77,6 @@ impl<'a> Tally<'a> {
         });
     }
 
-    /// The sum so far.
     pub(crate) fn total(&mut self) -> u64 {
         self.own.saturating_add(self.shared())
     }

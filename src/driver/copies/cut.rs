@@ -17,7 +17,6 @@ use crate::model::{Consistency, Timestamp, Volume};
 
 /// One volume to be cut; its lock is held.
 pub(crate) struct Member<'a> {
-    /// The volume.
     pub(crate) volume: &'a Volume,
     /// The files that are made; nothing is there yet.
     pub(crate) to: VolumePaths,
@@ -37,22 +36,20 @@ impl Driver {
     /// FAILED_PRECONDITION where a member cannot be cut in the way that is wanted, and where the freeze reached its
     /// limit; RESOURCE_EXHAUSTED on a full disk.
     pub(crate) fn cut(&self, members: &[Member<'_>], consistency: Consistency) -> Result<Timestamp> {
-        let mut sides = Vec::new();
-        for member in members {
-            sides.push((member, self.paths(member.volume)?));
-        }
-        let mut lives = Vec::new();
-        for (member, from) in &sides {
-            lives.push(self.live(member.volume, from)?);
-        }
+        let from = members.iter().map(|member| self.paths(member.volume)).collect::<Result<Vec<_>>>()?;
+        let sides = || members.iter().zip(&from);
+        let lives =
+            sides().map(|(member, from)| self.live(member.volume, from)).collect::<Result<Vec<_>>>()?;
         refuse(members, &lives, consistency)?;
         let _alone = self.lock_freezes(members, &lives, consistency)?;
-        let copies: Vec<Copy<'_>> = sides.iter().map(|(member, from)| self.copy_of(member, from)).collect();
+        let copy = |(member, from)| {
+            let Member { to, share, .. }: &Member<'_> = member;
+            Copy { os: &self.os, from, to, share: *share }
+        };
+        let copies: Vec<Copy<'_>> = sides().map(copy).collect();
         let started = Instant::now();
         copies.iter().try_for_each(Copy::prepare)?;
-        for ((_, from), live) in sides.iter().zip(&lives) {
-            self.flush(from, live)?;
-        }
+        from.iter().zip(&lives).try_for_each(|(from, live)| self.flush(from, live))?;
         let flushed = started.elapsed();
         let mut freeze = Freeze::new(self, consistency);
         let cut = freeze.begin(members, &lives).and_then(|()| {
@@ -88,10 +85,6 @@ impl Driver {
             true => Ok(None),
             false => self.lock_all(keys).map(Some),
         }
-    }
-
-    fn copy_of<'a>(&'a self, member: &'a Member<'_>, from: &'a VolumePaths) -> Copy<'a> {
-        Copy { os: &self.os, from, to: &member.to, share: member.share }
     }
 
     fn copy(&self, member: &Member<'_>, copy: &Copy<'_>, freeze: &Freeze<'_>) -> Result<()> {

@@ -16,51 +16,38 @@ use crate::model::{
 };
 
 /// The source, found; the caller holds its lock.
-pub(crate) enum Origin {
+pub(crate) struct Origin {
+    pub(crate) source: VolumeSource,
+    content: Content,
+    bytes: u64,
+    pub(crate) block_size: u32,
+    data: Data,
+}
+
+/// What has the source's data.
+enum Data {
     Snapshot(Arc<Snapshot>),
     Volume(Arc<Volume>),
     Remote(Remote),
 }
 
 impl Origin {
-    pub(crate) fn source(&self) -> VolumeSource {
-        match self {
-            Origin::Snapshot(snapshot) => VolumeSource::Snapshot(snapshot.id.clone()),
-            Origin::Volume(volume) => VolumeSource::Volume(volume.id.clone()),
-            Origin::Remote(remote) => remote.source.clone(),
-        }
+    fn of_snapshot(snapshot: Arc<Snapshot>) -> Self {
+        let (source, content) = (VolumeSource::Snapshot(snapshot.id.clone()), snapshot.content.clone());
+        let (bytes, block_size) = (snapshot.size_bytes, snapshot.block_size);
+        Origin { source, content, bytes, block_size, data: Data::Snapshot(snapshot) }
     }
 
-    fn describe(&self) -> String {
-        match self {
-            Origin::Snapshot(snapshot) => format!("snapshot {}", snapshot.id),
-            Origin::Volume(volume) => format!("volume {}", volume.id),
-            Origin::Remote(remote) => remote.describe(),
-        }
+    fn of_volume(volume: Arc<Volume>) -> Self {
+        let (source, content) = (VolumeSource::Volume(volume.id.clone()), volume.content.clone());
+        let (bytes, block_size) = (volume.capacity_bytes, volume.block_size);
+        Origin { source, content, bytes, block_size, data: Data::Volume(volume) }
     }
 
-    fn content(&self) -> &Content {
-        match self {
-            Origin::Snapshot(snapshot) => &snapshot.content,
-            Origin::Volume(volume) => &volume.content,
-            Origin::Remote(remote) => &remote.description().content,
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        match self {
-            Origin::Snapshot(snapshot) => snapshot.size_bytes,
-            Origin::Volume(volume) => volume.capacity_bytes,
-            Origin::Remote(remote) => remote.description().size_bytes,
-        }
-    }
-
-    pub(crate) fn block_size(&self) -> u32 {
-        match self {
-            Origin::Snapshot(snapshot) => snapshot.block_size,
-            Origin::Volume(volume) => volume.block_size,
-            Origin::Remote(remote) => remote.description().block_size,
-        }
+    fn of_remote(remote: Remote) -> Self {
+        let (source, is) = (remote.source.clone(), remote.description());
+        let (content, bytes, block_size) = (is.content.clone(), is.size_bytes, is.block_size);
+        Origin { source, content, bytes, block_size, data: Data::Remote(remote) }
     }
 
     /// What a volume made from it holds, if that is what is asked for.
@@ -72,7 +59,7 @@ impl Origin {
         parameters: &VolumeParameters,
         capabilities: &[Capability],
     ) -> Result<Content> {
-        content_of_copy(self.content(), &self.describe(), parameters, capabilities)
+        content_of_copy(&self.content, &self.source.to_string(), parameters, capabilities)
     }
 
     /// The range of sizes for a volume made from it: what is asked for, or its own size.
@@ -80,19 +67,16 @@ impl Origin {
     /// # Errors
     /// OUT_OF_RANGE for less than it has.
     pub(crate) fn size_for(&self, size: SizeRange) -> Result<SizeRange> {
-        let bytes = self.bytes();
+        let Origin { source, bytes, .. } = self;
         let too_small = |what: &str, wanted: u64| {
-            Err(Error::OutOfRange(format!(
-                "{what} {wanted} is less than the {bytes} bytes of {}",
-                self.describe()
-            )))
+            Err(Error::OutOfRange(format!("{what} {wanted} is less than the {bytes} bytes of {source}")))
         };
         match size {
-            SizeRange { required, .. } if required != 0 && required < bytes => {
+            SizeRange { required, .. } if required != 0 && required < *bytes => {
                 too_small("required_bytes", required)
             }
-            SizeRange { limit, .. } if limit != 0 && limit < bytes => too_small("limit_bytes", limit),
-            SizeRange { required, limit } => Ok(SizeRange { required: required.max(bytes), limit }),
+            SizeRange { limit, .. } if limit != 0 && limit < *bytes => too_small("limit_bytes", limit),
+            SizeRange { required, limit } => Ok(SizeRange { required: required.max(*bytes), limit }),
         }
     }
 }
@@ -100,7 +84,7 @@ impl Origin {
 /// The source that a request names, if its id is one of ours.
 pub(crate) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
     match source {
-        Source::Snapshot(id) => driver.snapshot_id(id).map(VolumeSource::Snapshot),
+        Source::Snapshot(id) => id.parse().ok().map(VolumeSource::Snapshot),
         Source::Volume(id) => driver.controller_id(id).map(VolumeSource::Volume),
     }
 }
@@ -114,13 +98,13 @@ impl Driver {
         if let Some(source) = named(self, source).filter(|id| id.node_key() != self.node_key.as_str())
             && let Some(remote) = self.open_remote(source, wanted)?
         {
-            return Ok(Origin::Remote(remote));
+            return Ok(Origin::of_remote(remote));
         }
         match source {
-            Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::Snapshot),
+            Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::of_snapshot),
             Source::Volume(volume_id) => {
                 let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-                self.ready_volume(&id, volume_id).map(Origin::Volume)
+                self.ready_volume(&id, volume_id).map(Origin::of_volume)
             }
         }
     }
@@ -138,16 +122,14 @@ impl Driver {
 
     /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
     pub(crate) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
-        let (pool, provisioning, paths) = match origin {
+        let (pool, provisioning, paths) = match &origin.data {
             // Nothing is written to a snapshot, so that its blocks are never taken anew.
-            Origin::Snapshot(snapshot) => {
-                (&snapshot.pool, Provisioning::Thin, self.snapshot_paths(snapshot)?)
-            }
-            Origin::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
-            Origin::Remote(remote) => return Ok((false, remote.description().data_bytes)),
+            Data::Snapshot(snapshot) => (&snapshot.pool, Provisioning::Thin, self.snapshot_paths(snapshot)?),
+            Data::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
+            Data::Remote(remote) => return Ok((false, remote.description().data_bytes)),
         };
         let data = paths.bytes();
-        data.expect_whole(&self.os, &paths, origin.bytes(), &origin.describe())?;
+        data.expect_whole(&self.os, &paths, origin.bytes, &origin.source)?;
         let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
@@ -160,9 +142,9 @@ impl Driver {
 
     /// Whether a restore is the way to make an image of 0.1.0 one that is written in place, which no clone can be.
     fn is_to_be_mended(&self, origin: &Origin, paths: &VolumePaths) -> Result<bool> {
-        match origin {
-            Origin::Snapshot(_) => paths.bytes().is_copied_on_write(&self.os, paths),
-            Origin::Volume(_) | Origin::Remote(_) => Ok(false),
+        match &origin.data {
+            Data::Snapshot(_) => paths.bytes().is_copied_on_write(&self.os, paths),
+            Data::Volume(_) | Data::Remote(_) => Ok(false),
         }
     }
 
@@ -175,7 +157,7 @@ impl Driver {
         origin: &Origin,
         share: bool,
     ) -> Result<Option<Reservation>> {
-        let Origin::Volume(source) = origin else { return Ok(None) };
+        let Data::Volume(source) = &origin.data else { return Ok(None) };
         if !share || !source.parameters.backend.is_sized() || !self.keeps_whole_extents(pool)? {
             return Ok(None);
         }
@@ -186,12 +168,10 @@ impl Driver {
 
     /// Whether what is copied is what a mkfs has left that was cut off.
     fn is_half_formatted(&self, origin: &Origin) -> Result<bool> {
-        match origin {
+        match &origin.data {
             // Of a volume the record alone does not tell.
-            Origin::Volume(volume) => self.is_volume_half_formatted(volume),
-            Origin::Snapshot(_) | Origin::Remote(_) => {
-                Ok(origin.content().format() == Some(Format::Formatting))
-            }
+            Data::Volume(volume) => self.is_volume_half_formatted(volume),
+            Data::Snapshot(_) | Data::Remote(_) => Ok(origin.content.format() == Some(Format::Formatting)),
         }
     }
 
@@ -215,13 +195,13 @@ impl Driver {
     ) -> Result<()> {
         let to = self.paths(volume)?;
         let half_formatted = self.is_half_formatted(origin)?;
-        match origin {
-            Origin::Volume(source) => {
+        match &origin.data {
+            Data::Volume(source) => {
                 let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
                 self.cut(&[member], consistency)?;
             }
-            Origin::Remote(remote) => self.pull(remote, volume, &to)?,
-            Origin::Snapshot(snapshot) => {
+            Data::Remote(remote) => self.pull(remote, volume, &to)?,
+            Data::Snapshot(snapshot) => {
                 let from = self.snapshot_paths(snapshot)?;
                 let copy = Copy { os: &self.os, from: &from, to: &to, share };
                 copy.prepare()?;
@@ -238,7 +218,7 @@ impl Driver {
             let syncing = || format!("sync {}", to.directory.display());
             self.os.files.sync_directory(&to.directory).doing(syncing)?;
         }
-        to.bytes().stretch(self.place(volume, &to), origin.bytes())
+        to.bytes().stretch(self.place(volume, &to), origin.bytes)
     }
 
     /// What a new volume needs of its pool.

@@ -1,10 +1,11 @@
 //! How far long copies are: in the log, and in the answer to a caller who repeats the call.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::driver::locks::guarded::Guarded;
 use crate::model::format_bytes;
 
 /// Time between two lines in the log.
@@ -16,7 +17,7 @@ pub(crate) struct Copies(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    running: Mutex<HashMap<String, Running>>,
+    running: Guarded<HashMap<String, Running>>,
     /// Bytes of all copies so far, also of those that have ended.
     copied: AtomicU64,
 }
@@ -57,19 +58,18 @@ impl Copies {
     /// A copy of about `total` bytes begins.
     pub(crate) fn begin(&self, id: &str, total: u64) -> Progress {
         let now = Instant::now();
-        self.running().insert(id.to_owned(), Running { done: 0, total, moved: now });
+        self.0.running.lock().insert(id.to_owned(), Running { done: 0, total, moved: now });
         Progress { copies: self.clone(), id: id.to_owned(), total, started: now, logged: now }
     }
 
     /// How far the copy is that makes this, if one runs.
     pub(crate) fn describe(&self, id: &str) -> Option<String> {
-        let Running { done, total, .. } = self.running().get(id).copied()?;
+        let Running { done, total, .. } = self.0.running.lock().get(id).copied()?;
         Some(format!("{} of {} copied", format_bytes(done), format_bytes(total)))
     }
 
-    /// The copies in numbers.
     pub(crate) fn figures(&self) -> CopyFigures {
-        let running = self.running();
+        let running = self.0.running.lock();
         let sum = |of: fn(&Running) -> u64| running.values().map(of).fold(0, u64::saturating_add);
         CopyFigures {
             running: running.len(),
@@ -81,14 +81,10 @@ impl Copies {
     }
 
     fn move_on(&self, id: &str, done: u64) {
-        let mut running = self.running();
+        let mut running = self.0.running.lock();
         let Some(copy) = running.get_mut(id).filter(|copy| done > copy.done) else { return };
         self.0.copied.fetch_add(done - copy.done, Ordering::Relaxed);
         (copy.done, copy.moved) = (done, Instant::now());
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
-        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,7 +106,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let last = self.copies.running().remove(&self.id);
+        let last = self.copies.0.running.lock().remove(&self.id);
         if self.started.elapsed() >= LOG_EVERY {
             self.log("the copy has ended", last.map_or(0, |copy| copy.done));
         }

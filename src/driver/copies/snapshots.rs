@@ -26,7 +26,6 @@ pub(crate) struct Draft {
 pub(crate) enum Purpose {
     /// A caller who asked for it.
     Caller,
-    /// A group.
     Group(GroupSnapshotId),
     /// Another node, which makes this volume from it.
     Pull(VolumeId),

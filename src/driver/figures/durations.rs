@@ -1,14 +1,15 @@
 //! Counts of durations by length, as a histogram has them.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use crate::driver::locks::guarded::Guarded;
 
 /// Upper limits of the classes in seconds; what is longer than the last has a class of its own.
 const LIMITS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
 /// Durations that were counted since the process began.
 #[derive(Debug, Default)]
-pub(crate) struct Durations(Mutex<Counts>);
+pub(crate) struct Durations(Guarded<Counts>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
@@ -28,18 +29,16 @@ pub struct DurationFigures {
 }
 
 impl Durations {
-    /// One more.
     pub(crate) fn add(&self, duration: Duration) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let class = LIMITS.iter().position(|limit| duration.as_secs_f64() <= *limit);
         let counts = &mut *counts;
         *class.and_then(|class| counts.classes.get_mut(class)).unwrap_or(&mut counts.longer) += 1;
         counts.sum = counts.sum.saturating_add(duration);
     }
 
-    /// What was counted so far.
     pub(crate) fn figures(&self) -> DurationFigures {
-        let counts = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = *self.0.lock();
         let classes =
             LIMITS.into_iter().zip(counts.classes).chain([(f64::INFINITY, counts.longer)]).collect();
         DurationFigures { classes, sum: counts.sum }

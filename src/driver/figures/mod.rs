@@ -3,12 +3,13 @@
 
 pub(super) mod durations;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::copies::progress::CopyFigures;
 use crate::driver::{Driver, Recovered, TurnFigures};
 use crate::model::health::Severity;
-use crate::model::{BackendKind, Phase};
+use crate::model::{BackendKind, Phase, Volume};
 use durations::DurationFigures;
 
 /// The driver at one moment.
@@ -24,11 +25,8 @@ pub struct Figures {
     pub snapshots: Vec<(Phase, usize)>,
     /// How many group snapshots of each phase.
     pub groups: Vec<(Phase, usize)>,
-    /// The copies.
     pub copies: CopyFigures,
-    /// The turns of copies.
     pub copy_turns: TurnFigures,
-    /// The turns of streams.
     pub stream_turns: TurnFigures,
     /// For how long filesystems were frozen, one duration for each cut.
     pub freezes: DurationFigures,
@@ -41,9 +39,7 @@ impl Driver {
     pub fn figures(&self) -> Figures {
         let volumes = self.store.volumes();
         let of = |phase, backend| {
-            let same = |volume: &&std::sync::Arc<crate::model::Volume>| {
-                volume.phase == phase && volume.content.backend() == backend
-            };
+            let same = |volume: &&Arc<Volume>| volume.phase == phase && volume.content.backend() == backend;
             (phase, backend, volumes.iter().filter(same).count())
         };
         let snapshots: Vec<Phase> = self.store.snapshots().iter().map(|snapshot| snapshot.phase).collect();

@@ -2,74 +2,18 @@
 //! found, so that a caller who lists volumes never waits for a disk. A caller who asks for one volume's health gets its
 //! present state.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod known;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::backend::{Seen, troubles};
 use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Busy, Result};
 use crate::model::health::{Severity, Trouble, merged};
 use crate::model::{PoolName, Volume, VolumeId};
-
-/// What is known of the volumes that are not as they should be.
-#[derive(Default)]
-pub(crate) struct Known {
-    troubles: Mutex<HashMap<VolumeId, Arc<[Trouble]>>>,
-    examining: AtomicBool,
-}
-
-/// An examination that runs; also a panic ends it.
-struct Examining<'a>(&'a AtomicBool);
-
-impl Drop for Examining<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Arc<[Trouble]>>> {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, id: &VolumeId) -> Arc<[Trouble]> {
-        self.lock().get(id).map_or_else(Arc::default, Arc::clone)
-    }
-
-    /// Keeps what was found; the log has what has changed.
-    fn put(&self, id: &VolumeId, found: Vec<Trouble>) {
-        let found: Arc<[Trouble]> = found.into();
-        let before = match found.is_empty() {
-            true => self.lock().remove(id),
-            false => self.lock().insert(id.clone(), Arc::clone(&found)),
-        };
-        let before = before.unwrap_or_default();
-        let is_new = |trouble: &&Trouble| before.iter().all(|known| known.reason != trouble.reason);
-        for Trouble { severity, reason, message } in found.iter().filter(is_new) {
-            let severity = severity.as_str();
-            tracing::warn!(volume.id = %id, severity, reason, "volume is not healthy: {message}");
-        }
-        if found.is_empty() && !before.is_empty() {
-            tracing::info!(volume.id = %id, "volume is healthy again");
-        }
-    }
-
-    /// Forgets a volume that is being deleted.
-    pub(crate) fn forget(&self, id: &VolumeId) {
-        self.lock().remove(id);
-    }
-
-    /// How many volumes have a trouble of each severity.
-    pub(crate) fn count(&self) -> [(Severity, usize); 3] {
-        let known = self.lock();
-        Severity::ALL.map(|severity| {
-            let has =
-                |troubles: &&Arc<[Trouble]>| troubles.iter().any(|trouble| trouble.severity == severity);
-            (severity, known.values().filter(has).count())
-        })
-    }
-}
+use known::Examining;
+pub(crate) use known::Known;
 
 /// One look at the kernel and at the pools.
 pub(crate) struct Look {
@@ -89,21 +33,17 @@ impl Driver {
         // A look opens every loop device of the machine for a moment, which may be in the way of their owners.
         if !volumes.is_empty() {
             match self.look() {
-                Ok(look) => self.compare_all(&volumes, &look),
+                Ok(look) => {
+                    let found =
+                        volumes.iter().filter_map(|volume| Some((volume, self.examine(volume, &look)?)));
+                    found.for_each(|(volume, found)| self.health.put(&volume.id, found));
+                }
                 Err(error) => return tracing::warn!(%error, "the health of the volumes is not known"),
             }
         }
         let there = |id: &VolumeId| self.store.get(id).is_some_and(|volume| volume.is_ready());
-        let gone: Vec<VolumeId> = self.health.lock().keys().cloned().collect();
+        let gone: Vec<VolumeId> = self.health.troubles.lock().keys().cloned().collect();
         gone.iter().filter(|id| !there(id)).for_each(|id| self.health.forget(id));
-    }
-
-    fn compare_all(&self, volumes: &[Arc<Volume>], look: &Look) {
-        for volume in volumes {
-            if let Some(found) = self.examine(volume, look) {
-                self.health.put(&volume.id, found);
-            }
-        }
     }
 
     /// What was wrong with a volume when it was examined last; nothing where it never was. From memory.

@@ -1,17 +1,18 @@
 //! Counting attachments of a node one at a time, so that two publishes cannot both take its last place.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use crate::driver::Driver;
+use crate::driver::locks::guarded::Guarded;
 
 /// Held from the count to the record.
 #[derive(Default)]
-pub(crate) struct Admission(Mutex<()>);
+pub(crate) struct Admission(Guarded<()>);
 
 impl Admission {
     /// Waits only where a limit is set, and then for one write of the state file.
     pub(crate) fn enter(&self, limit: u32) -> Option<MutexGuard<'_, ()>> {
-        (limit > 0).then(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        (limit > 0).then(|| self.0.lock())
     }
 }
 

@@ -10,22 +10,23 @@
 //! drops the handler, the lock stays with the work, which runs to its end.
 
 pub(super) mod attachments;
+pub(super) mod guarded;
 pub(super) mod reservations;
 pub(super) mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::model::{ObjectId, VolumeId};
+use guarded::Guarded;
 
 /// How a key is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Beside others that only share: a read, or a source that is copied.
     Shared,
-    /// Alone.
     Exclusive,
 }
 
@@ -51,16 +52,14 @@ pub struct Taken<K>(pub K);
 /// How a key is held.
 #[derive(Debug)]
 enum Held {
-    /// By so many.
     Shared(usize),
-    /// By one, alone.
     Exclusive,
 }
 
 /// The keys that are held. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Locks<K = Key> {
-    held: Arc<Mutex<HashMap<K, Held>>>,
+    held: Arc<Guarded<HashMap<K, Held>>>,
 }
 
 impl<K> Default for Locks<K> {
@@ -79,7 +78,7 @@ impl<K: Ord + Hash + Clone> Locks<K> {
         for (key, mode) in keys {
             wanted.entry(key).and_modify(|old| *old = mode.max(*old)).or_insert(mode);
         }
-        let mut held = self.held();
+        let mut held = self.held.lock();
         for (key, mode) in &wanted {
             match (held.get(key), mode) {
                 (None, _) | (Some(Held::Shared(_)), Mode::Shared) => {}
@@ -98,23 +97,14 @@ impl<K: Ord + Hash + Clone> Locks<K> {
 
     /// Whether an operation has this key for itself. Nobody is kept from taking it by the question.
     pub fn is_taken(&self, key: &K) -> bool {
-        matches!(self.held().get(key), Some(Held::Exclusive))
+        matches!(self.held.lock().get(key), Some(Held::Exclusive))
     }
 
     /// Whether nothing is held.
     #[cfg(test)]
     fn is_idle(&self) -> bool {
-        held(&self.held).is_empty()
+        self.held.lock().is_empty()
     }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<K, Held>> {
-        held(&self.held)
-    }
-}
-
-// Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-fn held<K>(held: &Mutex<HashMap<K, Held>>) -> MutexGuard<'_, HashMap<K, Held>> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keys that are held until it is dropped.
@@ -132,7 +122,7 @@ impl<K: Eq + Hash + fmt::Debug> fmt::Debug for Guard<K> {
 
 impl<K: Eq + Hash> Drop for Guard<K> {
     fn drop(&mut self) {
-        let mut held = held(&self.locks.held);
+        let mut held = self.locks.held.lock();
         for key in &self.keys {
             match held.get_mut(key) {
                 Some(Held::Shared(count)) if *count > 1 => *count -= 1,

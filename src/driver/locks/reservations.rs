@@ -5,10 +5,10 @@
 //! controller has asked the other nodes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, Result};
 use crate::model::answer::{Found, Reserved};
 use crate::model::{Phase, Timestamp, VolumeId};
@@ -21,7 +21,7 @@ const LIFE: Duration = Duration::from_secs(30);
 pub(crate) struct Reservations {
     /// Tells this process' tokens from those of the one before.
     epoch: u64,
-    all: Mutex<All>,
+    all: Guarded<All>,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ struct Reservation {
 
 impl Default for Reservations {
     fn default() -> Self {
-        Reservations { epoch: Timestamp::now().as_nanos(), all: Mutex::default() }
+        Reservations { epoch: Timestamp::now().as_nanos(), all: Guarded::default() }
     }
 }
 
@@ -46,7 +46,7 @@ impl Reservations {
     /// Reserves, or renews the reservation that is there: it is the same word, whoever says it.
     pub(crate) fn reserve(&self, id: &VolumeId) -> String {
         let now = Instant::now();
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.by_volume.retain(|_, reservation| reservation.until > now);
         all.last += 1;
         let new = || Reservation { token: String::new(), until: now };
@@ -59,30 +59,23 @@ impl Reservations {
         reservation.token.clone()
     }
 
-    /// Whether there is one.
     pub(crate) fn is_reserved(&self, id: &VolumeId) -> bool {
-        self.all().by_volume.get(id).is_some_and(|reservation| reservation.until > Instant::now())
+        self.all.lock().by_volume.get(id).is_some_and(|reservation| reservation.until > Instant::now())
     }
 
-    /// Ends it, if it is there.
     pub(crate) fn release(&self, id: &VolumeId) {
-        self.all().by_volume.remove(id);
+        self.all.lock().by_volume.remove(id);
     }
 
     /// Ends it for the volume that is made now. `false` where this one is over.
     pub(crate) fn redeem(&self, id: &VolumeId, token: &str) -> bool {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         let live = |r: &Reservation| r.token == token && r.until > Instant::now();
         let lives = all.by_volume.get(id).is_some_and(live);
         if lives {
             all.by_volume.remove(id);
         }
         lives
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,7 +166,7 @@ mod tests {
     fn what_was_left_behind_ends() {
         let reservations = Reservations::default();
         let token = reservations.reserve(&id());
-        if let Some(reservation) = reservations.all().by_volume.get_mut(&id()) {
+        if let Some(reservation) = reservations.all.lock().by_volume.get_mut(&id()) {
             reservation.until = Instant::now();
         }
         assert!(!reservations.is_reserved(&id()) && !reservations.redeem(&id(), &token));

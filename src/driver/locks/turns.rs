@@ -2,11 +2,12 @@
 //! always find a thread.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 
 /// The turns of one kind of work. Clones share them.
@@ -18,7 +19,7 @@ struct Inner {
     all: usize,
     each: usize,
     /// How many each caller has, those with none left out.
-    taken: Mutex<HashMap<String, usize>>,
+    taken: Guarded<HashMap<String, usize>>,
     refused: AtomicU64,
 }
 
@@ -43,12 +44,12 @@ pub struct TurnFigures {
 impl Turns {
     /// So many in all, and for each caller.
     pub(crate) fn new(all: usize, each: usize) -> Self {
-        Turns(Arc::new(Inner { all, each, taken: Mutex::default(), refused: AtomicU64::new(0) }))
+        Turns(Arc::new(Inner { all, each, taken: Guarded::default(), refused: AtomicU64::new(0) }))
     }
 
     /// A turn for this caller, if there is one.
     pub(crate) fn take(&self, who: &str) -> Option<Turn> {
-        let mut taken = self.taken();
+        let mut taken = self.0.taken.lock();
         let (all, own) = (taken.values().sum::<usize>(), taken.get(who).copied().unwrap_or_default());
         if all >= self.0.all || own >= self.0.each {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
@@ -59,21 +60,15 @@ impl Turns {
         Some(Turn { turns: self.clone(), who: who.to_owned() })
     }
 
-    /// The turns in numbers.
     pub(crate) fn figures(&self) -> TurnFigures {
-        let running = self.taken().values().sum();
+        let running = self.0.taken.lock().values().sum();
         TurnFigures { running, limit: self.0.all, refused: self.0.refused.load(Ordering::Relaxed) }
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn taken(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut taken = self.turns.taken();
+        let mut taken = self.turns.0.taken.lock();
         match taken.get_mut(&self.who) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
@@ -89,12 +84,12 @@ pub(crate) struct Rate {
     /// `None` for no limit.
     bytes_per_second: Option<u64>,
     /// When the bytes are paid for that were spent so far.
-    paid: Mutex<Instant>,
+    paid: Guarded<Instant>,
 }
 
 impl Rate {
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
-        Rate { bytes_per_second, paid: Mutex::new(Instant::now()) }
+        Rate { bytes_per_second, paid: Guarded::new(Instant::now()) }
     }
 
     /// Spends so many bytes: waits until those before them are paid for.
@@ -108,7 +103,7 @@ impl Rate {
     fn book(&self, bytes: u64, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let cost = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paid = self.paid.lock();
         let from = (*paid).max(now);
         *paid = from + cost;
         from - now

@@ -1,17 +1,17 @@
-//! The file in the root of a pool of a directory that says whose it is, and its twin in the data directory, which exists
-//! even if the pool's disk does not. So a disk that is not mounted, and exchanged disks, are noticed. A managed pool has
-//! a file of its own (`managed/marker.rs`).
+//! The file in the root of a pool of a directory that says whose it is, and its twin in the data directory, which is there
+//! also where the pool's disk is not: so that a disk that is not mounted, and exchanged ones, are noticed. What a managed
+//! pool does with such a file is in `managed/marker.rs`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, OsContext, Result};
-use crate::model::{PoolSettings, Settings};
+use crate::model::{PoolName, PoolSettings, Settings};
 use crate::os::{FileKind, Os, is_full, write_whole};
 use crate::store::Store;
 
-/// Its name, as in a managed pool.
-const MARKER: &str = "hostloop-pool";
+/// Its name.
+pub(super) const MARKER: &str = "hostloop-pool";
 /// The directory of the twins in the data directory.
 const KNOWN: &str = "known-pools";
 /// More is not ours.
@@ -37,8 +37,7 @@ impl<'a> Marker<'a> {
         pool: &'a PoolSettings,
         path: &Path,
     ) -> Self {
-        let Settings { driver_name, node_id, data_dir, .. } = settings;
-        let owner = format!("driver={driver_name}\nnode={node_id}\npool={}\n", pool.name);
+        let (data_dir, owner) = (&settings.data_dir, owner(settings, &pool.name));
         Marker { os, store, pool, data_dir, path: path.join(MARKER), owner }
     }
 
@@ -69,9 +68,6 @@ impl<'a> Marker<'a> {
     }
 
     /// Writes what is missing: the marker, then its twin. On a full disk it is tried again by the next start.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn write(&self) -> Result<()> {
         self.check()?; // another driver may have come in between, before the lock
         let text = match self.read(&self.path)? {
@@ -130,13 +126,8 @@ impl<'a> Marker<'a> {
         self.data_dir.join(KNOWN).join(self.pool.name.as_str())
     }
 
-    /// A small file; one that cannot be ours reads as nothing.
     fn read(&self, file: &Path) -> Result<Option<String>> {
-        let reading = || self.doing(&format!("read {}", file.display()));
-        let Some(stat) = self.os.files.stat(file).doing(reading)? else { return Ok(None) };
-        let readable = stat.kind == FileKind::File && stat.size <= MAX_BYTES;
-        let bytes = if readable { self.os.files.read(file).doing(reading)? } else { Vec::new() };
-        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+        read(self.os, file).doing(|| self.doing(&format!("read {}", file.display())))
     }
 
     /// Writes a file; whether there was room.
@@ -166,7 +157,20 @@ impl<'a> Marker<'a> {
     }
 }
 
+/// The lines that say whose a pool is: of which driver, node and pool. None of the three can have a line break.
+pub(super) fn owner(settings: &Settings, pool: &PoolName) -> String {
+    format!("driver={}\nnode={}\npool={pool}\n", settings.driver_name, settings.node_id)
+}
+
+/// A marker's text, if there is one; a file that cannot be ours reads as nothing.
+pub(super) fn read(os: &Os, file: &Path) -> io::Result<Option<String>> {
+    let Some(stat) = os.files.stat(file)? else { return Ok(None) };
+    let readable = stat.kind == FileKind::File && stat.size <= MAX_BYTES;
+    let bytes = if readable { os.files.read(file)? } else { Vec::new() };
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
 /// A text as one line.
-fn line(text: &str) -> String {
+pub(super) fn line(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join(" ")
 }

@@ -13,10 +13,8 @@ use crate::model::{PoolName, PoolSettings, Reserve, Settings};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
-/// One prepared pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// Its name.
     pub name: PoolName,
     /// Its directory with every link resolved.
     pub path: PathBuf,

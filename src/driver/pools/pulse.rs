@@ -137,7 +137,6 @@ impl Site {
         work()
     }
 
-    /// The pools.
     pub(crate) fn pools(&self) -> Vec<PoolName> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

@@ -25,9 +25,6 @@ const ALONE_PERCENT: f64 = 1.0;
 const ALONE_MOST: u64 = 1 << 30;
 
 /// The reserve of a pool whose directory is `path`; says where it is too little for kubelet.
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &Path) -> Result<Reserve> {
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
     let kubelet = settings.kubelet_dir.as_deref().unwrap_or(Path::new(KUBELET_DIR));

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::model::{PoolName, PoolSettings};
 use crate::os::FileId;
 
-/// One configured pool.
 pub(super) struct Slot {
     pub(super) settings: PoolSettings,
     pub(super) state: Mutex<State>,

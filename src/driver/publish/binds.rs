@@ -7,33 +7,29 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
+use super::{has_flags, same_or_exists};
 use crate::driver::Driver;
-use crate::driver::node_stage_volume::{has_flags, same_or_exists};
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{OsContext, Result};
 use crate::model::{MountFlags, VolumeId};
 use crate::os::{MountEntry, is_errno};
 
 /// The paths of the binds that this process has answered for.
 #[derive(Default)]
-pub(crate) struct Answered(Mutex<HashSet<PathBuf>>);
+pub(crate) struct Answered(Guarded<HashSet<PathBuf>>);
 
 impl Answered {
-    fn lock(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Remembers one that is as it was asked for.
     pub(crate) fn remember(&self, path: &Path) {
-        self.lock().insert(path.to_owned());
+        self.0.lock().insert(path.to_owned());
     }
 
     /// Forgets one that was taken away.
     pub(crate) fn forget(&self, path: &Path) {
-        self.lock().remove(path);
+        self.0.lock().remove(path);
     }
 }
 
@@ -56,7 +52,7 @@ impl Driver {
             self.bound.remember(&there.target);
             return Ok(());
         }
-        if is_read_only && !read_only || self.bound.lock().contains(&there.target) {
+        if is_read_only && !read_only || self.bound.0.lock().contains(&there.target) {
             return exists();
         }
         let wanted = MountFlags { read_only, vfs: flags.vfs.clone(), data: Vec::new() };

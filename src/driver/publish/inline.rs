@@ -4,19 +4,19 @@
 //! derived from it. Their attributes are written by a pod's author, not by the administrator.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
 
+use super::{has_flags, same_or_exists};
 use crate::backend::{Stage, content_for, presence_of};
 use crate::driver::create_volume::{Wanted, fits};
-use crate::driver::node_stage_volume::{has_flags, same_or_exists};
-use crate::driver::{Driver, after_undo, request::check};
+use crate::driver::locks::guarded::Guarded;
+use crate::driver::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
 use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_bytes};
 
 /// The inline volumes deleted last: a repeated NodeUnpublishVolume of one is fine.
 #[derive(Default)]
-pub(crate) struct Gone(Mutex<(HashSet<VolumeId>, VecDeque<VolumeId>)>);
+pub(crate) struct Gone(Guarded<(HashSet<VolumeId>, VecDeque<VolumeId>)>);
 
 impl Gone {
     /// How many are remembered: far more than pods that a kubelet tears down at a time.
@@ -24,7 +24,7 @@ impl Gone {
 
     /// Remembers a deleted inline volume.
     pub(crate) fn remember(&self, id: &VolumeId) {
-        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.0.lock();
         let (set, order) = &mut *gone;
         if set.insert(id.clone()) {
             order.push_back(id.clone());
@@ -42,7 +42,7 @@ impl Gone {
         let kubelets = volume_id
             .strip_prefix("csi-")
             .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
-        kubelets || self.0.lock().unwrap_or_else(PoisonError::into_inner).0.contains(id)
+        kubelets || self.0.lock().0.contains(id)
     }
 }
 
@@ -78,7 +78,7 @@ impl Driver {
                 let volume = self.make_volume(self.allowed(wanted)?)?;
                 self.mount_inline(&volume, request).map_err(|cause| {
                     let volume = self.store.get(&volume.id).unwrap_or(volume);
-                    after_undo(cause, self.delete(&volume))
+                    cause.after_undo(self.delete(&volume))
                 })
             }
         }

@@ -2,3 +2,56 @@
 
 pub(super) mod binds;
 pub(super) mod inline;
+
+use crate::backend::Target;
+use crate::driver::Driver;
+use crate::error::{Error, OsContext, Result};
+use crate::model::{MountFlags, Volume};
+use crate::os::MountEntry;
+
+impl Driver {
+    /// Whether ControllerPublishVolume granted reading only. Without `--attach` everything is granted.
+    pub(crate) fn granted_read_only(&self, volume: &Volume) -> Result<bool> {
+        if !self.settings.attach || volume.id.is_inline() {
+            return Ok(false);
+        }
+        let node = &self.settings.node_id;
+        let attachment = volume.attachments.iter().find(|there| there.node_id == *node);
+        let missing = || {
+            Error::InUse(format!(
+                "volume {} is not published to node {node:?}: call ControllerPublishVolume first",
+                volume.id
+            ))
+        };
+        attachment.map(|there| there.read_only).ok_or_else(missing)
+    }
+
+    /// Makes sure that no one else has mounted something at the path.
+    pub(crate) fn nothing_else_at(&self, target: &Target) -> Result<()> {
+        if !target.exists() {
+            return Ok(());
+        }
+        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+        match mounts.iter().rev().find(|mount| mount.target == target.path()) {
+            Some(other) => {
+                let (path, source) = (target.path().display(), &other.source);
+                Err(Error::InUse(format!("{path} has another mount on it ({} from {source})", other.fs_type)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The answer where something is there already: fine if it is what is asked for.
+pub(crate) fn same_or_exists(same: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if same {
+        Ok(())
+    } else {
+        Err(Error::AlreadyExists(format!("{} with another capability, flags or access", what())))
+    }
+}
+
+/// Whether a mount has every flag that was asked for, as far as mountinfo shows them per mount.
+pub(crate) fn has_flags(mount: &MountEntry, flags: &MountFlags) -> bool {
+    flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()).all(|flag| mount.flags.contains(flag))
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::resume::resumed;
-use super::{Broken, Remote};
+use super::{Broken, Remote, expect_end, expect_next};
 use crate::driver::Driver;
 use crate::driver::copies::progress::Progress;
 use crate::error::{OsContext, Result};
@@ -55,24 +55,14 @@ impl Image<'_> {
                 }
             }
         })?;
-        match ended {
-            true => Ok(()),
-            false => Err(Broken::Connection("the stream ended early".to_owned())),
-        }
+        expect_end(ended)
     }
 
     fn take(&mut self, piece: &Piece) -> Result<(), Broken> {
-        let (len, end) = (piece.data.len() as u64, piece.end());
-        let range = || format!("bytes {} to {end}", piece.offset);
-        if !piece.is_intact() {
-            return Err(Broken::Damaged(format!("{} arrived with a wrong checksum", range())));
-        }
-        if len == 0 || piece.offset < self.at || end > self.size {
-            return Err(Broken::Damaged(format!("{} arrived out of their place", range())));
-        }
+        let end = expect_next(piece, self.at, self.size, "")?;
         let writing = || format!("write {}", self.path.display());
         self.driver.os.images.write_at(self.path, piece.offset, &piece.data).doing(writing)?;
-        (self.at, self.done) = (end, self.done + len);
+        (self.at, self.done) = (end, self.done + piece.data.len() as u64);
         self.progress.report(self.done);
         Ok(())
     }

@@ -11,14 +11,16 @@ pub(super) mod source;
 mod tree;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Driver;
 use super::create_volume::Wanted;
 use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
+use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Placed, SourceDescription, Way};
+use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
 use crate::model::tree::{Item, Position};
 use crate::model::{Timestamp, Volume, VolumeId, VolumeSource};
 
@@ -82,6 +84,22 @@ impl From<Error> for Broken {
     }
 }
 
+/// Makes sure that a piece arrived intact and in its place: behind `at`, and within `size` bytes. Gives its end.
+fn expect_next(piece: &Piece, at: u64, size: u64, of: impl Display) -> Result<u64, Broken> {
+    let end = piece.end();
+    let damaged = |how| Err(Broken::Damaged(format!("bytes {} to {end}{of} arrived {how}", piece.offset)));
+    match () {
+        () if !piece.is_intact() => damaged("with a wrong checksum"),
+        () if piece.data.is_empty() || piece.offset < at || end > size => damaged("out of their place"),
+        () => Ok(end),
+    }
+}
+
+/// Makes sure that a stream came to its end.
+fn expect_end(ended: bool) -> Result<(), Broken> {
+    ended.then_some(()).ok_or_else(|| Broken::Connection("the stream ended early".to_owned()))
+}
+
 /// A source on another node; closed when dropped.
 pub(crate) struct Remote {
     pub(super) source: VolumeSource,
@@ -93,8 +111,8 @@ pub(crate) struct Remote {
 /// where the source is now. And when those began whose source is not open yet.
 #[derive(Default)]
 pub(super) struct Running {
-    pulls: Mutex<Pulls>,
-    beginnings: Mutex<HashMap<VolumeId, Timestamp>>,
+    pulls: Guarded<Pulls>,
+    beginnings: Guarded<HashMap<VolumeId, Timestamp>>,
 }
 
 /// By the volume that is made: what it is made from, and the way to that.
@@ -104,7 +122,7 @@ impl Running {
     /// The way to this source is this by now, where the volume is made from it.
     pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
         // The lock of the map is not held while the source is told.
-        let pulled = self.all().get(volume).cloned();
+        let pulled = self.pulls.lock().get(volume).cloned();
         if let Some((_, opened)) = pulled.filter(|(pulled, _)| pulled == source) {
             opened.show(way);
         }
@@ -113,40 +131,26 @@ impl Running {
     /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.
     /// That may have made the cut in the meantime, or be at it still.
     fn began(&self, volume: &VolumeId) -> Timestamp {
-        *self.beginnings().entry(volume.clone()).or_insert_with(Timestamp::now)
+        *self.beginnings.lock().entry(volume.clone()).or_insert_with(Timestamp::now)
     }
 
     /// The next pull for this volume is another one: this one has its source, or is not wanted any more.
     pub(super) fn forget(&self, volume: &VolumeId) {
-        self.beginnings().remove(volume);
-    }
-
-    fn beginnings(&self) -> MutexGuard<'_, HashMap<VolumeId, Timestamp>> {
-        self.beginnings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.beginnings.lock().remove(volume);
     }
 
     fn begin(&self, volume: &VolumeId, remote: &Remote) {
-        self.all().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
+        self.pulls.lock().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
     }
 
     fn end(&self, volume: &VolumeId) {
-        self.all().remove(volume);
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn all(&self) -> MutexGuard<'_, Pulls> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulls.lock().remove(volume);
     }
 }
 
 impl Remote {
     pub(super) fn description(&self) -> &SourceDescription {
         self.opened.description()
-    }
-
-    /// Where it is for people.
-    pub(super) fn describe(&self) -> String {
-        self.source.to_string()
     }
 
     /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
@@ -199,7 +203,7 @@ impl Driver {
     fn pull_files(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
         let description = remote.description();
         prepare_files(&self.os, to)?;
-        tracing::info!(volume.id = %volume.id, source = remote.describe(), bytes = description.data_bytes, "pulling");
+        tracing::info!(volume.id = %volume.id, source = %remote.source, bytes = description.data_bytes, "pulling");
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
         match to.shape() {
             Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,

@@ -46,14 +46,14 @@ pub(super) fn resumed<S, P: PartialEq>(
                 what
             }
         };
-        let source = remote.describe();
+        let source = &remote.source;
         if since.elapsed() + wait > remote.patience {
             return Err(Error::Unavailable(format!(
                 "{source} cannot be read from its node any more: {why}; a retry starts again"
             )));
         }
         tracing::warn!(
-            source,
+            %source,
             why,
             wait_ms = wait.as_millis() as u64,
             "the pull broke off and goes on where it was"
@@ -65,6 +65,6 @@ pub(super) fn resumed<S, P: PartialEq>(
 
 fn damaged(remote: &Remote, what: &str) -> Error {
     let context =
-        format!("pull {}: {what}, twice; check the memory and the disks of both nodes", remote.describe());
+        format!("pull {}: {what}, twice; check the memory and the disks of both nodes", remote.source);
     Error::Os { context, source: errno_error(Errno::EBADMSG, "checksum") }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::resume::resumed;
-use super::{Broken, Remote};
+use super::{Broken, Remote, expect_end, expect_next};
 use crate::driver::Driver;
 use crate::driver::copies::progress::Progress;
 use crate::error::{OsContext, Result};
@@ -62,10 +62,7 @@ impl Tree<'_> {
                 ))),
             }
         })?;
-        match ended {
-            true => Ok(()),
-            false => Err(Broken::Connection("the stream ended early".to_owned())),
-        }
+        expect_end(ended)
     }
 
     fn entry(&mut self, entry: &Entry) -> Result<(), Broken> {
@@ -82,19 +79,12 @@ impl Tree<'_> {
     }
 
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
-        let (len, end) = (piece.data.len() as u64, piece.end());
-        let range =
-            || format!("bytes {} to {end} of entry {}", piece.offset, self.at.entry.saturating_sub(1));
-        if !piece.is_intact() {
-            return Err(Broken::Damaged(format!("{} arrived with a wrong checksum", range())));
-        }
-        if len == 0 || piece.offset < self.at.offset || end > self.size {
-            return Err(Broken::Damaged(format!("{} arrived out of their place", range())));
-        }
+        let entry = self.at.entry.saturating_sub(1);
+        let end = expect_next(piece, self.at.offset, self.size, format_args!(" of entry {entry}"))?;
         let writing = || format!("write to {}", self.path.display());
         self.writer.data(piece.offset, &piece.data).doing(writing)?;
         self.at.offset = end;
-        self.done += len;
+        self.done += piece.data.len() as u64;
         self.progress.report(self.done);
         Ok(())
     }

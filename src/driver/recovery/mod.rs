@@ -11,13 +11,12 @@ use std::time::Instant;
 use crate::backend::{gone, presence_of};
 use crate::driver::locks::Mode;
 use crate::driver::{Driver, Pool};
-use crate::error::{OsContext, Result};
+use crate::error::{Error, OsContext, Result};
 use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume};
 
 /// What the log says where a thaw failed.
 const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
 
-/// What start-up found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Volumes in the state file.
@@ -28,6 +27,27 @@ pub struct Recovered {
     pub removed: usize,
     /// Ones that need an administrator; each is in the log.
     pub damaged: usize,
+}
+
+impl Recovered {
+    /// Counts what became of something that was settled, and is looked at where it is still there. Gives what went wrong.
+    fn failure<T>(
+        &mut self,
+        settled: Result<Option<T>>,
+        look: impl FnOnce(&T) -> Result<()>,
+    ) -> Option<Error> {
+        match settled.and_then(|settled| settled.as_ref().map(look).transpose()) {
+            Ok(Some(())) => None,
+            Ok(None) => {
+                self.removed += 1;
+                None
+            }
+            Err(error) => {
+                self.damaged += 1;
+                Some(error)
+            }
+        }
+    }
 }
 
 impl Driver {
@@ -62,15 +82,7 @@ impl Driver {
             Phase::Creating | Phase::Deleting => self.settle_volume(volume),
             Phase::Ready => Ok(Some(Arc::clone(volume))),
         };
-        let result = result.and_then(|settled| match settled {
-            Some(volume) => self.reconcile(&volume),
-            None => {
-                found.removed += 1;
-                Ok(())
-            }
-        });
-        if let Err(error) = result {
-            found.damaged += 1;
+        if let Some(error) = found.failure(result, |volume| self.reconcile(volume)) {
             tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
         }
     }
@@ -199,12 +211,8 @@ impl Driver {
         if group.phase == Phase::Ready {
             return;
         }
-        match self.settle_group(group) {
-            Ok(settled) => found.removed += usize::from(settled.is_none()),
-            Err(error) => {
-                found.damaged += 1;
-                tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
-            }
+        if let Some(error) = found.failure(self.settle_group(group), |_| Ok(())) {
+            tracing::error!(group.id = %group.id, phase = ?group.phase, %error, "group snapshot needs attention");
         }
     }
 
@@ -222,15 +230,7 @@ impl Driver {
             // A cut as well: whoever pulls from it goes on, and it goes when nobody does for a while.
             Phase::Ready => Ok(Some(Arc::clone(snapshot))),
         };
-        let result = result.and_then(|settled| match settled {
-            Some(snapshot) => self.look_at_snapshot(&snapshot),
-            None => {
-                found.removed += 1;
-                Ok(())
-            }
-        });
-        if let Err(error) = result {
-            found.damaged += 1;
+        if let Some(error) = found.failure(result, |snapshot| self.look_at_snapshot(snapshot)) {
             tracing::error!(snapshot.id = %snapshot.id, phase = ?snapshot.phase, %error, "snapshot needs attention");
         }
     }

@@ -61,9 +61,9 @@ impl Driver {
         let paths = self.paths(volume)?;
         let left = self.left(&paths)?;
         let decision = match volume.phase {
-            Phase::Creating => {
-                of_creating(left, volume.source.is_some(), volume.marked, || self.is_blank(&paths))?
-            }
+            Phase::Creating => of_creating(left, volume.source.is_some(), volume.marked, || {
+                paths.bytes().is_blank(&self.os, &paths)
+            })?,
             Phase::Deleting => of_deleting(left, paths.bytes().goes_whole(), volume.marked, &volume.id)?,
             Phase::Ready => Decision::Keep,
         };
@@ -95,9 +95,9 @@ impl Driver {
         let decision = match snapshot.phase {
             // A cut is nobody's data: its volume has them.
             _ if snapshot.pulled_for.is_some() => Decision::Erase,
-            Phase::Creating => {
-                of_creating(self.left(&paths)?, true, snapshot.marked, || self.is_blank(&paths))?
-            }
+            Phase::Creating => of_creating(self.left(&paths)?, true, snapshot.marked, || {
+                paths.bytes().is_blank(&self.os, &paths)
+            })?,
             Phase::Deleting => {
                 let goes_whole = paths.bytes().goes_whole();
                 of_deleting(self.left(&paths)?, goes_whole, snapshot.marked, &snapshot.id)?
@@ -170,11 +170,6 @@ impl Driver {
         let there = self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?.is_some();
         let marked = Mark::Making.is_set(&self.os, paths)? || Mark::Deleting.is_set(&self.os, paths)?;
         Ok(if there && !marked { Left::Whole } else { Left::Unfinished })
-    }
-
-    /// Whether nothing was ever written there.
-    fn is_blank(&self, paths: &VolumePaths) -> Result<bool> {
-        paths.bytes().is_blank(&self.os, paths)
     }
 
     /// Moves files away that may hold data, so that they are in nobody's way.

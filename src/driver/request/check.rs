@@ -3,7 +3,7 @@
 use crate::backend::unsupported;
 use crate::error::{Error, Result};
 use crate::model::request::Context;
-use crate::model::{Capability, Volume};
+use crate::model::{AccessType, Capability, MountFlags, Volume};
 
 /// Refuses a capability that the volume does not have, with the error that `refuse` makes of the reason.
 pub(crate) fn capability(volume: &Volume, wanted: &Capability, refuse: fn(String) -> Error) -> Result<()> {
@@ -25,5 +25,16 @@ pub(crate) fn context(volume: &Volume, sent: &Context) -> Result<()> {
             "volume_context {key:?} is not {value:?}, as CreateVolume returned it"
         ))),
         None => Ok(()),
+    }
+}
+
+/// Mount flags may be sensitive and say nothing about the volume: a record has none.
+pub(crate) fn without_flags(capability: Capability) -> Capability {
+    match capability.access {
+        AccessType::Mount { fs_type, .. } => Capability {
+            access: AccessType::Mount { fs_type, flags: MountFlags::default() },
+            mode: capability.mode,
+        },
+        AccessType::Block => capability,
     }
 }

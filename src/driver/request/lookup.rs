@@ -5,18 +5,13 @@ use std::sync::Arc;
 use crate::driver::locks::Guard;
 use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
-use crate::model::{GroupSnapshot, Phase, Snapshot, SnapshotId, Volume, VolumeId};
+use crate::model::{GroupSnapshot, Phase, Snapshot, Volume, VolumeId};
 
 impl Driver {
-    /// The id of a snapshot; `None` for text that is none of its ids.
-    pub(crate) fn snapshot_id(&self, snapshot_id: &str) -> Option<SnapshotId> {
-        snapshot_id.parse().ok()
-    }
-
     /// A snapshot that callers may see.
     pub(crate) fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
         let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
-        let snapshot = self.snapshot_id(snapshot_id).and_then(|id| self.store.snapshot(&id));
+        let snapshot = snapshot_id.parse().ok().and_then(|id| self.store.snapshot(&id));
         snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
     }
 

@@ -88,13 +88,8 @@ impl Managed<'_> {
             Ok(open)
         });
         // Its space is not kept from others; the next start makes it anew.
-        let made = made.map_err(|cause| match self.os.files.remove_file(&new) {
-            Ok(()) => cause,
-            Err(undo) => {
-                let undo = Error::Os { context: self.doing("remove the half-made image"), source: undo };
-                Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
-            }
-        })?;
+        let removing = || self.doing("remove the half-made image");
+        let made = made.map_err(|cause| cause.after_undo(self.os.files.remove_file(&new).doing(removing)))?;
         tracing::info!(
             pool = %self.name, image = %image.display(), bytes, %fs_type, ms = started.elapsed().as_millis() as u64,
             "made the pool's image"

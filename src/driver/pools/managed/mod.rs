@@ -56,9 +56,7 @@ struct Managed<'a> {
 struct Medium {
     /// The image or device that the administrator knows.
     known_as: PathBuf,
-    /// Its node.
     path: PathBuf,
-    /// Its device number.
     rdev: u64,
     /// The size in bytes that the superblock gives, which may be older than the last growth.
     filesystem_bytes: u64,
@@ -94,12 +92,7 @@ impl Managed<'_> {
     fn open_image(&self, file: &Path, bytes: u64) -> Result<Opened> {
         let (parent, name) =
             file.parent().zip(file.file_name()).ok_or_else(|| self.refuse("it has no name"))?;
-        let parent = self
-            .os
-            .files
-            .canonicalize(parent)
-            .doing(|| format!("pool {}: {}", self.name, parent.display()))?;
-        let image = parent.join(name);
+        let image = self.resolve(parent)?.join(name);
         self.make_directories()?;
         let of_image = self.lock(&image)?;
         let medium = self.attach(&image, bytes)?;
@@ -109,17 +102,17 @@ impl Managed<'_> {
     }
 
     fn open_device(&self, device: &Path) -> Result<Opened> {
-        let device = self
-            .os
-            .files
-            .canonicalize(device)
-            .doing(|| format!("pool {}: {}", self.name, device.display()))?;
+        let device = self.resolve(device)?;
         self.make_directories()?;
         let medium = self.take_device(&device)?;
         let of_pool = self.mount(&medium)?;
         let bytes = self.os.files.block_device(&device).doing(|| self.doing("look at its device"))?.bytes;
         self.grow_filesystem(&medium, bytes)?;
         Ok(Opened { medium: device, locks: vec![of_pool] })
+    }
+
+    fn resolve(&self, path: &Path) -> Result<PathBuf> {
+        self.os.files.canonicalize(path).doing(|| self.doing(&path.display().to_string()))
     }
 
     /// Where the filesystem is mounted.

@@ -42,13 +42,8 @@ impl Managed<'_> {
         }
         self.mount_at(medium, &target)?;
         let owned = self.own(if live { Absent::Refuse } else { Absent::Write });
-        let lock = owned.map_err(|cause| match self.os.mounts.unmount(&target) {
-            Ok(()) => cause,
-            Err(undo) => {
-                let undo = Error::Os { context: self.doing("unmount it again"), source: undo };
-                Error::Undo { cause: Box::new(cause), undo: Box::new(undo) }
-            }
-        })?;
+        let unmount = || self.os.mounts.unmount(&target).doing(|| self.doing("unmount it again"));
+        let lock = owned.map_err(|cause| cause.after_undo(unmount()))?;
         tracing::info!(
             pool = %self.name, device = %medium.path.display(), mount_point = %target.display(), in_use = live,
             "mounted the pool"

@@ -6,10 +6,11 @@ mod pull_blocks;
 mod pull_tree;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
+use crate::driver::locks::guarded::Guarded;
 use crate::driver::locks::{Guard, Mode};
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
@@ -17,7 +18,7 @@ use crate::model::{Snapshot, SnapshotId, Timestamp};
 
 /// What is remembered of the cuts as long as the process lives.
 #[derive(Default)]
-pub(crate) struct Cuts(Mutex<HashMap<SnapshotId, Remembered>>);
+pub(crate) struct Cuts(Guarded<HashMap<SnapshotId, Remembered>>);
 
 struct Remembered {
     last_read: Instant,
@@ -28,26 +29,26 @@ struct Remembered {
 impl Cuts {
     /// It is made now, for this beginning.
     pub(crate) fn begin(&self, id: &SnapshotId, began: Option<Timestamp>) {
-        self.all().insert(id.clone(), Remembered { last_read: Instant::now(), began });
+        self.0.lock().insert(id.clone(), Remembered { last_read: Instant::now(), began });
     }
 
     /// It is read now.
     pub(crate) fn touch(&self, id: &SnapshotId) {
-        self.remembered(&mut self.all(), id).last_read = Instant::now();
+        self.remembered(&mut self.0.lock(), id).last_read = Instant::now();
     }
 
     /// Whether it has what the volume held at this beginning, or later.
     pub(crate) fn is_of(&self, id: &SnapshotId, began: Option<Timestamp>) -> bool {
-        began.is_none() || self.remembered(&mut self.all(), id).began == began
+        began.is_none() || self.remembered(&mut self.0.lock(), id).began == began
     }
 
     pub(crate) fn forget(&self, id: &SnapshotId) {
-        self.all().remove(id);
+        self.0.lock().remove(id);
     }
 
     /// How long nobody has read it.
     fn idle(&self, id: &SnapshotId) -> Duration {
-        self.remembered(&mut self.all(), id).last_read.elapsed()
+        self.remembered(&mut self.0.lock(), id).last_read.elapsed()
     }
 
     /// Of a cut that an earlier process made, nothing is known but that it is there.
@@ -57,11 +58,6 @@ impl Cuts {
         id: &SnapshotId,
     ) -> &'a mut Remembered {
         all.entry(id.clone()).or_insert_with(|| Remembered { last_read: Instant::now(), began: None })
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn all(&self) -> MutexGuard<'_, HashMap<SnapshotId, Remembered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +69,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// The cuts that were made for other nodes in the last minute, with the key of the node.
 #[derive(Default)]
-pub(crate) struct RecentCuts(Mutex<Vec<(String, Instant)>>);
+pub(crate) struct RecentCuts(Guarded<Vec<(String, Instant)>>);
 
 impl RecentCuts {
     /// Lets one more be made for this node.
@@ -81,7 +77,7 @@ impl RecentCuts {
     /// # Errors
     /// RESOURCE_EXHAUSTED where there were too many; its node tries again.
     pub(crate) fn admit(&self, node_key: &str, now: Instant) -> Result<()> {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.0.lock();
         recent.retain(|(_, at)| now.saturating_duration_since(*at) < MINUTE);
         let of_node = recent.iter().filter(|(key, _)| key == node_key).count();
         if of_node >= PER_NODE || recent.len() >= IN_ALL {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::copies::snapshots::Purpose;
 use crate::driver::locks::Mode;
-use crate::driver::{Driver, after_undo, not_found};
+use crate::driver::{Driver, not_found};
 use crate::error::Result;
 use crate::model::pull::{OpenSource, SourceDescription};
 use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
@@ -67,7 +67,7 @@ impl Driver {
         let made = made.and_then(|cut| self.describe_source(&cut));
         made.inspect(|description| self.cuts.touch(&description.handle.id)).map_err(|cause| {
             self.cuts.forget(&draft.snapshot.id);
-            after_undo(cause, self.remove_snapshot(&draft.snapshot))
+            cause.after_undo(self.remove_snapshot(&draft.snapshot))
         })
     }
 }
