@@ -23,7 +23,7 @@ use crate::model::FsType;
 /// capabilities(7), by its number in linux/capability.h.
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// The tools of this machine.
+/// Runs the tools that were found on this machine, as root.
 pub(super) struct LinuxFilesystems {
     tools: Tools,
     /// Version of e2fsprogs, asked for once.
