@@ -20,7 +20,7 @@ pub fn host_name() -> Option<String> {
 /// Lets go of a file's pages that are clean, so that the next read comes from the disk.
 ///
 /// # Errors
-/// The kernel's.
+/// ESPIPE for a pipe, which has no pages.
 pub fn drop_cache(file: impl AsFd) -> io::Result<()> {
     Ok(posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
 }
@@ -28,7 +28,7 @@ pub fn drop_cache(file: impl AsFd) -> io::Result<()> {
 /// Asks a process to end (SIGTERM).
 ///
 /// # Errors
-/// The kernel's.
+/// ESRCH where there is no such process, EPERM where it is another user's.
 pub fn terminate(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).map_err(|_| Errno::ESRCH)?;
     Ok(kill(Pid::from_raw(id), Signal::SIGTERM)?)

@@ -10,7 +10,7 @@ pub struct Extent {
     pub logical: u64,
     /// Where it starts on the disk, in bytes; means something only with `located`.
     pub physical: u64,
-    /// Its length in bytes.
+    /// Bytes, at least 1.
     pub length: u64,
     /// `physical` is where exactly these bytes lie, and stays so as long as the file is not changed: not so for an
     /// extent that is not written yet, compressed, or kept in the inode.
@@ -21,7 +21,7 @@ pub struct Extent {
     pub unwritten: bool,
 }
 
-/// What a filesystem takes for itself of the space that [`Space::available`] promises, in bytes.
+/// What a filesystem takes for itself of the space that [`Space::available`](super::Space::available) promises, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Upkeep {
     /// Metadata of each block of 4096 bytes of an image, at most: an extent of its own.

@@ -62,8 +62,7 @@ mod memory;
 mod record;
 mod room;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
+#[cfg(feature = "fake-os")]
 mod tests;
 mod writer;
 

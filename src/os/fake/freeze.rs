@@ -17,7 +17,6 @@ use super::world::{Open, Opened, Place, World};
 use super::{FakeKernel, Outcome, Process};
 use crate::os::Frozen;
 
-/// A filesystem that is frozen.
 struct Freeze {
     number: u64,
     /// The process whose helper guards it and when that thaws; `None` where nobody does.
@@ -172,7 +171,6 @@ impl World {
     }
 }
 
-/// A freeze of a process.
 struct FakeFrozen {
     process: Process,
     mount_point: PathBuf,

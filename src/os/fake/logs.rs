@@ -16,7 +16,7 @@ struct FakeLog {
     process: Process,
     path: PathBuf,
     file: NodeRef,
-    _open: Descriptor,
+    _open: Option<Descriptor>,
 }
 
 impl World {
@@ -52,7 +52,8 @@ impl Process {
     }
 
     pub(super) fn log(&self, path: &Path, len: u64) -> io::Result<Box<dyn LogFile>> {
-        let (file, id) = self.step_torn("open_log", path.display(), |world, how| {
+        let mut opened = None;
+        let done = self.step_torn("open_log", path.display(), |world, how| {
             let place = world.open_or_create(path)?;
             if world.content(place.node)?.size() < len {
                 return Err(Errno::EINVAL);
@@ -62,10 +63,13 @@ impl Process {
             }
             let what = Opened::File(place.node);
             let open = Open { generation: Some(self.generation), mount: Some(place.mount), what };
-            Ok((place.node, world.open(open)))
-        })?;
-        let (process, path) = (self.again(), path.to_owned());
-        Ok(Box::new(FakeLog { process, path, file, _open: self.descriptor(id) }))
+            opened = Some(world.open(open));
+            Ok(place.node)
+        });
+        // Closed again where the file was opened and could not be cut.
+        let open = opened.map(|id| self.descriptor(id));
+        let (process, path, file) = (self.again(), path.to_owned(), done?);
+        Ok(Box::new(FakeLog { process, path, file, _open: open }))
     }
 
     pub(super) fn flock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {

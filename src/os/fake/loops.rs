@@ -11,7 +11,6 @@ use super::world::{Open, Opened, World};
 use super::{Descriptor, Outcome, Process};
 use crate::os::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop};
 
-/// What is behind a loop device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoopBacking {
     File(NodeRef),
@@ -19,7 +18,6 @@ pub(super) enum LoopBacking {
     Loop(u32),
 }
 
-/// An attached loop device.
 pub(super) struct Loop {
     number: u32,
     pub(super) backing: LoopBacking,

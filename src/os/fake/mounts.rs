@@ -15,7 +15,6 @@ use super::{Descriptor, Outcome, Process};
 use crate::model::{FsType, MountFlags, VfsFlag};
 use crate::os::{Frozen, MountEntry, Mounts, Pinned};
 
-/// A mount.
 pub(super) struct Mount {
     /// The mount and inode that it covers; `None` for the root.
     pub(super) at: Option<(u64, NodeRef)>,

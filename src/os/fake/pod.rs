@@ -152,7 +152,7 @@ impl FakeKernel {
         self.outside("write", path, |world| world.pod_write_file(path, bytes))
     }
 
-    /// The whole of a file.
+    /// Reads a whole file, links followed.
     pub fn read_file(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let path = path.as_ref();
         self.outside("read", path, |world| {

@@ -24,7 +24,8 @@ pub struct Step {
     pub subject: String,
 }
 
-/// How much of its last step a process that is killed gets done.
+/// How much of its last step a process that is killed gets done; and how much is done of a step that fails
+/// ([`FakeKernel::fail_having_done_at`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
     /// Nothing.
@@ -37,6 +38,17 @@ pub enum Kill {
     /// Nothing yet: the program that the step has started (make, grow_unmounted, renew_identity) goes on without it, holds
     /// its device, and comes to its end later ([`FakeKernel::set_program_time`]). Otherwise the same as `Before`.
     Left,
+}
+
+impl Kill {
+    fn effect(self) -> Option<Effect> {
+        match self {
+            Kill::Before => None,
+            Kill::Torn => Some(Effect::Torn),
+            Kill::After => Some(Effect::Whole),
+            Kill::Left => Some(Effect::Left),
+        }
+    }
 }
 
 /// How an effect is to be carried out.
@@ -54,7 +66,7 @@ pub(super) enum Effect {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Plan {
     Kill(Kill),
-    Fail(Errno),
+    Fail(Errno, Effect),
 }
 
 /// The steps so far and the plans for those to come.
@@ -93,7 +105,7 @@ impl Seam {
         self.taken += 1;
         self.steps.push(Step { number: self.steps.len() + 1, name, subject });
         let Some(due) = self.plans.iter().position(|(at, _)| *at == self.taken) else {
-            return self.lasting.get(name).copied().map(Plan::Fail);
+            return self.lasting.get(name).map(|errno| Plan::Fail(*errno, Effect::Failed));
         };
         Some(self.plans.remove(due).1)
     }
@@ -159,7 +171,13 @@ impl FakeKernel {
 
     /// The n-th step from now (1 is the next one) fails with this errno, once, and does nothing.
     pub fn fail_at(&self, n: usize, errno: Errno) {
-        self.lock().seam.plan(n, Plan::Fail(errno));
+        self.fail_having_done_at(n, errno, Kill::Before);
+    }
+
+    /// The same where a part of the step is done, or all of it: a disk that became full in the middle of a write, or one
+    /// that has written everything and does not say so.
+    pub fn fail_having_done_at(&self, n: usize, errno: Errno, done: Kill) {
+        self.lock().seam.plan(n, Plan::Fail(errno, done.effect().unwrap_or(Effect::Failed)));
     }
 
     /// Before each call of a process, also one that changes nothing, this is called with its name and what it is made on,
@@ -206,18 +224,13 @@ impl Process {
         world.tick();
         let outcome = match world.seam.take(name, subject.to_string()) {
             None => effect(&mut world, Effect::Whole),
-            Some(Plan::Fail(errno)) => {
-                let _ = effect(&mut world, Effect::Failed);
+            Some(Plan::Fail(errno, how)) => {
+                let _ = effect(&mut world, how);
                 Err(errno)
             }
             Some(Plan::Kill(kill)) => {
                 // What the step comes to is of no interest: nobody is left to hear of it.
-                let _ = match kill {
-                    Kill::Before => None,
-                    Kill::Torn => Some(effect(&mut world, Effect::Torn)),
-                    Kill::After => Some(effect(&mut world, Effect::Whole)),
-                    Kill::Left => Some(effect(&mut world, Effect::Left)),
-                };
+                let _ = kill.effect().map(|how| effect(&mut world, how));
                 world.kill(self.generation);
                 Err(Errno::EIO)
             }

@@ -27,11 +27,11 @@ pub(super) struct NodeRef {
 /// Where a filesystem keeps its blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backing {
-    /// A disk of the machine.
+    /// The number of a disk of the machine.
     Disk(usize),
     /// Memory: gone at a power cut.
     Memory,
-    /// An image file.
+    /// The file behind a loop device.
     Image(NodeRef),
 }
 

@@ -119,7 +119,6 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// What the device's superblock says.
 enum Found {
     /// It is valid, or its copy is.
     Valid(Superblock),

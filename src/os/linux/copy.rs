@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use nix::fcntl::{FallocateFlags, OFlag, PosixFadviseAdvice, fallocate, posix_fad
 use super::super::{Extent, errno_error};
 use super::ioctl::{self, RawExtent};
 use super::open::{offset as signed, open_file, open_to_change, uninterrupted};
-use super::{at, upkeep};
+use super::{at, errno, upkeep};
 
 /// Bytes read and written at once.
 const BUFFER: usize = 4 << 20;
@@ -46,6 +47,11 @@ fn from(extent: RawExtent, offset: u64) -> Option<Extent> {
     })
 }
 
+/// Lets `to` share the blocks of `from` (FICLONE).
+pub(super) fn clone_file(to: impl AsFd, from: impl AsFd) -> nix::Result<()> {
+    rustix::fs::ioctl_ficlone(to, from).map_err(errno)
+}
+
 /// FICLONE; see [`Images::reflink`](super::super::Images::reflink).
 pub(super) fn reflink(source: &Path, target: &Path) -> io::Result<()> {
     let context = format!("clone {} to", source.display());
@@ -56,7 +62,7 @@ pub(super) fn reflink(source: &Path, target: &Path) -> io::Result<()> {
         return Err(at(&context, target)(Errno::EEXIST));
     }
     upkeep::match_flags(&from, &to, target)?;
-    match ioctl::clone_file(&to, &from) {
+    match clone_file(&to, &from) {
         // What a filesystem that knows no such ioctl answers.
         Err(Errno::ENOTTY) => Err(Errno::EOPNOTSUPP),
         result => result,

@@ -26,7 +26,6 @@ const KEEP: usize = 4096;
 /// How long a killed program may take to die: in uninterruptible I/O it does not.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a program ended.
 pub(super) struct Finished {
     pub(super) status: ExitStatus,
     /// The end of what it wrote to standard output and standard error.

@@ -28,7 +28,7 @@ const CAP_SYS_RESOURCE: u32 = 24;
 /// one has been detached since it was listed (btrfs-progs, check_mounted_where), which is no fault of this device.
 const MKFS_BTRFS_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
-/// The tools of this machine.
+/// Runs the tools that were found on this machine, as root.
 pub(super) struct LinuxFilesystems {
     tools: Tools,
     /// Version of e2fsprogs, asked for once.

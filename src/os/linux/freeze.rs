@@ -27,7 +27,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::syncfs;
 
 use super::super::{Frozen, errno_error, errno_of};
-use super::{at, exec, ioctl};
+use super::{at, exec, ioctl, statx};
 
 pub use guard::guard;
 
@@ -85,7 +85,7 @@ pub(super) fn thaw(mount_point: &Path) -> io::Result<bool> {
 fn open_root(mount_point: &Path) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let directory = open(mount_point, flags, Mode::empty())?;
-    if ioctl::is_mount_root(&directory)? { Ok(directory) } else { Err(Errno::EINVAL) }
+    if statx::is_mount_root(&directory)? { Ok(directory) } else { Err(Errno::EINVAL) }
 }
 
 /// FITHAW, repeated where it fails: after an I/O error the filesystem is as frozen as before. EINVAL where it is not

@@ -1,11 +1,12 @@
-//! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FICLONE, FIEMAP,
-//! FIFREEZE and FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2),
-//! mount_setattr(2), and statx(2) for what no other call tells. The only file with `unsafe`.
+//! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FIEMAP, FIFREEZE and
+//! FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2) and mount_setattr(2). The only
+//! file with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
+use rustix::mount::MountAttrFlags;
 
 use super::super::FileId;
 
@@ -20,9 +21,9 @@ struct Fiemap {
     reserved: u32,
 }
 
-/// `struct loop_info64`
+/// `struct loop_info64`; its texts as words, since only short arrays have a default.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct LoopInfo64 {
     device: u64,
     inode: u64,
@@ -33,9 +34,9 @@ struct LoopInfo64 {
     encrypt_type: u32,
     encrypt_key_size: u32,
     flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
+    file_name: [u64; 8],
+    crypt_name: [u64; 8],
+    encrypt_key: [u64; 4],
     init: [u64; 2],
 }
 
@@ -47,22 +48,6 @@ struct LoopConfig {
     info: LoopInfo64,
     reserved: [u64; 8],
 }
-
-const EMPTY_INFO: LoopInfo64 = LoopInfo64 {
-    device: 0,
-    inode: 0,
-    rdevice: 0,
-    offset: 0,
-    size_limit: 0,
-    number: 0,
-    encrypt_type: 0,
-    encrypt_key_size: 0,
-    flags: 0,
-    file_name: [0; 64],
-    crypt_name: [0; 64],
-    encrypt_key: [0; 32],
-    init: [0; 2],
-};
 
 const READ_ONLY: u32 = 1;
 const AUTOCLEAR: u32 = 4;
@@ -117,67 +102,89 @@ pub(super) struct SpaceInfo {
     pub(super) used: u64,
 }
 
-/// What tells the kernel which ioctl is meant, by the names of linux/loop.h, linux/fs.h and linux/btrfs.h.
-mod number {
-    use nix::sys::ioctl::ioctl_num_type as Number;
+/// The ioctls, by the names of linux/loop.h, linux/fs.h and linux/btrfs.h: the one place that says what the kernel makes of
+/// an argument.
+mod request {
+    use std::marker::PhantomData;
+    use std::os::fd::{AsFd, AsRawFd};
 
-    use super::{Fiemap, Fsxattr};
+    use nix::errno::Errno;
+    use nix::sys::ioctl::ioctl_num_type as Request;
+
+    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs};
 
     const INT: usize = size_of::<libc::c_int>();
 
+    /// An ioctl whose argument is a number, or is not looked at.
+    #[derive(Clone, Copy)]
+    pub(super) struct ByNumber(Request);
+
+    /// An ioctl whose argument is the address of a `T`.
+    pub(super) struct ByAddress<T>(Request, PhantomData<T>);
+
     // Numbered by hand, without direction and size.
-    pub(super) const LOOP_CLR_FD: Number = 0x4C01;
-    pub(super) const LOOP_GET_STATUS64: Number = 0x4C05;
-    pub(super) const LOOP_SET_CAPACITY: Number = 0x4C07;
-    pub(super) const LOOP_SET_DIRECT_IO: Number = 0x4C08;
-    pub(super) const LOOP_SET_BLOCK_SIZE: Number = 0x4C09;
-    pub(super) const LOOP_CONFIGURE: Number = 0x4C0A;
-    pub(super) const LOOP_CTL_ADD: Number = 0x4C80;
-    pub(super) const LOOP_CTL_REMOVE: Number = 0x4C81;
-    pub(super) const LOOP_CTL_GET_FREE: Number = 0x4C82;
-    /// Takes the descriptor itself, and not the address of one.
-    pub(super) const FICLONE: Number = nix::request_code_write!(0x94, 9, INT);
-    /// Counted without the extents.
-    pub(super) const FS_IOC_FIEMAP: Number = nix::request_code_readwrite!(b'f', 11, size_of::<Fiemap>());
-    /// The kernel looks at no argument.
-    pub(super) const FIFREEZE: Number = nix::request_code_readwrite!(b'X', 119, INT);
-    pub(super) const FITHAW: Number = nix::request_code_readwrite!(b'X', 120, INT);
-    pub(super) const FS_IOC_FSGETXATTR: Number = nix::request_code_read!(b'X', 31, size_of::<Fsxattr>());
-    pub(super) const FS_IOC_FSSETXATTR: Number = nix::request_code_write!(b'X', 32, size_of::<Fsxattr>());
-    /// Counted without the spaces.
-    pub(super) const BTRFS_IOC_SPACE_INFO: Number =
-        nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>());
-    /// The kernel writes 64 bits everywhere.
-    pub(super) const BLKGETSIZE64: Number = nix::request_code_read!(0x12, 114, size_of::<libc::size_t>());
-}
+    pub(super) const LOOP_CLR_FD: ByNumber = ByNumber(0x4C01);
+    pub(super) const LOOP_GET_STATUS64: ByAddress<LoopInfo64> = ByAddress(0x4C05, PhantomData);
+    pub(super) const LOOP_SET_CAPACITY: ByNumber = ByNumber(0x4C07);
+    pub(super) const LOOP_SET_DIRECT_IO: ByNumber = ByNumber(0x4C08);
+    pub(super) const LOOP_SET_BLOCK_SIZE: ByNumber = ByNumber(0x4C09);
+    pub(super) const LOOP_CONFIGURE: ByAddress<LoopConfig> = ByAddress(0x4C0A, PhantomData);
+    pub(super) const LOOP_CTL_ADD: ByNumber = ByNumber(0x4C80);
+    pub(super) const LOOP_CTL_REMOVE: ByNumber = ByNumber(0x4C81);
+    pub(super) const LOOP_CTL_GET_FREE: ByNumber = ByNumber(0x4C82);
+    /// Counted without the extents that follow the structure.
+    pub(super) const FS_IOC_FIEMAP: Request = nix::request_code_readwrite!(b'f', 11, size_of::<Fiemap>());
+    pub(super) const FIFREEZE: ByNumber = ByNumber(nix::request_code_readwrite!(b'X', 119, INT));
+    pub(super) const FITHAW: ByNumber = ByNumber(nix::request_code_readwrite!(b'X', 120, INT));
+    pub(super) const FS_IOC_FSGETXATTR: ByAddress<Fsxattr> =
+        ByAddress(nix::request_code_read!(b'X', 31, size_of::<Fsxattr>()), PhantomData);
+    pub(super) const FS_IOC_FSSETXATTR: ByAddress<Fsxattr> =
+        ByAddress(nix::request_code_write!(b'X', 32, size_of::<Fsxattr>()), PhantomData);
+    /// Counted without the spaces. The kernel writes no more of them than there are slots (fs/btrfs/ioctl.c,
+    /// btrfs_ioctl_space_info).
+    pub(super) const BTRFS_IOC_SPACE_INFO: ByAddress<SpaceArgs> =
+        ByAddress(nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>()), PhantomData);
+    /// Counted with a size_t; the kernel writes 64 bits everywhere (block/ioctl.c, put_u64).
+    pub(super) const BLKGETSIZE64: ByAddress<u64> =
+        ByAddress(nix::request_code_read!(0x12, 114, size_of::<libc::size_t>()), PhantomData);
 
-mod raw {
-    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs, number};
+    impl ByNumber {
+        #[cfg(test)]
+        pub(super) fn number(self) -> Request {
+            self.0
+        }
 
-    nix::ioctl_none_bad!(clr_fd, number::LOOP_CLR_FD);
-    nix::ioctl_read_bad!(get_status64, number::LOOP_GET_STATUS64, LoopInfo64);
-    nix::ioctl_none_bad!(set_capacity, number::LOOP_SET_CAPACITY);
-    nix::ioctl_write_int_bad!(set_direct_io, number::LOOP_SET_DIRECT_IO);
-    nix::ioctl_write_int_bad!(set_block_size, number::LOOP_SET_BLOCK_SIZE);
-    nix::ioctl_write_ptr_bad!(configure, number::LOOP_CONFIGURE, LoopConfig);
-    nix::ioctl_write_int_bad!(ctl_add, number::LOOP_CTL_ADD);
-    nix::ioctl_write_int_bad!(ctl_remove, number::LOOP_CTL_REMOVE);
-    nix::ioctl_none_bad!(ctl_get_free, number::LOOP_CTL_GET_FREE);
-    nix::ioctl_write_int_bad!(ficlone, number::FICLONE);
-    nix::ioctl_readwrite_bad!(fiemap, number::FS_IOC_FIEMAP, Fiemap);
-    nix::ioctl_write_int_bad!(fifreeze, number::FIFREEZE);
-    nix::ioctl_write_int_bad!(fithaw, number::FITHAW);
-    nix::ioctl_read_bad!(fsgetxattr, number::FS_IOC_FSGETXATTR, Fsxattr);
-    nix::ioctl_write_ptr_bad!(fssetxattr, number::FS_IOC_FSSETXATTR, Fsxattr);
-    nix::ioctl_readwrite_bad!(space_info, number::BTRFS_IOC_SPACE_INFO, SpaceArgs);
-    nix::ioctl_read_bad!(blkgetsize64, number::BLKGETSIZE64, u64);
+        /// The ioctl; what it answers.
+        pub(super) fn call(self, file: impl AsFd, argument: i32) -> nix::Result<i32> {
+            // SAFETY: none of the requests above takes this for an address, and the descriptor is open for the length of
+            // the call.
+            Errno::result(unsafe {
+                libc::ioctl(file.as_fd().as_raw_fd(), self.0, libc::c_long::from(argument))
+            })
+        }
+    }
+
+    impl<T> ByAddress<T> {
+        #[cfg(test)]
+        pub(super) fn number(&self) -> Request {
+            self.0
+        }
+
+        /// The ioctl, which reads or fills `argument`.
+        pub(super) fn call(&self, file: impl AsFd, argument: &mut T) -> nix::Result<()> {
+            // SAFETY: `T` has the layout that the kernel's headers give the argument of this request, is writable and
+            // lives through the call; the descriptor is open for its length.
+            Errno::result(unsafe {
+                libc::ioctl(file.as_fd().as_raw_fd(), self.0, std::ptr::from_mut(argument))
+            })
+            .map(drop)
+        }
+    }
 }
 
 /// The number of a device that is free, made if need be (LOOP_CTL_GET_FREE). It may be taken a moment later.
 pub(super) fn free_device(control: impl AsFd) -> nix::Result<u32> {
-    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
-    let number = unsafe { raw::ctl_get_free(control.as_fd().as_raw_fd()) }?;
-    u32::try_from(number).map_err(|_| Errno::ENODEV)
+    u32::try_from(request::LOOP_CTL_GET_FREE.call(control, 0)?).map_err(|_| Errno::ENODEV)
 }
 
 /// Makes a device with this number, or with one that no other has (LOOP_CTL_ADD); gives the number. EEXIST where the
@@ -187,16 +194,13 @@ pub(super) fn add_device(control: impl AsFd, number: Option<u32>) -> nix::Result
         Some(number) => i32::try_from(number).map_err(|_| Errno::EINVAL)?,
         None => -1, // lets the kernel choose
     };
-    // SAFETY: the argument is a number.
-    let number = unsafe { raw::ctl_add(control.as_fd().as_raw_fd(), number) }?;
-    u32::try_from(number).map_err(|_| Errno::ENODEV)
+    u32::try_from(request::LOOP_CTL_ADD.call(control, number)?).map_err(|_| Errno::ENODEV)
 }
 
 /// Removes a device that is attached to nothing and not open; EBUSY otherwise (LOOP_CTL_REMOVE).
 pub(super) fn remove_device(control: impl AsFd, number: u32) -> nix::Result<()> {
     let number = i32::try_from(number).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the argument is a number.
-    unsafe { raw::ctl_remove(control.as_fd().as_raw_fd(), number) }.map(drop)
+    request::LOOP_CTL_REMOVE.call(control, number).map(drop)
 }
 
 /// Attaches the file to the device, all settings at once (LOOP_CONFIGURE, Linux 5.8).
@@ -211,19 +215,18 @@ pub(super) fn configure(
     let bit = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = bit(read_only, READ_ONLY) | bit(autoclear, AUTOCLEAR) | bit(direct_io, DIRECT_IO);
     let fd = u32::try_from(image.as_fd().as_raw_fd()).map_err(|_| Errno::EBADF)?;
-    let config = LoopConfig { fd, block_size, info: LoopInfo64 { flags, ..EMPTY_INFO }, reserved: [0; 8] };
-    // SAFETY: `config` has the layout of struct loop_config and lives through the call, which only reads it; the
-    // kernel takes a reference of its own to the file behind `fd`.
-    unsafe { raw::configure(device.as_fd().as_raw_fd(), &config) }.map(drop)
+    // The kernel takes a reference of its own to the file behind `fd`.
+    let mut config =
+        LoopConfig { fd, block_size, info: LoopInfo64 { flags, ..LoopInfo64::default() }, reserved: [0; 8] };
+    request::LOOP_CONFIGURE.call(device, &mut config)
 }
 
 /// What the device is attached to; ENXIO if to nothing (LOOP_GET_STATUS64). The kernel fills in the device and
 /// inode number with vfs_getattr() and huge_encode_dev() (drivers/block/loop.c, loop_get_status), so they are
 /// what stat(2) shows for the image, also on btrfs, where each subvolume has a device number of its own.
 pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
-    let mut info = EMPTY_INFO;
-    // SAFETY: `info` has the layout of struct loop_info64, is writable and lives through the call.
-    unsafe { raw::get_status64(device.as_fd().as_raw_fd(), &mut info) }?;
+    let mut info = LoopInfo64::default();
+    request::LOOP_GET_STATUS64.call(device, &mut info)?;
     Ok(LoopStatus {
         number: info.number,
         backing: FileId { dev: info.device, ino: info.inode },
@@ -235,41 +238,30 @@ pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
 
 /// Detaches the device, once its last user has closed it (LOOP_CLR_FD).
 pub(super) fn clear(device: impl AsFd) -> nix::Result<()> {
-    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
-    unsafe { raw::clr_fd(device.as_fd().as_raw_fd()) }.map(drop)
+    request::LOOP_CLR_FD.call(device, 0).map(drop)
 }
 
 /// Gives the device its image's size (LOOP_SET_CAPACITY).
 pub(super) fn set_capacity(device: impl AsFd) -> nix::Result<()> {
-    // SAFETY: the ioctl takes no argument, and the descriptor is open for the length of the call.
-    unsafe { raw::set_capacity(device.as_fd().as_raw_fd()) }.map(drop)
+    request::LOOP_SET_CAPACITY.call(device, 0).map(drop)
 }
 
 /// Turns direct I/O on the image on or off (LOOP_SET_DIRECT_IO); EINVAL where the image cannot.
 pub(super) fn set_direct_io(device: impl AsFd, on: bool) -> nix::Result<()> {
-    // SAFETY: the argument is a number.
-    unsafe { raw::set_direct_io(device.as_fd().as_raw_fd(), i32::from(on)) }.map(drop)
+    request::LOOP_SET_DIRECT_IO.call(device, i32::from(on)).map(drop)
 }
 
 /// Gives the device another logical block size (LOOP_SET_BLOCK_SIZE).
 pub(super) fn set_block_size(device: impl AsFd, bytes: u32) -> nix::Result<()> {
     let bytes = i32::try_from(bytes).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the argument is a number.
-    unsafe { raw::set_block_size(device.as_fd().as_raw_fd(), bytes) }.map(drop)
+    request::LOOP_SET_BLOCK_SIZE.call(device, bytes).map(drop)
 }
 
 /// The device's size in bytes (BLKGETSIZE64).
 pub(super) fn device_size(device: impl AsFd) -> nix::Result<u64> {
     let mut size = 0u64;
-    // SAFETY: the kernel writes exactly 64 bits (block/ioctl.c, put_u64) into `size`, which lives through the call.
-    unsafe { raw::blkgetsize64(device.as_fd().as_raw_fd(), &raw mut size) }?;
+    request::BLKGETSIZE64.call(device, &mut size)?;
     Ok(size)
-}
-
-/// Lets `to` share the blocks of `from` (FICLONE).
-pub(super) fn clone_file(to: impl AsFd, from: impl AsFd) -> nix::Result<()> {
-    // SAFETY: the argument is a number; both descriptors are open for the length of the call.
-    unsafe { raw::ficlone(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd()) }.map(drop)
 }
 
 /// The copy-on-write extent size of a file in bytes, 0 where it has none of its own (FS_IOC_FSGETXATTR).
@@ -280,8 +272,7 @@ pub(super) fn cow_extent_size(file: impl AsFd) -> nix::Result<u32> {
 
 fn fsxattr(file: impl AsFd) -> nix::Result<Fsxattr> {
     let mut attributes = Fsxattr::default();
-    // SAFETY: `attributes` has the layout of struct fsxattr, is writable and lives through the call.
-    unsafe { raw::fsgetxattr(file.as_fd().as_raw_fd(), &mut attributes) }?;
+    request::FS_IOC_FSGETXATTR.call(file, &mut attributes)?;
     Ok(attributes)
 }
 
@@ -289,18 +280,14 @@ fn fsxattr(file: impl AsFd) -> nix::Result<Fsxattr> {
 pub(super) fn set_cow_extent_size(file: impl AsFd, bytes: u32) -> nix::Result<()> {
     let before = fsxattr(file.as_fd())?;
     let flags = before.flags | HAS_COW_EXTENT_SIZE;
-    let attributes = Fsxattr { flags, cow_extent_size: bytes, ..before };
-    // SAFETY: `attributes` has the layout of struct fsxattr and lives through the call, which only reads it.
-    unsafe { raw::fssetxattr(file.as_fd().as_raw_fd(), &attributes) }.map(drop)
+    request::FS_IOC_FSSETXATTR.call(file, &mut Fsxattr { flags, cow_extent_size: bytes, ..before })
 }
 
 /// What the kinds of block groups of the btrfs that holds this file have, one line for each kind and profile
 /// (BTRFS_IOC_SPACE_INFO).
 pub(super) fn btrfs_spaces(file: impl AsFd) -> nix::Result<Vec<SpaceInfo>> {
     let mut args = SpaceArgs { slots: SPACES as u64, total: 0, spaces: [SpaceInfo::default(); SPACES] };
-    // SAFETY: `args` has the layout of struct btrfs_ioctl_space_args with `slots` infos after it, of which the kernel
-    // writes no more (fs/btrfs/ioctl.c, btrfs_ioctl_space_info), is writable and lives through the call.
-    unsafe { raw::space_info(file.as_fd().as_raw_fd(), &mut args) }?;
+    request::BTRFS_IOC_SPACE_INFO.call(file, &mut args)?;
     let count = usize::try_from(args.total).unwrap_or(SPACES);
     Ok(args.spaces.into_iter().take(count).collect())
 }
@@ -337,7 +324,7 @@ pub(super) fn extents(file: impl AsFd, start: u64, max: usize, sync: bool) -> ni
     // header says, and lives through the call.
     let mapped = unsafe {
         header.write(Fiemap { start, length: u64::MAX, flags, mapped: 0, room, reserved: 0 });
-        raw::fiemap(file.as_fd().as_raw_fd(), header)?;
+        Errno::result(libc::ioctl(file.as_fd().as_raw_fd(), request::FS_IOC_FIEMAP, header))?;
         header.read().mapped
     };
     let found =
@@ -366,14 +353,12 @@ pub(super) fn start_writing(file: impl AsFd, offset: i64, len: i64) -> nix::Resu
 /// Freezes the filesystem that holds this file (FIFREEZE). Returns when everything is on its device; EBUSY where it is
 /// frozen already, EOPNOTSUPP where it cannot be.
 pub(super) fn freeze(file: impl AsFd) -> nix::Result<()> {
-    // SAFETY: the argument is a number, and the descriptor is open for the length of the call.
-    unsafe { raw::fifreeze(file.as_fd().as_raw_fd(), 0) }.map(drop)
+    request::FIFREEZE.call(file, 0).map(drop)
 }
 
 /// Thaws the filesystem that holds this file (FITHAW); EINVAL where it is not frozen.
 pub(super) fn thaw(file: impl AsFd) -> nix::Result<()> {
-    // SAFETY: the argument is a number, and the descriptor is open for the length of the call.
-    unsafe { raw::fithaw(file.as_fd().as_raw_fd(), 0) }.map(drop)
+    request::FITHAW.call(file, 0).map(drop)
 }
 
 /// `struct mount_attr` (linux/mount.h).
@@ -386,7 +371,12 @@ struct MountAttr {
 }
 
 /// Changes the `MOUNT_ATTR_*` of the mount whose root is open (mount_setattr(2), Linux 5.12; ENOSYS before).
-pub(super) fn set_mount_attributes(root: impl AsFd, set: u64, clear: u64) -> nix::Result<()> {
+pub(super) fn set_mount_attributes(
+    root: impl AsFd,
+    set: MountAttrFlags,
+    clear: MountAttrFlags,
+) -> nix::Result<()> {
+    let (set, clear) = (u64::from(set.bits()), u64::from(clear.bits()));
     let attributes = MountAttr { set, clear, propagation: 0, userns: 0 };
     // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `attributes` has the layout
     // of struct mount_attr, is as long as the last argument says, and lives through the call, which only reads it.
@@ -403,196 +393,5 @@ pub(super) fn set_mount_attributes(root: impl AsFd, set: u64, clear: u64) -> nix
     Errno::result(result).map(drop)
 }
 
-/// `struct statx` as words of 32 bits, 256 bytes in all (linux/stat.h). libc's own struct lacks the last field for some
-/// targets.
-#[repr(C, align(8))]
-struct Statx([u32; 64]);
-
-/// Where its fields lie. Those of the attributes have 64 bits.
-const STX_MASK: usize = 0;
-const STX_ATTRIBUTES: usize = 0x08;
-const STX_ATTRIBUTES_MASK: usize = 0x38;
-const STX_DIO_OFFSET_ALIGN: usize = 0x9c;
-
-const STATX_DIOALIGN: u32 = 0x2000;
-const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
-
-impl Statx {
-    /// statx(2) of an open file.
-    fn of(file: impl AsFd, wanted: u32) -> nix::Result<Statx> {
-        let mut statx = Statx([0; 64]);
-        // SAFETY: the path is an empty C string, which AT_EMPTY_PATH makes mean the descriptor; `statx` has the size
-        // and alignment of struct statx and lives through the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_statx,
-                file.as_fd().as_raw_fd(),
-                c"".as_ptr(),
-                libc::AT_EMPTY_PATH,
-                wanted,
-                &raw mut statx,
-            )
-        };
-        Errno::result(result)?;
-        Ok(statx)
-    }
-
-    fn word(&self, offset: usize) -> u32 {
-        self.0.get(offset / 4).copied().unwrap_or_default()
-    }
-
-    fn long(&self, offset: usize) -> u64 {
-        let (first, second) = (u64::from(self.word(offset)), u64::from(self.word(offset + 4)));
-        if cfg!(target_endian = "little") { second << 32 | first } else { first << 32 | second }
-    }
-}
-
-/// The alignment of direct I/O on a file, 0 where it is not possible, `None` where kernel or filesystem do not
-/// tell (statx(2), STATX_DIOALIGN, Linux 6.1).
-pub(super) fn direct_io_alignment(file: impl AsFd) -> nix::Result<Option<u32>> {
-    let statx = Statx::of(file, STATX_DIOALIGN)?;
-    Ok((statx.word(STX_MASK) & STATX_DIOALIGN != 0).then(|| statx.word(STX_DIO_OFFSET_ALIGN)))
-}
-
-/// Whether an open directory is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT); EOPNOTSUPP where the kernel
-/// does not tell (before Linux 5.8).
-pub(super) fn is_mount_root(directory: impl AsFd) -> nix::Result<bool> {
-    let statx = Statx::of(directory, 0)?;
-    if statx.long(STX_ATTRIBUTES_MASK) & STATX_ATTR_MOUNT_ROOT == 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    Ok(statx.long(STX_ATTRIBUTES) & STATX_ATTR_MOUNT_ROOT != 0)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// C that says that a structure and its fields lie where ours do.
-    macro_rules! layout {
-        ($ours:ty = $theirs:literal { $($field:ident = $name:literal),* $(,)? }) => {{
-            let mut lines = format!("SAME(sizeof({}), {});\n", $theirs, size_of::<$ours>());
-            $(lines += &format!(
-                "SAME(offsetof({}, {}), {});\n", $theirs, $name, std::mem::offset_of!($ours, $field)
-            );)*
-            lines
-        }};
-    }
-
-    /// C that says that these constants are ours.
-    macro_rules! numbers {
-        ($($ours:expr => $theirs:literal),* $(,)?) => {
-            [$(format!("SAME({}, {}ULL);\n", $theirs, u64::from($ours))),*].concat()
-        };
-    }
-
-    /// What a compiler says of this C, below the kernel's headers.
-    #[allow(clippy::disallowed_types, reason = "a test, which starts the compiler that the build needs, too")]
-    fn compiled(lines: &str) -> Result<(), String> {
-        use std::io::Write as _;
-        use std::process::{Command, Stdio};
-        let source = format!(
-            "#include <stddef.h>\n#include <linux/loop.h>\n#include <linux/fs.h>\n#include <linux/fiemap.h>\n\
-             #include <linux/btrfs.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n\
-             #define SAME(theirs, ours) _Static_assert((theirs) == (ours), #theirs)\n{lines}"
-        );
-        let mut command = Command::new("cc");
-        command.args(["-xc", "-fsyntax-only", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-        let mut compiler = command.spawn().expect("cc");
-        compiler.stdin.take().expect("stdin").write_all(source.as_bytes()).expect("write");
-        let output = compiler.wait_with_output().expect("cc");
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
-    #[test]
-    fn structures_are_those_of_the_kernels_headers() {
-        let told = compiled("SAME(sizeof(struct fiemap), 1);\n").expect_err("it is larger");
-        assert!(told.contains("sizeof(struct fiemap)"), "{told}");
-        let structures = [
-            layout!(LoopInfo64 = "struct loop_info64" {
-                device = "lo_device", inode = "lo_inode", rdevice = "lo_rdevice", offset = "lo_offset",
-                size_limit = "lo_sizelimit", number = "lo_number", flags = "lo_flags",
-                file_name = "lo_file_name", init = "lo_init",
-            }),
-            layout!(LoopConfig = "struct loop_config" {
-                fd = "fd", block_size = "block_size", info = "info", reserved = "__reserved",
-            }),
-            layout!(Fiemap = "struct fiemap" {
-                start = "fm_start", length = "fm_length", flags = "fm_flags", mapped = "fm_mapped_extents",
-                room = "fm_extent_count", reserved = "fm_reserved",
-            }),
-            format!("SAME(sizeof(struct fiemap_extent), {});\n", EXTENT_WORDS * 8),
-            numbers!(
-                0_u64 => "offsetof(struct fiemap_extent, fe_logical)",
-                8_u64 => "offsetof(struct fiemap_extent, fe_physical)",
-                16_u64 => "offsetof(struct fiemap_extent, fe_length)",
-                40_u64 => "offsetof(struct fiemap_extent, fe_flags)",
-            ),
-            format!("SAME(sizeof(struct fiemap), {});\n", HEADER_WORDS * 8),
-            layout!(Fsxattr = "struct fsxattr" {
-                flags = "fsx_xflags", extent_size = "fsx_extsize", extents = "fsx_nextents", project = "fsx_projid",
-                cow_extent_size = "fsx_cowextsize",
-            }),
-            layout!(SpaceInfo = "struct btrfs_ioctl_space_info" {
-                flags = "flags", total = "total_bytes", used = "used_bytes",
-            }),
-            format!(
-                "SAME(offsetof(struct btrfs_ioctl_space_args, spaces), {});\n",
-                std::mem::offset_of!(SpaceArgs, spaces)
-            ),
-            layout!(MountAttr = "struct mount_attr" {
-                set = "attr_set", clear = "attr_clr", propagation = "propagation", userns = "userns_fd",
-            }),
-            format!("SAME(sizeof(struct statx), {});\n", size_of::<Statx>()),
-            numbers!(
-                STX_MASK as u64 => "offsetof(struct statx, stx_mask)",
-                STX_ATTRIBUTES as u64 => "offsetof(struct statx, stx_attributes)",
-                STX_ATTRIBUTES_MASK as u64 => "offsetof(struct statx, stx_attributes_mask)",
-                STX_DIO_OFFSET_ALIGN as u64 => "offsetof(struct statx, stx_dio_offset_align)",
-            ),
-        ];
-        compiled(&structures.concat()).expect("the kernel's headers");
-    }
-
-    #[test]
-    fn numbers_and_flags_are_those_of_the_kernels_headers() {
-        let lines = numbers!(
-            number::LOOP_CLR_FD => "LOOP_CLR_FD",
-            number::LOOP_GET_STATUS64 => "LOOP_GET_STATUS64",
-            number::LOOP_SET_CAPACITY => "LOOP_SET_CAPACITY",
-            number::LOOP_SET_DIRECT_IO => "LOOP_SET_DIRECT_IO",
-            number::LOOP_SET_BLOCK_SIZE => "LOOP_SET_BLOCK_SIZE",
-            number::LOOP_CONFIGURE => "LOOP_CONFIGURE",
-            number::LOOP_CTL_ADD => "LOOP_CTL_ADD",
-            number::LOOP_CTL_REMOVE => "LOOP_CTL_REMOVE",
-            number::LOOP_CTL_GET_FREE => "LOOP_CTL_GET_FREE",
-            number::FICLONE => "FICLONE",
-            number::FS_IOC_FIEMAP => "FS_IOC_FIEMAP",
-            number::FIFREEZE => "FIFREEZE",
-            number::FITHAW => "FITHAW",
-            number::FS_IOC_FSGETXATTR => "FS_IOC_FSGETXATTR",
-            number::FS_IOC_FSSETXATTR => "FS_IOC_FSSETXATTR",
-            number::BTRFS_IOC_SPACE_INFO => "BTRFS_IOC_SPACE_INFO",
-            number::BLKGETSIZE64 => "BLKGETSIZE64",
-            READ_ONLY => "LO_FLAGS_READ_ONLY",
-            AUTOCLEAR => "LO_FLAGS_AUTOCLEAR",
-            DIRECT_IO => "LO_FLAGS_DIRECT_IO",
-            HAS_COW_EXTENT_SIZE => "FS_XFLAG_COWEXTSIZE",
-            FIEMAP_FLAG_SYNC => "FIEMAP_FLAG_SYNC",
-            STATX_DIOALIGN => "STATX_DIOALIGN",
-            STATX_ATTR_MOUNT_ROOT => "STATX_ATTR_MOUNT_ROOT",
-        );
-        compiled(&lines).expect("the kernel's headers");
-    }
-
-    #[test]
-    #[allow(clippy::disallowed_types, reason = "a test, which opens what it looks at")]
-    fn a_mount_root_is_told_from_a_directory() {
-        let root = |path: &str| is_mount_root(std::fs::File::open(path).expect("open")).expect("statx");
-        assert!(root("/proc") && !root("/proc/self"));
-    }
-}
+mod tests;

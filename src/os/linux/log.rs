@@ -19,7 +19,6 @@ use super::open::{offset, uninterrupted};
 /// Bytes that a file may have allocated for its own map of blocks, which `st_blocks` counts in.
 const UNSURE: u64 = 64 << 10;
 
-/// A file open for appending.
 struct Log {
     file: File,
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! The real kernel: the only place with system calls. `ioctl` holds the only `unsafe`, `exec` starts the only
-//! child processes.
+//! The real kernel: the only place with system calls. nix makes those that it has, rustix the others, and `ioctl`, with the
+//! only `unsafe`, what neither has (docs/decisions/0014). `exec` starts the only child processes.
 
 mod block;
 mod btrfs;
@@ -24,6 +24,7 @@ mod open;
 mod own_sysfs;
 mod probe;
 mod process;
+mod statx;
 mod tools;
 mod trees;
 mod upkeep;
@@ -33,6 +34,8 @@ mod watch;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+use nix::errno::Errno;
 
 use super::{FileId, Os, with_context};
 
@@ -60,6 +63,11 @@ pub fn os(tools: Tools) -> Os {
 /// For `map_err`: names the operation and the path that met an error.
 fn at<E: Into<io::Error>>(operation: &str, path: &Path) -> impl FnOnce(E) -> io::Error {
     move |error| with_context(error.into(), format_args!("{operation} {}", path.display()))
+}
+
+/// An error of rustix as one of nix.
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
 }
 
 /// What stat(2) says a file's identity is.

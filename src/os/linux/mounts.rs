@@ -14,15 +14,15 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::super::{Frozen, MountEntry, Mounts, Pinned, errno_error};
-use super::{Tools, at, freeze, id_of, ioctl, kind_bits, mountinfo};
+use super::{Tools, at, errno, freeze, id_of, ioctl, kind_bits, mountinfo};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
 /// The mounts of this process's mount namespace.
 pub(super) struct LinuxMounts {
-    /// The program that guards a freeze.
+    /// hostloop itself, which guards a freeze as a process of its own.
     helper: PathBuf,
 }
 
@@ -56,7 +56,7 @@ fn open_at(path: &Path) -> io::Result<(OwnedFd, u64)> {
     Ok((fd, id))
 }
 
-/// The root of exactly this mount.
+/// Opens the root of exactly this mount; ESTALE where another one hides it.
 fn open_exactly(mount: &MountEntry) -> io::Result<OwnedFd> {
     match open_at(&mount.target)? {
         (fd, id) if id == mount.id => Ok(fd),
@@ -119,32 +119,31 @@ fn inherited(now: FsFlags, wanted: &MountFlags) -> MsFlags {
         .fold(MsFlags::empty(), |all, (_, flag, _)| all | flag)
 }
 
-/// The `MOUNT_ATTR_*` to set and to clear for these flags (linux/mount.h). Those of the superblock have none.
-fn attributes(flags: &MountFlags) -> (u64, u64) {
+/// The attributes to set and to clear for these flags (mount_setattr(2)). Those of the superblock have none.
+fn attributes(flags: &MountFlags) -> (MountAttrFlags, MountAttrFlags) {
     /// A field, not a bit: to set it, all of it has to be cleared. Its value 0 is `relatime`.
-    const ATIME: u64 = 0x70;
+    const ATIME: MountAttrFlags = MountAttrFlags::MOUNT_ATTR__ATIME;
     let has = |flag: VfsFlag| flags.vfs.contains(&flag);
     let bits = [
-        (flags.read_only, 0x1),
-        (has(VfsFlag::NoSuid), 0x2),
-        (has(VfsFlag::NoDev), 0x4),
-        (has(VfsFlag::NoExec), 0x8),
-        (has(VfsFlag::NoDirAtime), 0x80),
+        (flags.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (has(VfsFlag::NoSuid), MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (has(VfsFlag::NoDev), MountAttrFlags::MOUNT_ATTR_NODEV),
+        (has(VfsFlag::NoExec), MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (has(VfsFlag::NoDirAtime), MountAttrFlags::MOUNT_ATTR_NODIRATIME),
     ];
-    let set = bits.into_iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, bit)| all | bit);
+    let set: MountAttrFlags = bits.into_iter().filter_map(|(wanted, bit)| wanted.then_some(bit)).collect();
     // Of several the one counts that does for mount(2).
     match (has(VfsFlag::StrictAtime), has(VfsFlag::NoAtime), has(VfsFlag::RelAtime)) {
-        (true, _, _) => (set | 0x20, ATIME),
-        (_, true, _) => (set | 0x10, ATIME),
+        (true, _, _) => (set | MountAttrFlags::MOUNT_ATTR_STRICTATIME, ATIME),
+        (_, true, _) => (set | MountAttrFlags::MOUNT_ATTR_NOATIME, ATIME),
         (_, _, true) => (set, ATIME),
-        _ => (set, 0),
+        _ => (set, MountAttrFlags::empty()),
     }
 }
 
 /// Binds in one step: the new mount gets its flags before it is anywhere (open_tree(2), move_mount(2)). Where this ends
 /// in the middle, it goes with its descriptor.
 fn bind_at_once(from: &OwnedFd, to: &OwnedFd, flags: &MountFlags) -> nix::Result<()> {
-    let errno = |error: rustix::io::Errno| Errno::from_raw(error.raw_os_error());
     let is_directory = |fd: &OwnedFd| fstat(fd).map(|stat| kind_bits(&stat) == libc::S_IFDIR);
     if is_directory(from)? != is_directory(to)? {
         return Err(Errno::ENOTDIR); // as mount(2) says it
@@ -153,7 +152,7 @@ fn bind_at_once(from: &OwnedFd, to: &OwnedFd, flags: &MountFlags) -> nix::Result
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(from, c"", how).map_err(errno)?;
     match attributes(flags) {
-        (0, 0) => {}
+        (set, clear) if set.is_empty() && clear.is_empty() => {}
         (set, clear) => ioctl::set_mount_attributes(&tree, set, clear)?,
     }
     let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -323,11 +322,15 @@ mod tests {
 
     #[test]
     fn attributes_are_set_and_the_field_of_atime_is_cleared_first() {
-        assert_eq!(attributes(&flags(&[])), (0, 0));
-        assert_eq!(attributes(&flags(&["ro", "nosuid", "nodev", "noexec", "nodiratime"])), (0x8f, 0));
-        assert_eq!(attributes(&flags(&["noatime"])), (0x10, 0x70));
-        assert_eq!(attributes(&flags(&["relatime", "sync"])), (0, 0x70));
-        assert_eq!(attributes(&flags(&["strictatime", "ro"])), (0x21, 0x70));
+        let attributes = |words: &[&str]| {
+            let (set, clear) = attributes(&flags(words));
+            (set.bits(), clear.bits())
+        };
+        assert_eq!(attributes(&[]), (0, 0));
+        assert_eq!(attributes(&["ro", "nosuid", "nodev", "noexec", "nodiratime"]), (0x8f, 0));
+        assert_eq!(attributes(&["noatime"]), (0x10, 0x70));
+        assert_eq!(attributes(&["relatime", "sync"]), (0, 0x70));
+        assert_eq!(attributes(&["strictatime", "ro"]), (0x21, 0x70));
     }
 
     #[test]

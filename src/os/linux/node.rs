@@ -13,10 +13,9 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, mknod};
 use super::super::errno_error;
 use super::{at, kind_bits, mountinfo};
 
-/// An open loop device.
 pub(super) struct Node {
     pub(super) fd: OwnedFd,
-    /// Its device number.
+    /// `st_rdev`
     pub(super) rdev: u64,
 }
 

@@ -11,8 +11,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 
+use nix::fcntl::{OFlag, openat};
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{Mode, OFlags, openat};
+use nix::sys::stat::Mode;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// Writes a value to a file of sysfs, named by its path below /sys.
@@ -37,6 +38,6 @@ fn write_in_new_namespace(below_sys: &str, value: &str) -> io::Result<()> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let sysfs = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, harmless)?;
-    let file = openat(&sysfs, below_sys, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = openat(&sysfs, below_sys, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     File::from(file).write_all(value.as_bytes())
 }

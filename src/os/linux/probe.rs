@@ -13,7 +13,8 @@ use nix::sys::stat::Mode;
 use nix::sys::statvfs;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::{at, ioctl};
+use super::copy::clone_file;
+use super::{at, statx};
 
 /// An empty file for a question that filesystems answer for regular files only. It has no name (O_TMPFILE) where
 /// the filesystem can do that, and none left otherwise.
@@ -35,7 +36,7 @@ fn nameless_file(directory: &Path) -> io::Result<OwnedFd> {
 /// What [`Images::direct_io_alignment`](super::super::Images::direct_io_alignment) asks statx(2).
 pub(super) fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
     let file = nameless_file(directory)?;
-    match ioctl::direct_io_alignment(&file).map_err(at("statx", directory))? {
+    match statx::direct_io_alignment(&file).map_err(at("statx", directory))? {
         Some(0) => return Ok(None),
         Some(alignment) => return Ok(Some(alignment)),
         None => {}
@@ -57,7 +58,7 @@ pub(super) fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
 /// Where no file can be made, or the kernel fails in another way than "not supported".
 pub fn reflink_works(directory: &Path) -> io::Result<bool> {
     let (from, to) = (File::from(nameless_file(directory)?), nameless_file(directory)?);
-    let clone = || match ioctl::clone_file(&to, &from) {
+    let clone = || match clone_file(&to, &from) {
         Ok(()) => Ok(true),
         Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EINVAL | Errno::EXDEV) => Ok(false),
         Err(errno) => Err(at("clone a file in", directory)(errno)),

@@ -14,11 +14,11 @@ pub struct ProcessFigures {
     pub cpu: Duration,
     /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// Its threads.
+    /// All that are not joined, blocked ones included.
     pub threads: u64,
-    /// Its open file descriptors.
+    /// File descriptors in use, which are the entries of /proc/self/fd.
     pub open_files: u64,
-    /// How many it may have open.
+    /// The soft limit of RLIMIT_NOFILE.
     pub max_files: u64,
 }
 

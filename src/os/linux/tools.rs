@@ -53,7 +53,6 @@ impl Program {
         }
     }
 
-    /// The name of its file.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Program::MkfsExt4 => "mkfs.ext4",
@@ -108,7 +107,6 @@ impl Tools {
         Tools { helper: helper.into(), ..self }
     }
 
-    /// The program that guards a freeze.
     pub(super) fn helper(&self) -> &Path {
         &self.helper
     }

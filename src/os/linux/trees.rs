@@ -87,7 +87,6 @@ fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what it meets.
 struct Remove {
     retries: u32,
 }
@@ -148,7 +147,6 @@ fn usage(directory: &Path) -> io::Result<Usage> {
     Ok(visit.total)
 }
 
-/// Adds up what it meets.
 #[derive(Default)]
 struct Count {
     total: Usage,

@@ -7,18 +7,17 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, fstatfs};
 use nix::sys::statvfs;
-use rustix::fs::{IFlags, fstatfs, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::super::{MetadataSpace, Upkeep};
 use super::at;
 use super::ioctl::{self, SpaceInfo, btrfs_spaces};
 use super::open::{open_file, open_to_change};
 
-/// `f_type` of statfs(2).
-const BTRFS: u64 = 0x9123_683E;
-const XFS: u64 = 0x5846_5342;
-const EXT4: u64 = 0xEF53;
+/// `f_type` of statfs(2), which libc lacks with musl.
+const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -56,9 +55,11 @@ const GLOBAL_RESERVE: u64 = 1 << 49;
 pub(super) fn upkeep(directory: &Path) -> io::Result<Upkeep> {
     let file = open_file(directory, OFlag::O_RDONLY)?;
     Ok(match magic(&file, directory)? {
-        EXT4 => Upkeep { per_block: EXT4_PER_BLOCK, unusable: EXT4_UNUSABLE, ..Upkeep::default() },
-        XFS => Upkeep { per_block: XFS_PER_BLOCK, unusable: XFS_UNUSABLE, ..Upkeep::default() },
-        BTRFS => {
+        EXT4_SUPER_MAGIC => {
+            Upkeep { per_block: EXT4_PER_BLOCK, unusable: EXT4_UNUSABLE, ..Upkeep::default() }
+        }
+        XFS_SUPER_MAGIC => Upkeep { per_block: XFS_PER_BLOCK, unusable: XFS_UNUSABLE, ..Upkeep::default() },
+        BTRFS_SUPER_MAGIC => {
             let vfs = statvfs::fstatvfs(&file).map_err(at("statvfs", directory))?;
             let unit = vfs.fragment_size();
             let spaces = btrfs_spaces(&file).map_err(at("space info of", directory))?;
@@ -68,13 +69,8 @@ pub(super) fn upkeep(directory: &Path) -> io::Result<Upkeep> {
     })
 }
 
-#[allow(
-    clippy::cast_sign_loss,
-    reason = "the magic number of a filesystem, which is 32 bits of a signed word"
-)]
-fn magic(file: &File, path: &Path) -> io::Result<u64> {
-    let stat = fstatfs(file).map_err(|errno| at("statfs", path)(io::Error::from(errno)))?;
-    Ok(u64::from(stat.f_type as u32))
+fn magic(file: &File, path: &Path) -> io::Result<FsType> {
+    Ok(fstatfs(file).map_err(at("statfs", path))?.filesystem_type())
 }
 
 /// Copies of each block in block groups of this profile.
@@ -123,10 +119,10 @@ fn of_btrfs(spaces: &[SpaceInfo], total: u64, available: u64) -> Upkeep {
 pub(super) fn write_in_place(path: &Path) -> io::Result<bool> {
     let file = open_to_change(path)?;
     match magic(&file, path)? {
-        BTRFS if no_cow(&file, path)? => Ok(true),
-        BTRFS if file.metadata().map_err(at("stat", path))?.len() != 0 => Ok(false),
-        BTRFS => set_no_cow(&file, path, true).map(|()| true),
-        XFS => one_block(&file, path).map(|()| true),
+        BTRFS_SUPER_MAGIC if no_cow(&file, path)? => Ok(true),
+        BTRFS_SUPER_MAGIC if file.metadata().map_err(at("stat", path))?.len() != 0 => Ok(false),
+        BTRFS_SUPER_MAGIC => set_no_cow(&file, path, true).map(|()| true),
+        XFS_SUPER_MAGIC => one_block(&file, path).map(|()| true),
         _ => Ok(true),
     }
 }
@@ -135,7 +131,7 @@ pub(super) fn write_in_place(path: &Path) -> io::Result<bool> {
 pub(super) fn is_in_place(path: &Path) -> io::Result<bool> {
     let file = open_file(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
     match magic(&file, path)? {
-        BTRFS => no_cow(&file, path),
+        BTRFS_SUPER_MAGIC => no_cow(&file, path),
         _ => Ok(true),
     }
 }
@@ -143,7 +139,7 @@ pub(super) fn is_in_place(path: &Path) -> io::Result<bool> {
 /// Gives the target of a clone the attributes without which it cannot be one, or cannot be written to as its source.
 /// The target is empty.
 pub(super) fn match_flags(source: &File, target: &File, path: &Path) -> io::Result<()> {
-    if magic(target, path)? != BTRFS {
+    if magic(target, path)? != BTRFS_SUPER_MAGIC {
         return Ok(());
     }
     match (no_cow(source, path)?, no_cow(target, path)?) {
@@ -154,7 +150,7 @@ pub(super) fn match_flags(source: &File, target: &File, path: &Path) -> io::Resu
 
 /// After a clone: FICLONE does not carry a copy-on-write extent size over.
 pub(super) fn finish_clone(target: &File, path: &Path) -> io::Result<()> {
-    if magic(target, path)? == XFS { one_block(target, path) } else { Ok(()) }
+    if magic(target, path)? == XFS_SUPER_MAGIC { one_block(target, path) } else { Ok(()) }
 }
 
 fn no_cow(file: &File, path: &Path) -> io::Result<bool> {

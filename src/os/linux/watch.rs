@@ -36,7 +36,6 @@ pub(super) struct Done {
     read: u64,
 }
 
-/// How a program is at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) done: Done,
@@ -107,7 +106,6 @@ pub(super) struct Watch {
     told_of_disk: bool,
 }
 
-/// What is to be done with a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It works, or may still.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 /// The line number that the start stops at.
 fn stopped_at(bytes: &[u8]) -> u64 {
-    match open(&disk_with(bytes)).err() {
+    match open(&Disk::holding(bytes)).err() {
         Some(StoreError::Damaged { line, advice, .. }) => {
             assert!(advice.contains("backup"));
             line
@@ -15,11 +15,11 @@ fn stopped_at(bytes: &[u8]) -> u64 {
 }
 
 fn loaded(bytes: &[u8]) -> Model {
-    let disks = disk_with(bytes);
-    let found = model(&open(&disks).unwrap());
+    let disk = Disk::holding(bytes);
+    let found = model(&open(&disk).unwrap());
     // What was dropped stays dropped.
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), found);
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), found);
     found
 }
 
@@ -88,9 +88,9 @@ fn damage_leaves_the_file_as_it_is() {
     let mut bytes = sample(4);
     let at = starts(&bytes)[2] + 5;
     bytes[at] ^= 1;
-    let disks = disk_with(&bytes);
-    assert!(open(&disks).is_err());
-    assert_eq!((read(&disks), disks.steps()), (bytes, 0));
+    let disk = Disk::holding(&bytes);
+    assert!(open(&disk).is_err());
+    assert_eq!((disk.read(), disk.steps()), (bytes, 0));
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn lines_in_the_wrong_place_stop_the_start() {
 
 #[test]
 fn every_line_of_a_fresh_file_is_vouched_for_by_its_header() {
-    let disks = disk_with(&sample(4));
-    drop(open(&disks).unwrap());
-    let bytes = read(&disks);
+    let disk = Disk::holding(&sample(4));
+    drop(open(&disk).unwrap());
+    let bytes = disk.read();
     let starts = starts(&bytes);
     assert_eq!(starts.len(), 6);
     for line in 1..5 {
@@ -146,7 +146,7 @@ proptest! {
         let mut bytes = sample(3);
         let at = at.min(bytes.len());
         bytes.splice(at.., noise);
-        if let Ok(store) = open(&disk_with(&bytes)) {
+        if let Ok(store) = open(&Disk::holding(&bytes)) {
             prop_assert!(model(&store).iter().all(|(id, size)| sample_model(3).get(id) == Some(size)));
         }
     }

@@ -1,10 +1,13 @@
-//! Every step fails once, or is the last of its process, with and without its effect.
+//! Every step fails once, or is the last of its process, before it has done anything, in its middle, and when it is done.
 
 use super::*;
+use crate::os::fake::{Kill, Loss};
 use crate::store::Durability;
-use crate::store::testing::Fault;
 use nix::errno::Errno;
 use proptest::prelude::*;
+
+/// How much of a step is done that fails, or that is the last.
+const DONE: [Kill; 3] = [Kill::Before, Kill::Torn, Kill::After];
 
 /// A change of the scripts below.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +19,7 @@ enum Op {
 
 /// The store, what was acknowledged, and what a restart may find instead.
 struct Run {
-    disks: MemDisks,
+    disk: Disk,
     store: Option<Store>,
     acked: Model,
     /// States that the file may stand for: the last one that is surely durable, and what came after it.
@@ -24,13 +27,13 @@ struct Run {
 }
 
 impl Run {
-    fn new(disks: &MemDisks) -> Self {
-        Run { disks: disks.clone(), store: None, acked: Model::new(), possible: vec![Model::new()] }
+    fn new(disk: &Disk) -> Self {
+        Run { disk: disk.clone(), store: None, acked: Model::new(), possible: vec![Model::new()] }
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.store = None;
-        let store = open_with(&self.disks, 3)?;
+        let store = open_with(&self.disk, 3)?;
         let found = model(&store);
         assert!(self.possible.contains(&found), "{found:?} is none of {:?}", self.possible);
         // What a start finds is durable.
@@ -92,34 +95,36 @@ fn script() -> Vec<Op> {
 }
 
 /// Runs the script with a fault at step `at`; whether there was such a step.
-fn run_with(at: usize, fault: Fault, effect: bool, power_cut: bool) -> bool {
-    let disks = MemDisks::default();
-    let mut run = Run::new(&disks);
-    disks.fail(at, fault, effect);
+fn run_with(at: usize, fault: Fault, done: Kill, power_cut: Option<Loss>) -> bool {
+    let disk = Disk::new();
+    let mut run = Run::new(&disk);
+    disk.fail(at, fault, done);
     script().into_iter().for_each(|op| run.apply(op));
-    let failed = disks.has_failed();
-    disks.heal();
+    let failed = disk.steps() > at;
+    disk.heal();
     run.store = None;
-    if power_cut {
-        disks.power_cut();
+    if let Some(loss) = power_cut {
+        disk.power_cut_losing(loss);
     }
     run.reopen().unwrap();
     // And the file is as good as any: a further change holds even through a power cut.
     run.apply(Op::Put(9, 9));
-    disks.power_cut();
+    disk.power_cut();
     run.possible.truncate(1);
     run.reopen().unwrap();
     assert_eq!(run.acked.get(&id(9)), Some(&9));
-    assert_eq!(disks.names(), [file()]);
+    assert_eq!(disk.names(), [file()]);
     failed
 }
 
 #[test]
 fn every_step_can_fail_or_be_the_last() {
     for fault in [Fault::Once(Errno::EIO), Fault::Once(Errno::ENOSPC), Fault::Dead] {
-        for (effect, power_cut) in [(false, false), (false, true), (true, false), (true, true)] {
-            let steps = (0..).take_while(|at| run_with(*at, fault, effect, power_cut)).count();
-            assert!(steps > 60, "only {steps} steps");
+        for done in DONE {
+            for power_cut in [None, Some(Loss::All), Some(Loss::Some(1))] {
+                let steps = (0..).take_while(|at| run_with(*at, fault, done, power_cut)).count();
+                assert!(steps > 60, "only {steps} steps");
+            }
         }
     }
 }
@@ -127,112 +132,112 @@ fn every_step_can_fail_or_be_the_last() {
 #[test]
 fn a_failed_change_is_not_made_and_not_found_later() {
     // 0: append, 1: sync.
-    for (step, effect) in [(0, false), (0, true), (1, false), (1, true)] {
-        let disks = MemDisks::default();
-        let store = open(&disks).unwrap();
+    for (step, done) in [0, 1].into_iter().flat_map(|step| DONE.map(|done| (step, done))) {
+        let disk = Disk::new();
+        let store = open(&disk).unwrap();
         store.put(volume(0, 1)).unwrap();
-        disks.fail(step, Fault::Once(Errno::ENOSPC), effect);
+        disk.fail(step, Fault::Once(Errno::ENOSPC), done);
         let error = store.put(volume(1, 1)).unwrap_err();
         assert_eq!(crate::error::Error::from(error).errno(), Some(Errno::ENOSPC));
         assert_eq!(model(&store), [(id(0), 1)].into());
         store.put(volume(2, 2)).unwrap();
-        disks.power_cut();
-        assert_eq!(model(&open(&disks).unwrap()), [(id(0), 1), (id(2), 2)].into());
+        disk.power_cut();
+        assert_eq!(model(&open(&disk).unwrap()), [(id(0), 1), (id(2), 2)].into());
     }
 }
 
 #[test]
 fn a_failed_put_is_taken_back_at_once_on_a_full_disk() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
     // The whole line arrives, and the append fails all the same.
-    disks.fail(0, Fault::Once(Errno::ENOSPC), true);
-    let before = disks.steps();
+    let from = disk.fail(0, Fault::Once(Errno::ENOSPC), Kill::After);
     store.put(volume(1, 1)).unwrap_err();
-    // The append, and then cut and sync.
-    assert_eq!(disks.steps(), before + 3);
+    let steps = ["append", "open_log", "reserve", "sync"];
+    assert_eq!(disk.steps_since(from), steps, "the file is cut");
     store.delete(&id(1), Durability::Synced).unwrap();
-    assert_eq!(disks.steps(), before + 3, "there is nothing left to undo");
+    assert_eq!(disk.steps_since(from), steps, "there is nothing left to undo");
     drop(store);
-    assert_eq!(model(&open(&disks).unwrap()), [(id(0), 1)].into());
+    assert_eq!(model(&open(&disk).unwrap()), [(id(0), 1)].into());
 }
 
 #[test]
 fn what_could_not_be_taken_back_is_by_the_next_change() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
-    disks.fail(0, Fault::Dead, true);
+    disk.fail(0, Fault::Once(Errno::EIO), Kill::After);
+    disk.fail_also(1, 20);
     store.put(volume(1, 1)).unwrap_err();
-    disks.heal();
-    let before = disks.steps();
+    disk.heal();
+    let before = disk.steps();
     store.delete(&id(1), Durability::Synced).unwrap();
-    assert!(disks.steps() > before, "the file is repaired although there is nothing to delete");
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), [(id(0), 1)].into());
+    assert!(disk.steps() > before, "the file is repaired although there is nothing to delete");
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), [(id(0), 1)].into());
 }
 
 #[test]
 fn a_failed_compaction_fails_no_change_and_is_not_tried_each_time() {
-    let disks = MemDisks::default();
-    let store = open_with(&disks, 10).unwrap();
+    let disk = Disk::new();
+    let store = open_with(&disk, 10).unwrap();
     for round in 0..12 {
         store.put(volume(0, round)).unwrap();
     }
-    // The 13th line starts a compaction: append, sync, then removing the stale file.
-    disks.fail(2, Fault::Once(Errno::ENOSPC), false);
+    // The 13th line starts a compaction, which begins with removing the stale file, and ends so when it fails.
+    let from = disk.fail(2, Fault::Once(Errno::ENOSPC), Kill::Before);
     store.put(volume(0, 12)).unwrap();
-    assert!(disks.has_failed());
-    let steps = disks.steps();
+    assert_eq!(disk.steps_since(from - 2), ["append", "sync", "remove_file", "remove_file"]);
+    let from = disk.steps();
     store.put(volume(0, 13)).unwrap();
-    assert_eq!(disks.steps(), steps + 2);
+    assert_eq!(disk.steps_since(from), ["append", "sync"]);
     for round in 14..40 {
         store.put(volume(0, round)).unwrap();
     }
-    assert!(read(&disks).iter().filter(|byte| **byte == b'\n').count() < 16);
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), [(id(0), 39)].into());
+    assert!(disk.read().iter().filter(|byte| **byte == b'\n').count() < 16);
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), [(id(0), 39)].into());
 }
 
 #[test]
 fn a_full_disk_does_not_stop_the_start() {
-    let disks = disk_with(&sample(3));
-    // Removing the stale file twice, then the new file cannot be opened.
-    disks.fail(2, Fault::Once(Errno::ENOSPC), false);
-    let store = open(&disks).unwrap();
-    assert!(disks.has_failed());
+    let disk = Disk::holding(&sample(3));
+    // The stale file is removed twice, then the new file cannot be opened.
+    let at = disk.fail(2, Fault::Once(Errno::ENOSPC), Kill::Before);
+    let store = open(&disk).unwrap();
+    assert_eq!(disk.steps_since(at)[0], "open_log");
     assert_eq!(model(&store), sample_model(3));
     store.put(volume(3, 1003)).unwrap();
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), sample_model(4));
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), sample_model(4));
 }
 
-fn any_op() -> impl Strategy<Value = (Op, Option<(usize, bool, bool)>)> {
+fn any_op() -> impl Strategy<Value = (Op, Option<(usize, Kill, bool)>)> {
     let op = prop_oneof![
         6 => (0usize..6, 0u64..1000).prop_map(|(number, size)| Op::Put(number, size)),
         2 => (0usize..6).prop_map(|number| Op::Delete(number, Durability::Synced)),
         1 => (0usize..6).prop_map(|number| Op::Delete(number, Durability::Lazy)),
         1 => Just(Op::Reopen),
     ];
-    (op, proptest::option::weighted(0.15, (0usize..9, any::<bool>(), any::<bool>())))
+    (op, proptest::option::weighted(0.15, (0usize..9, proptest::sample::select(&DONE), any::<bool>())))
 }
 
 proptest! {
     #[test]
     fn any_sequence_agrees_with_a_map(ops in proptest::collection::vec(any_op(), 1..60), power_cut: bool) {
-        let disks = MemDisks::default();
-        let mut run = Run::new(&disks);
+        let disk = Disk::new();
+        let mut run = Run::new(&disk);
         for (op, fault) in ops {
-            if let Some((skip, effect, space)) = fault {
-                disks.fail(skip, Fault::Once(if space { Errno::ENOSPC } else { Errno::EIO }), effect);
+            if let Some((skip, done, space)) = fault {
+                disk.fail(skip, Fault::Once(if space { Errno::ENOSPC } else { Errno::EIO }), done);
             }
             run.apply(op);
         }
-        disks.heal();
+        disk.heal();
         if power_cut {
             run.store = None;
-            disks.power_cut();
+            disk.power_cut();
         }
         prop_assert!(run.reopen().is_ok());
     }

@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::os::fake::Kill;
 use crate::store::Durability;
-use crate::store::testing::Fault;
 use nix::errno::Errno;
 
 #[test]
 fn concurrent_changes_share_syncs_and_all_are_durable() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
-    disks.set_sync_time(Duration::from_millis(2));
-    let before = disks.syncs();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    disk.set_sync_time(Duration::from_millis(2));
+    let before = disk.syncs();
     std::thread::scope(|scope| {
         for thread in 0..16 {
             let store = &store;
@@ -26,16 +26,16 @@ fn concurrent_changes_share_syncs_and_all_are_durable() {
             });
         }
     });
-    let syncs = disks.syncs() - before;
+    let syncs = disk.syncs() - before;
     assert!(syncs < 80, "{syncs} syncs for 160 changes");
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), (0..160).map(|number| (id(number), number as u64)).collect());
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), (0..160).map(|number| (id(number), number as u64)).collect());
 }
 
 #[test]
 fn readers_run_beside_writers_and_a_slow_sync() {
-    let disks = MemDisks::default();
-    let store = open_with(&disks, 20).unwrap();
+    let disk = Disk::new();
+    let store = open_with(&disk, 20).unwrap();
     let done = AtomicBool::new(false);
     let reads = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -62,23 +62,24 @@ fn readers_run_beside_writers_and_a_slow_sync() {
         done.store(true, Ordering::Relaxed);
     });
     assert!(store.is_empty() && reads.load(Ordering::Relaxed) > 0);
-    assert!(open(&disks).unwrap().is_empty());
+    assert!(open(&disk).unwrap().is_empty());
 }
 
 #[test]
 fn a_failed_sync_fails_the_whole_batch_and_nothing_else() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
-    disks.set_sync_time(Duration::from_millis(1));
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    disk.set_sync_time(Duration::from_millis(1));
     let acked: Model = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|thread| {
-                let (store, disks) = (&store, &disks);
+                let (store, disk) = (&store, &disk);
                 scope.spawn(move || {
                     let mut acked = Model::new();
                     for number in thread * 20..thread * 20 + 20 {
                         if number % 7 == 0 {
-                            disks.fail(0, Fault::Once(Errno::EIO), number % 2 == 0);
+                            let done = [Kill::Before, Kill::Torn, Kill::After][number % 3];
+                            disk.fail(0, Fault::Once(Errno::EIO), done);
                         }
                         if store.put(volume(number, 1)).is_ok() {
                             acked.insert(id(number), 1);
@@ -90,23 +91,23 @@ fn a_failed_sync_fails_the_whole_batch_and_nothing_else() {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    disks.heal();
+    disk.heal();
     assert!(acked.len() < 160, "something failed");
     assert_eq!(model(&store), acked);
     store.put(volume(1000, 1)).unwrap();
-    disks.power_cut();
+    disk.power_cut();
     let mut expected = acked;
     expected.insert(id(1000), 1);
-    assert_eq!(model(&open(&disks).unwrap()), expected);
+    assert_eq!(model(&open(&disk).unwrap()), expected);
 }
 
 #[test]
 fn a_panic_of_the_writer_leaves_nobody_waiting() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
-    disks.set_sync_time(Duration::from_millis(5));
-    disks.fail(1, Fault::Panic, false);
+    disk.set_sync_time(Duration::from_millis(5));
+    disk.panic_at_sync();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (1..9).map(|_| scope.spawn(|| store.put(volume(1, 1)).is_ok())).collect();
         let panicked = threads.into_iter().filter_map(|thread| thread.join().err()).count();
@@ -114,6 +115,6 @@ fn a_panic_of_the_writer_leaves_nobody_waiting() {
     });
     store.put(volume(2, 1)).unwrap();
     let before = model(&store);
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), before);
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), before);
 }

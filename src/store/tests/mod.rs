@@ -1,6 +1,7 @@
-//! Tests of the store, on a disk in memory.
+//! Tests of the store, on the disk of the fake kernel.
 
 mod damage;
+mod disk;
 mod faults;
 mod group;
 mod room;
@@ -10,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::disk::{Disk, Fault};
 use super::record::{self, Change, Put};
-use super::testing::MemDisks;
 use super::{Identity, Store, StoreError};
 use crate::model::{
     AccessMode, AccessType, BackendKind, Capability, Content, NodeKey, Phase, Provisioning, Volume, VolumeId,
@@ -28,12 +29,12 @@ fn identity() -> Identity {
     Identity { driver: "hostloop.test".to_owned(), node_id: "node-a".to_owned() }
 }
 
-fn open(disks: &MemDisks) -> Result<Store, StoreError> {
-    open_with(disks, super::SLACK)
+fn open(disk: &Disk) -> Result<Store, StoreError> {
+    open_with(disk, super::SLACK)
 }
 
-fn open_with(disks: &MemDisks, slack: u64) -> Result<Store, StoreError> {
-    Store::open_with(Arc::new(disks.clone()), Path::new(DIR), identity(), slack)
+fn open_with(disk: &Disk, slack: u64) -> Result<Store, StoreError> {
+    Store::open_with(disk.files(), Path::new(DIR), identity(), slack)
 }
 
 fn id(number: usize) -> VolumeId {
@@ -69,25 +70,14 @@ fn model(store: &Store) -> Model {
     store.volumes().iter().map(|volume| (volume.id.clone(), volume.capacity_bytes)).collect()
 }
 
-fn read(disks: &MemDisks) -> Vec<u8> {
-    crate::os::Files::read(disks, &file()).unwrap()
-}
-
-/// A disk that holds just this state file.
-fn disk_with(bytes: &[u8]) -> MemDisks {
-    let disks = MemDisks::default();
-    disks.write(&file(), bytes);
-    disks
-}
-
 /// A state file of a header and one line each for the volumes 0..n, none of which was compacted away.
 fn sample(n: usize) -> Vec<u8> {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     for number in 0..n {
         store.put(volume(number, 1000 + number as u64)).unwrap();
     }
-    read(&disks)
+    disk.read()
 }
 
 fn sample_model(n: usize) -> Model {

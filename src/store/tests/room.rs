@@ -5,6 +5,9 @@ use crate::model::Attachment;
 use crate::os::is_full;
 use crate::store::Durability;
 
+/// Files take whole ones.
+const BLOCK: u64 = 4096;
+
 fn is_refused(result: Result<Arc<Volume>, StoreError>) {
     match result {
         Err(StoreError::Io(error)) => assert!(is_full(&error), "{error}"),
@@ -34,15 +37,15 @@ fn remove(store: &Store, number: usize) {
 #[test]
 fn every_volume_can_be_removed_from_a_full_disk() {
     for (count, slack) in [(1, 1000), (300, 1000), (300, 10)] {
-        let disks = MemDisks::default();
-        let store = open_with(&disks, slack).unwrap();
+        let disk = Disk::new();
+        let store = open_with(&disk, slack).unwrap();
         for number in 0..count {
             store.put(as_it_goes(number, Phase::Ready, 1)).unwrap();
         }
-        disks.set_room(Some(0));
+        disk.set_room(Some(0));
         // The next start has no room for a new file either.
         drop(store);
-        let store = open_with(&disks, slack).unwrap();
+        let store = open_with(&disk, slack).unwrap();
         assert_eq!(store.len(), count);
         // Other changes use up what is there for them, and no more.
         let mut changes = 0;
@@ -56,62 +59,62 @@ fn every_volume_can_be_removed_from_a_full_disk() {
             remove(&store, number);
         }
         drop(store);
-        assert!(open_with(&disks, slack).unwrap().is_empty());
+        assert!(open_with(&disk, slack).unwrap().is_empty());
     }
 }
 
 /// A refused change is not made, and the others of its batch are.
 #[test]
 fn what_is_refused_leaves_no_trace() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1000)).unwrap();
-    disks.set_room(Some(0));
+    disk.set_room(Some(0));
     while store.put(volume(0, 1000)).is_ok() {}
-    let before = read(&disks);
+    let before = disk.read();
     is_refused(store.put(volume(1, 1000)));
-    assert_eq!(read(&disks), before);
-    disks.set_sync_time(std::time::Duration::from_millis(20));
+    assert_eq!(disk.read(), before);
+    disk.set_sync_time(std::time::Duration::from_millis(20));
     std::thread::scope(|scope| {
         let put = scope.spawn(|| is_refused(store.put(volume(1, 1000))));
         store.put(as_it_goes(0, Phase::Deleting, 0)).expect("deleting");
         put.join().expect("refused");
     });
     drop(store);
-    let store = open(&disks).unwrap();
+    let store = open(&disk).unwrap();
     assert_eq!(store.get(&id(0)).map(|volume| volume.phase), Some(Phase::Deleting));
     assert!(store.get(&id(1)).is_none());
 }
 
 #[test]
 fn the_room_comes_back_with_the_disks() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1000)).unwrap();
-    let whole = disks.reserved(&file());
-    disks.set_room(Some(0));
+    let whole = disk.reserved();
+    disk.set_room(Some(0));
     while store.put(volume(0, 1000)).is_ok() {}
-    assert!(disks.reserved(&file()) < whole / 2);
-    disks.set_room(None);
+    assert!(disk.reserved() < whole / 2);
+    disk.set_room(None);
     store.put(volume(1, 1000)).expect("there is room again");
-    assert!(disks.reserved(&file()) >= whole, "{} of {whole}", disks.reserved(&file()));
+    assert!(disk.reserved() >= whole, "{} of {whole}", disk.reserved());
 }
 
 /// A compaction takes room for a second file. Where there is none, the file that has room stays.
 #[test]
 fn a_compaction_does_not_lose_the_room() {
-    let disks = MemDisks::default();
-    let store = open_with(&disks, 10).unwrap();
+    let disk = Disk::new();
+    let store = open_with(&disk, 10).unwrap();
     for number in 0..50 {
         store.put(volume(number, 1000)).unwrap();
     }
-    let whole = disks.reserved(&file());
+    let whole = disk.reserved();
     // Enough for the lines of the new file, but not for what is to be behind them.
-    disks.set_room(Some(read(&disks).len() + 1000));
+    disk.set_room(Some(disk.read().len() as u64 + BLOCK));
     for _ in 0..300 {
         store.put(volume(0, 1000)).unwrap();
     }
-    assert!(disks.reserved(&file()) > whole / 2, "{} of {whole}", disks.reserved(&file()));
+    assert!(disk.reserved() > whole / 2, "{} of {whole}", disk.reserved());
     for number in 0..50 {
         remove(&store, number);
     }
@@ -121,11 +124,11 @@ fn a_compaction_does_not_lose_the_room() {
 /// A file of 0.1.0 has no room behind it: the next start sets some aside, if there is any.
 #[test]
 fn an_old_file_gets_room_when_there_is_some() {
-    let disks = disk_with(&sample(3));
-    disks.set_room(Some(0));
-    drop(open(&disks).unwrap());
-    assert_eq!(disks.reserved(&file()), 0);
-    disks.set_room(None);
-    drop(open(&disks).unwrap());
-    assert!(disks.reserved(&file()) > 1 << 20);
+    let disk = Disk::holding(&sample(3));
+    disk.set_room(Some(0));
+    drop(open(&disk).unwrap());
+    assert!(disk.reserved() < BLOCK);
+    disk.set_room(None);
+    drop(open(&disk).unwrap());
+    assert!(disk.reserved() > 1 << 20);
 }

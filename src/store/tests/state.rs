@@ -7,8 +7,8 @@ use crate::store::{Durability, Totals};
 
 #[test]
 fn changes_survive_a_restart() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     assert!(store.is_empty());
     for number in 0..5 {
         assert_eq!(store.put(volume(number, 10)).unwrap().id, id(number));
@@ -17,8 +17,8 @@ fn changes_survive_a_restart() {
     store.delete(&id(1), Durability::Synced).unwrap();
     store.delete(&id(77), Durability::Synced).unwrap();
     let before = store.volumes();
-    disks.power_cut();
-    let store = open(&disks).unwrap();
+    disk.power_cut();
+    let store = open(&disk).unwrap();
     assert_eq!(store.volumes(), before);
     assert_eq!((store.len(), store.get(&id(3)).unwrap().capacity_bytes, store.get(&id(1))), (4, 20, None));
     assert!(before.is_sorted_by_key(|volume| volume.id.clone()));
@@ -45,24 +45,24 @@ fn the_file_is_json_a_line_in_the_documented_form() {
 
 #[test]
 fn a_lazy_delete_costs_no_sync_and_the_next_change_carries_it() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
-    let syncs = disks.syncs();
+    let syncs = disk.syncs();
     store.delete(&id(0), Durability::Lazy).unwrap();
-    assert_eq!((disks.syncs(), store.len()), (syncs, 0));
+    assert_eq!((disk.syncs(), store.len()), (syncs, 0));
     // A synced delete of what a lazy one has removed makes that one durable.
     store.delete(&id(0), Durability::Synced).unwrap();
-    assert_eq!(disks.syncs(), syncs + 1);
+    assert_eq!(disk.syncs(), syncs + 1);
     store.delete(&id(0), Durability::Synced).unwrap();
-    assert_eq!(disks.syncs(), syncs + 1);
-    disks.power_cut();
-    assert!(open(&disks).unwrap().is_empty());
+    assert_eq!(disk.syncs(), syncs + 1);
+    disk.power_cut();
+    assert!(open(&disk).unwrap().is_empty());
 }
 
 #[test]
 fn pages_follow_the_order_of_ids() {
-    let store = open(&MemDisks::default()).unwrap();
+    let store = open(&Disk::new()).unwrap();
     for number in 0..25 {
         store.put(volume(number, number as u64)).unwrap();
     }
@@ -87,8 +87,8 @@ fn pages_follow_the_order_of_ids() {
 
 #[test]
 fn totals_follow_every_change() {
-    let disks = MemDisks::default();
-    let store = open(&disks).unwrap();
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
     let pool = PoolName::default();
     store.put(with(volume(0, 10), BackendKind::Loop, Provisioning::Thin)).unwrap();
     store.put(with(volume(1, 100), BackendKind::Loop, Provisioning::Thick)).unwrap();
@@ -100,7 +100,7 @@ fn totals_follow_every_change() {
     let expected = Totals { thin_bytes: 30, ..Totals::default() };
     assert_eq!(store.totals(&pool), expected);
     assert_eq!(store.totals(&"other".parse().unwrap()), Totals::default());
-    assert_eq!(open(&disks).unwrap().totals(&pool), expected);
+    assert_eq!(open(&disk).unwrap().totals(&pool), expected);
     for number in 10..13 {
         store.put(volume(number, u64::MAX)).unwrap();
     }
@@ -109,29 +109,29 @@ fn totals_follow_every_change() {
 
 #[test]
 fn compaction_keeps_everything_and_shrinks() {
-    let disks = MemDisks::default();
-    let store = open_with(&disks, 10).unwrap();
+    let disk = Disk::new();
+    let store = open_with(&disk, 10).unwrap();
     let mut longest = 0;
     for round in 0..200u64 {
         store.put(volume(round as usize % 5, round)).unwrap();
-        longest = longest.max(read(&disks).iter().filter(|byte| **byte == b'\n').count());
+        longest = longest.max(disk.read().iter().filter(|byte| **byte == b'\n').count());
     }
     assert!((20..=22).contains(&longest), "{longest} lines");
     let expected: Model = (0..5).map(|number| (id(number), 195 + number as u64)).collect();
     assert_eq!(model(&store), expected);
-    disks.power_cut();
-    assert_eq!(model(&open(&disks).unwrap()), expected);
-    assert_eq!(disks.names(), [file()]);
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), expected);
+    assert_eq!(disk.names(), [file()]);
 }
 
 #[test]
 fn ten_thousand_volumes_load() {
     let lines = (0..10_000).map(|number| put_line(number as u64 + 1, number as u64, number));
-    let disks = disk_with(&[sample(0), lines.collect::<Vec<_>>().concat()].concat());
+    let disk = Disk::holding(&[sample(0), lines.collect::<Vec<_>>().concat()].concat());
     for _ in 0..2 {
         let start = std::time::Instant::now();
-        let store = open(&disks).unwrap();
-        println!("10,000 volumes, {} bytes: {:?}", read(&disks).len(), start.elapsed());
+        let store = open(&disk).unwrap();
+        println!("10,000 volumes, {} bytes: {:?}", disk.read().len(), start.elapsed());
         let sum = (0..10_000).map(|number| 1000 + number).sum();
         assert_eq!((store.len(), store.totals(&PoolName::default()).thin_bytes), (10_000, sum));
     }
@@ -140,22 +140,22 @@ fn ten_thousand_volumes_load() {
 #[test]
 fn a_file_of_someone_else_is_refused_and_left_alone() {
     let bytes = sample(1);
-    let disks = disk_with(&bytes);
+    let disk = Disk::holding(&bytes);
     let start = |driver: &str, node: &str| {
         let identity = Identity { driver: driver.to_owned(), node_id: node.to_owned() };
-        Store::open(Arc::new(disks.clone()), Path::new(DIR), identity).err().unwrap().to_string()
+        Store::open(disk.files(), Path::new(DIR), identity).err().unwrap().to_string()
     };
     let text = start("hostloop.test", "node-b");
     assert!(text.contains("node \"node-a\"") && text.contains("--node-id node-a"), "{text}");
     let text = start("other.test", "node-a");
     assert!(text.contains("--driver-name hostloop.test"), "{text}");
-    assert_eq!((read(&disks), disks.steps()), (bytes, 0));
+    assert_eq!((disk.read(), disk.steps()), (bytes, 0));
 }
 
 #[test]
 fn a_later_format_is_named_as_such() {
-    let disks = disk_with(b"{\"hostloop\":2,\"anything\":[]}\n");
-    let error = open(&disks).err().unwrap();
+    let disk = Disk::holding(b"{\"hostloop\":2,\"anything\":[]}\n");
+    let error = open(&disk).err().unwrap();
     assert!(matches!(error, StoreError::Version { found: 2, supported: FORMAT, .. }), "{error}");
 }
 
@@ -169,7 +169,7 @@ fn a_record_of_an_unknown_kind_stops_the_start() {
     ] {
         let mut bytes = sample(1);
         bytes.extend(record::line(2, 1, members).bytes());
-        let error = open(&disk_with(&bytes)).err().unwrap();
+        let error = open(&Disk::holding(&bytes)).err().unwrap();
         assert!(matches!(error, StoreError::Unknown { line: 3, .. }), "{members}: {error}");
     }
 }

@@ -12,9 +12,9 @@ use rustix::fs::{
     IFlags, XattrFlags, getxattr, ioctl_getflags, ioctl_setflags, listxattr, removexattr, setxattr,
 };
 
-use super::super::kind_bits;
+use super::super::{errno, kind_bits};
 use super::path_of;
-use super::report::{Fault, call, errno};
+use super::report::{Fault, call};
 use crate::model::tree;
 
 /// The flags of ioctl_iflags(2) that are copied. Not those that would keep a copy from being removed (immutable,

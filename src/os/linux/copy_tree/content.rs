@@ -4,18 +4,19 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::sendfile::sendfile;
 use nix::sys::stat::{FileStat, fstat};
-use nix::unistd::{Whence, ftruncate, lseek};
-use rustix::fs::sendfile;
-use rustix::io::{pread, write};
+use nix::sys::uio::pread;
+use nix::unistd::{Whence, ftruncate, lseek, write};
 
-use super::super::ioctl;
-use super::report::{Fault, Report, call, errno};
+use super::super::copy::clone_file;
+use super::super::open::{offset as signed, uninterrupted};
+use super::report::{Fault, Report, call};
 
-/// What is copied at once.
+/// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
-/// So much is written before the kernel is told to put it on the disk.
+/// So many bytes are written before the kernel is told to put it on the disk.
 const WRITE_BACK: u64 = 8 << 20;
 
 /// Copies contents, with what it has learnt from the files before.
@@ -29,10 +30,6 @@ pub(super) struct Content {
 /// A length or an offset of the kernel's.
 pub(super) fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
-}
-
-fn signed(value: u64) -> Result<i64, Errno> {
-    i64::try_from(value).map_err(|_| Errno::EFBIG)
 }
 
 impl Content {
@@ -71,7 +68,7 @@ impl Content {
 
     /// FICLONE; whether it did.
     fn clone(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<bool, Fault> {
-        match ioctl::clone_file(to, from) {
+        match clone_file(to, from) {
             Ok(()) => Ok(true),
             // The filesystem cannot (ioctl_ficlone(2)): no need to ask for every file.
             Err(Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::EXDEV) => {
@@ -114,32 +111,22 @@ impl Content {
     fn piece(&mut self, from: &OwnedFd, to: &OwnedFd, at: u64, want: usize) -> Result<usize, Fault> {
         if self.buffer.is_empty() {
             // Within the kernel, a quarter faster. copy_file_range(2) would share blocks.
-            match again(|| sendfile(to, from, Some(&mut { at }), want)) {
+            match uninterrupted(|| sendfile(to, from, Some(&mut signed(at)?), want)) {
                 // A filesystem that cannot (sendfile(2)).
                 Err(Errno::EINVAL | Errno::ENOSYS) => self.buffer = vec![0; PIECE],
                 result => return result.map_err(call("copy the data of")),
             }
         }
         let room = self.buffer.get_mut(..want).unwrap_or_default();
-        let count = again(|| pread(from, &mut *room, at)).map_err(call("read"))?;
+        let count = uninterrupted(|| pread(from, room, signed(at)?)).map_err(call("read"))?;
         let mut left = room.get(..count).unwrap_or_default();
         while !left.is_empty() {
-            match again(|| write(to, left)).map_err(call("write the copy of"))? {
+            match uninterrupted(|| write(to, left)).map_err(call("write the copy of"))? {
                 0 => return Err(Fault::Call("write the copy of", Errno::EIO)),
                 written => left = left.get(written..).unwrap_or_default(),
             }
         }
         Ok(count)
-    }
-}
-
-/// Calls again what a signal interrupted.
-pub(super) fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> nix::Result<usize> {
-    loop {
-        match call() {
-            Err(rustix::io::Errno::INTR) => {}
-            result => return result.map_err(errno),
-        }
     }
 }
 

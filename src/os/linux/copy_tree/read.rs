@@ -13,13 +13,14 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat};
-use rustix::io::pread;
+use nix::sys::uio::pread;
 
 use super::super::super::FileId;
+use super::super::open::{offset as signed, uninterrupted};
 use super::super::walk::{open_below, open_to_read};
 use super::super::{at, id_of, kind_bits};
 use super::attributes::Attributes;
-use super::content::{again, next_data, unsigned};
+use super::content::{next_data, unsigned};
 use super::report::{Fault, call};
 use super::{open_source, path_of};
 use crate::model::pull::Piece;
@@ -28,7 +29,6 @@ use crate::model::tree::{Entry, Item, Kind, Position};
 /// Levels that stay open; the others are opened again through `..` on the way up.
 const MAX_OPEN: usize = 64;
 
-/// A directory that is being read.
 struct Level {
     name: CString,
     directory: Option<OwnedFd>,
@@ -38,13 +38,12 @@ struct Level {
     names: Vec<CString>,
 }
 
-/// A walk on its way.
 struct Walk<'a> {
     source: &'a Path,
     from: Position,
     emit: &'a mut dyn FnMut(Item) -> bool,
     levels: Vec<Level>,
-    /// The number of the next entry.
+    /// Number of the next entry.
     next: u64,
     /// The numbers of files with several names.
     linked: HashMap<FileId, u64>,
@@ -207,7 +206,7 @@ impl Walk<'_> {
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(Piece::MOST).min(Piece::MOST);
                 let mut data = vec![0; want];
-                let count = again(|| pread(file, data.as_mut_slice(), at)).map_err(call("read"))?;
+                let count = uninterrupted(|| pread(file, &mut data, signed(at)?)).map_err(call("read"))?;
                 if count == 0 {
                     return Err(Fault::Call("read to the end of", Errno::EIO));
                 }

@@ -33,11 +33,6 @@ impl Fault {
     }
 }
 
-/// An error of rustix as one of nix.
-pub(super) fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
-
 /// What `progress` is told, and when.
 pub(super) struct Report<'a> {
     progress: &'a mut dyn FnMut(u64) -> io::Result<()>,

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
+use nix::sys::uio::pwrite;
 use nix::unistd::{symlinkat, syncfs};
-use rustix::io::pwrite;
 
 use super::super::super::{FileId, TreeWriter};
+use super::super::open::{offset as signed, uninterrupted};
 use super::super::trees::split;
 use super::super::walk::open_below;
 use super::super::{at, id_of};
 use super::attributes::{self, Attributes};
-use super::content::{again, set_size, write_back};
+use super::content::{set_size, write_back};
 use super::links::Links;
 use super::make_directory;
 use super::report::{Fault, call};
@@ -37,14 +38,13 @@ struct Level {
     place: Option<usize>,
 }
 
-/// A tree that is being made.
 pub(in super::super) struct Writer {
     target: PathBuf,
     /// From the top to the current directory.
     levels: Vec<Level>,
     /// By the number of an entry.
     links: Links<u64>,
-    /// The file that is the last entry.
+    /// Open for the data that follow the last entry, where that is a file.
     file: Option<(OwnedFd, Attributes)>,
 }
 
@@ -202,7 +202,9 @@ impl TreeWriter for Writer {
             self.file.as_ref().ok_or(Fault::Call("write a file in", Errno::EINVAL)).and_then(|(file, _)| {
                 let (mut position, mut left) = (offset, bytes);
                 while !left.is_empty() {
-                    match again(|| pwrite(file, left, position)).map_err(call("write a file in"))? {
+                    match uninterrupted(|| pwrite(file, left, signed(position)?))
+                        .map_err(call("write a file in"))?
+                    {
                         0 => return Err(Fault::Call("write a file in", Errno::EIO)),
                         count => {
                             left = left.get(count..).unwrap_or_default();
