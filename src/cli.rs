@@ -63,7 +63,6 @@ pub enum Command {
     FreezeGuard(FreezeGuardArgs),
 }
 
-/// Flags of `hostloop serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Where to serve: unix:///PATH.sock or an absolute path; for tests also tcp://127.0.0.1:PORT (or the IPv6

@@ -26,7 +26,6 @@ Examples:
 
 Exit codes: 0 done, 1 not done or (show, renew) something is wrong, 2 wrong flag or value.";
 
-/// Flags of `hostloop certs`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct CertsArgs {
@@ -48,7 +47,6 @@ pub enum CertsCommand {
     Show(ShowArgs),
 }
 
-/// Flags of `hostloop certs init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
     /// Where to make it; made if it is missing
@@ -70,7 +68,6 @@ pub struct InitArgs {
     pub valid: Duration,
 }
 
-/// Flags of `hostloop certs issue`.
 #[derive(Debug, Args)]
 pub struct IssueArgs {
     /// Directory of the CA
@@ -98,7 +95,6 @@ pub struct IssueArgs {
     pub driver_name: Option<String>,
 }
 
-/// Flags of `hostloop certs renew`.
 #[derive(Debug, Args)]
 pub struct RenewArgs {
     /// Directory of the CA
@@ -118,7 +114,6 @@ pub struct RenewArgs {
     pub valid: Option<Duration>,
 }
 
-/// Flags of `hostloop certs show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Directory of an identity, or of a CA

@@ -7,7 +7,6 @@ use clap::Args;
 use super::value::{at_least, named};
 use super::wrong::Value;
 
-/// Flags of `hostloop selftest`.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
     /// Where to work: in a new directory below this one, which is removed at the end

@@ -330,8 +330,7 @@ fn a_flag_of_another_role_stops_the_start() {
 
 #[test]
 fn what_a_manifest_leaves_empty_is_not_given() {
-    let flags =
-        ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
+    let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
     let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends="];
     let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];
     controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();

@@ -22,7 +22,6 @@ pub struct VolumeStatus {
     pub troubles: Arc<[Trouble]>,
 }
 
-/// CSI `VolumeHealth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeHealth {
     /// The volume, as its caller names it.

@@ -15,7 +15,6 @@ pub const MOST_MEMBERS: usize = 4000;
 /// `volume_context` as a caller sends it back.
 pub type Context = BTreeMap<String, String>;
 
-/// CSI CreateVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateVolume {
     /// The CSI name: any text; never part of a path.
@@ -57,7 +56,6 @@ pub enum Source {
     Volume(String),
 }
 
-/// CSI ControllerModifyVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerModifyVolume {
     pub volume_id: String,
@@ -65,7 +63,6 @@ pub struct ControllerModifyVolume {
     pub modification: Result<Modification, String>,
 }
 
-/// CSI CreateSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateSnapshot {
     /// The CSI name: any text; never part of a path.
@@ -90,7 +87,6 @@ pub struct ListSnapshots {
     pub snapshot_id: Option<String>,
 }
 
-/// CSI CreateVolumeGroupSnapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateVolumeGroupSnapshot {
     /// The CSI name: any text; never part of a path.
@@ -109,7 +105,6 @@ pub struct VolumeGroupSnapshot {
     pub snapshot_ids: Vec<String>,
 }
 
-/// CSI GetMetadataAllocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetMetadataAllocated {
     pub snapshot_id: String,
@@ -119,7 +114,6 @@ pub struct GetMetadataAllocated {
     pub max_results: Option<usize>,
 }
 
-/// CSI GetMetadataDelta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetMetadataDelta {
     /// The snapshot from which the changes count.
@@ -132,7 +126,6 @@ pub struct GetMetadataDelta {
     pub max_results: Option<usize>,
 }
 
-/// CSI ControllerPublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerPublishVolume {
     pub volume_id: String,
@@ -145,7 +138,6 @@ pub struct ControllerPublishVolume {
     pub context: Context,
 }
 
-/// CSI ControllerUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerUnpublishVolume {
     pub volume_id: String,
@@ -153,7 +145,6 @@ pub struct ControllerUnpublishVolume {
     pub node_id: Option<String>,
 }
 
-/// CSI ValidateVolumeCapabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidateVolumeCapabilities {
     pub volume_id: String,
@@ -165,7 +156,6 @@ pub struct ValidateVolumeCapabilities {
     pub parameters: Option<Result<VolumeParameters, String>>,
 }
 
-/// CSI ListVolumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListVolumes {
     /// At most so many entries, never more than [`MOST_ENTRIES`].
@@ -174,7 +164,6 @@ pub struct ListVolumes {
     pub starting_token: Option<String>,
 }
 
-/// CSI GetCapacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetCapacity {
     /// The capabilities that the capacity must serve; an `Err` is one that no volume of this driver can have.
@@ -184,7 +173,6 @@ pub struct GetCapacity {
     pub topology: Option<TopologyRequirement>,
 }
 
-/// CSI ControllerExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerExpandVolume {
     pub volume_id: String,
@@ -193,7 +181,6 @@ pub struct ControllerExpandVolume {
     pub capability: Option<Capability>,
 }
 
-/// CSI NodeStageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStageVolume {
     pub volume_id: String,
@@ -204,7 +191,6 @@ pub struct NodeStageVolume {
     pub context: Context,
 }
 
-/// CSI NodeUnstageVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnstageVolume {
     pub volume_id: String,
@@ -221,7 +207,6 @@ pub struct InlineVolume {
     pub parameters: VolumeParameters,
 }
 
-/// CSI NodePublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePublishVolume {
     /// The volume; for an inline one the caller's choice.
@@ -239,7 +224,6 @@ pub struct NodePublishVolume {
     pub inline: Option<InlineVolume>,
 }
 
-/// CSI NodeUnpublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUnpublishVolume {
     pub volume_id: String,
@@ -247,7 +231,6 @@ pub struct NodeUnpublishVolume {
     pub target_path: PathBuf,
 }
 
-/// CSI NodeGetVolumeStats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeStats {
     pub volume_id: String,
@@ -255,7 +238,6 @@ pub struct NodeGetVolumeStats {
     pub volume_path: PathBuf,
 }
 
-/// CSI NodeGetVolumeHealth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGetVolumeHealth {
     pub volume_id: String,
@@ -265,7 +247,6 @@ pub struct NodeGetVolumeHealth {
     pub staging_path: Option<PathBuf>,
 }
 
-/// CSI NodeExpandVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeExpandVolume {
     pub volume_id: String,

@@ -23,9 +23,6 @@ pub fn encode(grant: &Grant) -> Vec<u8> {
 }
 
 /// What was signed.
-///
-/// # Errors
-/// [`Malformed`].
 pub fn decode(bytes: &[u8]) -> Result<Grant, Malformed> {
     let permit = peer::Permit::decode(bytes).map_err(|_| Malformed("it cannot be read".to_owned()))?;
     let wrong = |what: &str, id: &str| Malformed(format!("its {what} {id:?} is not an id of hostloop"));

@@ -54,9 +54,6 @@ impl fmt::Debug for Issued {
 
 impl Issued {
     /// Puts them into `dir`, which is made if it is missing, all at once (see `files.rs`).
-    ///
-    /// # Errors
-    /// [`CertsError::Io`]
     pub fn write(&self, dir: &Path) -> Result<(), CertsError> {
         let files = [
             (CA, self.ca.as_slice(), PUBLIC),

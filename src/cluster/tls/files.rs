@@ -86,9 +86,6 @@ impl Files {
 }
 
 /// The certificates of a PEM file, at least one. What else is in it is passed over.
-///
-/// # Errors
-/// [`TlsError::Own`]
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = contents(path)?;
     let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
@@ -100,9 +97,6 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
 }
 
 /// The first private key of a PEM file.
-///
-/// # Errors
-/// [`TlsError::Own`]
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(&contents(path)?).map_err(|error| match error {
         pem::Error::NoItemsFound => {

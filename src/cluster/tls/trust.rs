@@ -51,9 +51,6 @@ impl Trust {
     }
 
     /// Checks the way from a certificate up to one of the CAs, and all the times in it.
-    ///
-    /// # Errors
-    /// [`Refusal`]
     pub fn verify(
         &self,
         certificate: &CertificateDer<'_>,

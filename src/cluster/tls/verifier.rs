@@ -25,9 +25,6 @@ pub struct Verifier {
 
 impl Verifier {
     /// Checks a certificate and those that came with it.
-    ///
-    /// # Errors
-    /// [`Refusal`]
     pub fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -40,9 +37,6 @@ impl Verifier {
     }
 
     /// The identity in a certificate that was checked already.
-    ///
-    /// # Errors
-    /// [`Refusal`]
     pub fn identity(&self, certificate: &CertificateDer<'_>) -> Result<PeerIdentity, Refusal> {
         let details =
             Details::of(certificate).ok_or_else(|| Refusal::Unsuitable("it cannot be read".to_owned()))?;

@@ -10,10 +10,6 @@ use crate::model::request::{
 use crate::model::{Capability, Modification, SizeRange, VolumeParameters};
 use crate::wire::csi;
 
-/// CSI CreateVolume.
-///
-/// # Errors
-/// `Invalid`, like all of this module.
 pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> {
     let name = fields::name(request.name)?;
     let capabilities = capability::all(request.volume_capabilities)?;
@@ -38,9 +34,6 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
 }
 
 /// What a controller has to know of a CreateVolume: it looks at nothing else, so that a node may know more than it does.
-///
-/// # Errors
-/// `Invalid`.
 pub fn placement(request: &csi::CreateVolumeRequest) -> Result<Placement> {
     Ok(Placement {
         name: fields::name(request.name.clone())?,
@@ -51,19 +44,12 @@ pub fn placement(request: &csi::CreateVolumeRequest) -> Result<Placement> {
 }
 
 /// CSI DeleteVolume: the volume's id.
-///
-/// # Errors
-/// `Invalid`.
 pub fn delete_volume(request: csi::DeleteVolumeRequest) -> Result<String> {
     let volume_id = fields::volume_id(request.volume_id)?;
     check_secrets(&request.secrets)?;
     Ok(volume_id)
 }
 
-/// CSI ControllerPublishVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_publish_volume(
     request: csi::ControllerPublishVolumeRequest,
 ) -> Result<ControllerPublishVolume> {
@@ -75,10 +61,6 @@ pub fn controller_publish_volume(
     Ok(ControllerPublishVolume { volume_id, node_id, capability, read_only: request.readonly, context })
 }
 
-/// CSI ControllerUnpublishVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_unpublish_volume(
     request: csi::ControllerUnpublishVolumeRequest,
 ) -> Result<ControllerUnpublishVolume> {
@@ -128,9 +110,6 @@ fn fitting(
 }
 
 /// CSI ListVolumes. Whether the token is one of ours is not decided here: a wrong one is ABORTED.
-///
-/// # Errors
-/// `Invalid`.
 pub fn list_volumes(request: csi::ListVolumesRequest) -> Result<ListVolumes> {
     Ok(ListVolumes {
         max_entries: fields::page_size(request.max_entries)?,
@@ -139,26 +118,17 @@ pub fn list_volumes(request: csi::ListVolumesRequest) -> Result<ListVolumes> {
 }
 
 /// CSI ControllerGetVolume: the volume's id.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_get_volume(request: csi::ControllerGetVolumeRequest) -> Result<String> {
     fields::volume_id(request.volume_id)
 }
 
 /// CSI ControllerGetVolumeHealth: the volume's id.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_get_volume_health(request: csi::ControllerGetVolumeHealthRequest) -> Result<String> {
     check_secrets(&request.secrets)?;
     fields::volume_id(request.volume_id)
 }
 
 /// CSI ControllerListVolumeHealth: which page is wanted.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_list_volume_health(request: csi::ControllerListVolumeHealthRequest) -> Result<ListVolumes> {
     check_secrets(&request.secrets)?;
     Ok(ListVolumes {
@@ -183,10 +153,6 @@ pub fn get_capacity(request: csi::GetCapacityRequest) -> Result<GetCapacity> {
     })
 }
 
-/// CSI ControllerExpandVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_expand_volume(
     request: csi::ControllerExpandVolumeRequest,
 ) -> Result<ControllerExpandVolume> {
@@ -208,9 +174,6 @@ pub fn controller_expand_volume(
 
 /// CSI ControllerModifyVolume. Parameters that no volume has are part of the result: of an unknown volume the
 /// answer is NOT_FOUND whatever is to change.
-///
-/// # Errors
-/// `Invalid`.
 pub fn controller_modify_volume(
     request: csi::ControllerModifyVolumeRequest,
 ) -> Result<ControllerModifyVolume> {

@@ -9,10 +9,6 @@ use crate::model::request::{
 };
 use crate::wire::csi;
 
-/// CSI NodeStageVolume.
-///
-/// # Errors
-/// `Invalid`, like all of this module.
 pub fn node_stage_volume(request: csi::NodeStageVolumeRequest) -> Result<NodeStageVolume> {
     let volume_id = fields::volume_id(request.volume_id)?;
     let staging_path = fields::path("staging_target_path", &request.staging_target_path)?;
@@ -23,10 +19,6 @@ pub fn node_stage_volume(request: csi::NodeStageVolumeRequest) -> Result<NodeSta
     Ok(NodeStageVolume { volume_id, staging_path, capability, context })
 }
 
-/// CSI NodeUnstageVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_unstage_volume(request: csi::NodeUnstageVolumeRequest) -> Result<NodeUnstageVolume> {
     Ok(NodeUnstageVolume {
         volume_id: fields::volume_id(request.volume_id)?,
@@ -36,9 +28,6 @@ pub fn node_unstage_volume(request: csi::NodeUnstageVolumeRequest) -> Result<Nod
 
 /// CSI NodePublishVolume. That the staging path is needed for all but inline volumes is not decided here: the
 /// answer to that is FAILED_PRECONDITION.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_publish_volume(request: csi::NodePublishVolumeRequest) -> Result<NodePublishVolume> {
     let volume_id = fields::volume_id(request.volume_id)?;
     let target_path = fields::path("target_path", &request.target_path)?;
@@ -56,10 +45,6 @@ pub fn node_publish_volume(request: csi::NodePublishVolumeRequest) -> Result<Nod
     Ok(NodePublishVolume { volume_id, staging_path, target_path, capability, read_only, context, inline })
 }
 
-/// CSI NodeUnpublishVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_unpublish_volume(request: csi::NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolume> {
     Ok(NodeUnpublishVolume {
         volume_id: fields::volume_id(request.volume_id)?,
@@ -67,10 +52,6 @@ pub fn node_unpublish_volume(request: csi::NodeUnpublishVolumeRequest) -> Result
     })
 }
 
-/// CSI NodeGetVolumeStats.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_get_volume_stats(request: csi::NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStats> {
     Ok(NodeGetVolumeStats {
         volume_id: fields::volume_id(request.volume_id)?,
@@ -78,10 +59,6 @@ pub fn node_get_volume_stats(request: csi::NodeGetVolumeStatsRequest) -> Result<
     })
 }
 
-/// CSI NodeGetVolumeHealth.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_get_volume_health(request: csi::NodeGetVolumeHealthRequest) -> Result<NodeGetVolumeHealth> {
     Ok(NodeGetVolumeHealth {
         volume_id: fields::volume_id(request.volume_id)?,
@@ -91,17 +68,10 @@ pub fn node_get_volume_health(request: csi::NodeGetVolumeHealthRequest) -> Resul
 }
 
 /// CSI NodeGetStorageHealth, of which only the secrets can be wrong.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_get_storage_health(request: csi::NodeGetStorageHealthRequest) -> Result<()> {
     check_secrets(&request.secrets)
 }
 
-/// CSI NodeExpandVolume.
-///
-/// # Errors
-/// `Invalid`.
 pub fn node_expand_volume(request: csi::NodeExpandVolumeRequest) -> Result<NodeExpandVolume> {
     let volume_id = fields::volume_id(request.volume_id)?;
     let volume_path = fields::volume_path(&request.volume_path)?;

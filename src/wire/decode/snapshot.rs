@@ -32,10 +32,6 @@ pub(super) fn source(source: Option<csi::VolumeContentSource>) -> Result<Option<
     }
 }
 
-/// CSI CreateSnapshot.
-///
-/// # Errors
-/// `Invalid`, like all of this module.
 pub fn create_snapshot(request: csi::CreateSnapshotRequest) -> Result<CreateSnapshot> {
     let name = fields::name(request.name)?;
     let source_volume_id = fields::required("source_volume_id", request.source_volume_id)?;
@@ -54,9 +50,6 @@ fn snapshot_class(parameters: &HashMap<String, String>) -> Result<Consistency> {
 }
 
 /// CSI DeleteSnapshot: the snapshot's id.
-///
-/// # Errors
-/// `Invalid`.
 pub fn delete_snapshot(request: csi::DeleteSnapshotRequest) -> Result<String> {
     let snapshot_id = fields::snapshot_id(request.snapshot_id)?;
     check_secrets(&request.secrets)?;
@@ -64,9 +57,6 @@ pub fn delete_snapshot(request: csi::DeleteSnapshotRequest) -> Result<String> {
 }
 
 /// CSI GetSnapshot: the snapshot's id.
-///
-/// # Errors
-/// `Invalid`.
 pub fn get_snapshot(request: csi::GetSnapshotRequest) -> Result<String> {
     let snapshot_id = fields::snapshot_id(request.snapshot_id)?;
     check_secrets(&request.secrets)?;
@@ -74,9 +64,6 @@ pub fn get_snapshot(request: csi::GetSnapshotRequest) -> Result<String> {
 }
 
 /// CSI ListSnapshots. Whether the token is one of ours is not decided here: a wrong one is ABORTED.
-///
-/// # Errors
-/// `Invalid`.
 pub fn list_snapshots(request: csi::ListSnapshotsRequest) -> Result<ListSnapshots> {
     let max_entries = fields::page_size(request.max_entries)?;
     check_secrets(&request.secrets)?;
@@ -88,10 +75,6 @@ pub fn list_snapshots(request: csi::ListSnapshotsRequest) -> Result<ListSnapshot
     })
 }
 
-/// CSI CreateVolumeGroupSnapshot.
-///
-/// # Errors
-/// `Invalid`.
 pub fn create_volume_group_snapshot(
     request: csi::CreateVolumeGroupSnapshotRequest,
 ) -> Result<CreateVolumeGroupSnapshot> {
@@ -114,20 +97,12 @@ pub fn create_volume_group_snapshot(
     })
 }
 
-/// CSI DeleteVolumeGroupSnapshot.
-///
-/// # Errors
-/// `Invalid`.
 pub fn delete_volume_group_snapshot(
     request: csi::DeleteVolumeGroupSnapshotRequest,
 ) -> Result<VolumeGroupSnapshot> {
     group(request.group_snapshot_id, request.snapshot_ids, &request.secrets)
 }
 
-/// CSI GetVolumeGroupSnapshot.
-///
-/// # Errors
-/// `Invalid`.
 pub fn get_volume_group_snapshot(request: csi::GetVolumeGroupSnapshotRequest) -> Result<VolumeGroupSnapshot> {
     group(request.group_snapshot_id, request.snapshot_ids, &request.secrets)
 }
@@ -151,9 +126,6 @@ fn ids(field: &str, ids: Vec<String>) -> Result<Vec<String>> {
 
 /// CSI GetMetadataAllocated. Whether the offset lies within the snapshot is not decided here: one outside is
 /// OUT_OF_RANGE.
-///
-/// # Errors
-/// `Invalid`.
 pub fn get_metadata_allocated(request: csi::GetMetadataAllocatedRequest) -> Result<GetMetadataAllocated> {
     let snapshot_id = fields::snapshot_id(request.snapshot_id)?;
     let max_results = fields::limit("max_results", request.max_results)?;
@@ -162,9 +134,6 @@ pub fn get_metadata_allocated(request: csi::GetMetadataAllocatedRequest) -> Resu
 }
 
 /// CSI GetMetadataDelta. The offset as for [`get_metadata_allocated`].
-///
-/// # Errors
-/// `Invalid`.
 pub fn get_metadata_delta(request: csi::GetMetadataDeltaRequest) -> Result<GetMetadataDelta> {
     let base_snapshot_id = fields::required("base_snapshot_id", request.base_snapshot_id)?;
     let target_snapshot_id = fields::required("target_snapshot_id", request.target_snapshot_id)?;

@@ -33,9 +33,6 @@ pub(super) fn requirement(
 
 /// `accessible_topology` of GetCapacity; no segment is no restriction, which is what external-provisioner
 /// sends for nodes that registered no topology key.
-///
-/// # Errors
-/// `Invalid`.
 pub fn place(topology: Option<csi::Topology>) -> Result<Option<TopologyRequirement>> {
     match topology {
         Some(topology) if !topology.segments.is_empty() => {

@@ -4,7 +4,6 @@ use crate::model::answer::{HealthPage, VolumeHealth};
 use crate::model::health::{Severity, Trouble};
 use crate::wire::csi;
 
-/// CSI `VolumeHealth`.
 fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
     use csi::VolumeHealthErrorType as Status;
     let entry = |trouble: &Trouble| csi::volume_health::VolumeHealthEntry {

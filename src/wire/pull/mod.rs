@@ -163,9 +163,6 @@ pub fn encode_blocks(Placed { after, message }: Placed<u64, Blocks>) -> peer::Pu
 }
 
 /// The same as it arrives.
-///
-/// # Errors
-/// [`Malformed`].
 pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Placed<u64, Blocks>, Malformed> {
     let after = answer.after.ok_or_else(no_place)?;
     match answer.message {

@@ -46,9 +46,6 @@ pub fn encode_tree(Placed { after, message }: Placed<Position, Item>) -> peer::P
 }
 
 /// The same as it arrives. The checksum of an entry is checked here, that of data by whoever writes them.
-///
-/// # Errors
-/// [`Malformed`].
 pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, Item>, Malformed> {
     let Place { entry, offset } = answer.after.ok_or_else(no_place)?;
     let after = Position { entry, offset };
