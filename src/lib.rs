@@ -15,7 +15,7 @@
 //! | [`cli`], [`config`] | Every flag and how its value is read; what the flags mean together |
 //! | [`app`] | The composition root and the life of the process |
 //! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
-//! | [`metrics`] | `/metrics` and `/healthz` over HTTP |
+//! | `metrics` | `/metrics` and `/healthz` over HTTP |
 //! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
 //! | [`service`] | What each RPC is, declared once; the only place that turns an error into a gRPC status |

@@ -18,7 +18,8 @@ mod topology;
 pub mod tree;
 mod volume;
 
-pub(crate) use access::{AccessMode, AccessType, Capability, SecondPublish};
+pub(crate) use access::SecondPublish;
+pub use access::{AccessMode, AccessType, Capability};
 pub use fs_type::FsType;
 pub(crate) use fs_type::UnknownFsType;
 pub use id::{
@@ -26,8 +27,8 @@ pub use id::{
 };
 pub use limits::Limits;
 pub use mount_flags::{MountFlags, VfsFlag};
-pub use parameters::{BackendKind, Consistency};
-pub(crate) use parameters::{Modification, Provisioning, VolumeParameters};
+pub(crate) use parameters::Modification;
+pub use parameters::{BackendKind, Consistency, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub(crate) use size::{GRANULARITY, SizeError, SizeRange, format_bytes, parse_quantity};

@@ -113,7 +113,7 @@ impl MountFlags {
     /// Parses the words of `mount_flags`; a word may itself be a list with commas.
     ///
     /// # Errors
-    /// [`InvalidMountFlag`] for a word such as `bind` or `remount`.
+    /// `InvalidMountFlag` for a word such as `bind` or `remount`.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidMountFlag> {
         let mut flags = MountFlags::default();
         for word in words.into_iter().flat_map(split_outside_quotes) {

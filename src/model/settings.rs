@@ -28,7 +28,7 @@ pub enum PoolKind {
     /// A filesystem of the driver's own in an image file.
     Image {
         file: PathBuf,
-        /// Its size in bytes, a multiple of [`GRANULARITY`](super::GRANULARITY).
+        /// Its size in bytes, a multiple of `GRANULARITY`.
         bytes: u64,
         /// xfs or btrfs.
         fs_type: FsType,
