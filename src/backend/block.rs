@@ -7,8 +7,11 @@
 use std::path::Path;
 
 use super::uses::all_mounts;
-use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, target, writers};
+use super::{
+    Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
+};
 use crate::error::{Busy, Error, OsContext, Result};
+use crate::model::health::Trouble;
 use crate::model::{MountFlags, Volume};
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
@@ -111,6 +114,10 @@ impl Presence for Block {
             .size(device)
             .doing(|| format!("read the size of {}", device.path().display()))
             .map(Stats::Device)
+    }
+
+    fn troubles(&self, place: Place<'_>, _seen: &Seen) -> Vec<Trouble> {
+        health::image(place).err().into_iter().collect()
     }
 
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use super::{Copy, Mark, OnProgress, Place, image, tree};
+use super::{Copy, Mark, OnProgress, Place, bytes_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Provisioning, SnapshotId, VolumeId};
 use crate::os::Os;
@@ -40,10 +40,7 @@ impl VolumePaths {
 
     /// What holds the data there.
     pub fn bytes(&self) -> &'static dyn Bytes {
-        match self.kind {
-            BackendKind::Loop => &image::Image,
-            BackendKind::Directory => &tree::Tree,
-        }
+        bytes_of(self.kind)
     }
 
     /// The file or directory of the data: what a volume or snapshot cannot be without.

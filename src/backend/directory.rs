@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::target::take_away;
 use super::uses::{Bound, all_mounts, bound};
-use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, bind, writers};
+use super::{Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, bind, health, writers};
 use crate::error::{Error, OsContext, Result};
+use crate::model::health::Trouble;
 use crate::os::MountEntry;
 
 /// See the module.
@@ -86,6 +87,10 @@ impl Presence for Directory {
 
     fn is_staged_by_bind(&self) -> bool {
         true
+    }
+
+    fn troubles(&self, place: Place<'_>, _seen: &Seen) -> Vec<Trouble> {
+        health::directory(place).err().into_iter().collect()
     }
 
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {

@@ -10,9 +10,13 @@ use nix::errno::Errno;
 use super::bind::{bind_staged, space_at};
 use super::format::{check, format_now, make, renew_identity};
 use super::uses::all_mounts;
-use super::{Place, Presence, Publish, Stage, Stats, Target, Uses, Writers, device, growth, target, writers};
+use super::{
+    Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, growth, health, target,
+    writers,
+};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{Content, Format, FsType, MountFlags};
+use crate::model::health::Trouble;
+use crate::model::{Format, FsType, MountFlags};
 use crate::os::{LoopDevice, MountEntry, OpenLoop, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
@@ -124,6 +128,14 @@ impl Presence for Filesystem {
         space_at(place, path, uses).map(Stats::Filesystem)
     }
 
+    fn troubles(&self, place: Place<'_>, seen: &Seen) -> Vec<Trouble> {
+        match (health::image(place), filesystem_of(place)) {
+            (Ok(image), Ok(filesystem)) => health::of_filesystem(place, filesystem, image, seen),
+            (Err(trouble), _) => vec![trouble],
+            (_, Err(_)) => Vec::new(),
+        }
+    }
+
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
         let elsewhere = || !writers::devices(uses).is_empty() && uses.all().next().is_none();
         Ok(match writers::mount(place, uses)? {
@@ -227,12 +239,8 @@ fn go_with_mounts(place: Place<'_>, device: &LoopDevice) -> Result<()> {
 }
 
 fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
-    match place.volume.content {
-        Content::Filesystem { fs_type, format } => Ok((fs_type, format)),
-        Content::Block | Content::Directory => {
-            Err(Error::InUse(format!("{} holds no filesystem", place.volume.id)))
-        }
-    }
+    let none = || Error::InUse(format!("{} holds no filesystem", place.volume.id));
+    place.volume.content.filesystem().ok_or_else(none)
 }
 
 /// Whether a mount is of one of these devices. btrfs shows an anonymous device number, so its source counts.

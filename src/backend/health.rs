@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use super::target::has_stopped;
-use super::{Place, Signature, filesystem, label};
+use super::{Place, Signature, filesystem, label, presence_of};
 use crate::error::{OsContext, Result};
 use crate::model::health::Trouble;
-use crate::model::{Content, Format, FsType};
+use crate::model::{Format, FsType};
 use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 
 /// One look at the kernel, which serves for every volume.
@@ -32,20 +32,13 @@ impl Seen {
     }
 }
 
-/// The troubles of a volume; none for one that is as it should be.
-pub fn troubles(place: Place<'_>, seen: &Seen) -> Vec<Trouble> {
-    match place.volume.content {
-        Content::Directory => directory(place).err().into_iter().collect(),
-        Content::Block => image(place).err().into_iter().collect(),
-        Content::Filesystem { fs_type, format } => match image(place) {
-            Ok(stat) => of_filesystem(place, fs_type, format, stat, seen),
-            Err(trouble) => vec![trouble],
-        },
-    }
+/// The troubles of a volume.
+pub(crate) fn troubles(place: Place<'_>, seen: &Seen) -> Vec<Trouble> {
+    presence_of(&place.volume.content).troubles(place, seen)
 }
 
 /// The directory of a directory volume.
-fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
+pub(super) fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
     let data = place.paths.data();
     match place.os.files.stat(&data) {
         Ok(Some(stat)) if stat.kind == FileKind::Directory => Ok(()),
@@ -56,7 +49,7 @@ fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
 
 /// The image of a loop volume. It may be longer than the record says, as in the middle of an expansion, and is never
 /// shorter.
-fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
+pub(super) fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> {
     let (image, wanted) = (place.paths.data(), place.volume.capacity_bytes);
     match place.os.files.stat(&image) {
         Ok(Some(stat)) if stat.kind == FileKind::File && stat.size >= wanted => Ok(stat),
@@ -95,10 +88,10 @@ fn unreadable(path: &Path, error: &io::Error) -> Trouble {
     )
 }
 
-fn of_filesystem(
+/// The filesystem in an image.
+pub(super) fn of_filesystem(
     place: Place<'_>,
-    fs_type: FsType,
-    format: Format,
+    (fs_type, format): (FsType, Format),
     image: FileStat,
     seen: &Seen,
 ) -> Vec<Trouble> {

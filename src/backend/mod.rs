@@ -38,7 +38,8 @@ pub(crate) use writers::Writers;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::model::{Content, Format, MountFlags, Volume};
+use crate::model::health::Trouble;
+use crate::model::{BackendKind, Content, Format, MountFlags, Volume};
 use crate::os::{MountEntry, Os, Usage};
 
 /// One volume and the machine it is on.
@@ -133,11 +134,22 @@ pub(crate) trait Presence: Send + Sync {
         false
     }
 
+    /// What is wrong with the volume; nothing where it is as it should be.
+    fn troubles(&self, place: Place<'_>, seen: &Seen) -> Vec<Trouble>;
+
     /// Who may be writing to the volume.
     ///
     /// # Errors
     /// FAILED_PRECONDITION where something else hides its mounts.
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers>;
+}
+
+/// What holds the data of a backend.
+fn bytes_of(kind: BackendKind) -> &'static dyn Bytes {
+    match kind {
+        BackendKind::Loop => &image::Image,
+        BackendKind::Directory => &tree::Tree,
+    }
 }
 
 /// How a volume with this content is there.

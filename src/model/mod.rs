@@ -2,6 +2,7 @@
 
 mod access;
 pub(crate) mod answer;
+mod backend;
 mod fs_type;
 pub(crate) mod health;
 mod id;
@@ -20,6 +21,7 @@ mod volume;
 
 pub(crate) use access::SecondPublish;
 pub use access::{AccessMode, AccessType, Capability};
+pub use backend::{BackendKind, Content, Format};
 pub use fs_type::FsType;
 pub(crate) use fs_type::UnknownFsType;
 pub use id::{
@@ -28,10 +30,10 @@ pub use id::{
 pub use limits::Limits;
 pub use mount_flags::{MountFlags, VfsFlag};
 pub(crate) use parameters::Modification;
-pub use parameters::{BackendKind, Consistency, Provisioning, VolumeParameters};
+pub use parameters::{Consistency, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub(crate) use size::{GRANULARITY, SizeError, SizeRange, format_bytes, parse_quantity};
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
 pub(crate) use topology::{TopologyRequirement, check_topology_value};
-pub use volume::{Attachment, Content, Format, Phase, Volume, VolumeSource};
+pub use volume::{Attachment, Phase, Volume, VolumeSource};

@@ -2,38 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PoolName;
-
-/// Where a volume's bytes live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendKind {
-    /// An image file behind a loop device; the size is a hard limit.
-    #[default]
-    Loop,
-    /// A directory, bind-mounted; no size limit of its own.
-    Directory,
-}
-
-impl BackendKind {
-    pub const ALL: [BackendKind; 2] = [BackendKind::Loop, BackendKind::Directory];
-
-    /// Whether the size of a volume is a hard limit, which its pool promises. What has none takes from what is free.
-    pub const fn is_sized(self) -> bool {
-        match self {
-            BackendKind::Loop => true,
-            BackendKind::Directory => false,
-        }
-    }
-
-    /// The value of the parameter `backend`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BackendKind::Loop => "loop",
-            BackendKind::Directory => "directory",
-        }
-    }
-}
+use super::{BackendKind, PoolName};
 
 /// Whether space is taken when the volume is made or when it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]

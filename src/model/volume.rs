@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, Capability, FsType, ObjectId, PoolName, SnapshotId, VolumeId, VolumeParameters};
+use super::{Capability, Content, FsType, ObjectId, PoolName, SnapshotId, VolumeId, VolumeParameters};
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
 /// the same: the record may be older than that.
@@ -31,37 +31,6 @@ impl Phase {
             Phase::Deleting => "deleting",
         }
     }
-}
-
-/// Whether a filesystem has been made in the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// Never formatted: the image must be blank, and anything found in it stops the staging.
-    Blank,
-    /// mkfs was started and its end is not recorded. 0.1.0 wrote it of volumes; since then the record stays `Blank`, and
-    /// a mark beside the image tells of it (`backend::Mark`). Of a snapshot it says that its image is such a one.
-    Formatting,
-    /// The image is a copy whose filesystem still has the identity of its source: it gets one of its own before
-    /// it is mounted.
-    Copied,
-    /// A filesystem was made: it is mounted, never made again.
-    Formatted,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Content {
-    Block,
-    /// A filesystem in an image.
-    #[serde(rename_all = "camelCase")]
-    Filesystem {
-        fs_type: FsType,
-        /// Whether it has been made.
-        format: Format,
-    },
-    /// A plain directory on the pool's filesystem.
-    Directory,
 }
 
 /// CSI ControllerPublishVolume as bookkeeping: the volume may be staged on this node.
@@ -137,45 +106,6 @@ pub struct Volume {
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-}
-
-impl Content {
-    pub fn backend(&self) -> BackendKind {
-        match self {
-            Content::Block | Content::Filesystem { .. } => BackendKind::Loop,
-            Content::Directory => BackendKind::Directory,
-        }
-    }
-
-    /// The filesystem in its image, if it is to have one.
-    pub fn fs_type(&self) -> Option<FsType> {
-        match self {
-            Content::Filesystem { fs_type, .. } => Some(*fs_type),
-            Content::Block | Content::Directory => None,
-        }
-    }
-
-    /// Whether a filesystem has been made, where there is to be one.
-    pub fn format(&self) -> Option<Format> {
-        match self {
-            Content::Filesystem { format, .. } => Some(*format),
-            Content::Block | Content::Directory => None,
-        }
-    }
-
-    /// The same with another format, where it has one.
-    #[must_use]
-    pub fn with_format(&self, format: Format) -> Content {
-        match self {
-            Content::Filesystem { fs_type, .. } => Content::Filesystem { fs_type: *fs_type, format },
-            Content::Block | Content::Directory => self.clone(),
-        }
-    }
-
-    /// The smallest size in bytes that it can have.
-    pub fn minimum_bytes(&self) -> u64 {
-        self.fs_type().map_or(1, FsType::minimum_bytes)
-    }
 }
 
 impl Volume {

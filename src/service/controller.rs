@@ -92,7 +92,7 @@ declare! { each;
     call DeleteVolumeRequest {
         logs: "volume.id" = volume_id;
         route: |request| Route::LastOwner(Named::Volume(&request.volume_id));
-        check: |request| decode::delete_volume(request);
+        check: |request| decode::volume_of(request.volume_id, &request.secrets);
         work: |driver, id| driver.delete_volume(&id).map(|()| csi::DeleteVolumeResponse {});
     }
     call ControllerPublishVolumeRequest {
@@ -130,7 +130,7 @@ declare! { each;
     call ListVolumesRequest {
         logs: ;
         route: |_| Route::Controller;
-        check: |request| decode::list_volumes(request);
+        check: |request| decode::page(request.max_entries, request.starting_token);
         work: |driver, request| {
             let mut answer = encode::list_volumes(&driver.list_volumes(request)?, driver.node_id());
             limit(&mut answer.entries, &mut answer.next_token);
@@ -140,7 +140,7 @@ declare! { each;
     call ControllerGetVolumeRequest {
         logs: "volume.id" = volume_id;
         route: |request| Route::Owner(Named::Volume(&request.volume_id));
-        check: |request| decode::controller_get_volume(request);
+        check: |request| decode::volume_id(request.volume_id);
         work: |driver, id| {
             let volume = driver.controller_get_volume(&id)?;
             Ok(encode::controller_get_volume(&volume, driver.node_id()))
@@ -149,16 +149,19 @@ declare! { each;
     call ControllerGetVolumeHealthRequest {
         logs: "volume.id" = volume_id;
         route: |request| Route::Owner(Named::Volume(&request.volume_id));
-        check: |request| decode::controller_get_volume_health(request);
+        check: |request| decode::volume_of(request.volume_id, &request.secrets);
         work: |driver, id| {
             let health = driver.controller_get_volume_health(&id)?;
-            Ok(encode::controller_get_volume_health(&health))
+            Ok(csi::ControllerGetVolumeHealthResponse { volume_health: Some(encode::volume_health(&health)) })
         };
     }
     call ControllerListVolumeHealthRequest {
         logs: ;
         route: |_| Route::Controller;
-        check: |request| decode::controller_list_volume_health(request);
+        check: |request| {
+            decode::check_secrets(&request.secrets)?;
+            decode::page(request.max_entries, request.starting_token)
+        };
         work: |driver, request| {
             let mut answer = encode::controller_list_volume_health(&driver.controller_list_volume_health(request)?);
             limit(&mut answer.entries, &mut answer.next_token);
@@ -199,7 +202,7 @@ declare! { each;
     call DeleteSnapshotRequest {
         logs: "snapshot.id" = snapshot_id;
         route: |request| Route::LastOwner(Named::Snapshot(&request.snapshot_id));
-        check: |request| decode::delete_snapshot(request);
+        check: |request| decode::snapshot_of(request.snapshot_id, &request.secrets);
         work: |driver, id| driver.delete_snapshot(&id).map(|()| csi::DeleteSnapshotResponse {});
     }
     call ListSnapshotsRequest {
@@ -215,7 +218,7 @@ declare! { each;
     call GetSnapshotRequest {
         logs: "snapshot.id" = snapshot_id;
         route: |request| Route::Owner(Named::Snapshot(&request.snapshot_id));
-        check: |request| decode::get_snapshot(request);
+        check: |request| decode::snapshot_of(request.snapshot_id, &request.secrets);
         work: |driver, id| {
             let snapshot = driver.get_snapshot(&id)?;
             Ok(encode::get_snapshot(&snapshot, driver.node_id()))

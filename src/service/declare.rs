@@ -157,7 +157,7 @@ impl Identifies for Option<csi::VolumeContentSource> {
 ///         route: |request| Route::LastOwner(…);
 ///         attach: true;                                    // Request::ATTACH, false if it is left out
 ///         in_turn: true;                                   // Call::IN_TURN, false if it is left out
-///         check: |request| decode::delete_volume(request); // |request, metadata| where it looks at those, too
+///         check: |request| decode::create_snapshot(request); // |request, metadata| where it looks at those, too
 ///         work: |driver, id| …;                            // with what the check gave; may run more than once
 ///     }
 ///     stream GetMetadataDeltaRequest { …; work: |driver, wanted, emit| …; }

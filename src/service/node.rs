@@ -54,12 +54,15 @@ declare! { each;
         logs: "volume.id" = volume_id, "path" = volume_publish_path;
         route: |_| Route::Node;
         check: |request| decode::node_get_volume_health(request);
-        work: |driver, request| driver.node_get_volume_health(request).map(|health| encode::node_get_volume_health(&health));
+        work: |driver, request| {
+            let health = driver.node_get_volume_health(request)?;
+            Ok(csi::NodeGetVolumeHealthResponse { volume_health: Some(encode::volume_health(&health)) })
+        };
     }
     call NodeGetStorageHealthRequest {
         logs: ;
         route: |_| Route::Node;
-        check: |request| decode::node_get_storage_health(request);
+        check: |request| decode::check_secrets(&request.secrets);
         work: |driver, ()| driver.node_get_storage_health().map(|troubles| encode::node_get_storage_health(&troubles));
     }
     call NodeExpandVolumeRequest {

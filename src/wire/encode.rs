@@ -4,15 +4,9 @@ mod health;
 mod page;
 mod snapshot;
 
-pub use health::{
-    controller_get_volume_health, controller_list_volume_health, node_get_storage_health,
-    node_get_volume_health,
-};
+pub use health::*;
 pub use page::{Listed, fitting};
-pub use snapshot::{
-    create_snapshot, create_volume_group_snapshot, get_metadata_allocated, get_metadata_delta, get_snapshot,
-    get_volume_group_snapshot, group_controller_capabilities, list_snapshots,
-};
+pub use snapshot::*;
 
 use std::collections::HashMap;
 

@@ -84,7 +84,8 @@ impl Router {
     /// # Errors
     /// ABORTED for a token that no driver gave out; UNAVAILABLE, with its name, for a node that cannot be asked.
     pub(super) async fn list_volumes(self, asked: Asked<csi::ListVolumesRequest>) -> Result<Bytes, Status> {
-        let ListVolumes { max_entries, starting_token } = decode::list_volumes(asked.request)?;
+        let ListVolumes { max_entries, starting_token } =
+            decode::page(asked.request.max_entries, asked.request.starting_token)?;
         let (entries, next_token) =
             self.list::<csi::ListVolumesRequest>(&asked.envelope, max_entries, starting_token).await?;
         Ok(table::encode(&csi::ListVolumesResponse { entries, next_token }))
@@ -98,8 +99,9 @@ impl Router {
         self,
         asked: Asked<csi::ControllerListVolumeHealthRequest>,
     ) -> Result<Bytes, Status> {
-        let ListVolumes { max_entries, starting_token } =
-            decode::controller_list_volume_health(asked.request)?;
+        let csi::ControllerListVolumeHealthRequest { max_entries, starting_token, secrets } = asked.request;
+        decode::check_secrets(&secrets)?;
+        let ListVolumes { max_entries, starting_token } = decode::page(max_entries, starting_token)?;
         let (entries, next_token) = self
             .list::<csi::ControllerListVolumeHealthRequest>(&asked.envelope, max_entries, starting_token)
             .await?;

@@ -5,7 +5,7 @@ use super::{capability, mutable, parameters, snapshot, topology};
 use crate::error::{Error, Result};
 use crate::model::request::{
     ControllerExpandVolume, ControllerModifyVolume, ControllerPublishVolume, ControllerUnpublishVolume,
-    CreateVolume, GetCapacity, ListVolumes, Placement, ValidateVolumeCapabilities,
+    CreateVolume, GetCapacity, Placement, ValidateVolumeCapabilities,
 };
 use crate::model::{Capability, Modification, SizeRange, VolumeParameters};
 use crate::wire::csi;
@@ -41,13 +41,6 @@ pub fn placement(request: &csi::CreateVolumeRequest) -> Result<Placement> {
         cross_node_copy: parameters::cross_node_copy(&request.parameters).map_err(Error::Invalid)?,
         topology: topology::requirement(request.accessibility_requirements.clone())?,
     })
-}
-
-/// CSI DeleteVolume: the volume's id.
-pub fn delete_volume(request: csi::DeleteVolumeRequest) -> Result<String> {
-    let volume_id = fields::volume_id(request.volume_id)?;
-    check_secrets(&request.secrets)?;
-    Ok(volume_id)
 }
 
 pub fn controller_publish_volume(
@@ -107,34 +100,6 @@ fn fitting(
 ) -> Vec<Result<Capability, String>> {
     let fit = |c: Capability| parameters::fit(parameters, &c).map(|()| c);
     capabilities.into_iter().map(|capability| capability.and_then(fit)).collect()
-}
-
-/// CSI ListVolumes. Whether the token is one of ours is not decided here: a wrong one is ABORTED.
-pub fn list_volumes(request: csi::ListVolumesRequest) -> Result<ListVolumes> {
-    Ok(ListVolumes {
-        max_entries: fields::page_size(request.max_entries)?,
-        starting_token: fields::optional("starting_token", request.starting_token)?,
-    })
-}
-
-/// CSI ControllerGetVolume: the volume's id.
-pub fn controller_get_volume(request: csi::ControllerGetVolumeRequest) -> Result<String> {
-    fields::volume_id(request.volume_id)
-}
-
-/// CSI ControllerGetVolumeHealth: the volume's id.
-pub fn controller_get_volume_health(request: csi::ControllerGetVolumeHealthRequest) -> Result<String> {
-    check_secrets(&request.secrets)?;
-    fields::volume_id(request.volume_id)
-}
-
-/// CSI ControllerListVolumeHealth: which page is wanted.
-pub fn controller_list_volume_health(request: csi::ControllerListVolumeHealthRequest) -> Result<ListVolumes> {
-    check_secrets(&request.secrets)?;
-    Ok(ListVolumes {
-        max_entries: fields::page_size(request.max_entries)?,
-        starting_token: fields::optional("starting_token", request.starting_token)?,
-    })
 }
 
 /// CSI GetCapacity.

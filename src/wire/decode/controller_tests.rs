@@ -1,6 +1,6 @@
 use super::super::samples::{block, map, mount};
 use super::*;
-use crate::model::request::{MOST_ENTRIES, Source};
+use crate::model::request::{ListVolumes, MOST_ENTRIES, Source};
 use crate::model::{AccessMode, Settings};
 
 fn create(change: impl FnOnce(&mut csi::CreateVolumeRequest)) -> Result<CreateVolume> {
@@ -95,12 +95,11 @@ fn create_volume_refusals() {
 
 #[test]
 fn ids_are_required() {
-    refused(delete_volume(Default::default()), "volume_id");
-    refused(controller_get_volume(Default::default()), "volume_id");
+    refused(fields::volume_of(String::new(), &map(&[])), "volume_id");
+    refused(fields::volume_id(String::new()), "volume_id");
     refused(controller_unpublish_volume(Default::default()), "volume_id");
-    let delete = csi::DeleteVolumeRequest { volume_id: "fake".to_owned(), secrets: map(&[("!", "x")]) };
-    refused(delete_volume(delete.clone()), "secrets");
-    assert_eq!(delete_volume(csi::DeleteVolumeRequest { secrets: map(&[]), ..delete }).expect("id"), "fake");
+    refused(fields::volume_of("fake".to_owned(), &map(&[("!", "x")])), "secrets");
+    assert_eq!(fields::volume_of("fake".to_owned(), &map(&[])).expect("id"), "fake");
 }
 
 #[test]
@@ -176,9 +175,7 @@ fn validation_answers_rather_than_refuses() {
 
 #[test]
 fn listing() {
-    let list = |max_entries, token: &str| {
-        list_volumes(csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() })
-    };
+    let list = |max_entries, token: &str| fields::page(max_entries, token.to_owned());
     assert_eq!(
         list(0, "").expect("request"),
         ListVolumes { max_entries: MOST_ENTRIES, starting_token: None }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::model::SizeRange;
-use crate::model::request::{Context, MOST_ENTRIES};
+use crate::model::request::{Context, ListVolumes, MOST_ENTRIES};
 use crate::wire::csi;
 
 /// Longest string in bytes, where a field does not say otherwise.
@@ -38,13 +38,35 @@ pub(super) fn optional(field: &str, value: String) -> Result<Option<String>> {
 }
 
 /// `volume_id`: any text, since what is not an id of ours is just not found.
-pub(super) fn volume_id(value: String) -> Result<String> {
+pub fn volume_id(value: String) -> Result<String> {
     required("volume_id", value)
+}
+
+/// The volume that a request is about, with its `secrets`.
+pub fn volume_of(volume_id: String, secrets: &HashMap<String, String>) -> Result<String> {
+    let volume_id = self::volume_id(volume_id)?;
+    check_secrets(secrets)?;
+    Ok(volume_id)
 }
 
 /// `snapshot_id` where it is required: any text, like [`volume_id`].
 pub(super) fn snapshot_id(value: String) -> Result<String> {
     required("snapshot_id", value)
+}
+
+/// The snapshot that a request is about, with its `secrets`.
+pub fn snapshot_of(snapshot_id: String, secrets: &HashMap<String, String>) -> Result<String> {
+    let snapshot_id = self::snapshot_id(snapshot_id)?;
+    check_secrets(secrets)?;
+    Ok(snapshot_id)
+}
+
+/// Which page of a list is wanted. Whether the token is one of ours is not decided here: a wrong one is ABORTED.
+pub fn page(max_entries: i32, starting_token: String) -> Result<ListVolumes> {
+    Ok(ListVolumes {
+        max_entries: page_size(max_entries)?,
+        starting_token: optional("starting_token", starting_token)?,
+    })
 }
 
 /// A count that bounds an answer, where 0 sets no bound.
@@ -129,7 +151,7 @@ pub(super) fn check_map(field: &str, map: &HashMap<String, String>) -> Result<()
 }
 
 /// `secrets`: no volume needs any, so they are only checked for their form. No message repeats a part of them.
-pub(super) fn check_secrets(secrets: &HashMap<String, String>) -> Result<()> {
+pub fn check_secrets(secrets: &HashMap<String, String>) -> Result<()> {
     check_map("secrets", secrets)?;
     let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if secrets.keys().all(|key| !key.is_empty() && key.chars().all(valid)) {

@@ -136,17 +136,14 @@ proptest! {
     fn health_survives(
         volume_id in text(), publish in text(), staging in text(), secrets in secrets(), max_entries in any::<i32>(),
     ) {
-        let get = controller_get_volume_health(csi::ControllerGetVolumeHealthRequest {
-            volume_id: volume_id.clone(), secrets: secrets.clone(),
-        });
-        let list = controller_list_volume_health(csi::ControllerListVolumeHealthRequest {
-            max_entries, starting_token: publish.clone(), secrets: secrets.clone(),
-        });
+        let get = volume_of(volume_id.clone(), &secrets);
+        let snapshot = snapshot_of(volume_id.clone(), &secrets);
+        let list = page(max_entries, publish.clone());
         let node = node_get_volume_health(csi::NodeGetVolumeHealthRequest {
             volume_id, volume_publish_path: publish, staging_target_path: staging,
         });
-        let storage = node_get_storage_health(csi::NodeGetStorageHealthRequest { secrets });
-        let shown = format!("{get:?}{list:?}{node:?}{storage:?}");
+        let storage = check_secrets(&secrets);
+        let shown = format!("{get:?}{snapshot:?}{list:?}{node:?}{storage:?}");
         prop_assert!(!shown.contains("SECRET"), "{}", shown);
     }
 
@@ -174,7 +171,7 @@ proptest! {
         let _ = get_capacity(csi::GetCapacityRequest {
             volume_capabilities, parameters: map, accessible_topology: topology.into_iter().next(),
         });
-        let _ = list_volumes(csi::ListVolumesRequest { max_entries, starting_token: volume_id.clone() });
+        let _ = page(max_entries, volume_id.clone());
         let _ = node_expand_volume(csi::NodeExpandVolumeRequest {
             volume_id, volume_path: path, capacity_range, volume_capability: capability, ..Default::default()
         });

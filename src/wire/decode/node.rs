@@ -67,11 +67,6 @@ pub fn node_get_volume_health(request: csi::NodeGetVolumeHealthRequest) -> Resul
     })
 }
 
-/// CSI NodeGetStorageHealth, of which only the secrets can be wrong.
-pub fn node_get_storage_health(request: csi::NodeGetStorageHealthRequest) -> Result<()> {
-    check_secrets(&request.secrets)
-}
-
 pub fn node_expand_volume(request: csi::NodeExpandVolumeRequest) -> Result<NodeExpandVolume> {
     let volume_id = fields::volume_id(request.volume_id)?;
     let volume_path = fields::volume_path(&request.volume_path)?;

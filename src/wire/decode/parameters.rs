@@ -83,9 +83,7 @@ pub(super) fn is_known(key: &str) -> bool {
 pub(super) fn fit(parameters: &VolumeParameters, capability: &Capability) -> Result<(), String> {
     let refused = match capability.is_block() {
         false => None,
-        true if parameters.backend == BackendKind::Directory => {
-            Some((BACKEND, "a directory is not a block device"))
-        }
+        true if !parameters.backend.has_image() => Some((BACKEND, "a directory is not a block device")),
         true if !parameters.mkfs_options.is_empty() => {
             Some((MKFS_OPTIONS, "a block volume gets no filesystem"))
         }
@@ -98,7 +96,7 @@ pub(super) fn fit(parameters: &VolumeParameters, capability: &Capability) -> Res
 }
 
 fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, String> {
-    let backends = [("loop", BackendKind::Loop), ("directory", BackendKind::Directory)];
+    let backends = BackendKind::ALL.map(|backend| (backend.as_str(), backend));
     let backend = given.choose(BACKEND, &backends)?.unwrap_or_default();
     let asked = mutable::over(mutable, mutable::changeable(given)?);
     let shared_on_node = given.choose(SHARED_ON_NODE, &YES_NO)?.unwrap_or(false);
@@ -106,7 +104,7 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
         Some(name) => name.parse().map_err(|e| format!("{} {POOL}: {e}", given.kind))?,
         None => PoolName::default(),
     };
-    if backend == BackendKind::Directory {
+    if !backend.has_image() {
         refuse_for_directory(given, asked)?;
     }
     mutable::check(asked)?;
@@ -116,7 +114,7 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
         pool,
         mkfs_options: given.get(MKFS_OPTIONS).map_or(Ok(Vec::new()), mkfs_options)?,
         // There is no loop device under a directory whose page cache could be bypassed.
-        direct_io: backend == BackendKind::Loop,
+        direct_io: backend.has_image(),
         discard: true,
         shared_on_node,
     };

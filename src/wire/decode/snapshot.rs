@@ -49,20 +49,6 @@ fn snapshot_class(parameters: &HashMap<String, String>) -> Result<Consistency> {
     consistency::snapshot_class(parameters).map_err(Error::Invalid)
 }
 
-/// CSI DeleteSnapshot: the snapshot's id.
-pub fn delete_snapshot(request: csi::DeleteSnapshotRequest) -> Result<String> {
-    let snapshot_id = fields::snapshot_id(request.snapshot_id)?;
-    check_secrets(&request.secrets)?;
-    Ok(snapshot_id)
-}
-
-/// CSI GetSnapshot: the snapshot's id.
-pub fn get_snapshot(request: csi::GetSnapshotRequest) -> Result<String> {
-    let snapshot_id = fields::snapshot_id(request.snapshot_id)?;
-    check_secrets(&request.secrets)?;
-    Ok(snapshot_id)
-}
-
 /// CSI ListSnapshots. Whether the token is one of ours is not decided here: a wrong one is ABORTED.
 pub fn list_snapshots(request: csi::ListSnapshotsRequest) -> Result<ListSnapshots> {
     let max_entries = fields::page_size(request.max_entries)?;

@@ -81,18 +81,11 @@ fn creating() {
 #[test]
 fn ids_are_required_and_of_any_syntax() {
     let secrets = || map(&[("key", "x")]);
-    let delete = |id: &str, secrets| {
-        delete_snapshot(csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), secrets })
-    };
-    let get =
-        |id: &str, secrets| get_snapshot(csi::GetSnapshotRequest { snapshot_id: id.to_owned(), secrets });
-    assert_eq!(delete("../x", secrets()).expect("id"), "../x");
-    assert_eq!(get("../x", secrets()).expect("id"), "../x");
-    for call in [delete as fn(&str, _) -> _, get] {
-        refused(call("", secrets()), "snapshot_id is missing");
-        refused(call(&long(), secrets()), "snapshot_id");
-        refused(call("x", map(&[("!", "CANARY")])), "secrets");
-    }
+    let snapshot_of = |id: &str, secrets| fields::snapshot_of(id.to_owned(), &secrets);
+    assert_eq!(snapshot_of("../x", secrets()).expect("id"), "../x");
+    refused(snapshot_of("", secrets()), "snapshot_id is missing");
+    refused(snapshot_of(&long(), secrets()), "snapshot_id");
+    refused(snapshot_of("x", map(&[("!", "CANARY")])), "secrets");
 }
 
 #[test]

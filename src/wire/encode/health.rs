@@ -4,7 +4,7 @@ use crate::model::answer::{HealthPage, VolumeHealth};
 use crate::model::health::{Severity, Trouble};
 use crate::wire::csi;
 
-fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
+pub fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
     use csi::VolumeHealthErrorType as Status;
     let entry = |trouble: &Trouble| csi::volume_health::VolumeHealthEntry {
         status: match trouble.severity {
@@ -22,19 +22,11 @@ fn volume_health(health: &VolumeHealth) -> csi::VolumeHealth {
     }
 }
 
-pub fn controller_get_volume_health(health: &VolumeHealth) -> csi::ControllerGetVolumeHealthResponse {
-    csi::ControllerGetVolumeHealthResponse { volume_health: Some(volume_health(health)) }
-}
-
 pub fn controller_list_volume_health(page: &HealthPage) -> csi::ControllerListVolumeHealthResponse {
     csi::ControllerListVolumeHealthResponse {
         entries: page.volumes.iter().map(volume_health).collect(),
         next_token: page.next_token.clone().unwrap_or_default(),
     }
-}
-
-pub fn node_get_volume_health(health: &VolumeHealth) -> csi::NodeGetVolumeHealthResponse {
-    csi::NodeGetVolumeHealthResponse { volume_health: Some(volume_health(health)) }
 }
 
 /// CSI NodeGetStorageHealth's answer. It knows two severities only: what cannot be reached is lost to this node.

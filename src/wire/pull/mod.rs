@@ -56,17 +56,17 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
 
 pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceResponse {
     use peer::{SourceContent, SourceFormat};
-    let (content, fs_type, format) = match &source.content {
-        Content::Block => (SourceContent::Block, None, SourceFormat::Unspecified),
-        Content::Directory => (SourceContent::Directory, None, SourceFormat::Unspecified),
-        Content::Filesystem { fs_type, format } => {
-            let format = match format {
-                Format::Blank => SourceFormat::Blank,
-                Format::Formatting => SourceFormat::Formatting,
-                Format::Copied | Format::Formatted => SourceFormat::Formatted,
-            };
-            (SourceContent::Filesystem, Some(*fs_type), format)
-        }
+    let content = match source.content {
+        Content::Block => SourceContent::Block,
+        Content::Directory => SourceContent::Directory,
+        Content::Filesystem { .. } => SourceContent::Filesystem,
+    };
+    let fs_type = source.content.fs_type();
+    let format = match source.content.format() {
+        None => SourceFormat::Unspecified,
+        Some(Format::Blank) => SourceFormat::Blank,
+        Some(Format::Formatting) => SourceFormat::Formatting,
+        Some(Format::Copied | Format::Formatted) => SourceFormat::Formatted,
     };
     peer::OpenSourceResponse {
         handle: source.handle.id.to_string(),
