@@ -43,10 +43,16 @@ pub struct Placement {
     pub name: String,
     /// What to copy; `None` for an empty volume.
     pub source: Option<Source>,
-    /// Whether the source may be on another node.
-    pub cross_node_copy: bool,
+    pub class: PlacementClass,
     /// Where the volume must be accessible from.
     pub topology: Option<TopologyRequirement>,
+}
+
+/// What a StorageClass says of where a volume may be: no property of the volume, and the controller's affair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacementClass {
+    /// `crossNodeCopy`: whether a copy may be made from a source on another node.
+    pub cross_node_copy: bool,
 }
 
 /// CSI `VolumeContentSource`: any text, since what is not an id of ours is just not found.

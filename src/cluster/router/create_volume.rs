@@ -52,7 +52,7 @@ impl Origin {
             Source::Snapshot(id) => Some((Named::snapshot(id), VolumeSource::Snapshot(id.parse().ok()?))),
             Source::Volume(id) => Some((Named::volume(id), VolumeSource::Volume(id.parse().ok()?))),
         });
-        let travel = if wanted.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
+        let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
         match named.and_then(|(named, source)| Some((member(members, named)?, source))) {
             Some((node, source)) => Origin::Node { node, source, travel },
             None => Origin::None,

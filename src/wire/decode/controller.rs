@@ -38,7 +38,7 @@ pub fn placement(request: &csi::CreateVolumeRequest) -> Result<Placement> {
     Ok(Placement {
         name: fields::name(request.name.clone())?,
         source: snapshot::source(request.volume_content_source.clone())?,
-        cross_node_copy: parameters::cross_node_copy(&request.parameters).map_err(Error::Invalid)?,
+        class: parameters::placement_class(&request.parameters).map_err(Error::Invalid)?,
         topology: topology::requirement(request.accessibility_requirements.clone())?,
     })
 }

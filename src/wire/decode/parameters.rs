@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::consistency;
 use super::keys::{Given, YES_NO};
 use super::mutable::{self, DIRECT_IO, DISCARD, PROVISIONING};
+use crate::model::request::PlacementClass;
 use crate::model::{
     BackendKind, Capability, Consistency, Modification, PoolName, Provisioning, VolumeParameters,
 };
@@ -53,13 +54,14 @@ pub(super) fn storage_class(
 ) -> Result<StorageClass, String> {
     let given = Given::new("parameter", parameters);
     given.only(&STORAGE_CLASS_KEYS)?;
-    cross_node_copy(parameters)?;
+    placement_class(parameters)?;
     Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
 }
 
-/// Whether a copy may be made from a source on another node: no property of the volume, and the controller's affair.
-pub(super) fn cross_node_copy(parameters: &HashMap<String, String>) -> Result<bool, String> {
-    Ok(Given::new("parameter", parameters).choose(CROSS_NODE_COPY, &YES_NO)?.unwrap_or(true))
+/// What a controller has to know of the parameters. It looks at no other key.
+pub(super) fn placement_class(parameters: &HashMap<String, String>) -> Result<PlacementClass, String> {
+    let given = Given::new("parameter", parameters);
+    Ok(PlacementClass { cross_node_copy: given.choose(CROSS_NODE_COPY, &YES_NO)?.unwrap_or(true) })
 }
 
 /// The attributes of an inline volume but `size`.

@@ -52,7 +52,7 @@ fn consistency_is_for_the_copy_and_not_part_of_the_volume() {
     assert_eq!(class.parameters, given(&[]).expect("class").parameters);
     assert_eq!(class.consistency, Consistency { freeze: false, freeze_timeout_ms: 60_000 });
     let here = given(&[("crossNodeCopy", "false")]).expect("class");
-    let travels = |entries| cross_node_copy(&map(entries));
+    let travels = |entries| placement_class(&map(entries)).map(|class| class.cross_node_copy);
     assert_eq!([travels(&[]), travels(&[("crossNodeCopy", "false")])], [Ok(true), Ok(false)]);
     assert_eq!(here.parameters, class.parameters);
     assert_eq!(given(&[]).expect("class").consistency, Consistency::default());
