@@ -13,7 +13,7 @@
 //! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so that new
 //! ones are only where nothing is promised (see `directories`).
 //!
-//! A filesystem needs a part for itself ([`Upkeep`]): what is promised counts with the metadata that it takes when each
+//! A filesystem needs a part for itself (`os::Upkeep`): what is promised counts with the metadata that it takes when each
 //! of its blocks is an extent of its own, and some of what is free cannot be given to files. So `T`, `S` and `N` are
 //! more than the sizes they stand for, and `P` has the metadata that images take already. Where metadata have space of
 //! their own (btrfs) they must also fit into what that can become. Where an extent stays whole until nobody has a block
