@@ -32,7 +32,7 @@ pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;
 pub use signature::{Signature, inspect, inspect_device, label};
 pub(crate) use target::{Target, remove as remove_target, resolve, take_away};
-pub(crate) use uses::{Uses, hidden};
+pub(crate) use uses::{Uses, hidden, not_at};
 pub(crate) use writers::Writers;
 
 use std::path::Path;
