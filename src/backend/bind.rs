@@ -4,16 +4,15 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::uses::hidden;
+use super::uses::{hidden, not_at};
 use super::{Place, Publish, Uses, target};
-use crate::error::{Error, OsContext, Result};
+use crate::error::{OsContext, Result};
 use crate::model::MountFlags;
 use crate::os::{Pinned, Space, is_errno};
 
 /// The volume's mount that is seen at a path, held.
 fn pin_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Pinned> {
-    let not_there = || Error::NotFound(format!("volume {} is not at {}", place.volume.id, path.display()));
-    let top = uses.top_at(place.os, path)?.ok_or_else(not_there)?;
+    let top = uses.top_at(place.os, path)?.ok_or_else(|| not_at(place.volume, path))?;
     match place.os.mounts.pin(top) {
         Err(error) if is_errno(&error, Errno::ESTALE) => Err(hidden(place.os, path)),
         pinned => pinned.doing(|| format!("open {}", path.display())),

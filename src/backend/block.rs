@@ -6,13 +6,13 @@
 
 use std::path::Path;
 
-use super::uses::all_mounts;
+use super::uses::{all_mounts, not_at};
 use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
 };
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::health::Trouble;
-use crate::model::{MountFlags, Volume};
+use crate::model::MountFlags;
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
 /// See the module.
@@ -125,10 +125,6 @@ impl Presence for Block {
         let devices = writers::devices(uses);
         Ok(if devices.is_empty() { Writers::None } else { Writers::Raw(devices) })
     }
-}
-
-fn not_at(volume: &Volume, path: &Path) -> Error {
-    Error::NotFound(format!("volume {} is not at {}", volume.id, path.display()))
 }
 
 fn detach(place: Place<'_>, device: &LoopDevice) -> Result<()> {

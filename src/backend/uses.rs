@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::image::growing_image;
 use super::{Place, VolumePaths};
 use crate::error::{Error, OsContext, Result};
+use crate::model::Volume;
 use crate::os::{LoopDevice, MountEntry, Os};
 
 /// What the kernel says about a volume now.
@@ -128,6 +129,11 @@ impl Uses {
 fn is_kubelet_block_map(path: &Path) -> bool {
     let name = |levels: usize| path.ancestors().nth(levels).and_then(Path::file_name);
     name(1).is_some_and(|n| n == "dev") && name(3).is_some_and(|n| n == "volumeDevices")
+}
+
+/// NOT_FOUND for a volume that is not at a path.
+pub(crate) fn not_at(volume: &Volume, path: &Path) -> Error {
+    Error::NotFound(format!("volume {} is not at {}", volume.id, path.display()))
 }
 
 /// FAILED_PRECONDITION for a mount at `path` that another one hides, which is named.

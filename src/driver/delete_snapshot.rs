@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::Driver;
-use super::locks::Mode;
 use crate::error::{Error, Result};
 use crate::model::{Phase, Snapshot, SnapshotId};
 
@@ -14,7 +13,7 @@ impl Driver {
     /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
-        let _guard = self.lock_all([((&id).into(), Mode::Exclusive)])?;
+        let _guard = self.lock(&id)?;
         let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
         if snapshot.pulled_for.is_some() {
             return Ok(()); // to callers there is none

@@ -2,7 +2,6 @@
 
 use super::Driver;
 use super::copies::block_ranges::Messages;
-use super::locks::Mode;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
@@ -21,7 +20,7 @@ impl Driver {
         emit: &mut dyn FnMut(BlockRanges) -> bool,
     ) -> Result<()> {
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
-        let _guard = self.lock_all([((&snapshot.id).into(), Mode::Shared)])?;
+        let _guard = self.share(&snapshot.id)?;
         let snapshot = self.ready_snapshot(&request.snapshot_id)?;
         let no_blocks =
             || Error::Invalid(format!("snapshot {} is of a directory: it has no blocks", snapshot.id));

@@ -60,7 +60,7 @@ use std::time::Duration;
 
 use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
-use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume, VolumeId};
+use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume};
 use crate::os::Os;
 use crate::store::Store;
 use capacity::usage;
@@ -170,12 +170,17 @@ impl Driver {
         Some(Error::Unavailable(format!("pool {name}: {why}; the call goes on; a retry finds its result")))
     }
 
-    /// Takes the volume for one operation.
+    /// Takes a volume or a snapshot for one operation.
     ///
     /// # Errors
     /// ABORTED while another operation on it runs (spec.md: the plugin may refuse a second call in flight).
-    fn lock(&self, id: &VolumeId) -> Result<Guard> {
-        self.lock_all([(id.into(), Mode::Exclusive)])
+    fn lock(&self, object: impl Into<Key>) -> Result<Guard> {
+        self.lock_all([(object.into(), Mode::Exclusive)])
+    }
+
+    /// The same, beside others that only read it.
+    fn share(&self, object: impl Into<Key>) -> Result<Guard> {
+        self.lock_all([(object.into(), Mode::Shared)])
     }
 
     /// Takes volumes and snapshots for one operation, all or none.

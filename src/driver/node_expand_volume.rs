@@ -1,7 +1,7 @@
 //! CSI NodeExpandVolume.
 
 use super::{Driver, request::check};
-use crate::backend::{presence_of, resolve};
+use crate::backend::{not_at, presence_of, resolve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::NodeExpandVolume;
 use crate::os::MountEntry;
@@ -18,8 +18,7 @@ impl Driver {
         if let Some(capability) = &request.capability {
             check::capability(&volume, capability, Error::Invalid)?;
         }
-        let not_there =
-            || Error::NotFound(format!("volume {} is not at {}", volume.id, request.volume_path.display()));
+        let not_there = || not_at(&volume, &request.volume_path);
         if !request.volume_path.is_absolute() {
             return Err(not_there());
         }

@@ -1,7 +1,7 @@
 //! CSI NodeGetVolumeStats.
 
 use super::Driver;
-use crate::backend::{Stats, Uses, presence_of, resolve};
+use crate::backend::{Stats, Uses, not_at, presence_of, resolve};
 use crate::error::{Error, Result};
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
@@ -14,8 +14,7 @@ impl Driver {
     pub fn node_get_volume_stats(&self, request: NodeGetVolumeStats) -> Result<VolumeStats> {
         let id = self.node_id_of(&request.volume_id);
         let volume = self.ready_volume(&id, &request.volume_id)?;
-        let not_there =
-            || Error::NotFound(format!("volume {} is not at {}", volume.id, request.volume_path.display()));
+        let not_there = || not_at(&volume, &request.volume_path);
         if !request.volume_path.is_absolute() {
             return Err(not_there());
         }

@@ -13,7 +13,7 @@
 //! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so new ones
 //! are only made where nothing is promised (see `directories`).
 //!
-//! A filesystem needs a part for itself ([`Upkeep`]): a promise counts with the metadata that it takes when each of its
+//! A filesystem needs a part for itself (`os::Upkeep`): a promise counts with the metadata that it takes when each of its
 //! blocks is an extent of its own, and files cannot have some of what is free. So `T`, `S` and `N` are more than the
 //! sizes they stand for, and `P` includes the metadata that images take already. If metadata have space of their own
 //! (btrfs), they must also fit into what that can become. If an extent stays whole until nobody has a block of it
@@ -57,7 +57,8 @@ struct State {
 }
 
 impl State {
-    fn hold(&mut self, shared: &Arc<Guarded<State>>, pool: &Pool, held: Reserved) -> Reservation {
+    fn hold(&mut self, shared: &Arc<Guarded<State>>, pool: &Pool, want: Want, copying: u64) -> Reservation {
+        let held = Reserved { promised: want.promise(), copying };
         let reserved = self.reserved.entry(pool.name.clone()).or_default();
         reserved.promised = reserved.promised.zip(held.promised, u64::saturating_add);
         reserved.copying = reserved.copying.saturating_add(held.copying);
@@ -156,21 +157,13 @@ impl Driver {
             Want::Snapshot(backend, _) if !backend.is_sized() => budget.rest().min(budget.free),
             Want::Snapshot(..) | Want::Shared(_) => budget.rest(),
         };
-        let exhausted = |room, what, bytes| {
-            let (room, bytes) = (format_bytes(room), format_bytes(bytes));
-            Err(Error::Exhausted(format!(
-                "pool {} has room for a {what} of {room}, not of {bytes}",
-                pool.name
-            )))
-        };
         if bytes > room {
-            return exhausted(room, what, bytes);
+            return Err(exhausted(pool, what, room, bytes));
         }
         if copied > budget.free {
-            return exhausted(budget.free, "copy", copied);
+            return Err(exhausted(pool, "copy", budget.free, copied));
         }
-        let held = Reserved { promised: want.promise(), copying: copied };
-        Ok(state.hold(&self.capacity.state, pool, held))
+        Ok(state.hold(&self.capacity.state, pool, want, copied))
     }
 
     /// [`reserve`](Self::reserve) for what a thin volume is to become, whose promise of now ends with it.
@@ -192,14 +185,9 @@ impl Driver {
         // Most of it may be allocated already, so that free space limits only what is missing.
         let room = budget.rest();
         if bytes > room || copied > budget.free {
-            let (room, bytes) = (format_bytes(room.min(budget.free)), format_bytes(bytes.max(copied)));
-            return Err(Error::Exhausted(format!(
-                "pool {} has room for a {what} of {room}, not of {bytes}",
-                pool.name
-            )));
+            return Err(exhausted(pool, what, room.min(budget.free), bytes.max(copied)));
         }
-        let held = Reserved { promised: want.promise(), copying: copied };
-        Ok(state.hold(&self.capacity.state, pool, held))
+        Ok(state.hold(&self.capacity.state, pool, want, copied))
     }
 
     /// [`reserve`](Self::reserve) for so many bytes more of a volume.
@@ -229,4 +217,9 @@ impl Driver {
             apart: measured.apart,
         })
     }
+}
+
+fn exhausted(pool: &Pool, what: &str, room: u64, bytes: u64) -> Error {
+    let (name, room, bytes) = (&pool.name, format_bytes(room), format_bytes(bytes));
+    Error::Exhausted(format!("pool {name} has room for a {what} of {room}, not of {bytes}"))
 }

@@ -107,7 +107,7 @@ impl Driver {
             }
         }
         for snapshot in self.store.snapshots().into_iter().filter(|snapshot| snapshot.pool == *pool) {
-            let Ok(_guard) = self.lock_all([((&snapshot.id).into(), Mode::Exclusive)]) else {
+            let Ok(_guard) = self.lock(&snapshot.id) else {
                 complete = false;
                 continue;
             };

@@ -1,7 +1,6 @@
 //! CloseSource of the protocol between nodes.
 
 use crate::driver::Driver;
-use crate::driver::locks::Mode;
 use crate::error::Result;
 use crate::model::{Snapshot, SnapshotId};
 
@@ -15,7 +14,7 @@ impl Driver {
         if self.store.snapshot(id).is_none_or(|snapshot| !is_cut(&snapshot)) {
             return Ok(()); // a snapshot is read as it is, by others as well
         }
-        let _guard = self.lock_all([(id.into(), Mode::Exclusive)])?;
+        let _guard = self.lock(id)?;
         let Some(cut) = self.store.snapshot(id) else { return Ok(()) };
         self.delete_known_snapshot(&cut)?;
         self.cuts.forget(id);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
+use crate::driver::locks::Guard;
 use crate::driver::locks::guarded::Guarded;
-use crate::driver::locks::{Guard, Mode};
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
 use crate::model::{Snapshot, SnapshotId, Timestamp};
@@ -97,7 +97,7 @@ impl Driver {
     /// # Errors
     /// NOT_FOUND where it is gone or another one has its id; ABORTED while it is being removed.
     pub(crate) fn opened(&self, handle: &SourceHandle) -> Result<(Guard, Arc<Snapshot>)> {
-        let guard = self.lock_all([((&handle.id).into(), Mode::Shared)])?;
+        let guard = self.share(&handle.id)?;
         let readable = |snapshot: &Arc<Snapshot>| {
             let cut = snapshot.pulled_for.is_some() && snapshot.is_ready();
             snapshot.created == handle.created && (cut || self.is_visible(snapshot))

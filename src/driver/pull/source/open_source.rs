@@ -19,7 +19,7 @@ impl Driver {
     pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
         match &request.source {
             VolumeSource::Snapshot(id) => {
-                let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
+                let _guard = self.share(id)?;
                 self.describe_source(&*self.ready_snapshot(id.as_str())?)
             }
             VolumeSource::Volume(id) => {
@@ -34,7 +34,7 @@ impl Driver {
 
     /// The cut that an earlier call has made; it may be read from at this moment.
     fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
-        let _guard = self.lock_all([(id.into(), Mode::Shared)])?;
+        let _guard = self.share(id)?;
         let Some(cut) = self.usable_cut(id, began) else { return Ok(None) };
         self.cuts.touch(id);
         self.describe_source(&cut).map(Some)
