@@ -1,14 +1,7 @@
-<<<<<<< ours
 //! Where data are, and how they get to a pod. There are two traits. `Bytes` is what holds the data of a volume or a
 //! snapshot on the pool, an image or a tree. `Presence` is how a pod sees the data of a volume: as a filesystem, a raw
 //! device or a directory. Between an image and what is on it is its loop device (`device`). Nothing here caches: the
 //! kernel is asked each time what is mounted or attached. The driver decides which calls are allowed when.
-=======
-//! Where data live, and how they get to a pod. Two traits: `Bytes` is what holds the data of a volume or a snapshot on
-//! the pool, an image or a tree; `Presence` is how those of a volume are there for a pod, as a filesystem, a raw device
-//! or a directory. Between an image and what is on it stands its loop device (`device`). Nothing here keeps a memory:
-//! what is mounted or attached is asked of the kernel each time. Which calls are allowed when is the driver's business.
->>>>>>> theirs
 
 mod bind;
 mod block;
