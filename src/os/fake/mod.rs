@@ -31,6 +31,7 @@ mod logs;
 mod loops;
 mod losses;
 mod machine;
+mod mountable;
 mod mounts;
 mod pod;
 mod power;
