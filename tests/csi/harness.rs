@@ -104,12 +104,15 @@ impl Drop for LetGo {
     }
 }
 
+/// A process, until it ends.
+pub type Serving = JoinHandle<Result<Ended, StartError>>;
+
 /// A running server and a connection to it. Dropping it is [`Server::abandon`].
 pub struct Server {
     /// For several calls at a time, inside [`Server::block_on`].
     pub client: Client,
     trigger: Trigger,
-    serving: Option<JoinHandle<Result<Ended, StartError>>>,
+    serving: Option<Serving>,
     runtime: Option<Runtime>,
     socket: PathBuf,
 }
@@ -150,15 +153,7 @@ impl Server {
     pub fn try_start_as(os: Os, role: Role, operation: OperationConfig) -> Result<Server, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = new_socket();
-        let server = ServerConfig {
-            endpoint: Endpoint::Unix(socket.clone()),
-            socket_mode: 0o600,
-            shutdown_timeout: Duration::from_secs(10),
-        };
-        let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-        let config = Config { role, server, operation, logging };
-        let (trigger, shutdown) = Shutdown::new();
-        let mut serving = runtime.spawn(app::run(config, move || os, shutdown));
+        let (mut serving, trigger) = runtime.block_on(async { spawn(os, role, &socket, operation) });
         match runtime.block_on(reach(&socket, &mut serving)) {
             Ok(client) => {
                 Ok(Server { client, trigger, serving: Some(serving), runtime: Some(runtime), socket })
@@ -215,6 +210,19 @@ impl Drop for Server {
     }
 }
 
+/// Starts a process in the runtime of the caller, and does not wait for anything.
+pub fn spawn(os: Os, role: Role, socket: &Path, operation: OperationConfig) -> (Serving, Trigger) {
+    let server = ServerConfig {
+        endpoint: Endpoint::Unix(socket.to_owned()),
+        socket_mode: 0o600,
+        shutdown_timeout: Duration::from_secs(10),
+    };
+    let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
+    let config = Config { role, server, operation, logging };
+    let (trigger, shutdown) = Shutdown::new();
+    (tokio::spawn(app::run(config, move || os, shutdown)), trigger)
+}
+
 /// A path that no other server of this process has.
 fn new_socket() -> PathBuf {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -224,10 +232,7 @@ fn new_socket() -> PathBuf {
 }
 
 /// Connects as soon as somebody listens, and waits for Probe.
-async fn reach(
-    socket: &Path,
-    serving: &mut JoinHandle<Result<Ended, StartError>>,
-) -> Result<Client, StartError> {
+async fn reach(socket: &Path, serving: &mut Serving) -> Result<Client, StartError> {
     let deadline = Instant::now() + Duration::from_secs(30);
     let endpoint = client::endpoint(socket).expect("the address of a socket");
     let mut client = None;

@@ -1,21 +1,16 @@
 //! A start that takes long: the socket is served at once, and says what is going on.
 
-use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
+use hostloop::config::{OperationConfig, Role};
 use hostloop::model::{FsType, PoolKind, PoolSettings, Settings};
 use hostloop::os::fake::FakeKernel;
 use hostloop::selftest::client::{self, Client};
-use hostloop::server::Endpoint;
-use hostloop::shutdown::Shutdown;
-use hostloop::telemetry::{LogFormat, LogLevel, Logging};
+use hostloop::shutdown::Trigger;
 use hostloop::wire::csi;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
 use tonic::Code;
 
-use hostloop::app::{self, Ended, StartError};
-
-use crate::harness::{LetGo, machine, pool, settings};
+use crate::harness::{LetGo, Serving, machine, pool, settings, spawn};
 use crate::scrape::{Samples, address, get};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -37,17 +32,8 @@ fn start(
     settings: &Settings,
     socket: &Path,
     operation: OperationConfig,
-) -> (JoinHandle<Result<Ended, StartError>>, hostloop::shutdown::Trigger) {
-    let server = ServerConfig {
-        endpoint: Endpoint::Unix(socket.to_owned()),
-        socket_mode: 0o600,
-        shutdown_timeout: Duration::from_secs(10),
-    };
-    let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-    let (trigger, shutdown) = Shutdown::new();
-    let (role, os) = (Role::All(settings.clone()), kernel.os());
-    let config = Config { role, server, operation, logging };
-    (tokio::spawn(app::run(config, move || os, shutdown)), trigger)
+) -> (Serving, Trigger) {
+    spawn(kernel.os(), Role::All(settings.clone()), socket, operation)
 }
 
 async fn until(what: &str, done: impl Fn() -> bool) {
