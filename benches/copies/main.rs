@@ -27,6 +27,7 @@ use client::Caller;
 use disk::{Disk, PoolKind};
 use hostloop::selftest::client::Client;
 use hostloop::selftest::process::DriverProcess;
+use hostloop::selftest::requests::MadeFrom;
 use stall::Writer;
 
 const MIB: u64 = 1 << 20;
@@ -102,7 +103,7 @@ async fn driver(place: &Path, disk: &Disk) -> (DriverProcess, Caller) {
     let mut driver = DriverProcess::start_with(Path::new(PROGRAM), place, &disk.flags()).unwrap();
     let client = Client::new(&DriverProcess::socket(place)).unwrap();
     driver.ready(&client).await.unwrap();
-    (driver, Caller::new(&DriverProcess::socket(place), disk.pool()))
+    (driver, Caller::new(client, disk.pool()))
 }
 
 async fn copies(dir: &Path, kind: PoolKind, bytes: u64, held: u64, runs: usize) {
@@ -139,14 +140,16 @@ async fn copies(dir: &Path, kind: PoolKind, bytes: u64, held: u64, runs: usize) 
         times.add("stall of snapshot", writer.stop());
         space[1] = disk.used();
         let started = Instant::now();
-        let restored =
-            caller.create(&format!("restored-{run}"), bytes, Some(client::from_snapshot(&snapshot))).await;
+        let restored = caller
+            .create(&format!("restored-{run}"), bytes, Some(MadeFrom::Snapshot(snapshot.clone())))
+            .await;
         times.add("restore", started.elapsed());
         space[2] = disk.used();
         caller.delete(&restored).await;
         let writer = Writer::start(&mounted.join("log"));
         let started = Instant::now();
-        let clone = caller.create(&format!("clone-{run}"), bytes, Some(client::from_volume(&volume))).await;
+        let clone =
+            caller.create(&format!("clone-{run}"), bytes, Some(MadeFrom::Volume(volume.clone()))).await;
         times.add("clone", started.elapsed());
         times.add("stall of clone", writer.stop());
         space[3] = disk.used();

@@ -23,6 +23,7 @@ use hostloop::config::Check;
 use hostloop::os::linux::{self, Tools};
 use hostloop::selftest::client::Client;
 use hostloop::selftest::process::DriverProcess;
+use hostloop::selftest::requests;
 
 const KINDS: [Check; 4] = [Check::Ext4, Check::Xfs, Check::Block, Check::Directory];
 const RPCS: [&str; 6] = ["create", "stage", "publish", "unpublish", "unstage", "delete"];
@@ -101,7 +102,7 @@ async fn lives(dir: &Path, runs: usize) {
     let mut nothing = Sample::default();
     for _ in 0..200 {
         let started = Instant::now();
-        client.delete_id("no-volume").await.unwrap();
+        client.call(requests::delete("no-volume")).await.unwrap();
         nothing.0.push(started.elapsed());
     }
     let mut kinds: Vec<(Check, Kind)> = KINDS.into_iter().map(|check| (check, Kind::default())).collect();
@@ -159,17 +160,19 @@ async fn life(client: &Client, check: Check, dir: &Path, run: usize) -> [Duratio
         times[index] = last.elapsed();
         last = Instant::now();
     };
-    let volume = client.create(&format!("bench-{run}-{}", check.as_str()), check, BYTES).await.unwrap();
+    let name = format!("bench-{run}-{}", check.as_str());
+    let made = client.call(requests::create_kind(&name, BYTES, check)).await.unwrap();
     done(0);
-    client.stage(&volume, &staging).await.unwrap();
+    let (id, capability) = (made.volume.unwrap().volume_id, requests::writer(check));
+    client.call(requests::stage(&id, &staging, capability.clone())).await.unwrap();
     done(1);
-    client.publish(&volume, &staging, &target).await.unwrap();
+    client.call(requests::publish(&id, &staging, &target, capability)).await.unwrap();
     done(2);
-    client.unpublish(&volume, &target).await.unwrap();
+    client.call(requests::unpublish(&id, &target)).await.unwrap();
     done(3);
-    client.unstage(&volume, &staging).await.unwrap();
+    client.call(requests::unstage(&id, &staging)).await.unwrap();
     done(4);
-    client.delete(&volume).await.unwrap();
+    client.call(requests::delete(&id)).await.unwrap();
     done(5);
     std::fs::remove_dir(&staging).unwrap();
     times

@@ -5,11 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use csi::controller_client::ControllerClient;
 use hostloop::selftest::client::Client;
 use hostloop::selftest::process::DriverProcess;
 use hostloop::wire::csi;
-use tonic::transport::Endpoint;
 
 use super::{PROGRAM, start};
 
@@ -33,16 +31,15 @@ pub async fn measure(dir: &Path) {
         node.ready(&Client::new(&DriverProcess::socket(dir)).unwrap()).await.unwrap();
         let socket = dir.join("controller.sock");
         let mut controller = controller(&socket, &controller_tls, &format!("selftest={address}"));
-        while !Client::new(&socket).unwrap().is_ready().await {
+        // What grpc-go takes by default is smaller; a whole list is one message here.
+        let client = Client::new(&socket).unwrap().accepting(64 << 20);
+        while !client.is_ready().await {
             assert!(controller.try_wait().unwrap().is_none(), "the controller ended at its start");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let (idle_node, idle_controller) = (start::resident(node.id()), start::resident(controller.id()));
 
-        let channel = Endpoint::from_shared(format!("unix://{}", text(&socket))).unwrap().connect_lazy();
-        // What grpc-go takes by default is smaller; a whole list is one message here.
-        let mut client = ControllerClient::new(channel).max_decoding_message_size(64 << 20);
-        let listed = client.list_volumes(csi::ListVolumesRequest::default()).await.unwrap().into_inner();
+        let listed = client.call(csi::ListVolumesRequest::default()).await.unwrap();
         assert_eq!(listed.entries.len(), volumes);
         let mib = |kib: u64| kib as f64 / 1024.0;
         println!(

@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
-use csi::controller_client::ControllerClient;
 use hostloop::app::{self, Outside};
 use hostloop::cluster::peers::Fixed;
 use hostloop::cluster::permit::Signer;
-use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
+use hostloop::config::{Check, ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{NodeKey, Settings, VolumeId};
+use hostloop::selftest::client::{self, Client};
+use hostloop::selftest::requests;
 use hostloop::server::{self, Endpoint, Listener, Stop};
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::wire::csi;
-use tonic::transport::Channel;
 
 use node::{DRIVER, Nodes};
 
@@ -66,23 +66,23 @@ async fn measure(count: usize) -> Vec<String> {
     let dir = tempfile::tempdir().expect("a directory");
     let ids: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
     let nodes = Nodes::start(&ids, VOLUMES);
-    let (trigger, mut routed) = controller(&dir.path().join("controller.sock"), &ids, nodes.clone()).await;
-    let mut direct = alone(&dir.path().join("node.sock"), &nodes, &ids[0]).await;
+    let (trigger, routed) = controller(&dir.path().join("controller.sock"), &ids, nodes.clone()).await;
+    let direct = alone(&dir.path().join("node.sock"), &nodes, &ids[0]).await;
 
     // Every node is connected to.
-    routed.list_volumes(csi::ListVolumesRequest::default()).await.expect("a list");
-    let direct_times = gets(&mut direct, &ids[..1]).await;
-    let routed_times = gets(&mut routed, &ids).await;
+    routed.call(csi::ListVolumesRequest::default()).await.expect("a list");
+    let direct_times = gets(&direct, &ids[..1]).await;
+    let routed_times = gets(&routed, &ids).await;
 
     let mut lists = Vec::new();
     for _ in 0..LISTS {
         let begun = Instant::now();
         let request = csi::ListVolumesRequest::default();
-        let page = routed.list_volumes(request).await.expect("a list").into_inner();
+        let page = routed.call(request).await.expect("a list");
         lists.push(begun.elapsed());
         assert_eq!((page.entries.len(), page.next_token.as_str()), (count * VOLUMES, ""));
     }
-    let creates = creates(&mut routed, &ids).await;
+    let creates = creates(&routed, &ids).await;
     let memory = resident() - before;
     trigger.pull();
     let (list, added) = (at(lists, 50), at(routed_times.clone(), 50) - at(direct_times.clone(), 50));
@@ -101,13 +101,13 @@ async fn measure(count: usize) -> Vec<String> {
 }
 
 /// ControllerGetVolume of volumes on one node after the other.
-async fn gets(client: &mut ControllerClient<Channel>, ids: &[String]) -> Vec<Duration> {
+async fn gets(client: &Client, ids: &[String]) -> Vec<Duration> {
     let mut times = Vec::new();
     for call in 0..WARM_UPS + CALLS {
         let node = NodeKey::of(&ids[call % ids.len()]);
         let volume_id = VolumeId::of_name(&node, &(call % VOLUMES).to_string()).to_string();
         let begun = Instant::now();
-        client.controller_get_volume(csi::ControllerGetVolumeRequest { volume_id }).await.expect("a volume");
+        client.call(csi::ControllerGetVolumeRequest { volume_id }).await.expect("a volume");
         times.push(begun.elapsed());
     }
     times.split_off(WARM_UPS)
@@ -115,7 +115,7 @@ async fn gets(client: &mut ControllerClient<Channel>, ids: &[String]) -> Vec<Dur
 
 /// CreateVolume as external-provisioner sends it without --strict-topology: every node will do, one is preferred, and
 /// all are asked whether they have the volume already.
-async fn creates(client: &mut ControllerClient<Channel>, ids: &[String]) -> Vec<Duration> {
+async fn creates(client: &Client, ids: &[String]) -> Vec<Duration> {
     let term =
         |id: &String| csi::Topology { segments: [(Settings::TOPOLOGY_KEY.to_owned(), id.clone())].into() };
     let terms: Vec<csi::Topology> = ids.iter().map(term).collect();
@@ -123,7 +123,7 @@ async fn creates(client: &mut ControllerClient<Channel>, ids: &[String]) -> Vec<
     for call in 0..CREATES {
         let request = csi::CreateVolumeRequest {
             name: format!("new-{call}"),
-            volume_capabilities: vec![node::capability()],
+            volume_capabilities: vec![requests::writer(Check::Block)],
             accessibility_requirements: Some(csi::TopologyRequirement {
                 requisite: terms.clone(),
                 preferred: terms.clone(),
@@ -131,14 +131,14 @@ async fn creates(client: &mut ControllerClient<Channel>, ids: &[String]) -> Vec<
             ..Default::default()
         };
         let begun = Instant::now();
-        client.create_volume(request).await.expect("a volume");
+        client.call(request).await.expect("a volume");
         times.push(begun.elapsed());
     }
     times
 }
 
 /// A controller, and a connection to its socket.
-async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, ControllerClient<Channel>) {
+async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Client) {
     let settings = ControllerSettings {
         driver_name: DRIVER.to_owned(),
         attach: false,
@@ -162,7 +162,7 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Co
 }
 
 /// One of the nodes without a controller before it, on a socket of its own: the same server, and no routing.
-async fn alone(socket: &Path, nodes: &Nodes, id: &str) -> ControllerClient<Channel> {
+async fn alone(socket: &Path, nodes: &Nodes, id: &str) -> Client {
     let listener = Listener::bind(&Endpoint::Unix(socket.to_owned()), 0o600).await.expect("a socket");
     let never = || Box::pin(std::future::pending());
     let stop = Stop { requested: never(), forced: never(), timeout: Duration::ZERO };
@@ -170,12 +170,11 @@ async fn alone(socket: &Path, nodes: &Nodes, id: &str) -> ControllerClient<Chann
     connect(socket).await
 }
 
-async fn connect(socket: &Path) -> ControllerClient<Channel> {
-    let address = format!("unix://{}", socket.display());
-    let endpoint = tonic::transport::Endpoint::try_from(address).expect("an address");
+async fn connect(socket: &Path) -> Client {
+    let endpoint = client::endpoint(socket).expect("an address");
     loop {
         if let Ok(channel) = endpoint.connect().await {
-            return ControllerClient::new(channel).max_decoding_message_size(64 << 20);
+            return Client::on(channel).accepting(64 << 20);
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -71,16 +71,6 @@ impl Connect for Nodes {
     }
 }
 
-/// Of a block volume.
-pub fn capability() -> csi::VolumeCapability {
-    use csi::volume_capability::access_mode::Mode;
-    use csi::volume_capability::{AccessMode, AccessType, BlockVolume};
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-        access_type: Some(AccessType::Block(BlockVolume {})),
-    }
-}
-
 impl Node {
     fn make(&self, name: &str) -> csi::Volume {
         let volume_id = VolumeId::of_name(&NodeKey::of(&self.id), name).to_string();

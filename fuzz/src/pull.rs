@@ -10,6 +10,7 @@ use hostloop::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription
 use hostloop::model::request::CreateVolume;
 use hostloop::model::tree::{Item, Position};
 use hostloop::model::{NodeKey, SnapshotId};
+use hostloop::selftest::requests;
 use hostloop::wire::peer::pull_blocks_response::Message as BlocksMessage;
 use hostloop::wire::peer::pull_tree_response::Message as TreeMessage;
 use hostloop::wire::pull::{Malformed, decode_blocks, decode_description, decode_tree};
@@ -134,26 +135,16 @@ pub fn run(input: &[u8]) {
 
 fn request(kind: u8) -> csi::CreateVolumeRequest {
     use csi::volume_capability::access_mode::Mode;
-    use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-    use csi::volume_content_source::{SnapshotSource, Type};
-    let fs_type = ["", "ext4", "xfs"][usize::from(kind) % 3].to_owned();
-    let directory = kind.is_multiple_of(3);
-    let access_type = match kind & 8 {
-        8 => AccessType::Block(BlockVolume {}),
-        _ => AccessType::Mount(MountVolume { fs_type, ..Default::default() }),
-    };
-    let entry = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    let parameters = [("backend", "directory"), ("pool", "directories")].map(entry);
-    let capability = csi::VolumeCapability {
-        access_type: Some(access_type),
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-    };
-    let source = SnapshotSource { snapshot_id: snapshot().to_string() };
-    csi::CreateVolumeRequest {
+    use requests::{MadeFrom, capability, parameters};
+    let fs_type = ["", "ext4", "xfs"][usize::from(kind) % 3];
+    let (block, directory) = (kind & 8 != 0, kind.is_multiple_of(3));
+    let class: &[_] =
+        if directory && !block { &[("backend", "directory"), ("pool", "directories")] } else { &[] };
+    let request = csi::CreateVolumeRequest {
         name: "v".to_owned(),
-        volume_capabilities: vec![capability],
-        parameters: if directory && kind & 8 == 0 { parameters.into() } else { Default::default() },
-        volume_content_source: Some(csi::VolumeContentSource { r#type: Some(Type::Snapshot(source)) }),
+        volume_capabilities: vec![capability((!block).then_some(fs_type), Mode::SingleNodeWriter)],
+        parameters: parameters(class),
         ..Default::default()
-    }
+    };
+    MadeFrom::Snapshot(snapshot().to_string()).source_of(request)
 }

@@ -3,6 +3,8 @@
 use hostloop::model::pull::{Blocks, Piece, Placed};
 use hostloop::model::tree::{Attributes, Entry, Item, Kind, Position};
 use hostloop::model::{Grant, GroupSnapshotId, NodeKey, SnapshotId, VolumeId, VolumeSource};
+use hostloop::selftest::requests::{self, range};
+use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use hostloop::wire::pull::{encode_blocks, encode_tree};
 use hostloop::wire::{METHODS, csi, peer, permit};
 use prost::Message;
@@ -38,18 +40,7 @@ fn call(method: &str, request: &impl Message) -> Tagged {
 }
 
 fn capability(fs_type: Option<&str>) -> csi::VolumeCapability {
-    use csi::volume_capability::access_mode::Mode;
-    use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-    let access_type = match fs_type {
-        Some(fs_type) => AccessType::Mount(MountVolume { fs_type: fs_type.to_owned(), ..Default::default() }),
-        None => AccessType::Block(BlockVolume {}),
-    };
-    let access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });
-    csi::VolumeCapability { access_type: Some(access_type), access_mode }
-}
-
-fn range(bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange { required_bytes: bytes, limit_bytes: 0 })
+    requests::capability(fs_type, Mode::SingleNodeWriter)
 }
 
 fn volume_id(name: &str) -> String {

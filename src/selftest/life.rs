@@ -6,16 +6,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Origin, Snapshot};
+use tonic::Status;
+
+use super::client::Client;
 use super::data::Data;
 use super::machine::can_grow_ext4;
-use super::place::Place;
+use super::place::{Place, freezing};
 use super::report::Output;
+use super::requests::{self, MadeFrom};
 use super::workspace::Workspace;
 use crate::config::Check;
 use crate::model::format_bytes;
 use crate::os::Os;
 use crate::shutdown::Shutdown;
+use crate::wire::csi;
+use csi::volume_usage::Unit;
 
 /// Between the seeds of what a volume holds at first and after the change; more than there are kinds.
 const CHANGED: u64 = 16;
@@ -153,7 +158,8 @@ pub(super) struct Life {
     volume: Place,
     restored: Place,
     cloned: Place,
-    snapshot: Option<Snapshot>,
+    /// The id of the snapshot, while there is one.
+    snapshot: Option<String>,
     /// As far as it came.
     pub(super) times: Times,
 }
@@ -229,22 +235,24 @@ impl Life {
     async fn undo(&self) {
         self.cloned.undo().await;
         self.restored.undo().await;
-        if let Some(snapshot) = &self.snapshot {
-            let _ = self.world.client.delete_snapshot(snapshot).await;
+        if let Some(id) = &self.snapshot {
+            let _ = self.world.client.call(requests::delete_snapshot(id)).await;
         }
         self.volume.undo().await;
     }
 
     async fn create(&mut self) -> Done {
         let name = format!("selftest-{}", self.check.as_str());
-        let volume = self.world.client.create(&name, self.check, self.world.size).await?;
-        self.volume.take(volume, self.world.size)
+        self.volume.create(&name, self.world.size, None).await
     }
 
     /// What the driver reports is what the kernel says, and what was written is in it.
     async fn stats(&self) -> Done {
         let (place, volume) = (&self.volume, self.volume.volume()?);
-        let (total, used) = self.world.client.stats(volume, &place.target).await?;
+        let answer = self.world.client.call(requests::stats(&volume.id, &place.target)).await?;
+        let bytes = answer.usage.iter().find(|usage| usage.unit() == Unit::Bytes);
+        let bytes = bytes.ok_or_else(|| Status::internal("the answer has no bytes"))?;
+        let [total, used] = [bytes.total, bytes.used].map(|bytes| u64::try_from(bytes).unwrap_or_default());
         let expected = match self.check {
             Check::Block => volume.bytes,
             Check::Directory => total,
@@ -265,17 +273,22 @@ impl Life {
     }
 
     /// Where the driver keeps the snapshot.
-    fn snapshot_files(&self, snapshot: &Snapshot) -> PathBuf {
-        self.world.dir.join("data/snapshots").join(&snapshot.id)
+    fn snapshot_files(&self, id: &str) -> PathBuf {
+        self.world.dir.join("data/snapshots").join(id)
     }
 
     async fn snapshot(&mut self) -> Done {
         let name = format!("selftest-{}-snapshot", self.check.as_str());
         let freeze = freezes(self.check, self.world.reflinks);
-        let snapshot = self.world.client.snapshot(&name, self.volume.volume()?, freeze).await?;
-        let (ready, files) = (snapshot.is_ready, self.snapshot_files(&snapshot));
-        self.snapshot = Some(snapshot);
-        if !ready {
+        let request = csi::CreateSnapshotRequest {
+            parameters: freezing(freeze),
+            ..requests::snapshot(&name, &self.volume.volume()?.id)
+        };
+        let snapshot = self.world.client.call(request).await?.snapshot;
+        let snapshot = snapshot.ok_or_else(|| Status::internal("the answer has no snapshot"))?;
+        let files = self.snapshot_files(&snapshot.snapshot_id);
+        self.snapshot = Some(snapshot.snapshot_id);
+        if !snapshot.ready_to_use {
             return Err(Failure::wrong("the snapshot is not ready to use"));
         }
         self.world.there(&files)
@@ -287,25 +300,23 @@ impl Life {
     }
 
     async fn restore(&mut self) -> Done {
-        let snapshot = self.snapshot.as_ref().ok_or_else(|| Failure::wrong("there is no snapshot"))?;
+        let snapshot = self.snapshot.clone().ok_or_else(|| Failure::wrong("there is no snapshot"))?;
         let name = format!("selftest-{}-restored", self.check.as_str());
-        let volume = self.volume.volume()?;
-        let restored = self.world.client.copy(&name, volume, Origin::Snapshot(snapshot), true).await?;
-        self.restored.take(restored, volume.bytes)
+        let bytes = self.volume.volume()?.bytes;
+        self.restored.create(&name, bytes, Some((MadeFrom::Snapshot(snapshot), true))).await
     }
 
     async fn clone_volume(&mut self) -> Done {
         let (name, volume) = (format!("selftest-{}-clone", self.check.as_str()), self.volume.volume()?);
         let freeze = freezes(self.check, self.world.reflinks);
-        let cloned = self.world.client.copy(&name, volume, Origin::Volume, freeze).await?;
-        self.cloned.take(cloned, volume.bytes)
+        self.cloned.create(&name, volume.bytes, Some((MadeFrom::Volume(volume.id.clone()), freeze))).await
     }
 
     /// The copies need nothing of what they were made from, and may be used beside it.
     async fn read_copies(&mut self) -> Done {
-        if let Some(snapshot) = &self.snapshot {
-            self.world.client.delete_snapshot(snapshot).await?;
-            self.world.gone(&self.snapshot_files(snapshot))?;
+        if let Some(id) = &self.snapshot {
+            self.world.client.call(requests::delete_snapshot(id)).await?;
+            self.world.gone(&self.snapshot_files(id))?;
         }
         self.snapshot = None;
         let copies = [("restored", &mut self.restored), ("cloned", &mut self.cloned)];
@@ -327,20 +338,18 @@ impl Life {
     }
 
     async fn expand(&mut self) -> Done {
-        let (place, volume) = (&self.volume, self.volume.volume()?);
-        let wanted = volume.bytes / 2 * 3;
-        let before = place.size()?;
-        let bytes = self.world.client.expand(volume, &place.target, wanted).await?;
+        let (size, before) = (self.volume.volume()?.bytes, self.volume.size()?);
+        let wanted = size / 2 * 3;
+        let bytes = self.volume.expand(wanted).await?;
         if bytes < wanted {
             return Err(Failure::wrong(format_args!("asked for {wanted} bytes, the answer is {bytes}")));
         }
-        let grown = place.size()?.saturating_sub(before);
+        let grown = self.volume.size()?.saturating_sub(before);
         // Of what was added, a filesystem keeps a part for itself.
-        if self.check != Check::Directory && grown < (wanted - volume.bytes) / 10 * 8 {
+        if self.check != Check::Directory && grown < (wanted - size) / 10 * 8 {
             let grown = format_bytes(grown);
             return Err(Failure::wrong(format_args!("the volume in use grew by {grown} only")));
         }
-        self.volume.grown(bytes);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ mod machine;
 mod place;
 pub mod process;
 mod report;
+pub mod requests;
 mod workspace;
 
 use std::sync::Arc;
@@ -22,12 +23,15 @@ use crate::config::{Check, SelftestConfig};
 use crate::os::Os;
 use crate::os::linux::{self, Tools};
 use crate::shutdown::Shutdown;
-use client::Client;
+use client::{Client, endpoint};
 use life::{Failure, Life, Step, Times, World, freezes};
 use machine::Level;
 use process::DriverProcess;
 use report::{Output, Tone, list};
 use workspace::Workspace;
+
+/// No call of a life takes so long, unless the disk hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What came of the kinds.
 #[derive(Default)]
@@ -128,8 +132,8 @@ async fn volumes(
         }
     };
     let log = driver.log();
-    let client = match Client::new(&DriverProcess::socket(&dir)) {
-        Ok(client) => client,
+    let client = match endpoint(&DriverProcess::socket(&dir)) {
+        Ok(endpoint) => Client::on(endpoint.timeout(DEADLINE).connect_lazy()),
         Err(error) => return summary.problems.push(error.to_string()),
     };
     let ready = tokio::select! {

@@ -1,15 +1,26 @@
 //! A volume, and the paths at which a pod would have it. After each call comes a look at the machine.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::client::Volume;
+use tonic::Status;
+
 use super::data::{Data, length};
 use super::life::{Done, Failure, World};
+use super::requests::{self, MadeFrom};
 use crate::config::Check;
+use crate::wire::csi;
 
 /// What is written, where the volume is not too small for it.
 const WRITTEN: u64 = 16 << 20;
+
+/// A volume as the driver answered it.
+pub(super) struct Volume {
+    pub(super) id: String,
+    pub(super) bytes: u64,
+    context: HashMap<String, String>,
+}
 
 /// One volume in its place.
 pub(super) struct Place {
@@ -43,9 +54,19 @@ impl Place {
         self.volume.as_ref().ok_or_else(|| Failure::wrong("there is no volume"))
     }
 
-    /// Puts a new volume here.
-    pub(super) fn take(&mut self, volume: Volume, wanted: u64) -> Done {
-        let (bytes, files) = (volume.bytes, self.files(&volume));
+    /// CreateVolume of a volume of at least so many bytes, which comes here; with an origin a copy of that. Without `freeze`
+    /// the driver is told that nobody writes to the origin.
+    pub(super) async fn create(&mut self, name: &str, wanted: u64, copy: Option<(MadeFrom, bool)>) -> Done {
+        let mut request = requests::create_kind(name, wanted, self.check);
+        if let Some((origin, freeze)) = copy {
+            request.parameters.extend(freezing(freeze));
+            request = origin.source_of(request);
+        }
+        let made = self.world.client.call(request).await?.volume;
+        let made = made.ok_or_else(|| Status::internal("the answer has no volume"))?;
+        let bytes = u64::try_from(made.capacity_bytes).unwrap_or_default();
+        let volume = Volume { id: made.volume_id, bytes, context: made.volume_context };
+        let files = self.files(&volume);
         self.volume = Some(volume);
         if self.check != Check::Directory && bytes < wanted {
             return Err(Failure::wrong(format_args!("the volume has only {bytes} bytes")));
@@ -53,11 +74,18 @@ impl Place {
         self.world.there(&files)
     }
 
-    /// It has grown.
-    pub(super) fn grown(&mut self, bytes: u64) {
+    /// ControllerExpandVolume, and NodeExpandVolume where the answer asks for it. Returns the new size.
+    pub(super) async fn expand(&mut self, wanted: u64) -> Result<u64, Failure> {
+        let (client, id) = (&self.world.client, &self.volume()?.id);
+        let answer = client.call(requests::expand(id, wanted)).await?;
+        if answer.node_expansion_required {
+            client.call(requests::node_expand(id, &self.target, Some(wanted))).await?;
+        }
+        let bytes = u64::try_from(answer.capacity_bytes).unwrap_or_default();
         if let Some(volume) = &mut self.volume {
             volume.bytes = bytes;
         }
+        Ok(bytes)
     }
 
     /// Where the driver keeps it.
@@ -69,7 +97,12 @@ impl Place {
     pub(super) async fn stage(&self) -> Done {
         // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
         self.world.os.files.create_directory(&self.staging, 0o750)?;
-        self.world.client.stage(self.volume()?, &self.staging).await?;
+        let Volume { id, context, .. } = self.volume()?;
+        let request = csi::NodeStageVolumeRequest {
+            volume_context: context.clone(),
+            ..requests::stage(id, &self.staging, requests::writer(self.check))
+        };
+        self.world.client.call(request).await?;
         match self.check == Check::Block || self.world.workspace.is_mounted(&self.staging)? {
             true => Ok(()),
             false => Err(Failure::wrong("nothing is mounted at the staging path")),
@@ -78,7 +111,12 @@ impl Place {
 
     /// NodePublishVolume.
     pub(super) async fn publish(&self) -> Done {
-        self.world.client.publish(self.volume()?, &self.staging, &self.target).await?;
+        let Volume { id, context, .. } = self.volume()?;
+        let request = csi::NodePublishVolumeRequest {
+            volume_context: context.clone(),
+            ..requests::publish(id, &self.staging, &self.target, requests::writer(self.check))
+        };
+        self.world.client.call(request).await?;
         match self.world.workspace.is_mounted(&self.target)? {
             true => Ok(()),
             false => Err(Failure::wrong("nothing is mounted at the target path")),
@@ -111,13 +149,13 @@ impl Place {
 
     /// NodeUnpublishVolume.
     pub(super) async fn unpublish(&self) -> Done {
-        self.world.client.unpublish(self.volume()?, &self.target).await?;
+        self.world.client.call(requests::unpublish(&self.volume()?.id, &self.target)).await?;
         self.world.gone(&self.target)
     }
 
     /// NodeUnstageVolume.
     pub(super) async fn unstage(&self) -> Done {
-        self.world.client.unstage(self.volume()?, &self.staging).await?;
+        self.world.client.call(requests::unstage(&self.volume()?.id, &self.staging)).await?;
         if self.world.workspace.is_mounted(&self.staging)? {
             return Err(Failure::wrong("the staging path is still mounted"));
         }
@@ -128,7 +166,7 @@ impl Place {
     pub(super) async fn delete(&mut self) -> Done {
         let volume = self.volume()?;
         let files = self.files(volume);
-        self.world.client.delete(volume).await?;
+        self.world.client.call(requests::delete(&volume.id)).await?;
         self.world.gone(&files)?;
         match self.world.workspace.attached(&files).join(", ") {
             names if names.is_empty() => {
@@ -141,12 +179,17 @@ impl Place {
 
     /// After a failure: backwards, as far as the driver goes along. What it leaves is swept up at the end.
     pub(super) async fn undo(&self) {
-        let Some(volume) = &self.volume else { return };
+        let Some(Volume { id, .. }) = &self.volume else { return };
         let client = &self.world.client;
-        let _ = client.unpublish(volume, &self.target).await;
-        let _ = client.unstage(volume, &self.staging).await;
-        let _ = client.delete(volume).await;
+        let _ = client.call(requests::unpublish(id, &self.target)).await;
+        let _ = client.call(requests::unstage(id, &self.staging)).await;
+        let _ = client.call(requests::delete(id)).await;
     }
+}
+
+/// Parameters of a request that copies. The default is left out, as in most classes.
+pub(super) fn freezing(freeze: bool) -> HashMap<String, String> {
+    requests::parameters(if freeze { &[] } else { &[("freeze", "false")] })
 }
 
 impl World {

@@ -1,7 +1,7 @@
 //! Every call on one volume or snapshot goes to its node, and what is nowhere has the code that a node gives.
 
 use hostloop::wire::csi;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
 use crate::harness::{Cluster, GIB, fails, id_on, place, volume};
 use crate::requests::{
@@ -13,37 +13,37 @@ const SIZE: i64 = 512 * MIB;
 #[tokio::test]
 async fn a_volume_lives_on_its_node() {
     let cluster = Cluster::start(&["a", "b"]).await;
-    let mut client = cluster.controller.controller.clone();
+    let client = &cluster.controller.client;
     let made = cluster.controller.create(volume("v", SIZE, &["b"])).await.unwrap();
     let id = made.volume_id.as_str();
     assert_eq!((id, place(&made).as_str()), (id_on("b", "v").as_str(), "b"));
     assert_eq!(cluster.controller.get(id).await.unwrap(), made);
 
-    let grown = client.controller_expand_volume(expand(id, GIB)).await.unwrap().into_inner();
+    let grown = client.call(expand(id, GIB)).await.unwrap();
     assert_eq!(grown.capacity_bytes, GIB);
-    client.controller_modify_volume(modify(id, &[("discard", "false")])).await.unwrap();
+    client.call(modify(id, &[("discard", "false")])).await.unwrap();
     let capability = Spec::new(Kind::Block).capability();
     let confirm = csi::ValidateVolumeCapabilitiesRequest {
         volume_id: id.to_owned(),
         volume_capabilities: vec![capability.clone()],
         ..Default::default()
     };
-    assert!(client.validate_volume_capabilities(confirm).await.unwrap().into_inner().confirmed.is_some());
+    assert!(client.call(confirm).await.unwrap().confirmed.is_some());
 
     let to_b =
         csi::ControllerPublishVolumeRequest { node_id: "b".to_owned(), ..attach(id, capability.clone()) };
-    client.controller_publish_volume(to_b).await.unwrap();
+    client.call(to_b).await.unwrap();
     fails(cluster.controller.delete(id).await, Code::FailedPrecondition, "published");
-    let to_a = client.controller_publish_volume(attach(id, capability)).await;
+    let to_a = client.call(attach(id, capability)).await;
     assert!(to_a.is_err(), "the volume cannot be used on a");
     let from_b = csi::ControllerUnpublishVolumeRequest { node_id: "b".to_owned(), ..detach(id) };
-    client.controller_unpublish_volume(from_b).await.unwrap();
+    client.call(from_b).await.unwrap();
 
     let cut = cluster.controller.snapshot("s", id).await.unwrap();
     let found = csi::GetSnapshotRequest { snapshot_id: cut.snapshot_id.clone(), ..Default::default() };
-    let found = client.get_snapshot(found).await.unwrap().into_inner().snapshot.unwrap();
+    let found = client.call(found).await.unwrap().snapshot.unwrap();
     assert_eq!(found, cut);
-    client.delete_snapshot(delete_snapshot(&cut.snapshot_id)).await.unwrap();
+    client.call(delete_snapshot(&cut.snapshot_id)).await.unwrap();
     cluster.controller.delete(id).await.unwrap();
     assert!(cluster.node("b").volumes().await.is_empty());
     assert!(cluster.node("a").calls("ControllerGetVolume").is_empty(), "a was asked nothing");
@@ -51,10 +51,10 @@ async fn a_volume_lives_on_its_node() {
 
 /// What each call answers about this volume, snapshot or group.
 async fn about(cluster: &Cluster, id: &str) -> Vec<(&'static str, Result<(), Status>)> {
-    fn done<T>(answer: Result<Response<T>, Status>) -> Result<(), Status> {
+    fn done<T>(answer: Result<T, Status>) -> Result<(), Status> {
         answer.map(drop)
     }
-    let (mut client, mut groups) = (cluster.controller.controller.clone(), cluster.controller.group.clone());
+    let client = &cluster.controller.client;
     let capability = Spec::new(Kind::Block).capability();
     let confirm = csi::ValidateVolumeCapabilitiesRequest {
         volume_id: id.to_owned(),
@@ -65,19 +65,19 @@ async fn about(cluster: &Cluster, id: &str) -> Vec<(&'static str, Result<(), Sta
     let get_group =
         csi::GetVolumeGroupSnapshotRequest { group_snapshot_id: id.to_owned(), ..Default::default() };
     vec![
-        ("delete", done(client.delete_volume(delete(id)).await)),
-        ("unpublish", done(client.controller_unpublish_volume(detach(id)).await)),
-        ("delete snapshot", done(client.delete_snapshot(delete_snapshot(id)).await)),
-        ("delete group", done(groups.delete_volume_group_snapshot(delete_group(id)).await)),
+        ("delete", done(client.call(delete(id)).await)),
+        ("unpublish", done(client.call(detach(id)).await)),
+        ("delete snapshot", done(client.call(delete_snapshot(id)).await)),
+        ("delete group", done(client.call(delete_group(id)).await)),
         ("get", cluster.controller.get(id).await.map(drop)),
-        ("publish", done(client.controller_publish_volume(attach(id, capability)).await)),
-        ("validate", done(client.validate_volume_capabilities(confirm).await)),
-        ("expand", done(client.controller_expand_volume(expand(id, GIB)).await)),
-        ("modify", done(client.controller_modify_volume(modify(id, &[("discard", "true")])).await)),
-        ("snapshot", done(client.create_snapshot(snapshot("s", id)).await)),
-        ("get snapshot", done(client.get_snapshot(get_snapshot).await)),
-        ("group", done(groups.create_volume_group_snapshot(group("g", &[id])).await)),
-        ("get group", done(groups.get_volume_group_snapshot(get_group).await)),
+        ("publish", done(client.call(attach(id, capability)).await)),
+        ("validate", done(client.call(confirm).await)),
+        ("expand", done(client.call(expand(id, GIB)).await)),
+        ("modify", done(client.call(modify(id, &[("discard", "true")])).await)),
+        ("snapshot", done(client.call(snapshot("s", id)).await)),
+        ("get snapshot", done(client.call(get_snapshot).await)),
+        ("group", done(client.call(group("g", &[id])).await)),
+        ("get group", done(client.call(get_group).await)),
     ]
 }
 
@@ -126,25 +126,12 @@ async fn a_request_without_an_id_is_invalid_before_any_node_is_asked() {
 #[tokio::test]
 async fn it_announces_what_the_nodes_do() {
     let cluster = Cluster::start(&["a"]).await;
-    let capabilities = cluster
-        .controller
-        .controller
-        .clone()
-        .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let capabilities =
+        cluster.controller.client.call(csi::ControllerGetCapabilitiesRequest {}).await.unwrap();
     assert_eq!(capabilities.capabilities.len(), 17);
-    let services = cluster
-        .controller
-        .identity
-        .clone()
-        .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let services = cluster.controller.client.call(csi::GetPluginCapabilitiesRequest {}).await.unwrap();
     assert_eq!(services.capabilities.len(), 6);
     let groups = csi::GroupControllerGetCapabilitiesRequest {};
-    let groups = cluster.controller.group.clone().group_controller_get_capabilities(groups).await.unwrap();
-    assert_eq!(groups.into_inner().capabilities.len(), 1);
+    let groups = cluster.controller.client.call(groups).await.unwrap();
+    assert_eq!(groups.capabilities.len(), 1);
 }

@@ -52,16 +52,16 @@ async fn the_same_volume_through_both_is_made_once() {
     let mut calls = JoinSet::new();
     for name in 0..8 {
         for controller in [&cluster.controller, &other] {
-            let mut client = controller.controller.clone();
+            let client = controller.client.clone();
             calls.spawn(async move {
                 loop {
                     let request = volume(&format!("v-{name}"), SIZE, &["b", "c", "a"]);
-                    match client.create_volume(request).await {
+                    match client.call(request).await {
                         // A node of a busy machine may be silent for longer than a controller waits.
                         Err(status) if matches!(status.code(), Code::Aborted | Code::Unavailable) => {
                             tokio::task::yield_now().await;
                         }
-                        answer => return answer.map(tonic::Response::into_inner),
+                        answer => return answer,
                     }
                 }
             });
@@ -84,11 +84,11 @@ fn persistent(
     controller: &Controller,
     mut wanted: impl FnMut() -> csi::CreateVolumeRequest + Send + 'static,
 ) -> JoinHandle<csi::Volume> {
-    let mut client = controller.controller.clone();
+    let client = controller.client.clone();
     tokio::spawn(async move {
         loop {
-            match client.create_volume(wanted()).await {
-                Ok(made) => return made.into_inner().volume.unwrap(),
+            match client.call(wanted()).await {
+                Ok(made) => return made.volume.unwrap(),
                 Err(status) => assert!(
                     matches!(status.code(), Code::Aborted | Code::Unavailable | Code::ResourceExhausted),
                     "{status:?}"
@@ -237,8 +237,8 @@ async fn a_reservation_that_was_left_is_taken_over() {
 async fn a_node_that_falls_silent_in_between_keeps_the_volume_from_being_made() {
     let (cluster, _other, [low, high]) = pair().await;
     cluster.node(low).fault("ReserveName", Fault::Late);
-    let mut client = cluster.controller.controller.clone();
-    let call = tokio::spawn(async move { client.create_volume(volume("v", SIZE, &[low, high])).await });
+    let client = cluster.controller.client.clone();
+    let call = tokio::spawn(async move { client.call(volume("v", SIZE, &[low, high])).await });
     until("it reserves", came(cluster.node(low), "ReserveName")).await;
     cluster.net.cut(&crate::harness::address(high));
     cluster.net.set_way(&crate::harness::address(high), crate::harness::Way::Refused);

@@ -27,8 +27,8 @@ async fn it_is_not_ready_until_the_nodes_are_known() {
     let (net, directory) = (Net::default(), Directory::new());
     let controller = Controller::start(&net, &directory, &[]).await;
     let ready = async || {
-        let probe = controller.identity.clone().probe(csi::ProbeRequest {}).await.unwrap();
-        probe.into_inner().ready
+        let probe = controller.client.call(csi::ProbeRequest {}).await.unwrap();
+        probe.ready
     };
     assert_eq!(ready().await, Some(false));
     fails(controller.create(volume("v", SIZE, &[])).await, Code::Unavailable, "not known yet");
@@ -37,8 +37,8 @@ async fn it_is_not_ready_until_the_nodes_are_known() {
     // A node that is down does not keep it from being ready.
     directory.set(&[("a", Some("a:9443"))], &[]);
     assert_eq!(ready().await, Some(true));
-    let info = controller.identity.clone().get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap();
-    assert_eq!(info.into_inner().name, "hostloop.csi.dev");
+    let info = controller.client.call(csi::GetPluginInfoRequest {}).await.unwrap();
+    assert_eq!(info.name, "hostloop.csi.dev");
 }
 
 #[tokio::test]
@@ -66,10 +66,10 @@ async fn a_call_that_waits_at_the_old_address_goes_on_to_the_new_one() {
     let cluster = Cluster::start(&["a"]).await;
     cluster.net.set_way("10.0.0.1:9443", Way::Silent);
     cluster.directory.set(&[("a", Some("10.0.0.1:9443"))], &[]);
-    let old = cluster.controller.controller.clone();
+    let old = cluster.controller.client.clone();
     let call = tokio::spawn(async move {
         let volume_id = id_on("a", "v");
-        old.clone().controller_get_volume(csi::ControllerGetVolumeRequest { volume_id }).await
+        old.call(csi::ControllerGetVolumeRequest { volume_id }).await
     });
     while cluster.net.tries("10.0.0.1:9443") == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;

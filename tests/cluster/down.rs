@@ -22,7 +22,7 @@ async fn a_node_that_is_down_is_named_quickly() {
         fails(cluster.controller.delete(id).await, Code::Unavailable, "node \"a\"");
         fails(cluster.controller.snapshot("s", id).await, Code::Unavailable, "node \"a\"");
         let expand = crate::requests::expand(id, 2 * SIZE);
-        let expanded = cluster.controller.controller.clone().controller_expand_volume(expand).await;
+        let expanded = cluster.controller.client.call(expand).await;
         fails(expanded, Code::Unavailable, "node \"a\"");
         fails(cluster.controller.capacity(Some("a")).await, Code::Unavailable, "node \"a\"");
         fails(cluster.controller.create(volume("w", SIZE, &["a"])).await, Code::Unavailable, "node \"a\"");
@@ -39,13 +39,13 @@ async fn a_silent_node_delays_nobody_else() {
     let mut hanging = Vec::new();
     for id in ["a", "c"] {
         for name in 0..20 {
-            let mut client = cluster.controller.controller.clone();
+            let client = cluster.controller.client.clone();
             let volume_id = id_on(id, &name.to_string());
             hanging.push(tokio::spawn(async move {
                 let request = csi::ControllerGetVolumeRequest { volume_id };
                 let mut request = Request::new(request);
                 request.set_timeout(LONG);
-                client.controller_get_volume(request).await
+                client.send(request).await
             }));
         }
     }
@@ -74,7 +74,7 @@ async fn the_callers_time_goes_with_the_call() {
         let volume_id = id_on("a", "v");
         let mut request = Request::new(csi::ControllerGetVolumeRequest { volume_id });
         timeout.into_iter().for_each(|timeout| request.set_timeout(timeout));
-        cluster.controller.controller.clone().controller_get_volume(request).await
+        cluster.controller.client.send(request).await
     };
     fails(ask(Some(LONG)).await, Code::NotFound, "");
     fails(ask(None).await, Code::NotFound, "");

@@ -18,8 +18,8 @@ async fn loss() -> Loss {
     let controller = &cluster.controller;
     let volume = controller.create(volume("v", 512 * MIB, &["a"])).await.unwrap().volume_id;
     let snapshot = controller.snapshot("s", &volume).await.unwrap().snapshot_id;
-    let made = controller.group.clone().create_volume_group_snapshot(group("g", &[&volume])).await.unwrap();
-    let group = made.into_inner().group_snapshot.unwrap().group_snapshot_id;
+    let made = controller.client.call(group("g", &[&volume])).await.unwrap();
+    let group = made.group_snapshot.unwrap().group_snapshot_id;
     cluster.nodes.remove(0).stop().await;
     Loss { cluster, volume, snapshot, group }
 }
@@ -27,11 +27,11 @@ async fn loss() -> Loss {
 impl Loss {
     /// What becomes of everything that was on the node.
     async fn delete_all(&self, controller: &Controller) -> [Result<(), tonic::Status>; 4] {
-        let mut client = controller.controller.clone();
+        let client = &controller.client;
         [
-            client.controller_unpublish_volume(detach(&self.volume)).await.map(drop),
-            client.delete_snapshot(delete_snapshot(&self.snapshot)).await.map(drop),
-            controller.group.clone().delete_volume_group_snapshot(delete_group(&self.group)).await.map(drop),
+            client.call(detach(&self.volume)).await.map(drop),
+            client.call(delete_snapshot(&self.snapshot)).await.map(drop),
+            client.call(delete_group(&self.group)).await.map(drop),
             controller.delete(&self.volume).await,
         ]
     }

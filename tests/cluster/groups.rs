@@ -12,8 +12,8 @@ async fn made(cluster: &Cluster, name: &str, node: &str) -> String {
 }
 
 async fn cut(cluster: &Cluster, name: &str, ids: &[&str]) -> Result<csi::VolumeGroupSnapshot, Status> {
-    let call = within(cluster.controller.group.clone().create_volume_group_snapshot(group(name, ids))).await;
-    Ok(call?.into_inner().group_snapshot.expect("a group"))
+    let call = within(cluster.controller.client.call(group(name, ids))).await;
+    Ok(call?.group_snapshot.expect("a group"))
 }
 
 #[tokio::test]
@@ -27,11 +27,11 @@ async fn a_group_lives_on_the_node_of_its_volumes() {
         group_snapshot_id: there.group_snapshot_id.clone(),
         ..Default::default()
     };
-    let mut client = cluster.controller.group.clone();
-    let found = client.get_volume_group_snapshot(get).await.unwrap().into_inner();
+    let client = &cluster.controller.client;
+    let found = client.call(get).await.unwrap();
     assert_eq!(found.group_snapshot, Some(there.clone()));
-    client.delete_volume_group_snapshot(delete_group(&there.group_snapshot_id)).await.unwrap();
-    client.delete_volume_group_snapshot(delete_group(&there.group_snapshot_id)).await.unwrap();
+    client.call(delete_group(&there.group_snapshot_id)).await.unwrap();
+    client.call(delete_group(&there.group_snapshot_id)).await.unwrap();
     assert!(cluster.node("a").calls("CreateVolumeGroupSnapshot").is_empty());
 }
 

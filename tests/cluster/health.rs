@@ -2,7 +2,7 @@
 #![allow(deprecated, reason = "CSI 1.12 has conditions")]
 
 use hostloop::wire::csi;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
 use crate::harness::{Cluster, address, by_key, fails, volume, within};
 use crate::requests::MIB;
@@ -11,8 +11,8 @@ const IDS: [&str; 3] = ["a", "b", "c"];
 
 async fn get(cluster: &Cluster, id: &str) -> Result<csi::VolumeHealth, Status> {
     let request = csi::ControllerGetVolumeHealthRequest { volume_id: id.to_owned(), ..Default::default() };
-    let health = within(cluster.controller.controller.clone().controller_get_volume_health(request)).await?;
-    Ok(health.into_inner().volume_health.expect("health"))
+    let health = within(cluster.controller.client.call(request)).await?;
+    Ok(health.volume_health.expect("health"))
 }
 
 async fn list(
@@ -23,9 +23,7 @@ async fn list(
     let starting_token = token.to_owned();
     let request =
         csi::ControllerListVolumeHealthRequest { max_entries, starting_token, ..Default::default() };
-    within(cluster.controller.controller.clone().controller_list_volume_health(request))
-        .await
-        .map(Response::into_inner)
+    within(cluster.controller.client.call(request)).await
 }
 
 /// A volume on each node, of which all but that on `a` have lost their images; the ids in the order of lists.
@@ -77,8 +75,7 @@ async fn what_is_not_healthy_is_listed_over_all_nodes() {
 
     // What the nodes have found goes with the list of volumes, for the health monitor.
     let request = csi::ListVolumesRequest::default();
-    let page =
-        within(cluster.controller.controller.clone().list_volumes(request)).await.unwrap().into_inner();
+    let page = within(cluster.controller.client.call(request)).await.unwrap();
     assert_eq!(page.entries.len(), 3);
     for entry in page.entries {
         let condition = entry.status.unwrap().volume_condition.expect("a condition");

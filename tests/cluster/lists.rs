@@ -134,7 +134,7 @@ async fn list_snapshots(
 ) -> Result<(Vec<String>, String), tonic::Status> {
     let mut request = csi::ListSnapshotsRequest::default();
     change(&mut request);
-    let page = within(cluster.controller.controller.clone().list_snapshots(request)).await?.into_inner();
+    let page = within(cluster.controller.client.call(request)).await?;
     let ids = page.entries.into_iter().map(|entry| entry.snapshot.expect("a snapshot").snapshot_id);
     Ok((ids.collect(), page.next_token))
 }
@@ -179,8 +179,8 @@ async fn snapshots_are_listed_over_all_nodes_and_filters_ask_one() {
             list_snapshots(&cluster, |request| request.snapshot_id = nothing.to_owned()).await.unwrap();
         assert_eq!((by_volume, by_id), Default::default(), "{nothing}");
     }
-    let mut client = cluster.controller.controller.clone();
-    client.delete_snapshot(delete_snapshot(&one)).await.unwrap();
+    let client = cluster.controller.client.clone();
+    client.call(delete_snapshot(&one)).await.unwrap();
     let (left, _) =
         list_snapshots(&cluster, |request| request.source_volume_id = sources[1].clone()).await.unwrap();
     assert_eq!(left, of_source[1..]);

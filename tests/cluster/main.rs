@@ -11,6 +11,9 @@
 )]
 #![allow(missing_docs)]
 
+#[path = "../client/mod.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod client;
 mod harness;
 #[path = "../csi/pull/orders.rs"]
 #[allow(dead_code, reason = "tests/csi needs more of it")]

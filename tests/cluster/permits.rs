@@ -5,8 +5,8 @@ use std::time::Duration;
 use hostloop::cluster::permit::{expiry, sign};
 use hostloop::cluster::tls::Tls;
 use hostloop::model::{Grant, NodeKey, Permit, SnapshotId, VolumeId, VolumeSource};
+use hostloop::selftest::client::Client;
 use hostloop::service::{PERMIT, SOURCE_ADDRESS};
-use hostloop::wire::csi::controller_client::ControllerClient;
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{csi, peer};
 use peer::open_source_request::Source;
@@ -258,8 +258,8 @@ async fn ordered(
     if let Some(permit) = permit {
         request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit));
     }
-    let answer = ControllerClient::new(channel).create_volume(request).await?;
-    Ok(answer.into_inner().volume.expect("a volume"))
+    let answer = Client::on(channel).send(request).await?;
+    Ok(answer.volume.expect("a volume"))
 }
 
 /// A controller of 0.1.0 sends none. The longest one passes as a header.

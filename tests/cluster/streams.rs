@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use hostloop::wire::csi;
 use tokio_stream::StreamExt;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::harness::{Cluster, Fault, GIB, Way, address, fails, volume, within};
+use crate::requests;
 
 type Allocated = Streaming<csi::GetMetadataAllocatedResponse>;
 
@@ -17,13 +18,8 @@ async fn snapshot(cluster: &Cluster, name: &str, node: &str) -> String {
 }
 
 async fn allocated(cluster: &Cluster, id: &str, offset: i64) -> Result<Allocated, Status> {
-    let request = csi::GetMetadataAllocatedRequest {
-        snapshot_id: id.to_owned(),
-        starting_offset: offset,
-        ..Default::default()
-    };
-    let call = within(cluster.controller.metadata.clone().get_metadata_allocated(request)).await;
-    call.map(tonic::Response::into_inner)
+    let request = csi::GetMetadataAllocatedRequest { starting_offset: offset, ..requests::allocated(id) };
+    within(cluster.controller.client.open(Request::new(request))).await
 }
 
 /// Where a stream fails does not matter to its caller.
@@ -37,13 +33,8 @@ async fn end(stream: Result<Allocated, Status>) -> Result<usize, Status> {
 }
 
 async fn delta(cluster: &Cluster, base: &str, target: &str) -> Result<(), Status> {
-    let request = csi::GetMetadataDeltaRequest {
-        base_snapshot_id: base.to_owned(),
-        target_snapshot_id: target.to_owned(),
-        ..Default::default()
-    };
-    let mut stream =
-        within(cluster.controller.metadata.clone().get_metadata_delta(request)).await?.into_inner();
+    let request = requests::delta(base, target);
+    let mut stream = within(cluster.controller.client.open(Request::new(request))).await?;
     while let Some(message) = stream.next().await {
         message?;
     }
@@ -92,9 +83,9 @@ async fn a_caller_that_goes_away_takes_the_call_with_it() {
     let id = snapshot(&cluster, "v", "a").await;
     let node = cluster.node("a");
     node.fault("GetMetadataAllocated", Fault::Swallow);
-    let mut client = cluster.controller.metadata.clone();
-    let request = csi::GetMetadataAllocatedRequest { snapshot_id: id, ..Default::default() };
-    let call = tokio::spawn(async move { client.get_metadata_allocated(request).await.map(drop) });
+    let client = cluster.controller.client.clone();
+    let request = requests::allocated(&id);
+    let call = tokio::spawn(async move { client.open(Request::new(request)).await.map(drop) });
     while node.running() == 0 {
         assert!(!call.is_finished());
         tokio::time::sleep(Duration::from_millis(1)).await;

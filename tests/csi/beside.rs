@@ -48,7 +48,7 @@ fn the_room_of_a_copy_that_runs_is_not_given_away() {
     let _let_go = LetGo(rig.kernel.clone());
     give_up(&rig, clone("first", &one));
     let server = rig.server();
-    let second = clone("second", &two).send(server.clients.clone());
+    let second = clone("second", &two).send(server.client.clone());
     let answer = server.block_on(async { tokio::time::timeout(Duration::from_secs(20), second).await });
     let status =
         answer.expect("it is refused before it copies").expect_err("20 MiB are free, 12 of them taken");

@@ -88,7 +88,7 @@ fn who_gives_up_and_calls_again_gets_the_result() {
     for round in 0..50 {
         let request = create(&format!("v{round}"), mount());
         let server = rig.server();
-        let first = request.clone().send(server.clients.clone());
+        let first = request.clone().send(server.client.clone());
         // Nobody waits for it any more; what has begun goes on.
         let gone =
             server.block_on(async { tokio::time::timeout(Duration::from_micros(10 * round), first).await });
@@ -115,8 +115,8 @@ fn opposite_calls_at_once_end_in_one_of_the_two_states() {
         let vol = rig.volume(&format!("v{round}"), mount());
         let server = rig.server();
         let (stage, delete) = server.block_on(async {
-            let stage = rig.stage_request(&vol).send(server.clients.clone());
-            let delete = vol.delete_request().send(server.clients.clone());
+            let stage = rig.stage_request(&vol).send(server.client.clone());
+            let delete = vol.delete_request().send(server.client.clone());
             tokio::join!(stage, delete)
         });
         match (stage.map_err(|s| s.code()), delete.map_err(|s| s.code())) {

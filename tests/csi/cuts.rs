@@ -5,6 +5,8 @@ use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
+use crate::client;
+pub use crate::client::{delete_snapshot, group};
 use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
@@ -35,33 +37,16 @@ pub fn snapshot(name: &str, vol: &Vol) -> csi::CreateSnapshotRequest {
 }
 
 pub fn snapshot_with(name: &str, vol: &Vol, parameters: &[(&str, &str)]) -> csi::CreateSnapshotRequest {
-    csi::CreateSnapshotRequest {
-        name: name.to_owned(),
-        source_volume_id: vol.id.clone(),
-        parameters: map(parameters),
-        ..Default::default()
-    }
-}
-
-pub fn delete_snapshot(id: &str) -> csi::DeleteSnapshotRequest {
-    csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
+    csi::CreateSnapshotRequest { parameters: map(parameters), ..client::snapshot(name, &vol.id) }
 }
 
 pub fn get_snapshot(id: &str) -> csi::GetSnapshotRequest {
     csi::GetSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
 }
 
-pub fn group(name: &str, ids: &[&str]) -> csi::CreateVolumeGroupSnapshotRequest {
-    let source_volume_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-    csi::CreateVolumeGroupSnapshotRequest { name: name.to_owned(), source_volume_ids, ..Default::default() }
-}
-
 pub fn delete_group(id: &str, members: &[&str]) -> csi::DeleteVolumeGroupSnapshotRequest {
-    csi::DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: id.to_owned(),
-        snapshot_ids: members.iter().map(|id| (*id).to_owned()).collect(),
-        ..Default::default()
-    }
+    let snapshot_ids = members.iter().map(|id| (*id).to_owned()).collect();
+    csi::DeleteVolumeGroupSnapshotRequest { snapshot_ids, ..client::delete_group(id) }
 }
 
 pub fn get_group(id: &str, members: &[&str]) -> csi::GetVolumeGroupSnapshotRequest {

@@ -15,20 +15,14 @@ use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
+use hostloop::selftest::client::{self, Client};
 use hostloop::server::Endpoint;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};
-use hostloop::wire::csi;
+use hostloop::wire::rpc::Unary;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tonic::transport::Channel;
-use tonic::{Response, Status};
-
-use csi::controller_client::ControllerClient;
-use csi::group_controller_client::GroupControllerClient;
-use csi::identity_client::IdentityClient;
-use csi::node_client::NodeClient;
-use csi::snapshot_metadata_client::SnapshotMetadataClient;
+use tonic::Status;
 
 /// The data directory, in the fake kernel's tree.
 pub const DATA_DIR: &str = "/var/lib/hostloop";
@@ -100,16 +94,6 @@ pub fn directories(name: &str, path: impl Into<PathBuf>) -> PoolSettings {
     PoolSettings { directories: true, ..pool(name, path) }
 }
 
-/// Typed clients on one connection; clones share it.
-#[derive(Clone)]
-pub struct Clients {
-    pub identity: IdentityClient<Channel>,
-    pub controller: ControllerClient<Channel>,
-    pub group_controller: GroupControllerClient<Channel>,
-    pub snapshot_metadata: SnapshotMetadataClient<Channel>,
-    pub node: NodeClient<Channel>,
-}
-
 /// Lets steps go on that wait ([`FakeKernel::hold`]) when it is dropped, also by a test that fails: its runtime would wait
 /// for them.
 pub struct LetGo(pub FakeKernel);
@@ -120,12 +104,15 @@ impl Drop for LetGo {
     }
 }
 
+/// A process, until it ends.
+pub type Serving = JoinHandle<Result<Ended, StartError>>;
+
 /// A running server and a connection to it. Dropping it is [`Server::abandon`].
 pub struct Server {
     /// For several calls at a time, inside [`Server::block_on`].
-    pub clients: Clients,
+    pub client: Client,
     trigger: Trigger,
-    serving: Option<JoinHandle<Result<Ended, StartError>>>,
+    serving: Option<Serving>,
     runtime: Option<Runtime>,
     socket: PathBuf,
 }
@@ -166,18 +153,10 @@ impl Server {
     pub fn try_start_as(os: Os, role: Role, operation: OperationConfig) -> Result<Server, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = new_socket();
-        let server = ServerConfig {
-            endpoint: Endpoint::Unix(socket.clone()),
-            socket_mode: 0o600,
-            shutdown_timeout: Duration::from_secs(10),
-        };
-        let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-        let config = Config { role, server, operation, logging };
-        let (trigger, shutdown) = Shutdown::new();
-        let mut serving = runtime.spawn(app::run(config, move || os, shutdown));
+        let (mut serving, trigger) = runtime.block_on(async { spawn(os, role, &socket, operation) });
         match runtime.block_on(reach(&socket, &mut serving)) {
-            Ok(clients) => {
-                Ok(Server { clients, trigger, serving: Some(serving), runtime: Some(runtime), socket })
+            Ok(client) => {
+                Ok(Server { client, trigger, serving: Some(serving), runtime: Some(runtime), socket })
             }
             Err(error) => {
                 runtime.shutdown_background();
@@ -191,15 +170,22 @@ impl Server {
         self.runtime.as_ref().expect("a runtime").block_on(future)
     }
 
+    /// Makes a call and waits for its answer.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn call<Q: Unary>(&self, request: Q) -> Result<Q::Reply, Status> {
+        self.block_on(self.client.call(request))
+    }
+
     /// Ends it as SIGTERM does: running calls finish, the data directory is free afterwards.
     pub fn stop(mut self) {
         let (runtime, serving) = (self.runtime.take().unwrap(), self.serving.take().unwrap());
         self.trigger.pull();
-        let Server { clients, .. } = &mut self;
         // The connection must be closed for the server to end at once.
         let nowhere = runtime
             .block_on(async { tonic::transport::Endpoint::from_static("http://[::]:1").connect_lazy() });
-        *clients = clients_on(nowhere);
+        self.client = Client::on(nowhere);
         let ended = runtime.block_on(serving).expect("the server does not panic").expect("it did serve");
         assert!(ended.failure.is_none(), "{:?}", ended.failure);
         assert!(app::finish(runtime, ended.stopped.left), "work goes on after the end");
@@ -224,6 +210,19 @@ impl Drop for Server {
     }
 }
 
+/// Starts a process in the runtime of the caller, and does not wait for anything.
+pub fn spawn(os: Os, role: Role, socket: &Path, operation: OperationConfig) -> (Serving, Trigger) {
+    let server = ServerConfig {
+        endpoint: Endpoint::Unix(socket.to_owned()),
+        socket_mode: 0o600,
+        shutdown_timeout: Duration::from_secs(10),
+    };
+    let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
+    let config = Config { role, server, operation, logging };
+    let (trigger, shutdown) = Shutdown::new();
+    (tokio::spawn(app::run(config, move || os, shutdown)), trigger)
+}
+
 /// A path that no other server of this process has.
 fn new_socket() -> PathBuf {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -232,106 +231,29 @@ fn new_socket() -> PathBuf {
     dir.path().join(format!("{}.sock", NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
-fn clients_on(channel: Channel) -> Clients {
-    Clients {
-        identity: IdentityClient::new(channel.clone()),
-        controller: ControllerClient::new(channel.clone()),
-        group_controller: GroupControllerClient::new(channel.clone()),
-        snapshot_metadata: SnapshotMetadataClient::new(channel.clone()),
-        node: NodeClient::new(channel),
-    }
-}
-
 /// Connects as soon as somebody listens, and waits for Probe.
-async fn reach(
-    socket: &Path,
-    serving: &mut JoinHandle<Result<Ended, StartError>>,
-) -> Result<Clients, StartError> {
+async fn reach(socket: &Path, serving: &mut Serving) -> Result<Client, StartError> {
     let deadline = Instant::now() + Duration::from_secs(30);
-    let address = format!("unix://{}", socket.display());
-    let endpoint = tonic::transport::Endpoint::try_from(address).expect("the address of a socket");
-    let mut clients = None;
+    let endpoint = client::endpoint(socket).expect("the address of a socket");
+    let mut client = None;
     loop {
         if serving.is_finished() {
             let ended = serving.await.expect("the server does not panic");
             return Err(ended.err().expect("it ends by itself only with an error"));
         }
-        if clients.is_none() && socket.exists() {
-            clients = endpoint.connect().await.ok().map(clients_on);
+        if client.is_none() && socket.exists() {
+            client = endpoint.connect().await.ok().map(Client::on);
         }
-        if let Some(clients) = &mut clients {
-            match clients.identity.probe(csi::ProbeRequest {}).await.map(Response::into_inner) {
-                Ok(csi::ProbeResponse { ready: Some(false) }) => {}
-                Ok(_) => return Ok(clients.clone()),
-                // The connection is closed: the driver has served, could not start, and ends, and tells why.
-                Err(_) => {}
-            }
+        // No answer: the driver has served, could not start, and ends, and tells why.
+        if let Some(client) = &client
+            && client.is_ready().await
+        {
+            return Ok(client.clone());
         }
         assert!(Instant::now() < deadline, "the server is not ready");
         tokio::task::yield_now().await;
         // The driver starts on a blocking thread; the timer of tokio is coarser than that takes.
         std::thread::sleep(Duration::from_micros(50));
-    }
-}
-
-/// What a call comes to.
-pub type Answer<T> = Result<T, Status>;
-
-macro_rules! calls {
-    ($($service:ident { $($method:ident: $request:ident => $response:ident,)* })*) => {
-        /// Each RPC, waited for.
-        impl Server {
-            $($(
-                pub fn $method(&self, request: csi::$request) -> Answer<csi::$response> {
-                    let mut client = self.clients.$service.clone();
-                    self.block_on(client.$method(request)).map(Response::into_inner)
-                }
-            )*)*
-        }
-    };
-}
-
-calls! {
-    controller {
-        create_volume: CreateVolumeRequest => CreateVolumeResponse,
-        delete_volume: DeleteVolumeRequest => DeleteVolumeResponse,
-        controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse,
-        controller_unpublish_volume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse,
-        validate_volume_capabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse,
-        list_volumes: ListVolumesRequest => ListVolumesResponse,
-        get_capacity: GetCapacityRequest => GetCapacityResponse,
-        controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
-        controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse,
-        controller_list_volume_health:
-            ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse,
-        controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse,
-        controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse,
-        create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse,
-        delete_snapshot: DeleteSnapshotRequest => DeleteSnapshotResponse,
-        list_snapshots: ListSnapshotsRequest => ListSnapshotsResponse,
-    }
-    group_controller {
-        create_volume_group_snapshot:
-            CreateVolumeGroupSnapshotRequest => CreateVolumeGroupSnapshotResponse,
-        delete_volume_group_snapshot:
-            DeleteVolumeGroupSnapshotRequest => DeleteVolumeGroupSnapshotResponse,
-        get_volume_group_snapshot: GetVolumeGroupSnapshotRequest => GetVolumeGroupSnapshotResponse,
-    }
-    node {
-        node_stage_volume: NodeStageVolumeRequest => NodeStageVolumeResponse,
-        node_unstage_volume: NodeUnstageVolumeRequest => NodeUnstageVolumeResponse,
-        node_publish_volume: NodePublishVolumeRequest => NodePublishVolumeResponse,
-        node_unpublish_volume: NodeUnpublishVolumeRequest => NodeUnpublishVolumeResponse,
-        node_expand_volume: NodeExpandVolumeRequest => NodeExpandVolumeResponse,
-        node_get_volume_stats: NodeGetVolumeStatsRequest => NodeGetVolumeStatsResponse,
-        node_get_info: NodeGetInfoRequest => NodeGetInfoResponse,
-        node_get_storage_health: NodeGetStorageHealthRequest => NodeGetStorageHealthResponse,
-        node_get_capabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse,
-    }
-    identity {
-        get_plugin_info: GetPluginInfoRequest => GetPluginInfoResponse,
-        get_plugin_capabilities: GetPluginCapabilitiesRequest => GetPluginCapabilitiesResponse,
-        probe: ProbeRequest => ProbeResponse,
     }
 }
 
@@ -345,18 +267,18 @@ fn the_server_serves_and_starts_again() {
     for kind in Kind::ALL {
         let spec = Spec::new(kind);
         let server = Server::start(&kernel, &settings);
-        let id = server.create_volume(spec.create("a")).unwrap().volume.unwrap().volume_id;
-        server.node_stage_volume(stage(&id, spec.capability())).unwrap();
-        server.node_publish_volume(publish(&id, spec.capability(), "pod")).unwrap();
+        let id = server.call(spec.create("a")).unwrap().volume.unwrap().volume_id;
+        server.call(stage(&id, spec.capability())).unwrap();
+        server.call(publish(&id, spec.capability(), "pod")).unwrap();
         check_invariants(&kernel, &server);
         server.stop();
         let started = Instant::now();
         let server = Server::start(&kernel, &settings);
         println!("start: {:?}", started.elapsed());
         check_invariants(&kernel, &server);
-        server.node_unpublish_volume(unpublish(&id, "pod")).unwrap();
-        server.node_unstage_volume(unstage(&id)).unwrap();
-        server.delete_volume(delete(&id)).unwrap();
+        server.call(unpublish(&id, "pod")).unwrap();
+        server.call(unstage(&id)).unwrap();
+        server.call(delete(&id)).unwrap();
         check_invariants(&kernel, &server);
         kernel.kill();
         server.abandon();

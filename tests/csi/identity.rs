@@ -137,8 +137,8 @@ fn what_is_missing_is_said_before_anything_is_looked_up() {
             "group_snapshot_id",
             rig.fails(Code::InvalidArgument, csi::GetVolumeGroupSnapshotRequest::default()),
         ),
-        ("snapshot_id", rig.fails(Code::InvalidArgument, csi::GetMetadataAllocatedRequest::default())),
-        ("base_snapshot_id", rig.fails(Code::InvalidArgument, csi::GetMetadataDeltaRequest::default())),
+        ("snapshot_id", rig.fails(Code::InvalidArgument, All(csi::GetMetadataAllocatedRequest::default()))),
+        ("base_snapshot_id", rig.fails(Code::InvalidArgument, All(csi::GetMetadataDeltaRequest::default()))),
     ] {
         assert!(message.contains(&format!("{field} is missing")), "{message}");
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hostloop::os::fake::FakeKernel;
 use hostloop::os::{FileKind, MountEntry};
+use hostloop::wire::csi;
 use serde_json::Value;
 
 use crate::harness::{DATA_DIR, KUBELET, SNAPSHOTS, Server, VOLUMES};
@@ -28,14 +29,14 @@ pub fn check_invariants(kernel: &FakeKernel, server: &Server) {
 
 /// The volumes that ListVolumes shows, with their sizes.
 pub fn listed(server: &Server) -> BTreeMap<String, u64> {
-    let entries = server.list_volumes(Default::default()).expect("ListVolumes").entries;
+    let entries = server.call(csi::ListVolumesRequest::default()).expect("ListVolumes").entries;
     let volumes = entries.into_iter().filter_map(|entry| entry.volume);
     volumes.map(|volume| (volume.volume_id, volume.capacity_bytes as u64)).collect()
 }
 
 /// The snapshots that ListSnapshots shows, with their sizes.
 pub fn listed_snapshots(server: &Server) -> BTreeMap<String, u64> {
-    let entries = server.list_snapshots(Default::default()).expect("ListSnapshots").entries;
+    let entries = server.call(csi::ListSnapshotsRequest::default()).expect("ListSnapshots").entries;
     let snapshots = entries.into_iter().filter_map(|entry| entry.snapshot);
     snapshots.map(|snapshot| (snapshot.snapshot_id, snapshot.size_bytes as u64)).collect()
 }
@@ -83,7 +84,8 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
             _ => broken.push(format!("{id} has no image and no directory")),
         }
     }
-    let sick = server.controller_list_volume_health(Default::default()).expect("ControllerListVolumeHealth");
+    let sick =
+        server.call(csi::ControllerListVolumeHealthRequest::default()).expect("ControllerListVolumeHealth");
     broken.extend(sick.entries.iter().map(|volume| format!("not healthy: {volume:?}")));
     let (recorded, mut images) = (recorded(kernel), BTreeMap::new());
     for place in PLACES {

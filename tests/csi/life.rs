@@ -2,9 +2,10 @@
 
 use hostloop::os::FileStat;
 use hostloop::wire::csi;
+use hostloop::wire::csi::volume_capability::AccessType;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
-use hostloop::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
+use crate::client;
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR};
 use crate::support::{DATA, KUBELET, MIB, Rig, map};
 
@@ -21,17 +22,8 @@ pub const ALL_MODES: [Mode; 7] = [
     Mode::SingleNodeMultiWriter,
 ];
 
-pub fn capability(access_type: AccessType, mode: Mode) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode.into() }),
-        access_type: Some(access_type),
-    }
-}
-
 pub fn mount_with(fs_type: &str, flags: &[&str], mode: Mode) -> csi::VolumeCapability {
-    let mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-    let mount = MountVolume { fs_type: fs_type.to_owned(), mount_flags, volume_mount_group: String::new() };
-    capability(AccessType::Mount(mount), mode)
+    client::with_options(client::capability(Some(fs_type), mode), flags)
 }
 
 pub fn mount() -> csi::VolumeCapability {
@@ -51,7 +43,7 @@ pub fn block() -> csi::VolumeCapability {
 }
 
 pub fn block_mode(mode: Mode) -> csi::VolumeCapability {
-    capability(AccessType::Block(BlockVolume {}), mode)
+    client::capability(None, mode)
 }
 
 pub fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
@@ -60,12 +52,7 @@ pub fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange
 
 /// CreateVolume with a small size.
 pub fn create(name: &str, capability: csi::VolumeCapability) -> csi::CreateVolumeRequest {
-    csi::CreateVolumeRequest {
-        name: name.to_owned(),
-        capacity_range: range(SIZE, 0),
-        volume_capabilities: vec![capability],
-        ..Default::default()
-    }
+    client::create(name, SIZE, capability)
 }
 
 pub fn create_with(name: &str, parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
@@ -97,26 +84,17 @@ impl Rig {
     /// Makes the directories that kubelet makes before it calls.
     pub fn stage_request(&self, vol: &Vol) -> csi::NodeStageVolumeRequest {
         self.kernel.create_directories(vol.staging());
-        csi::NodeStageVolumeRequest {
-            volume_id: vol.id.clone(),
-            staging_target_path: vol.staging(),
-            volume_capability: Some(vol.capability.clone()),
-            volume_context: vol.info.volume_context.clone(),
-            ..Default::default()
-        }
+        let volume_context = vol.info.volume_context.clone();
+        let request = client::stage(&vol.id, vol.staging(), vol.capability.clone());
+        csi::NodeStageVolumeRequest { volume_context, ..request }
     }
 
     pub fn publish_request(&self, vol: &Vol, pod: &str) -> csi::NodePublishVolumeRequest {
         let target = vol.target(pod);
         self.kernel.create_directories(target.rsplit_once('/').expect("a path").0);
-        csi::NodePublishVolumeRequest {
-            volume_id: vol.id.clone(),
-            staging_target_path: vol.staging(),
-            target_path: target,
-            volume_capability: Some(vol.capability.clone()),
-            volume_context: vol.info.volume_context.clone(),
-            ..Default::default()
-        }
+        let volume_context = vol.info.volume_context.clone();
+        let request = client::publish(&vol.id, vol.staging(), target, vol.capability.clone());
+        csi::NodePublishVolumeRequest { volume_context, ..request }
     }
 
     #[track_caller]
@@ -209,58 +187,38 @@ impl Vol {
     }
 
     pub fn unstage_request(&self) -> csi::NodeUnstageVolumeRequest {
-        csi::NodeUnstageVolumeRequest { volume_id: self.id.clone(), staging_target_path: self.staging() }
+        client::unstage(&self.id, self.staging())
     }
 
     pub fn unpublish_request(&self, pod: &str) -> csi::NodeUnpublishVolumeRequest {
-        csi::NodeUnpublishVolumeRequest { volume_id: self.id.clone(), target_path: self.target(pod) }
+        client::unpublish(&self.id, self.target(pod))
     }
 
     pub fn delete_request(&self) -> csi::DeleteVolumeRequest {
-        csi::DeleteVolumeRequest { volume_id: self.id.clone(), ..Default::default() }
+        client::delete(&self.id)
     }
 
     pub fn stats_request(&self, path: &str) -> csi::NodeGetVolumeStatsRequest {
-        csi::NodeGetVolumeStatsRequest {
-            volume_id: self.id.clone(),
-            volume_path: path.to_owned(),
-            ..Default::default()
-        }
+        client::stats(&self.id, path)
     }
 
     pub fn expand_request(&self, required: i64, limit: i64) -> csi::ControllerExpandVolumeRequest {
-        csi::ControllerExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            capacity_range: range(required, limit),
-            ..Default::default()
-        }
+        let capacity_range = range(required, limit);
+        csi::ControllerExpandVolumeRequest { capacity_range, ..client::expand(&self.id, required) }
     }
 
     pub fn node_expand_request(&self, path: &str) -> csi::NodeExpandVolumeRequest {
-        csi::NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: path.to_owned(),
-            ..Default::default()
-        }
+        client::node_expand(&self.id, path, None::<i64>)
     }
 
     pub fn attach_request(&self, node: &str, readonly: bool) -> csi::ControllerPublishVolumeRequest {
-        csi::ControllerPublishVolumeRequest {
-            volume_id: self.id.clone(),
-            node_id: node.to_owned(),
-            volume_capability: Some(self.capability.clone()),
-            readonly,
-            volume_context: self.info.volume_context.clone(),
-            ..Default::default()
-        }
+        let volume_context = self.info.volume_context.clone();
+        let request = client::attach(&self.id, node, self.capability.clone());
+        csi::ControllerPublishVolumeRequest { readonly, volume_context, ..request }
     }
 
     pub fn detach_request(&self, node: &str) -> csi::ControllerUnpublishVolumeRequest {
-        csi::ControllerUnpublishVolumeRequest {
-            volume_id: self.id.clone(),
-            node_id: node.to_owned(),
-            ..Default::default()
-        }
+        client::detach(&self.id, node)
     }
 
     pub fn validate_request(

@@ -134,7 +134,10 @@ fn snapshots_have_the_same_limits() {
     rig.fails(invalid, csi::CreateVolumeGroupSnapshotRequest { source_volume_ids: Vec::new(), ..group() });
     rig.fails(invalid, csi::CreateVolumeGroupSnapshotRequest { parameters: large(), ..group() });
     let (snapshot_id, max_results) = ("s".to_owned(), -1);
-    rig.fails(invalid, csi::GetMetadataAllocatedRequest { snapshot_id, max_results, ..Default::default() });
+    rig.fails(
+        invalid,
+        All(csi::GetMetadataAllocatedRequest { snapshot_id, max_results, ..Default::default() }),
+    );
     let (volume_id, mutable_parameters) = ("v".to_owned(), large());
     rig.fails(
         invalid,

@@ -27,7 +27,7 @@ fn store(kernel: &FakeKernel) -> Store {
 fn with_volumes(count: usize, change: impl Fn(&mut Volume)) -> FakeKernel {
     let kernel = machine();
     let server = Server::start(&kernel, &settings());
-    server.create_volume(Spec::new(Kind::Directory).create("v0")).unwrap();
+    server.call(Spec::new(Kind::Directory).create("v0")).unwrap();
     server.stop();
     let store = store(&kernel);
     let first = store.volumes()[0].as_ref().clone();
@@ -61,9 +61,7 @@ fn pages<T: prost::Message>(
 }
 
 fn volumes(server: &Server, max_entries: i32) -> Vec<Vec<String>> {
-    let page = |starting_token| {
-        server.list_volumes(csi::ListVolumesRequest { max_entries, starting_token }).unwrap()
-    };
+    let page = |starting_token| server.call(csi::ListVolumesRequest { max_entries, starting_token }).unwrap();
     let id = |entry: &csi::list_volumes_response::Entry| entry.volume.as_ref().unwrap().volume_id.clone();
     pages(page, |answer| (answer.entries.iter().map(id).collect(), answer.next_token.clone()))
 }
@@ -87,7 +85,7 @@ fn a_client_without_a_limit_reads_25000_volumes() {
     // Not one of them has its data, and each says so.
     let page = |starting_token| {
         let request = csi::ControllerListVolumeHealthRequest { starting_token, ..Default::default() };
-        server.controller_list_volume_health(request).unwrap()
+        server.call(request).unwrap()
     };
     let health = pages(page, |answer| {
         let ids = answer.entries.iter().map(|entry| entry.volume_id.clone()).collect();
@@ -120,8 +118,8 @@ fn no_answer_is_too_large_whatever_the_entries() {
 fn snapshots_come_in_pages_too() {
     let kernel = machine();
     let server = Server::start(&kernel, &settings());
-    let volume = server.create_volume(Spec::new(Kind::Block).create("v")).unwrap().volume.unwrap().volume_id;
-    server.create_snapshot(snapshot("s0", &volume)).unwrap();
+    let volume = server.call(Spec::new(Kind::Block).create("v")).unwrap().volume.unwrap().volume_id;
+    server.call(snapshot("s0", &volume)).unwrap();
     server.stop();
     let state = store(&kernel);
     let first = state.snapshots()[0].as_ref().clone();
@@ -133,7 +131,7 @@ fn snapshots_come_in_pages_too() {
     drop(state);
     let server = Server::start(&kernel, &settings());
     let page = |starting_token| {
-        server.list_snapshots(csi::ListSnapshotsRequest { starting_token, ..Default::default() }).unwrap()
+        server.call(csi::ListSnapshotsRequest { starting_token, ..Default::default() }).unwrap()
     };
     let id =
         |entry: &csi::list_snapshots_response::Entry| entry.snapshot.as_ref().unwrap().snapshot_id.clone();
@@ -150,7 +148,7 @@ fn a_group_that_no_answer_could_hold_is_refused() {
         source_volume_ids: (0..4001).map(|number| format!("vol-{number}")).collect(),
         ..Default::default()
     };
-    let status = server.create_volume_group_snapshot(request).unwrap_err();
+    let status = server.call(request).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("4001 ids") && status.message().contains("4000"), "{status:?}");
 }

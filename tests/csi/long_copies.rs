@@ -30,7 +30,7 @@ pub fn give_up<C: Call>(rig: &Rig, request: C) {
     rig.kernel.hold("copy_range");
     let server = rig.server();
     server.block_on(async {
-        let call = tokio::spawn(request.send(server.clients.clone()));
+        let call = tokio::spawn(request.send(server.client.clone()));
         while rig.kernel.waiting() == 0 {
             assert!(!call.is_finished(), "it answers before it has copied");
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -8,6 +8,9 @@
 )]
 #![allow(missing_docs)]
 
+#[path = "../client/mod.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod client;
 mod harness;
 mod invariants;
 mod requests;

@@ -6,6 +6,7 @@ use hostloop::wire::csi;
 use proptest::prelude::*;
 use tonic::Code;
 
+use crate::client::{allocated, delta};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
@@ -13,18 +14,6 @@ use crate::support::*;
 const PAGE: u64 = 4096;
 /// Small, so that comparing all of it is quick.
 const SMALL: i64 = 4 * MIB;
-
-fn allocated(id: &str) -> csi::GetMetadataAllocatedRequest {
-    csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() }
-}
-
-fn delta(base: &str, target: &str) -> csi::GetMetadataDeltaRequest {
-    csi::GetMetadataDeltaRequest {
-        base_snapshot_id: base.to_owned(),
-        target_snapshot_id: target.to_owned(),
-        ..Default::default()
-    }
-}
 
 /// A message of either stream.
 trait Message {
@@ -124,11 +113,11 @@ proptest! {
         rig.ok(vol.delete_request());
         let bytes: Vec<Vec<u8>> = cuts.iter().map(|cut| bytes_of(&rig, cut, pool)).collect();
         for (target, whole) in cuts.iter().zip(&bytes) {
-            let all = ranges(&rig.ok(allocated(&target.snapshot_id)), SMALL, 0, usize::MAX);
+            let all = ranges(&rig.ok(All(allocated(&target.snapshot_id))), SMALL, 0, usize::MAX);
             prop_assert!(apply(vec![0; whole.len()], whole, &all) == *whole);
             for (base, before) in cuts.iter().zip(&bytes) {
                 let request = delta(&base.snapshot_id, &target.snapshot_id);
-                let changed = ranges(&rig.ok(request.clone()), SMALL, 0, usize::MAX);
+                let changed = ranges(&rig.ok(All(request.clone())), SMALL, 0, usize::MAX);
                 prop_assert!(apply(before.clone(), whole, &changed) == *whole);
                 // And no more than that, to the block.
                 for page in changed.iter().flat_map(|range| range.start / PAGE..range.end.div_ceil(PAGE)) {
@@ -137,7 +126,7 @@ proptest! {
                 }
                 // From the middle on, in small messages.
                 let part = csi::GetMetadataDeltaRequest { starting_offset: start, max_results: most, ..request };
-                let rest = ranges(&rig.ok(part), SMALL, start, most as usize);
+                let rest = ranges(&rig.ok(All(part)), SMALL, start, most as usize);
                 let from = start as usize;
                 let mut mixed = whole[..from].to_vec();
                 mixed.extend(&before[from..]);
@@ -165,7 +154,7 @@ fn a_stream_goes_on_where_another_ended() {
                 max_results: most,
                 ..delta(&base.snapshot_id, &target.snapshot_id)
             };
-            let all = rig.ok(request);
+            let all = rig.ok(All(request));
             let first = ranges(&all[..1], SMALL, start, most as usize);
             let Some(last) = first.last() else { break };
             start = last.end as i64;
@@ -177,7 +166,7 @@ fn a_stream_goes_on_where_another_ended() {
         assert_eq!(got, expected);
         let request =
             csi::GetMetadataAllocatedRequest { max_results: most, ..allocated(&target.snapshot_id) };
-        assert_eq!(ranges(&rig.ok(request), SMALL, 0, most as usize), expected);
+        assert_eq!(ranges(&rig.ok(All(request)), SMALL, 0, most as usize), expected);
     }
 }
 
@@ -190,16 +179,16 @@ fn an_offset_within_a_range_is_told_from_there_on_and_one_at_the_end_has_nothing
     let middle = 2 * PAGE as i64;
     let request =
         csi::GetMetadataAllocatedRequest { starting_offset: middle, ..allocated(&target.snapshot_id) };
-    assert_eq!(ranges(&rig.ok(request), SMALL, middle, 1024), one(2 * PAGE..4 * PAGE));
+    assert_eq!(ranges(&rig.ok(All(request)), SMALL, middle, 1024), one(2 * PAGE..4 * PAGE));
     let request = csi::GetMetadataDeltaRequest {
         starting_offset: middle,
         ..delta(&base.snapshot_id, &target.snapshot_id)
     };
-    assert_eq!(ranges(&rig.ok(request.clone()), SMALL, middle, 1024), one(2 * PAGE..4 * PAGE));
+    assert_eq!(ranges(&rig.ok(All(request.clone())), SMALL, middle, 1024), one(2 * PAGE..4 * PAGE));
     let end = csi::GetMetadataDeltaRequest { starting_offset: SMALL, ..request };
-    assert_eq!(ranges(&rig.ok(end), SMALL, SMALL, 1024), []);
+    assert_eq!(ranges(&rig.ok(All(end)), SMALL, SMALL, 1024), []);
     let end = csi::GetMetadataAllocatedRequest { starting_offset: SMALL, ..allocated(&target.snapshot_id) };
-    assert_eq!(ranges(&rig.ok(end), SMALL, SMALL, 1024), []);
+    assert_eq!(ranges(&rig.ok(All(end)), SMALL, SMALL, 1024), []);
 }
 
 #[test]
@@ -210,10 +199,10 @@ fn a_volume_that_grew_has_changed_beyond_the_end_of_the_base() {
         let base = written(&rig, &vol, "base", &[(0, vec![1; PAGE as usize])]);
         rig.ok(vol.expand_request(2 * SMALL, 0));
         let target = written(&rig, &vol, "target", &[(SMALL as u64 + PAGE, vec![2; PAGE as usize])]);
-        let changed = ranges(&rig.ok(delta(&base.snapshot_id, &target.snapshot_id)), 2 * SMALL, 0, 1024);
+        let changed = ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), 2 * SMALL, 0, 1024);
         assert_eq!(changed, one(SMALL as u64 + PAGE..SMALL as u64 + 2 * PAGE));
         // The other way round, all of it lies beyond the end.
-        let back = ranges(&rig.ok(delta(&target.snapshot_id, &base.snapshot_id)), SMALL, 0, 1024);
+        let back = ranges(&rig.ok(All(delta(&target.snapshot_id, &base.snapshot_id))), SMALL, 0, 1024);
         assert_eq!(back, []);
     }
 }
@@ -226,7 +215,7 @@ fn what_was_written_anew_with_the_same_bytes_has_not_changed() {
     // Written anew with the same bytes: the extent maps differ, and the bytes do not.
     let same = (8 << 20, vec![1; 1 << 20]);
     let target = written(&rig, &vol, "target", &[same, (16 << 20, vec![2; PAGE as usize])]);
-    let changed = ranges(&rig.ok(delta(&base.snapshot_id, &target.snapshot_id)), 64 * MIB, 0, 1024);
+    let changed = ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), 64 * MIB, 0, 1024);
     assert_eq!(changed, one(16 << 20..(16 << 20) + PAGE));
 }
 
@@ -243,10 +232,10 @@ fn filesystems_have_blocks_as_well() {
             rig.cut(&format!("{name} {text}"), &vol)
         });
         for cut in &cuts {
-            assert!(!ranges(&rig.ok(allocated(&cut.snapshot_id)), GIB, 0, 1024).is_empty());
+            assert!(!ranges(&rig.ok(All(allocated(&cut.snapshot_id))), GIB, 0, 1024).is_empty());
         }
-        ranges(&rig.ok(delta(&cuts[0].snapshot_id, &cuts[1].snapshot_id)), GIB, 0, 1024);
-        let itself = ranges(&rig.ok(delta(&cuts[0].snapshot_id, &cuts[0].snapshot_id)), GIB, 0, 1024);
+        ranges(&rig.ok(All(delta(&cuts[0].snapshot_id, &cuts[1].snapshot_id))), GIB, 0, 1024);
+        let itself = ranges(&rig.ok(All(delta(&cuts[0].snapshot_id, &cuts[0].snapshot_id))), GIB, 0, 1024);
         assert_eq!(itself, []);
     }
 }
@@ -260,30 +249,30 @@ fn codes() {
     let foreign = rig.cut("foreign", &other).snapshot_id;
     let trees = ["tree", "tree again"].map(|name| rig.cut(name, &directory).snapshot_id);
 
-    assert!(rig.fails(Code::InvalidArgument, allocated("")).contains("snapshot_id"));
-    assert!(rig.fails(Code::InvalidArgument, delta("", &target)).contains("base_snapshot_id"));
-    assert!(rig.fails(Code::InvalidArgument, delta(&base, "")).contains("target_snapshot_id"));
+    assert!(rig.fails(Code::InvalidArgument, All(allocated(""))).contains("snapshot_id"));
+    assert!(rig.fails(Code::InvalidArgument, All(delta("", &target))).contains("base_snapshot_id"));
+    assert!(rig.fails(Code::InvalidArgument, All(delta(&base, ""))).contains("target_snapshot_id"));
     for id in ["none", "../x", vol.id.as_str()] {
-        assert!(rig.fails(Code::NotFound, allocated(id)).contains(id));
-        assert!(rig.fails(Code::NotFound, delta(id, &target)).contains(id));
-        assert!(rig.fails(Code::NotFound, delta(&base, id)).contains(id));
+        assert!(rig.fails(Code::NotFound, All(allocated(id))).contains(id));
+        assert!(rig.fails(Code::NotFound, All(delta(id, &target))).contains(id));
+        assert!(rig.fails(Code::NotFound, All(delta(&base, id))).contains(id));
     }
     for starting_offset in [-1, i64::MIN, SMALL + 1, i64::MAX] {
         let request = csi::GetMetadataAllocatedRequest { starting_offset, ..allocated(&base) };
-        assert!(rig.fails(Code::OutOfRange, request).contains("starting_offset"));
+        assert!(rig.fails(Code::OutOfRange, All(request)).contains("starting_offset"));
         let request = csi::GetMetadataDeltaRequest { starting_offset, ..delta(&base, &target) };
-        assert!(rig.fails(Code::OutOfRange, request).contains("starting_offset"));
+        assert!(rig.fails(Code::OutOfRange, All(request)).contains("starting_offset"));
     }
     for max_results in [-1, i32::MIN] {
         let request = csi::GetMetadataAllocatedRequest { max_results, ..allocated(&base) };
-        assert!(rig.fails(Code::InvalidArgument, request).contains("max_results"));
+        assert!(rig.fails(Code::InvalidArgument, All(request)).contains("max_results"));
         let request = csi::GetMetadataDeltaRequest { max_results, ..delta(&base, &target) };
-        assert!(rig.fails(Code::InvalidArgument, request).contains("max_results"));
+        assert!(rig.fails(Code::InvalidArgument, All(request)).contains("max_results"));
     }
-    let message = rig.fails(Code::InvalidArgument, delta(&base, &foreign));
+    let message = rig.fails(Code::InvalidArgument, All(delta(&base, &foreign)));
     assert!(message.contains("different volumes"), "{message}");
-    assert!(rig.fails(Code::InvalidArgument, allocated(&trees[0])).contains("directory"));
-    let message = rig.fails(Code::FailedPrecondition, delta(&trees[0], &trees[1]));
+    assert!(rig.fails(Code::InvalidArgument, All(allocated(&trees[0]))).contains("directory"));
+    let message = rig.fails(Code::FailedPrecondition, All(delta(&trees[0], &trees[1])));
     assert!(message.contains("directory"), "{message}");
 }
 
@@ -297,8 +286,7 @@ fn a_snapshot_whose_stream_is_not_read_to_its_end_can_be_deleted() {
     let server = rig.server();
     let request = csi::GetMetadataAllocatedRequest { max_results: 1, ..allocated(&cut.snapshot_id) };
     let first = server.block_on(async {
-        let mut client = server.clients.snapshot_metadata.clone();
-        let mut messages = client.get_metadata_allocated(request).await.expect("a stream").into_inner();
+        let mut messages = server.client.open(tonic::Request::new(request)).await.expect("a stream");
         messages.message().await.expect("a message")
     });
     assert!(first.is_some());

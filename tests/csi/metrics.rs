@@ -16,19 +16,18 @@ fn calls_and_what_they_made_are_counted() {
     let (kernel, settings, address) = (machine(), settings(), address());
     let server = watched(kernel.os(), &settings, address);
     let ext4 = Spec::new(Kind::Ext4);
-    let volume =
-        |spec: Spec, name: &str| server.create_volume(spec.create(name)).unwrap().volume.unwrap().volume_id;
+    let volume = |spec: Spec, name: &str| server.call(spec.create(name)).unwrap().volume.unwrap().volume_id;
     let id = volume(ext4, "a");
     volume(ext4, "a");
     volume(Spec::thick(Kind::Block), "b");
     volume(Spec::new(Kind::Directory), "c");
-    let invalid = server.create_volume(csi_request("")).unwrap_err();
+    let invalid = server.call(csi_request("")).unwrap_err();
     assert_eq!(invalid.code(), Code::InvalidArgument);
-    server.node_stage_volume(stage(&id, ext4.capability())).unwrap();
-    server.node_publish_volume(publish(&id, ext4.capability(), "pod")).unwrap();
+    server.call(stage(&id, ext4.capability())).unwrap();
+    server.call(publish(&id, ext4.capability(), "pod")).unwrap();
     kernel.write_file(format!("{}/file", target_path("pod")), &[7; 10_000]).unwrap();
-    server.create_snapshot(snapshot("s", &id)).unwrap();
-    server.create_volume_group_snapshot(group("g", &[&id])).unwrap();
+    server.call(snapshot("s", &id)).unwrap();
+    server.call(group("g", &[&id])).unwrap();
 
     let samples = scrape(&server, address);
     assert_eq!(samples.calls("Controller/CreateVolume", "OK"), 4.0);
@@ -83,17 +82,17 @@ fn a_copy_is_seen_while_it_runs_and_a_disk_that_others_fill_lacks_room() {
     kernel.set_space(10 << 30, 9 << 30);
     let server = watched(kernel.os(), &settings, address);
     let block = Spec::new(Kind::Block);
-    let id = server.create_volume(block.create("a")).unwrap().volume.unwrap().volume_id;
-    server.node_stage_volume(stage(&id, block.capability())).unwrap();
-    server.node_publish_volume(publish(&id, block.capability(), "pod")).unwrap();
+    let id = server.call(block.create("a")).unwrap().volume.unwrap().volume_id;
+    server.call(stage(&id, block.capability())).unwrap();
+    server.call(publish(&id, block.capability(), "pod")).unwrap();
     kernel.write_file(target_path("pod"), &[7; 100_000]).unwrap();
-    server.node_unpublish_volume(unpublish(&id, "pod")).unwrap();
-    server.node_unstage_volume(unstage(&id)).unwrap();
+    server.call(unpublish(&id, "pod")).unwrap();
+    server.call(unstage(&id)).unwrap();
 
     kernel.hold("copy_range");
-    let mut controller = server.clients.controller.clone();
+    let client = server.client.clone();
     let seen = server.block_on(async {
-        let call = tokio::spawn(async move { controller.create_snapshot(snapshot("s", &id)).await });
+        let call = tokio::spawn(async move { client.call(snapshot("s", &id)).await });
         wait(|| kernel.waiting() > 0).await;
         let reply = get(address, "/metrics").await;
         kernel.release();
@@ -130,11 +129,11 @@ fn health_is_what_probe_says_while_recovery_runs_and_after() {
     let (kernel, settings) = (machine(), settings());
     let server = Server::start(&kernel, &settings);
     let request = Spec::new(Kind::Directory).create("half deleted");
-    let id = server.create_volume(request).unwrap().volume.unwrap().volume_id;
+    let id = server.call(request).unwrap().volume.unwrap().volume_id;
     kernel.hold("remove_tree");
-    let mut controller = server.clients.controller.clone();
+    let client = server.client.clone();
     server.block_on(async {
-        let _call = tokio::spawn(async move { controller.delete_volume(delete(&id)).await });
+        let _call = tokio::spawn(async move { client.call(delete(&id)).await });
         wait(|| kernel.waiting() > 0).await;
     });
     kernel.kill();

@@ -27,9 +27,9 @@ fn shown() -> Shown {
     let (kernel, address) = (machine(), address());
     let server = watched(kernel.os(), &settings(), address);
     let ext4 = Spec::new(Kind::Ext4);
-    let id = server.create_volume(ext4.create("a")).unwrap().volume.unwrap().volume_id;
-    server.node_stage_volume(stage(&id, ext4.capability())).unwrap();
-    server.create_snapshot(snapshot("s", &id)).unwrap();
+    let id = server.call(ext4.create("a")).unwrap().volume.unwrap().volume_id;
+    server.call(stage(&id, ext4.capability())).unwrap();
+    server.call(snapshot("s", &id)).unwrap();
     let mut samples = scrape(&server, address);
     server.stop();
     samples.0.extend(Certified::new(PeerRole::Node).serve(|server, address| scrape(server, address).0));

@@ -231,10 +231,10 @@ fn what_cannot_be_is_refused_as_at_home() {
     assert!(status.message().contains(TARGET), "{}", status.message());
     let status = pair.pull_from(copy(block(), &[]), Some("nowhere")).expect_err("nobody");
     assert_eq!(status.code(), Code::Unavailable, "{}", status.message());
-    let mut gone = pair.source.controller.clone();
-    pair.runtime.block_on(gone.delete_snapshot(delete_snapshot(&cut.snapshot_id))).expect("deleted");
+    let gone = pair.source.controller.clone();
+    pair.runtime.block_on(gone.call(delete_snapshot(&cut.snapshot_id))).expect("deleted");
     pair.fails(Code::NotFound, copy(block(), &[]));
-    pair.runtime.block_on(gone.delete_volume(vol.delete_request())).expect("deleted");
+    pair.runtime.block_on(gone.call(vol.delete_request())).expect("deleted");
     pair.fails(
         Code::NotFound,
         csi::CreateVolumeRequest { volume_content_source: Some(from_volume(&vol.id)), ..copy(block(), &[]) },
@@ -284,7 +284,7 @@ fn a_cut_is_nobody_elses() {
     let (vol, _) = rig.in_use(create("source", mount()));
     rig.write(&vol, "text");
     let pair = Pair::new(rig);
-    let (mut peer, mut controller) = (pair.source.peer.clone(), pair.source.controller.clone());
+    let (mut peer, controller) = (pair.source.peer.clone(), pair.source.controller.clone());
     let target = hostloop::model::VolumeId::of_name(&hostloop::model::NodeKey::of(TARGET), "pulled");
     let open = OpenSourceRequest {
         source: Some(Source::VolumeId(vol.id.clone())),
@@ -296,14 +296,14 @@ fn a_cut_is_nobody_elses() {
     let opened = pair.runtime.block_on(peer.open_source(open.clone())).expect("opened").into_inner();
     let again = pair.runtime.block_on(peer.open_source(open.clone())).expect("opened").into_inner();
     assert_eq!(opened, again, "a retry finds the cut");
-    let listed = pair.runtime.block_on(controller.list_snapshots(csi::ListSnapshotsRequest::default()));
-    assert!(listed.expect("a list").into_inner().entries.is_empty());
-    let got = pair.runtime.block_on(controller.get_snapshot(get_snapshot(&opened.handle)));
+    let listed = pair.runtime.block_on(controller.call(csi::ListSnapshotsRequest::default()));
+    assert!(listed.expect("a list").entries.is_empty());
+    let got = pair.runtime.block_on(controller.call(get_snapshot(&opened.handle)));
     assert_eq!(got.expect_err("it is hidden").code(), Code::NotFound);
     let restore = copy("restored", from_snapshot(&opened.handle), mount(), &[]);
-    let restored = pair.runtime.block_on(controller.create_volume(restore));
+    let restored = pair.runtime.block_on(controller.call(restore));
     assert_eq!(restored.expect_err("it is hidden").code(), Code::NotFound);
-    pair.runtime.block_on(controller.delete_snapshot(delete_snapshot(&opened.handle))).expect("deleted");
+    pair.runtime.block_on(controller.call(delete_snapshot(&opened.handle))).expect("deleted");
     assert_eq!(pair.source.cuts(), 1, "it stays");
     // A pull for this volume takes it, and takes it away.
     let pulled = pair.pulled(copy("pulled", from_volume(&vol.id), mount(), &[]));

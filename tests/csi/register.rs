@@ -11,9 +11,9 @@ use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
+use hostloop::selftest::client::Client;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::wire::csi::NodeGetInfoRequest;
-use hostloop::wire::csi::node_client::NodeClient;
 use hostloop::wire::registration::registration_client::RegistrationClient;
 use hostloop::wire::registration::{InfoRequest, RegistrationStatus};
 use tokio::task::JoinHandle;
@@ -95,8 +95,8 @@ async fn kubelet_learns_of_the_driver_and_forgets_it_when_it_stops() {
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "hostloop.csi.dev"));
         assert_eq!(info.supported_versions, ["1.0.0"]);
         // Whoever is registered is ready: kubelet asks for the node's id at once.
-        let mut driver = NodeClient::new(dial(&info.endpoint).await.unwrap());
-        let answer = driver.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
+        let driver = Client::on(dial(&info.endpoint).await.unwrap());
+        let answer = driver.call(NodeGetInfoRequest {}).await.unwrap();
         assert_eq!(answer.node_id, NODE);
         kubelet.notify_registration_status(status(true, "")).await.unwrap();
     }

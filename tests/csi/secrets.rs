@@ -134,14 +134,14 @@ impl Seen {
         let (of, with) = (snapshot_id.clone(), secrets.clone());
         let allocated =
             csi::GetMetadataAllocatedRequest { snapshot_id: of, secrets: with, ..Default::default() };
-        self.call(rig, allocated);
+        self.call(rig, All(allocated));
         let delta = csi::GetMetadataDeltaRequest {
             base_snapshot_id: base.clone(),
             target_snapshot_id: snapshot_id.clone(),
             secrets: secrets.clone(),
             ..Default::default()
         };
-        self.call(rig, delta);
+        self.call(rig, All(delta));
         let source = csi::volume_content_source::SnapshotSource { snapshot_id: snapshot_id.clone() };
         let restore = csi::CreateVolumeRequest {
             secrets: secrets.clone(),

@@ -1,24 +1,16 @@
 //! A start that takes long: the socket is served at once, and says what is going on.
 
-use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
+use hostloop::config::{OperationConfig, Role};
 use hostloop::model::{FsType, PoolKind, PoolSettings, Settings};
 use hostloop::os::fake::FakeKernel;
-use hostloop::server::Endpoint;
-use hostloop::shutdown::Shutdown;
-use hostloop::telemetry::{LogFormat, LogLevel, Logging};
+use hostloop::selftest::client::{self, Client};
+use hostloop::shutdown::Trigger;
 use hostloop::wire::csi;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
 use tonic::Code;
-use tonic::transport::Channel;
 
-use csi::controller_client::ControllerClient;
-use csi::identity_client::IdentityClient;
-use csi::node_client::NodeClient;
-use hostloop::app::{self, Ended, StartError};
-
-use crate::harness::{LetGo, machine, pool, settings};
+use crate::harness::{LetGo, Serving, machine, pool, settings, spawn};
 use crate::scrape::{Samples, address, get};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -40,17 +32,8 @@ fn start(
     settings: &Settings,
     socket: &Path,
     operation: OperationConfig,
-) -> (JoinHandle<Result<Ended, StartError>>, hostloop::shutdown::Trigger) {
-    let server = ServerConfig {
-        endpoint: Endpoint::Unix(socket.to_owned()),
-        socket_mode: 0o600,
-        shutdown_timeout: Duration::from_secs(10),
-    };
-    let logging = Logging { level: LogLevel::Warn, format: LogFormat::Text };
-    let (trigger, shutdown) = Shutdown::new();
-    let (role, os) = (Role::All(settings.clone()), kernel.os());
-    let config = Config { role, server, operation, logging };
-    (tokio::spawn(app::run(config, move || os, shutdown)), trigger)
+) -> (Serving, Trigger) {
+    spawn(kernel.os(), Role::All(settings.clone()), socket, operation)
 }
 
 async fn until(what: &str, done: impl Fn() -> bool) {
@@ -61,14 +44,13 @@ async fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-async fn connect(socket: &Path) -> Channel {
-    let address = format!("unix://{}", socket.display());
-    tonic::transport::Endpoint::try_from(address).unwrap().connect().await.unwrap()
+async fn connect(socket: &Path) -> Client {
+    Client::on(client::endpoint(socket).unwrap().connect().await.unwrap())
 }
 
-async fn ready(channel: &Channel) -> Option<bool> {
-    let answer = IdentityClient::new(channel.clone()).probe(csi::ProbeRequest {}).await;
-    answer.expect("whoever asks whether it is ready gets an answer").into_inner().ready
+async fn ready(client: &Client) -> Option<bool> {
+    let answer = client.call(csi::ProbeRequest {}).await;
+    answer.expect("whoever asks whether it is ready gets an answer").ready
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,23 +64,20 @@ async fn the_socket_is_served_while_a_pool_is_made() {
     until("the pool is being made", || kernel.waiting() > 0).await;
     until("the socket is there", || socket.exists()).await;
 
-    let channel = connect(&socket).await;
-    assert_eq!(ready(&channel).await, Some(false));
-    let mut identity = IdentityClient::new(channel.clone());
-    let info = identity.get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    let client = connect(&socket).await;
+    assert_eq!(ready(&client).await, Some(false));
+    let info = client.call(csi::GetPluginInfoRequest {}).await.unwrap();
     assert_eq!(info.name, settings.driver_name);
     let request = csi::GetPluginCapabilitiesRequest {};
-    assert!(!identity.get_plugin_capabilities(request).await.unwrap().into_inner().capabilities.is_empty());
+    assert!(!client.call(request).await.unwrap().capabilities.is_empty());
     // kubelet registers the driver meanwhile, and asks again for what is UNAVAILABLE.
-    let mut node = NodeClient::new(channel.clone());
-    let info = node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap().into_inner();
+    let info = client.call(csi::NodeGetInfoRequest {}).await.unwrap();
     assert_eq!(info.node_id, settings.node_id);
     let request = csi::NodeGetCapabilitiesRequest {};
-    assert!(!node.node_get_capabilities(request).await.unwrap().into_inner().capabilities.is_empty());
-    let mut controller = ControllerClient::new(channel.clone());
+    assert!(!client.call(request).await.unwrap().capabilities.is_empty());
     let refused = [
-        controller.list_volumes(csi::ListVolumesRequest::default()).await.map(drop).unwrap_err(),
-        node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest::default()).await.map(drop).unwrap_err(),
+        client.call(csi::ListVolumesRequest::default()).await.map(drop).unwrap_err(),
+        client.call(csi::NodeUnpublishVolumeRequest::default()).await.map(drop).unwrap_err(),
     ];
     for status in refused {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -112,17 +91,17 @@ async fn the_socket_is_served_while_a_pool_is_made() {
     let (second, _trigger) = start(&kernel, &settings, &socket, OperationConfig::default());
     let line = second.await.unwrap().err().expect("the first one has the data directory").to_string();
     assert!(line.contains("is in use by another process"), "{line}");
-    assert_eq!(ready(&channel).await, Some(false), "the first one serves");
+    assert_eq!(ready(&client).await, Some(false), "the first one serves");
 
     kernel.release();
     let started = Instant::now();
-    while ready(&channel).await != Some(true) {
+    while ready(&client).await != Some(true) {
         assert!(started.elapsed() < LONG && !process.is_finished());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    controller.list_volumes(csi::ListVolumesRequest::default()).await.unwrap();
+    client.call(csi::ListVolumesRequest::default()).await.unwrap();
     assert_eq!(get(address, "/readyz").await.status, 200);
-    drop((identity, node, controller, channel));
+    drop(client);
     trigger.pull();
     assert!(process.await.unwrap().unwrap().failure.is_none());
 }

@@ -1,107 +1,52 @@
 //! A driver on a fake machine, called as kubelet and the sidecars do: over its Unix socket.
 
-use std::collections::HashMap;
 use std::future::Future;
 
 use clap::Parser;
+use futures_util::TryStreamExt;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
 use hostloop::model::{FsType, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
+use hostloop::selftest::client::Client;
 use hostloop::wire::csi;
+use hostloop::wire::rpc::{Streaming, Unary};
 use tokio::task::JoinSet;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
-use crate::harness::{Clients, DIRECTORIES, DIRECTORIES_DIR, Server};
+pub use crate::client::parameters as map;
 pub use crate::harness::{DATA_DIR as DATA, KUBELET, NODE};
+use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, Server};
 
 pub const MIB: i64 = 1 << 20;
 pub const GIB: i64 = 1 << 30;
 pub const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
-/// A request that knows its RPC.
+/// A request that can be sent: of an RPC with one answer, or [`All`] of one with many.
 pub trait Call: Send + 'static {
     type Reply: Send + 'static;
-    fn send(self, clients: Clients) -> impl Future<Output = Result<Self::Reply, Status>> + Send;
+    fn send(self, client: Client) -> impl Future<Output = Result<Self::Reply, Status>> + Send;
 }
 
-macro_rules! calls {
-    ($($client:ident: $($request:ident => $method:ident -> $reply:ident),*;)*) => {
-        $($(impl Call for csi::$request {
-            type Reply = csi::$reply;
+impl<Q: Unary> Call for Q {
+    type Reply = Q::Reply;
 
-            async fn send(self, clients: Clients) -> Result<Self::Reply, Status> {
-                let mut client = clients.$client;
-                Ok(client.$method(self).await?.into_inner())
-            }
-        })*)*
-    };
-}
-
-calls! {
-    identity:
-        GetPluginInfoRequest => get_plugin_info -> GetPluginInfoResponse,
-        GetPluginCapabilitiesRequest => get_plugin_capabilities -> GetPluginCapabilitiesResponse,
-        ProbeRequest => probe -> ProbeResponse;
-    controller:
-        CreateVolumeRequest => create_volume -> CreateVolumeResponse,
-        DeleteVolumeRequest => delete_volume -> DeleteVolumeResponse,
-        ControllerPublishVolumeRequest => controller_publish_volume -> ControllerPublishVolumeResponse,
-        ControllerUnpublishVolumeRequest => controller_unpublish_volume -> ControllerUnpublishVolumeResponse,
-        ValidateVolumeCapabilitiesRequest => validate_volume_capabilities -> ValidateVolumeCapabilitiesResponse,
-        ListVolumesRequest => list_volumes -> ListVolumesResponse,
-        GetCapacityRequest => get_capacity -> GetCapacityResponse,
-        ControllerGetCapabilitiesRequest => controller_get_capabilities -> ControllerGetCapabilitiesResponse,
-        CreateSnapshotRequest => create_snapshot -> CreateSnapshotResponse,
-        DeleteSnapshotRequest => delete_snapshot -> DeleteSnapshotResponse,
-        ListSnapshotsRequest => list_snapshots -> ListSnapshotsResponse,
-        GetSnapshotRequest => get_snapshot -> GetSnapshotResponse,
-        ControllerExpandVolumeRequest => controller_expand_volume -> ControllerExpandVolumeResponse,
-        ControllerGetVolumeRequest => controller_get_volume -> ControllerGetVolumeResponse,
-        ControllerModifyVolumeRequest => controller_modify_volume -> ControllerModifyVolumeResponse,
-        ControllerGetVolumeHealthRequest => controller_get_volume_health -> ControllerGetVolumeHealthResponse,
-        ControllerListVolumeHealthRequest => controller_list_volume_health -> ControllerListVolumeHealthResponse;
-    group_controller:
-        GroupControllerGetCapabilitiesRequest =>
-            group_controller_get_capabilities -> GroupControllerGetCapabilitiesResponse,
-        CreateVolumeGroupSnapshotRequest => create_volume_group_snapshot -> CreateVolumeGroupSnapshotResponse,
-        DeleteVolumeGroupSnapshotRequest => delete_volume_group_snapshot -> DeleteVolumeGroupSnapshotResponse,
-        GetVolumeGroupSnapshotRequest => get_volume_group_snapshot -> GetVolumeGroupSnapshotResponse;
-    node:
-        NodeGetVolumeHealthRequest => node_get_volume_health -> NodeGetVolumeHealthResponse,
-        NodeGetStorageHealthRequest => node_get_storage_health -> NodeGetStorageHealthResponse,
-        NodeStageVolumeRequest => node_stage_volume -> NodeStageVolumeResponse,
-        NodeUnstageVolumeRequest => node_unstage_volume -> NodeUnstageVolumeResponse,
-        NodePublishVolumeRequest => node_publish_volume -> NodePublishVolumeResponse,
-        NodeUnpublishVolumeRequest => node_unpublish_volume -> NodeUnpublishVolumeResponse,
-        NodeGetVolumeStatsRequest => node_get_volume_stats -> NodeGetVolumeStatsResponse,
-        NodeExpandVolumeRequest => node_expand_volume -> NodeExpandVolumeResponse,
-        NodeGetCapabilitiesRequest => node_get_capabilities -> NodeGetCapabilitiesResponse,
-        NodeGetInfoRequest => node_get_info -> NodeGetInfoResponse;
+    async fn send(self, client: Client) -> Result<Self::Reply, Status> {
+        client.call(self).await
+    }
 }
 
 /// The messages of a stream that came to its end without an error.
-macro_rules! streams {
-    ($($request:ident => $method:ident -> $reply:ident),*) => {
-        $(impl Call for csi::$request {
-            type Reply = Vec<csi::$reply>;
+#[derive(Debug, Clone)]
+pub struct All<Q>(pub Q);
 
-            async fn send(self, mut clients: Clients) -> Result<Self::Reply, Status> {
-                let mut messages = clients.snapshot_metadata.$method(self).await?.into_inner();
-                let mut all = Vec::new();
-                while let Some(message) = messages.message().await? {
-                    all.push(message);
-                }
-                Ok(all)
-            }
-        })*
-    };
-}
+impl<Q: Streaming> Call for All<Q> {
+    type Reply = Vec<Q::Reply>;
 
-streams! {
-    GetMetadataAllocatedRequest => get_metadata_allocated -> GetMetadataAllocatedResponse,
-    GetMetadataDeltaRequest => get_metadata_delta -> GetMetadataDeltaResponse
+    async fn send(self, client: Client) -> Result<Self::Reply, Status> {
+        client.open(Request::new(self.0)).await?.try_collect().await
+    }
 }
 
 /// One driver on its machine. Every call blocks the test until it is answered.
@@ -193,7 +138,7 @@ impl Rig {
     /// What the driver answers. An error is checked for what holds for every error.
     pub fn call<C: Call>(&self, request: C) -> Result<C::Reply, Status> {
         let server = self.server();
-        server.block_on(request.send(server.clients.clone())).map_err(checked)
+        server.block_on(request.send(server.client.clone())).map_err(checked)
     }
 
     /// The answer of a call that must succeed.
@@ -223,7 +168,7 @@ impl Rig {
         let mut answers: Vec<_> = server.block_on(async {
             let mut running = JoinSet::new();
             for (at, request) in requests.into_iter().enumerate() {
-                let answer = request.send(server.clients.clone());
+                let answer = request.send(server.client.clone());
                 running.spawn(async move { (at, answer.await.map_err(checked)) });
             }
             running.join_all().await
@@ -238,11 +183,6 @@ fn checked(status: Status) -> Status {
     assert!(!status.message().trim().is_empty(), "{:?} has no message", status.code());
     assert!(status.details().is_empty(), "{:?} has details", status.code());
     status
-}
-
-/// A map of strings.
-pub fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
-    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
 /// A requirement of these nodes.

@@ -7,7 +7,7 @@ use hostloop::model::Limits;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use tokio::task::JoinSet;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
 use crate::harness::{Server, machine, settings};
 use crate::requests::*;
@@ -22,12 +22,12 @@ async fn begin_restores(
     server: &Server,
     kernel: &FakeKernel,
     source: &MadeFrom,
-) -> JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>> {
+) -> JoinSet<Result<csi::CreateVolumeResponse, Status>> {
     let mut restores = JoinSet::new();
     for number in 0..RESTORES {
-        let mut controller = server.clients.controller.clone();
+        let client = server.client.clone();
         let request = source.source_of(Spec::new(Kind::Block).create(&format!("restored-{number}")));
-        restores.spawn(async move { controller.create_volume(request).await });
+        restores.spawn(async move { client.call(request).await });
     }
     let started = Instant::now();
     while kernel.waiting() < Limits::default().copies {
@@ -46,35 +46,34 @@ fn abandoned_restores_leave_threads_for_the_node() {
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
     let server = Server::try_start_with(kernel.os(), &settings, operation).unwrap();
     let block = Spec::new(Kind::Block);
-    let id = server.create_volume(block.create("a")).unwrap().volume.unwrap().volume_id;
+    let id = server.call(block.create("a")).unwrap().volume.unwrap().volume_id;
     let up = || {
-        server.node_stage_volume(stage(&id, block.capability())).unwrap();
-        server.node_publish_volume(publish(&id, block.capability(), "pod")).unwrap();
+        server.call(stage(&id, block.capability())).unwrap();
+        server.call(publish(&id, block.capability(), "pod")).unwrap();
     };
     up();
     kernel.write_file(target_path("pod"), &[7; 100_000]).unwrap();
-    server.node_unpublish_volume(unpublish(&id, "pod")).unwrap();
-    server.node_unstage_volume(unstage(&id)).unwrap();
-    let snapshot_id = server.create_snapshot(snapshot("s", &id)).unwrap().snapshot.unwrap().snapshot_id;
+    server.call(unpublish(&id, "pod")).unwrap();
+    server.call(unstage(&id)).unwrap();
+    let snapshot_id = server.call(snapshot("s", &id)).unwrap().snapshot.unwrap().snapshot_id;
     let source = MadeFrom::Snapshot(snapshot_id);
     up();
 
     kernel.hold("copy_range");
     let restores = server.block_on(begin_restores(&server, &kernel, &source));
     let meanwhile = async {
-        let mut node = server.clients.node.clone();
+        let client = server.client.clone();
         let request = csi::NodeGetVolumeStatsRequest {
             volume_id: id.clone(),
             volume_path: target_path("pod"),
             ..Default::default()
         };
-        node.node_get_volume_stats(request).await.unwrap();
-        node.node_unpublish_volume(unpublish(&id, "pod")).await.unwrap();
-        node.node_publish_volume(publish(&id, block.capability(), "pod")).await.unwrap();
-        let mut controller = server.clients.controller.clone();
+        client.call(request).await.unwrap();
+        client.call(unpublish(&id, "pod")).await.unwrap();
+        client.call(publish(&id, block.capability(), "pod")).await.unwrap();
         let request = Spec::new(Kind::Directory).create("other");
-        let other = controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id;
-        controller.delete_volume(delete(&other)).await.unwrap();
+        let other = client.call(request).await.unwrap().volume.unwrap().volume_id;
+        client.call(delete(&other)).await.unwrap();
         get(address, "/metrics").await
     };
     let metrics = server.block_on(async { tokio::time::timeout(LONG, meanwhile).await });
@@ -89,7 +88,7 @@ fn abandoned_restores_leave_threads_for_the_node() {
     let request = source.source_of(block.create("restored-0"));
     let started = Instant::now();
     loop {
-        match server.create_volume(request.clone()) {
+        match server.call(request.clone()) {
             Ok(_) => break,
             Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
         }

@@ -370,11 +370,11 @@ fn the_metrics_count_what_is_not_healthy() {
         scrape(&server, address).get(&format!("hostloop_volumes_unhealthy{{severity=\"{severity}\"}}"))
     };
     let request = crate::requests::Spec::new(crate::requests::Kind::Block).create("v");
-    let id = server.create_volume(request).unwrap().volume.unwrap().volume_id;
-    server.controller_list_volume_health(Default::default()).unwrap();
+    let id = server.call(request).unwrap().volume.unwrap().volume_id;
+    server.call(csi::ControllerListVolumeHealthRequest::default()).unwrap();
     assert_eq!((count("degraded"), count("inaccessible"), count("data_loss")), (0.0, 0.0, 0.0));
     kernel.remove_file(format!("{}/{id}/disk.img", crate::harness::VOLUMES)).unwrap();
-    server.controller_list_volume_health(Default::default()).unwrap();
+    server.call(csi::ControllerListVolumeHealthRequest::default()).unwrap();
     assert_eq!((count("degraded"), count("inaccessible"), count("data_loss")), (0.0, 0.0, 1.0));
     server.stop();
 }

@@ -13,6 +13,9 @@
 )]
 
 mod check;
+#[path = "../client/mod.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod client;
 mod faults;
 #[path = "../root/harness/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "tests/root needs more of it")]

@@ -2,15 +2,6 @@
 
 use tonic::Code;
 
-/// What a volume holds; names keep their kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    Ext4,
-    Xfs,
-    Block,
-    Directory,
-}
-
 /// The access mode of a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {

@@ -14,8 +14,9 @@ use tonic::{Code, Status};
 use super::call::{Answer, Call, From, Made, Mode, Outcome, Wanted};
 
 use super::random::Random;
-use super::rpc::{Caller, Rpc};
-use super::{Machine, Setup};
+use super::rpc::Caller;
+use super::{Machine, Rpc, Setup};
+use crate::client;
 
 pub(super) const FINE: Wanted = Wanted { mode: Mode::Writer, other_access: false };
 
@@ -31,8 +32,8 @@ pub struct Clients {
     held: Mutex<Vec<((From, u64), u32)>>,
     /// What is wrong whatever the model says.
     wrong: Mutex<Vec<String>>,
-    /// Volumes that a kill kept from being deleted: by name, and the name of the setup that they are like.
-    left: Mutex<BTreeSet<(String, usize)>>,
+    /// The names of volumes that a kill kept from being deleted.
+    left: Mutex<BTreeSet<String>>,
     chosen: AtomicUsize,
 }
 
@@ -120,9 +121,9 @@ impl Clients {
     /// Deletes the volumes of probes that a kill has left.
     pub async fn clear_probes(self: &Arc<Self>, rpc: &Rpc) {
         let left = std::mem::take(&mut *self.left.lock().expect("a lock"));
-        let mut client = Client { all: self, rpc: rpc.clone(), client: usize::MAX, random: Random::new(0) };
-        for (name, v) in left {
-            if let Err(status) = client.take_down(&name, v).await
+        let client = Client { all: self, rpc: rpc.clone(), client: usize::MAX, random: Random::new(0) };
+        for name in left {
+            if let Err(status) = client.take_down(&name).await
                 && !self.machine.is_gone()
             {
                 self.wrong(format!("what is left of {name} cannot be deleted: {status:?}"));
@@ -291,11 +292,11 @@ impl Client<'_> {
         let Some(before) = self.send(ask.clone()).await else { return };
         let v = if let From::Volume(v) = from { v } else { before.source };
         let name = format!("probe-{number}");
-        self.all.left.lock().expect("a lock").insert((name.clone(), v));
+        self.all.left.lock().expect("a lock").insert(name.clone());
         let request = self.caller().create_request(v, &name, (0, 0), Some(from), FINE);
         let (began, call) = (self.begin(), Call::Probe { number, from });
-        let made = match self.rpc.controller.create_volume(request).await {
-            Ok(made) => made.into_inner().volume.expect("a volume"),
+        let made = match self.rpc.call(request).await {
+            Ok(made) => made.volume.expect("a volume"),
             Err(status) => return self.note(call, began, outcome(Err(status))),
         };
         let ended = self.all.now();
@@ -306,7 +307,7 @@ impl Client<'_> {
             Err(_) if self.all.machine.is_gone() => return self.note(call, began, Outcome::Cut),
             Err(error) => return self.all.wrong(format!("{name} from {from:?}: {error}")),
         };
-        self.all.left.lock().expect("a lock").remove(&(name, v));
+        self.all.left.lock().expect("a lock").remove(&name);
         let answer = Answer { bytes: made.capacity_bytes as u64, value, ..Answer::default() };
         let outcome = Outcome::Ok(answer);
         let made = Made { call, start: began.0, end: ended, wall, outcome };
@@ -321,59 +322,36 @@ impl Client<'_> {
 
     /// Uses a volume that is nobody else's: every call must succeed.
     async fn read_probe(&mut self, name: &str, v: usize) -> Result<u32, String> {
-        use hostloop::wire::csi;
         let (setup, machine) = (&self.all.setup, Arc::clone(&self.all.machine));
         let (id, kind) = (setup.id_of(name), setup.volumes[v].kind);
         let (staging, target) = (machine.staging(&id), machine.target(&id, 0));
         machine.prepare(&id);
-        let volume_capability = super::rpc::capability(kind, FINE);
-        let attach = csi::ControllerPublishVolumeRequest {
-            volume_id: id.clone(),
-            node_id: setup.node.clone(),
-            volume_capability: volume_capability.clone(),
-            ..Default::default()
-        };
-        let stage = csi::NodeStageVolumeRequest {
-            volume_id: id.clone(),
-            staging_target_path: staging.clone(),
-            volume_capability: volume_capability.clone(),
-            ..Default::default()
-        };
-        let publish = csi::NodePublishVolumeRequest {
-            volume_id: id.clone(),
-            staging_target_path: staging,
-            target_path: target.clone(),
-            volume_capability,
-            ..Default::default()
-        };
+        let capability = super::rpc::capability(kind, FINE);
+        let attach = client::attach(&id, &setup.node, capability.clone());
+        let stage = client::stage(&id, &staging, capability.clone());
+        let publish = client::publish(&id, &staging, &target, capability);
         let said = |what: &'static str| move |status: Status| format!("{what}: {status:?}");
-        let mut rpc = self.rpc.clone();
-        rpc.controller.controller_publish_volume(attach).await.map_err(said("attach"))?;
-        rpc.node.node_stage_volume(stage).await.map_err(said("stage"))?;
-        rpc.node.node_publish_volume(publish).await.map_err(said("publish"))?;
+        let rpc = &self.rpc;
+        rpc.call(attach).await.map_err(said("attach"))?;
+        rpc.call(stage).await.map_err(said("stage"))?;
+        rpc.call(publish).await.map_err(said("publish"))?;
         let value = machine.read(kind, &target).map_err(|error| format!("read: {error}"))?;
-        self.take_down(name, v).await.map_err(said("take down"))?;
+        self.take_down(name).await.map_err(said("take down"))?;
         Ok(value)
     }
 
     /// Takes a volume of a probe away, as far as it is there.
-    async fn take_down(&mut self, name: &str, v: usize) -> Result<(), Status> {
-        use hostloop::wire::csi;
-        let (setup, machine) = (&self.all.setup, &self.all.machine);
-        let (volume_id, _) = (setup.id_of(name), v);
-        let mut rpc = self.rpc.clone();
-        let target_path = machine.target(&volume_id, 0);
-        let staging_target_path = machine.staging(&volume_id);
-        let unpublish = csi::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path };
-        let unstage = csi::NodeUnstageVolumeRequest { volume_id: volume_id.clone(), staging_target_path };
-        let detach =
-            csi::ControllerUnpublishVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
+    async fn take_down(&self, name: &str) -> Result<(), Status> {
+        let (machine, rpc, id) = (&self.all.machine, &self.rpc, self.all.setup.id_of(name));
+        let unpublish = client::unpublish(&id, machine.target(&id, 0));
+        let unstage = client::unstage(&id, machine.staging(&id));
+        // From every node.
+        let detach = client::detach(&id, "");
         let unless_gone = |status: Status| if status.code() == Code::NotFound { Ok(()) } else { Err(status) };
-        rpc.node.node_unpublish_volume(unpublish).await.map(drop).or_else(unless_gone)?;
-        rpc.node.node_unstage_volume(unstage).await.map(drop).or_else(unless_gone)?;
-        rpc.controller.controller_unpublish_volume(detach).await?;
-        let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
-        rpc.controller.delete_volume(delete).await.map(drop)
+        rpc.call(unpublish).await.map(drop).or_else(unless_gone)?;
+        rpc.call(unstage).await.map(drop).or_else(unless_gone)?;
+        rpc.call(detach).await?;
+        rpc.call(client::delete(&id)).await.map(drop)
     }
 }
 

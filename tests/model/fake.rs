@@ -8,6 +8,9 @@
 )]
 #![allow(missing_docs)]
 
+#[path = "../client/mod.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod client;
 #[path = "../csi/harness.rs"]
 #[allow(dead_code, reason = "tests/csi needs more of it")]
 mod harness;
@@ -31,7 +34,7 @@ use hostloop::wire::csi;
 
 use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, Server};
 use crate::invariants::{PLACES, broken, directory_of, left_over};
-use crate::model::{Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Rpc, Setup};
+use crate::model::{Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Setup};
 
 const MIB: u64 = 1 << 20;
 const CLIENTS: usize = 32;
@@ -108,11 +111,6 @@ fn setup() -> Setup {
     }
 }
 
-fn rpc(server: &Server) -> Rpc {
-    let all = server.clients.clone();
-    Rpc { identity: all.identity, controller: all.controller, groups: all.group_controller, node: all.node }
-}
-
 /// What is wrong with the machine when no call runs.
 fn check_machine(kernel: &FakeKernel, server: &Server, when: &str) {
     let wrong: Vec<String> = broken(kernel, server).into_iter().chain(left_over(kernel)).collect();
@@ -156,7 +154,7 @@ impl Run {
         let ending = self.random.of(&[Ending::Stop, Ending::Kill, Ending::Kill, Ending::Power]);
         check_machine(&self.kernel, &server, "after the start");
         let mounted = model::mounted(&self.clients.setup, &self.kernel);
-        let rpc = rpc(&server);
+        let rpc = server.client.clone();
         server.block_on(async {
             self.clients.clear_probes(&rpc).await;
             self.clients.look(&rpc).await;
@@ -190,7 +188,7 @@ impl Run {
         server.stop();
         let server = self.start(Ending::Stop);
         assert_eq!((volumes, snapshots), lists(&server), "a restart changes what is listed");
-        let (rpc, mounted) = (rpc(&server), model::mounted(&self.clients.setup, &self.kernel));
+        let (rpc, mounted) = (server.client.clone(), model::mounted(&self.clients.setup, &self.kernel));
         server.block_on(async {
             self.clients.clear_probes(&rpc).await;
             self.clients.look(&rpc).await;
@@ -217,8 +215,8 @@ impl Run {
 type Lists = (Vec<csi::list_volumes_response::Entry>, Vec<csi::list_snapshots_response::Entry>);
 
 fn lists(server: &Server) -> Lists {
-    let volumes = server.list_volumes(Default::default()).expect("ListVolumes").entries;
-    let snapshots = server.list_snapshots(Default::default()).expect("ListSnapshots").entries;
+    let volumes = server.call(csi::ListVolumesRequest::default()).expect("ListVolumes").entries;
+    let snapshots = server.call(csi::ListSnapshotsRequest::default()).expect("ListSnapshots").entries;
     (volumes, snapshots)
 }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tonic::Code;
 
+use super::Kind;
 use super::Setup;
-use super::call::{Answer, Call, From, Kind, Made, Outcome};
+use super::call::{Answer, Call, From, Made, Outcome};
 use super::lin::{Ran, Spec, check};
 use super::snapshot::{self, Group, Snapshot};
 use super::volume::{self, Volume};

@@ -21,11 +21,11 @@ use std::io;
 
 use hostloop::model::{GroupSnapshotId, NodeKey, SnapshotId, VolumeId};
 
-pub use call::Kind;
+pub use crate::client::Kind;
 pub use client::Clients;
 pub use history::{Ending, Epoch, History};
+pub use hostloop::selftest::client::Client as Rpc;
 pub use random::{Random, seed};
-pub use rpc::Rpc;
 
 /// A name of volumes.
 #[derive(Debug, Clone)]
@@ -40,11 +40,8 @@ pub struct Name {
 
 impl Name {
     pub fn new(kind: Kind, number: usize, bytes: u64, pool: Option<&str>) -> Name {
-        let mut parameters = HashMap::new();
+        let mut parameters = crate::client::parameters(kind.backend());
         parameters.extend(pool.map(|pool| ("pool".to_owned(), pool.to_owned())));
-        if kind == Kind::Directory {
-            parameters.insert("backend".to_owned(), "directory".to_owned());
-        }
         Name { name: format!("{kind:?}-{number}").to_lowercase(), kind, parameters, bytes }
     }
 }

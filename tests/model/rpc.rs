@@ -2,52 +2,27 @@
 
 use hostloop::wire::csi;
 use tonic::Status;
-use tonic::transport::Channel;
 
-use csi::controller_client::ControllerClient;
-use csi::group_controller_client::GroupControllerClient;
-use csi::identity_client::IdentityClient;
-use csi::node_client::NodeClient;
-use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode};
-use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use csi::volume_capability::access_mode::Mode as M;
 
-use super::call::{Answer, Call, From, Kind, Listed, Mode, Outcome, Wanted};
+use super::call::{Answer, Call, From, Listed, Mode, Outcome, Wanted};
 use super::volume::{HUGE, TOO_LARGE};
-use super::{Machine, Setup};
-
-/// The generated clients, on one connection.
-#[derive(Clone)]
-pub struct Rpc {
-    pub identity: IdentityClient<Channel>,
-    pub controller: ControllerClient<Channel>,
-    pub groups: GroupControllerClient<Channel>,
-    pub node: NodeClient<Channel>,
-}
+use super::{Kind, Machine, Rpc, Setup};
+use crate::client::{self, MadeFrom};
 
 /// The answer of one call.
 pub(super) type Sent = Result<Answer, Status>;
 
 /// A capability of a volume of this kind.
-pub fn capability(kind: Kind, wanted: Wanted) -> Option<csi::VolumeCapability> {
-    use access_mode::Mode as M;
+pub fn capability(kind: Kind, wanted: Wanted) -> csi::VolumeCapability {
     let mode = match wanted.mode {
         Mode::Writer => M::SingleNodeWriter,
         Mode::Reader => M::SingleNodeReaderOnly,
         Mode::MultiWriter => M::SingleNodeMultiWriter,
         Mode::MultiNode => M::MultiNodeMultiWriter,
     };
-    let mount =
-        |fs_type: &str| AccessType::Mount(MountVolume { fs_type: fs_type.to_owned(), ..Default::default() });
-    let access = match (kind, wanted.other_access) {
-        (Kind::Block, false) | (Kind::Ext4 | Kind::Xfs | Kind::Directory, true) => {
-            AccessType::Block(BlockVolume {})
-        }
-        (Kind::Ext4, false) => mount("ext4"),
-        (Kind::Xfs, false) => mount("xfs"),
-        (Kind::Directory, false) | (Kind::Block, true) => mount(""),
-    };
-    let access_mode = Some(AccessMode { mode: mode.into() });
-    Some(csi::VolumeCapability { access_mode, access_type: Some(access) })
+    let (own, other) = (kind.fs_type(), if kind == Kind::Block { Some("") } else { None });
+    client::capability(if wanted.other_access { other } else { own }, mode)
 }
 
 pub(super) fn range(bytes: u64, limit: u64) -> Option<csi::CapacityRange> {
@@ -62,7 +37,7 @@ fn nanos(time: Option<prost_types::Timestamp>) -> u64 {
     time.map_or(0, |time| time.seconds as u64 * 1_000_000_000 + time.nanos as u64)
 }
 
-pub(super) fn nothing<T>(_: tonic::Response<T>) -> Answer {
+pub(super) fn nothing<T>(_: T) -> Answer {
     Answer::default()
 }
 
@@ -74,14 +49,12 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    fn source(&self, from: From) -> csi::VolumeContentSource {
-        let snapshot = |snapshot_id| Type::Snapshot(SnapshotSource { snapshot_id });
-        let r#type = Some(match from {
-            From::Snapshot(s) => snapshot(self.setup.snapshot_id(s)),
-            From::Member(g, v) => snapshot(self.setup.member_id(g, v)),
-            From::Volume(v) => Type::Volume(VolumeSource { volume_id: self.setup.volume_id(v) }),
-        });
-        csi::VolumeContentSource { r#type }
+    fn source(&self, from: From) -> MadeFrom {
+        match from {
+            From::Snapshot(s) => MadeFrom::Snapshot(self.setup.snapshot_id(s)),
+            From::Member(g, v) => MadeFrom::Snapshot(self.setup.member_id(g, v)),
+            From::Volume(v) => MadeFrom::Volume(self.setup.volume_id(v)),
+        }
     }
 
     /// What a snapshot shows of itself.
@@ -98,7 +71,7 @@ impl Caller<'_> {
     }
 
     /// Makes a call that is not a list.
-    pub async fn send(&mut self, call: &Call) -> Sent {
+    pub async fn send(&self, call: &Call) -> Sent {
         match call.volume() {
             Some(v) => self.send_to_volume(call, v).await,
             None => self.send_other(call).await,
@@ -115,49 +88,40 @@ impl Caller<'_> {
         wanted: Wanted,
     ) -> csi::CreateVolumeRequest {
         let of = &self.setup.volumes[v];
-        csi::CreateVolumeRequest {
-            name: name.to_owned(),
+        let request = csi::CreateVolumeRequest {
             capacity_range: range(bytes, limit),
-            volume_capabilities: capability(of.kind, wanted).into_iter().collect(),
             parameters: of.parameters.clone(),
-            volume_content_source: from.map(|from| self.source(from)),
-            ..Default::default()
-        }
+            ..client::create(name, bytes, capability(of.kind, wanted))
+        };
+        from.map_or(request.clone(), |from| self.source(from).source_of(request))
     }
 
-    async fn send_other(&mut self, call: &Call) -> Sent {
+    async fn send_other(&self, call: &Call) -> Sent {
         let setup = self.setup;
-        let rpc = &mut self.rpc.clone();
+        let rpc = &self.rpc;
         let wrong = |wrong: bool| if wrong { vec![setup.snapshot_id(0)] } else { Vec::new() };
         match *call {
             Call::Snapshot { s, v } => {
-                let (name, source_volume_id) = (Setup::snapshot_name(s), setup.volume_id(v));
-                let request = csi::CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
-                Ok(self.snapshot(rpc.controller.create_snapshot(request).await?.into_inner().snapshot))
+                let request = client::snapshot(&Setup::snapshot_name(s), &setup.volume_id(v));
+                Ok(self.snapshot(rpc.call(request).await?.snapshot))
             }
             Call::DeleteSnapshot(s) => self.delete_snapshot(setup.snapshot_id(s)).await,
             Call::DeleteMember { g, v } => self.delete_snapshot(setup.member_id(g, v)).await,
             Call::GetSnapshot(s) => self.get_snapshot(setup.snapshot_id(s)).await,
             Call::GetMember { g, v } => self.get_snapshot(setup.member_id(g, v)).await,
             Call::Group { g, volumes } => {
-                let source_volume_ids = volumes.map(|v| setup.volume_id(v)).to_vec();
-                let request = csi::CreateVolumeGroupSnapshotRequest {
-                    name: Setup::group_name(g),
-                    source_volume_ids,
-                    ..Default::default()
-                };
-                let answer = rpc.groups.create_volume_group_snapshot(request).await?.into_inner();
+                let ids = volumes.map(|v| setup.volume_id(v));
+                let request = client::group(&Setup::group_name(g), &ids.each_ref().map(String::as_str));
+                let answer = rpc.call(request).await?;
                 let group = answer.group_snapshot.expect("a group");
                 assert_eq!(group.snapshots.len(), 2);
                 Ok(Answer { created: nanos(group.creation_time), ..Answer::default() })
             }
             Call::DeleteGroup { g, wrong_members } => {
-                let request = csi::DeleteVolumeGroupSnapshotRequest {
-                    group_snapshot_id: setup.group_id(g),
-                    snapshot_ids: wrong(wrong_members),
-                    ..Default::default()
-                };
-                rpc.groups.delete_volume_group_snapshot(request).await.map(nothing)
+                let snapshot_ids = wrong(wrong_members);
+                let request = client::delete_group(&setup.group_id(g));
+                let request = csi::DeleteVolumeGroupSnapshotRequest { snapshot_ids, ..request };
+                rpc.call(request).await.map(nothing)
             }
             Call::GetGroup { g, wrong_members } => {
                 let request = csi::GetVolumeGroupSnapshotRequest {
@@ -165,7 +129,7 @@ impl Caller<'_> {
                     snapshot_ids: wrong(wrong_members),
                     ..Default::default()
                 };
-                let answer = rpc.groups.get_volume_group_snapshot(request).await?.into_inner();
+                let answer = rpc.call(request).await?;
                 let created = nanos(answer.group_snapshot.expect("a group").creation_time);
                 Ok(Answer { created, ..Answer::default() })
             }
@@ -175,100 +139,76 @@ impl Caller<'_> {
         }
     }
 
-    async fn delete_snapshot(&mut self, snapshot_id: String) -> Sent {
-        let request = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-        self.rpc.controller.delete_snapshot(request).await.map(nothing)
+    async fn delete_snapshot(&self, snapshot_id: String) -> Sent {
+        self.rpc.call(client::delete_snapshot(&snapshot_id)).await.map(nothing)
     }
 
-    async fn get_snapshot(&mut self, snapshot_id: String) -> Sent {
+    async fn get_snapshot(&self, snapshot_id: String) -> Sent {
         let request = csi::GetSnapshotRequest { snapshot_id, ..Default::default() };
-        let mut controller = self.rpc.controller.clone();
-        Ok(self.snapshot(controller.get_snapshot(request).await?.into_inner().snapshot))
+        Ok(self.snapshot(self.rpc.call(request).await?.snapshot))
     }
 
     /// Calls that only look.
-    async fn other(&mut self, n: usize) -> Sent {
-        let rpc = &mut self.rpc;
+    async fn other(&self, n: usize) -> Sent {
+        let rpc = &self.rpc;
         match n % Self::OTHERS {
-            0 => rpc.controller.get_capacity(csi::GetCapacityRequest::default()).await.map(nothing),
-            1 => rpc
-                .controller
-                .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
-                .await
-                .map(nothing),
-            2 => rpc.node.node_get_info(csi::NodeGetInfoRequest {}).await.map(nothing),
-            3 => rpc.node.node_get_capabilities(csi::NodeGetCapabilitiesRequest {}).await.map(nothing),
-            4 => rpc.identity.probe(csi::ProbeRequest {}).await.map(nothing),
-            5 => rpc
-                .node
-                .node_get_storage_health(csi::NodeGetStorageHealthRequest::default())
-                .await
-                .map(nothing),
-            6 => rpc
-                .controller
-                .controller_list_volume_health(csi::ControllerListVolumeHealthRequest::default())
-                .await
-                .map(nothing),
-            _ => rpc
-                .groups
-                .group_controller_get_capabilities(csi::GroupControllerGetCapabilitiesRequest::default())
-                .await
-                .map(nothing),
+            0 => rpc.call(csi::GetCapacityRequest::default()).await.map(nothing),
+            1 => rpc.call(csi::ControllerGetCapabilitiesRequest {}).await.map(nothing),
+            2 => rpc.call(csi::NodeGetInfoRequest {}).await.map(nothing),
+            3 => rpc.call(csi::NodeGetCapabilitiesRequest {}).await.map(nothing),
+            4 => rpc.call(csi::ProbeRequest {}).await.map(nothing),
+            5 => rpc.call(csi::NodeGetStorageHealthRequest::default()).await.map(nothing),
+            6 => rpc.call(csi::ControllerListVolumeHealthRequest::default()).await.map(nothing),
+            _ => rpc.call(csi::GroupControllerGetCapabilitiesRequest::default()).await.map(nothing),
         }
     }
 
     pub const OTHERS: usize = 8;
 
     /// Calls that are wrong by themselves, whatever is there.
-    async fn invalid(&mut self, n: usize) -> Sent {
+    async fn invalid(&self, n: usize) -> Sent {
         let volume_id = self.setup.volume_id(0);
         let fine = Wanted { mode: Mode::Writer, other_access: false };
         let create = self.create_request(0, "invalid", (1 << 20, 0), None, fine);
-        let rpc = &mut self.rpc;
+        let rpc = &self.rpc;
         match n % Self::INVALID {
             0 => {
                 let request = csi::CreateVolumeRequest { name: String::new(), ..create };
-                rpc.controller.create_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             1 => {
                 let request = csi::CreateVolumeRequest { volume_capabilities: Vec::new(), ..create };
-                rpc.controller.create_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             2 => {
                 let parameters = [("colour".to_owned(), "blue".to_owned())].into();
                 let request = csi::CreateVolumeRequest { parameters, ..create };
-                rpc.controller.create_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
-            3 => rpc.controller.delete_volume(csi::DeleteVolumeRequest::default()).await.map(nothing),
+            3 => rpc.call(csi::DeleteVolumeRequest::default()).await.map(nothing),
             4 => {
                 let request = csi::ControllerExpandVolumeRequest { volume_id, ..Default::default() };
-                rpc.controller.controller_expand_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             5 => {
                 let request = csi::NodeStageVolumeRequest { volume_id, ..Default::default() };
-                rpc.node.node_stage_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             6 => {
                 let request = csi::NodePublishVolumeRequest { volume_id, ..Default::default() };
-                rpc.node.node_publish_volume(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             7 => {
                 let request = csi::CreateSnapshotRequest { name: "s".to_owned(), ..Default::default() };
-                rpc.controller.create_snapshot(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             8 => {
                 let request = csi::CreateVolumeGroupSnapshotRequest::default();
-                rpc.groups.create_volume_group_snapshot(request).await.map(nothing)
+                rpc.call(request).await.map(nothing)
             }
             _ => {
-                let volume_capability = capability(Kind::Ext4, fine);
-                let request = csi::NodeStageVolumeRequest {
-                    volume_id,
-                    staging_target_path: "relative".to_owned(),
-                    volume_capability,
-                    ..Default::default()
-                };
-                rpc.node.node_stage_volume(request).await.map(nothing)
+                let request = client::stage(&volume_id, "relative", capability(Kind::Ext4, fine));
+                rpc.call(request).await.map(nothing)
             }
         }
     }
@@ -276,12 +216,12 @@ impl Caller<'_> {
     pub const INVALID: usize = 10;
 
     /// All pages of a list of volumes.
-    pub async fn list_volumes(&mut self, max_entries: i32, now: impl Fn() -> u64) -> Result<Outcome, Status> {
+    pub async fn list_volumes(&self, max_entries: i32, now: impl Fn() -> u64) -> Result<Outcome, Status> {
         let (mut all, mut starting_token) = (Vec::new(), String::new());
         loop {
             let start = now();
             let request = csi::ListVolumesRequest { max_entries, starting_token };
-            let page = self.rpc.controller.list_volumes(request).await?.into_inner();
+            let page = self.rpc.call(request).await?;
             let end = now();
             assert!(max_entries == 0 || page.entries.len() <= max_entries as usize, "a page is too long");
             for entry in page.entries {
@@ -298,16 +238,12 @@ impl Caller<'_> {
     }
 
     /// All pages of a list of snapshots.
-    pub async fn list_snapshots(
-        &mut self,
-        max_entries: i32,
-        now: impl Fn() -> u64,
-    ) -> Result<Outcome, Status> {
+    pub async fn list_snapshots(&self, max_entries: i32, now: impl Fn() -> u64) -> Result<Outcome, Status> {
         let (mut all, mut starting_token) = (Vec::new(), String::new());
         loop {
             let start = now();
             let request = csi::ListSnapshotsRequest { max_entries, starting_token, ..Default::default() };
-            let page = self.rpc.controller.list_snapshots(request).await?.into_inner();
+            let page = self.rpc.call(request).await?;
             let end = now();
             for entry in page.entries {
                 let id = entry.snapshot.as_ref().expect("a snapshot").snapshot_id.clone();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tonic::Code;
 
-use super::call::{Answer, Call, From, Kind, Mode, Outcome, Wanted};
+use super::Kind;
+use super::call::{Answer, Call, From, Mode, Outcome, Wanted};
 use super::lin::Spec;
 
 /// More than any pool of the tests has, and less than `--max-volume-size`.

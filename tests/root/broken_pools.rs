@@ -18,7 +18,11 @@ struct Disk {
 
 impl Disk {
     fn new(world: &World, name: &str) -> Disk {
-        let (image, place) = (world.dir.join(format!("{name}.disk")), world.dir.join(name));
+        Disk::at(world, name, world.dir.join(name))
+    }
+
+    fn at(world: &World, name: &str, place: PathBuf) -> Disk {
+        let image = world.dir.join(format!("{name}.disk"));
         std::fs::create_dir(&place).expect("mkdir");
         std::fs::File::create(&image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
         run("mkfs.ext4", &["-q", text(&image)]);
@@ -81,12 +85,38 @@ fn with_data(world: &World) -> String {
     vol.id().to_owned()
 }
 
+/// A running driver with the pool `fast` on a disk of its own, and a volume there with data.
+fn with_fast() -> (World, Disk, String) {
+    let mut world = World::empty(&[]);
+    let disk = Disk::new(&world, "fast");
+    world.set_flags(&["--pool", &disk.flag("fast")]);
+    world.start();
+    let id = with_data(&world);
+    (world, disk, id)
+}
+
 /// Its data are there, and it goes.
 #[track_caller]
-fn ends_well(world: &World, id: &str, image: &Path) {
+fn can_be_deleted(world: &World, id: &str, image: &Path) {
     assert_eq!(read_at(image, 0, 4096), pattern(1, 4096));
     world.csi.delete(id).expect("DeleteVolume");
     assert!(!image.exists());
+}
+
+/// The pool on the first of these disks is taken back, its volume with all data, and nothing is left at the end.
+#[track_caller]
+fn ends_well(world: World, id: &str, disks: &[&Disk]) {
+    taken_back(&world);
+    can_be_deleted(&world, id, &image_of(&disks[0].place, id));
+    finish(world, disks);
+}
+
+/// Ends the driver; nothing is left.
+#[track_caller]
+fn finish(mut world: World, disks: &[&Disk]) {
+    world.take_driver().stop();
+    disks.iter().for_each(|disk| disk.unmount());
+    world.assert_nothing_left();
 }
 
 fn names(directory: &Path) -> usize {
@@ -99,11 +129,7 @@ fn image_of(place: &Path, id: &str) -> PathBuf {
 
 #[test]
 fn a_pool_whose_disk_is_not_mounted() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     world.take_driver().stop();
     disk.unmount();
     world.start();
@@ -111,7 +137,7 @@ fn a_pool_whose_disk_is_not_mounted() {
     assert_eq!(names(&disk.place), 0, "nothing was written below");
     disk.mount();
     taken_back(&world);
-    ends_well(&world, &id, &image_of(&disk.place, &id));
+    can_be_deleted(&world, &id, &image_of(&disk.place, &id));
 
     // Nothing of it is in the state file any more: it is remembered all the same.
     world.take_driver().stop();
@@ -126,38 +152,24 @@ fn a_pool_whose_disk_is_not_mounted() {
     std::fs::create_dir(&disk.place).expect("mkdir");
     disk.mount();
     taken_back(&world);
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    finish(world, &[&disk]);
 }
 
 #[test]
 fn a_pool_whose_disk_is_read_only() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     world.take_driver().stop();
     run("mount", &["-o", "remount,ro", text(&disk.place)]);
     world.start();
     costs_its_own_volumes_only(&mut world, &id, "Read-only file system");
     run("mount", &["-o", "remount,rw", text(&disk.place)]);
-    taken_back(&world);
-    ends_well(&world, &id, &image_of(&disk.place, &id));
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    ends_well(world, &id, &[&disk]);
 }
 
 /// Its disk is shut down by an error: EIO for everything, until it is mounted anew.
 #[test]
 fn a_pool_whose_disk_fails() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     world.take_driver().stop();
     let done = output("xfs_io", &["-x", "-c", "shutdown", text(&disk.place)]);
     assert!(done.status.success(), "{done:?}");
@@ -165,11 +177,7 @@ fn a_pool_whose_disk_fails() {
     costs_its_own_volumes_only(&mut world, &id, "pool fast");
     disk.unmount();
     disk.mount();
-    taken_back(&world);
-    ends_well(&world, &id, &image_of(&disk.place, &id));
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    ends_well(world, &id, &[&disk]);
 }
 
 #[test]
@@ -195,22 +203,13 @@ fn exchanged_disks_of_two_pools() {
     }
     fast.mount();
     slow.mount();
-    taken_back(&world);
-    ends_well(&world, &id, &image_of(&fast.place, &id));
-    world.take_driver().stop();
-    fast.unmount();
-    slow.unmount();
-    world.assert_nothing_left();
+    ends_well(world, &id, &[&fast, &slow]);
 }
 
 /// As 0.1.0 leaves it: volumes, and no file that says whose the directory is.
 #[test]
 fn a_pool_without_a_marker_gets_one_where_it_holds_what_the_state_says() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     let forget = |world: &mut World| {
         world.take_driver().stop();
         for file in [disk.place.join("hostloop-pool"), world.data.join("known-pools/fast")] {
@@ -228,11 +227,7 @@ fn a_pool_without_a_marker_gets_one_where_it_holds_what_the_state_says() {
     costs_its_own_volumes_only(&mut world, &id, "none of");
     std::fs::remove_dir(&volumes).expect("rmdir");
     std::fs::rename(&away, &volumes).expect("rename");
-    taken_back(&world);
-    ends_well(&world, &id, &image_of(&disk.place, &id));
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    ends_well(world, &id, &[&disk]);
 }
 
 #[test]
@@ -254,7 +249,7 @@ fn a_managed_pool_whose_image_was_moved_away() {
     assert!(!image.exists());
     std::fs::rename(&away, &image).expect("rename");
     taken_back(&world);
-    ends_well(&world, &id, &image_of(&place, &id));
+    can_be_deleted(&world, &id, &image_of(&place, &id));
     world.take_driver().stop();
     run("umount", &[text(&place)]);
     world.assert_nothing_left();
@@ -297,10 +292,8 @@ fn a_disk_that_this_node_gets_later() {
     disk.mount();
     taken_back(&world);
     let id = with_data(&world);
-    ends_well(&world, &id, &image_of(&directory, &id));
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    can_be_deleted(&world, &id, &image_of(&directory, &id));
+    finish(world, &[&disk]);
 }
 
 /// The chart mounts the directory above that of a pool in the container, with HostToContainer: what is mounted later on
@@ -331,11 +324,7 @@ fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
     let room = |world: &World, pool| world.csi.capacity(&in_pool(pool)).expect("GetCapacity");
     assert_eq!([room(&world, "fast"), room(&world, "slow")], [0, 0]);
     inside.mount();
-    let slow = Disk { image: world.dir.join("slow.disk"), place: above.join("disk") };
-    std::fs::create_dir(&slow.place).expect("mkdir");
-    std::fs::File::create(&slow.image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
-    run("mkfs.ext4", &["-q", text(&slow.image)]);
-    slow.mount();
+    let slow = Disk::at(&world, "slow", above.join("disk"));
     taken_back(&world);
     let made =
         world.csi.create(create_request(Kind::Block, "v", 16 * MIB, &in_pool("slow"))).expect("CreateVolume");
@@ -351,30 +340,18 @@ fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
 /// A running driver notices too, and DeleteVolume does not take what it does not see for deleted.
 #[test]
 fn a_disk_that_goes_while_the_driver_runs() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     run("umount", &["--lazy", text(&disk.place)]);
     assert_eq!(world.csi.delete(&id).expect_err("it is not there").code(), Code::Unavailable);
     costs_its_own_volumes_only(&mut world, &id, "pool fast");
     disk.mount();
-    taken_back(&world);
-    ends_well(&world, &id, &image_of(&disk.place, &id));
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    ends_well(world, &id, &[&disk]);
 }
 
 /// What a kill left half made or half deleted in a pool that is away is finished when it is back.
 #[test]
 fn what_was_left_is_finished_when_the_pool_is_back() {
-    let mut world = World::empty(&[]);
-    let disk = Disk::new(&world, "fast");
-    world.set_flags(&["--pool", &disk.flag("fast")]);
-    world.start();
-    let id = with_data(&world);
+    let (mut world, disk, id) = with_fast();
     let volume = disk.place.join("volumes").join(&id);
     // DeleteVolume ends in the middle: it removes nothing that is not its own.
     let stray = volume.join("stray");
@@ -389,7 +366,5 @@ fn what_was_left_is_finished_when_the_pool_is_back() {
     disk.mount();
     taken_back(&world);
     eventually("the volume is gone", || !volume.exists());
-    world.take_driver().stop();
-    disk.unmount();
-    world.assert_nothing_left();
+    finish(world, &[&disk]);
 }

@@ -6,7 +6,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
-use crate::harness::csi::map;
+use crate::client::parameters as map;
 use crate::harness::kernel::{fill, pattern, read_at, write_at};
 use crate::harness::process::{BINARY, command};
 use crate::harness::volume::create_request;
@@ -22,7 +22,7 @@ fn inline(world: &World, attributes: &[(&str, &str)]) -> Result<(), Status> {
     world.csi.publish(csi::NodePublishVolumeRequest {
         volume_id: "csi-1".to_owned(),
         target_path: text(&world.kubelet.join("pod")).to_owned(),
-        volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter, &[])),
+        volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter)),
         volume_context,
         ..Default::default()
     })

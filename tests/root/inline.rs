@@ -4,7 +4,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
-use crate::harness::csi::map;
+use crate::client::parameters as map;
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, eventually, text};
@@ -16,7 +16,7 @@ fn publish(world: &World, id: &str, pod: &str, attributes: &[(&str, &str)]) -> R
     world.csi.publish(csi::NodePublishVolumeRequest {
         volume_id: id.to_owned(),
         target_path: text(&world.kubelet.join(pod)).to_owned(),
-        volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter, &[])),
+        volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter)),
         volume_context,
         ..Default::default()
     })
@@ -75,7 +75,7 @@ fn an_inline_volume_that_cannot_be_mounted_leaves_nothing() {
 #[test]
 fn pods_of_a_node_share_a_volume_whose_class_says_so() {
     let world = World::new(&[]);
-    let capability = Kind::Xfs.capability(Mode::MultiNodeMultiWriter, &[]);
+    let capability = Kind::Xfs.capability(Mode::MultiNodeMultiWriter);
     let mut request = create_request(Kind::Xfs, "shared", Kind::Xfs.size(), &[("sharedOnNode", "true")]);
     request.volume_capabilities = vec![capability.clone()];
     let mut vol = Vol::of(&world, Kind::Xfs, world.csi.create(request.clone()).expect("CreateVolume"));
@@ -102,7 +102,7 @@ fn a_single_writer_has_one_target() {
     for kind in [Kind::Ext4, Kind::Block, Kind::Directory] {
         world.serve(kind);
         let mut vol = Vol::create(&world, kind, &format!("{kind:?}"), 64 * MIB, &[]);
-        vol.capability = kind.capability(Mode::SingleNodeSingleWriter, &[]);
+        vol.capability = kind.capability(Mode::SingleNodeSingleWriter);
         vol.up();
         assert_eq!(vol.publish("b").expect_err("one pod only").code(), Code::FailedPrecondition, "{kind:?}");
         assert!(!vol.target("b").exists());

@@ -223,7 +223,10 @@ fn check_superblock(world: &World, vol: &Vol) {
     }
     match inspect(os(Tools::find()).images.as_ref(), &world.image(vol.id())).expect("inspect") {
         Signature::Filesystem { fs_type, bytes, errors } => {
-            assert_eq!((fs_type.as_str(), bytes, errors), (vol.kind.fs_type(), vol.bytes(), false));
+            assert_eq!(
+                (fs_type.as_str(), bytes, errors),
+                (vol.kind.fs_type().unwrap_or_default(), vol.bytes(), false)
+            );
         }
         other => panic!("{other:?}"),
     }

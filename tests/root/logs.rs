@@ -6,8 +6,9 @@ use hostloop::wire::csi;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::harness::volume::{create_request, range};
-use crate::harness::{Kind, MIB, Vol, World, text};
+use crate::client;
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World};
 
 /// The lines of the log as JSON.
 fn lines(world: &mut World) -> Vec<Value> {
@@ -78,25 +79,15 @@ fn no_secret_is_logged_at_any_level() {
         let vol = Vol::of(&world, Kind::Ext4, volume);
         let option = format!("password={CANARY}");
         let stage = |flags: &[&str]| csi::NodeStageVolumeRequest {
-            volume_id: vol.id().to_owned(),
-            staging_target_path: text(&vol.staging()).to_owned(),
-            volume_capability: Some(
-                Kind::Ext4
-                    .capability(csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter, flags),
-            ),
             secrets: secrets(),
-            ..Default::default()
+            ..client::stage(vol.id(), vol.staging(), client::with_options(vol.capability.clone(), flags))
         };
-        world.csi.stage(stage(&[&option])).expect_err("an unknown option");
-        world.csi.stage(stage(&["bind", &option])).expect_err("a flag that is refused");
-        world.csi.stage(stage(&[])).expect("NodeStageVolume");
-        let expand = csi::ControllerExpandVolumeRequest {
-            volume_id: "unknown".to_owned(),
-            capacity_range: Some(range(MIB)),
-            secrets: secrets(),
-            ..Default::default()
-        };
-        world.csi.expand(expand).expect_err("an unknown volume");
+        world.csi.call(stage(&[&option])).expect_err("an unknown option");
+        world.csi.call(stage(&["bind", &option])).expect_err("a flag that is refused");
+        world.csi.call(stage(&[])).expect("NodeStageVolume");
+        let expand =
+            csi::ControllerExpandVolumeRequest { secrets: secrets(), ..client::expand("unknown", MIB) };
+        world.csi.call(expand).expect_err("an unknown volume");
         vol.unstage().expect("NodeUnstageVolume");
         vol.delete().expect("DeleteVolume");
         let log = world.driver().log_text();

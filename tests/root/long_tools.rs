@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use hostloop::wire::csi;
 use tonic::{Code, Status};
 
+use crate::client;
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
 use crate::harness::process::BINARY;
@@ -55,14 +56,11 @@ fn stage_meanwhile(world: &World, volume: &csi::Volume) -> Receiver<(Result<(), 
     std::thread::spawn(move || {
         let started = Instant::now();
         let mode = csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter;
-        let staged = Csi::new(&socket).stage(csi::NodeStageVolumeRequest {
-            volume_id: volume.volume_id,
-            staging_target_path: text(&staging).to_owned(),
-            volume_capability: Some(Kind::Ext4.capability(mode, &[])),
+        let staged = Csi::new(&socket).call(csi::NodeStageVolumeRequest {
             volume_context: volume.volume_context,
-            ..Default::default()
+            ..client::stage(&volume.volume_id, &staging, Kind::Ext4.capability(mode))
         });
-        let _ = tell.send((staged, started.elapsed()));
+        let _ = tell.send((staged.map(drop), started.elapsed()));
     });
     told
 }

@@ -13,6 +13,9 @@
     reason = "a test, which fails by panicking and looks from outside at what the driver did"
 )]
 
+#[path = "../client/mod.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod client;
 #[path = "../contract/mod.rs"]
 mod contract;
 mod harness;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hostloop::selftest::client::endpoint;
 use hostloop::wire::csi;
-use tonic::transport::Endpoint;
 
 use crate::harness::kernel::{self, read_at, write_at};
 use crate::harness::process::{BINARY, command, node_of};
@@ -118,16 +118,8 @@ impl Run {
     }
 
     fn connect(&self) -> Vec<Rpc> {
-        let endpoint = Endpoint::try_from(format!("unix://{}", self.world.socket.display())).expect("a path");
-        let one = || {
-            let channel = self.runtime.block_on(endpoint.connect()).expect("a connection");
-            Rpc {
-                identity: csi::identity_client::IdentityClient::new(channel.clone()),
-                controller: csi::controller_client::ControllerClient::new(channel.clone()),
-                groups: csi::group_controller_client::GroupControllerClient::new(channel.clone()),
-                node: csi::node_client::NodeClient::new(channel),
-            }
-        };
+        let endpoint = endpoint(&self.world.socket).expect("a path");
+        let one = || Rpc::on(self.runtime.block_on(endpoint.connect()).expect("a connection"));
         (0..CONNECTIONS).map(|_| one()).collect()
     }
 

@@ -17,10 +17,11 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
+use crate::client;
 use crate::cluster::{Cluster, content};
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::process::{BINARY, command};
-use crate::harness::volume::{create_request, range, restore_request};
+use crate::harness::volume::{create_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World, output};
 
 const LEN: usize = 16 << 10;
@@ -231,12 +232,10 @@ fn use_cluster(cluster: &Cluster, kept: &Kept, step: &str, all_the_same: bool) {
         vol.down();
         let grown = vol.bytes() + 32 * MIB;
         let expand = csi::ControllerExpandVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            capacity_range: Some(range(grown)),
-            volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeMultiWriter, &[])),
-            ..Default::default()
+            volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeMultiWriter)),
+            ..client::expand(&volume.volume_id, grown)
         };
-        let expanded = cluster.csi.expand(expand).expect("ControllerExpandVolume");
+        let expanded = cluster.csi.call(expand).expect("ControllerExpandVolume");
         assert_eq!(u64::try_from(expanded.capacity_bytes).expect("a size"), grown, "{step}");
         assert!(content(here, Kind::Ext4, &volume, LEN) == kept.data, "{step}");
 

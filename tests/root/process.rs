@@ -176,7 +176,7 @@ fn the_environment_of_csi_is_enough() {
     let mut driver = Driver::spawn(&mut start, &world.dir.join("log"));
     let csi = Csi::new(&socket);
     driver.wait_ready(&csi);
-    let info = csi.info().expect("GetPluginInfo");
+    let info = csi.call(hostloop::wire::csi::GetPluginInfoRequest {}).expect("GetPluginInfo");
     assert_eq!(
         (info.name.as_str(), info.vendor_version.as_str()),
         ("other.example.com", env!("CARGO_PKG_VERSION"))

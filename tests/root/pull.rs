@@ -17,14 +17,14 @@ use hostloop::cluster::pull::{Connector, Pull, endpoint};
 use hostloop::config::Config;
 use hostloop::driver::Driver;
 use hostloop::os::linux::{Tools, os};
+use hostloop::selftest::client::{self, Client};
 use hostloop::wire::csi;
-use hostloop::wire::csi::controller_client::ControllerClient;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::Server;
 
 use crate::copy_tree::{assert_equal, everything, metas};
 use crate::harness::kernel::{pattern, read_at, write_at};
@@ -117,10 +117,10 @@ fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (c
     let permit = orders::permit(&orders::grant(&request, &from_node, &to_node));
     let request = orders::order(request, ADDRESS, Some(&permit));
     let made = runtime.block_on(async {
-        let endpoint = Endpoint::try_from(format!("unix://{}", to.display())).expect("an address");
-        ControllerClient::new(endpoint.connect().await.expect("it listens")).create_volume(request).await
+        let endpoint = client::endpoint(&to).expect("an address");
+        Client::on(endpoint.connect().await.expect("it listens")).send(request).await
     });
-    let volume = made.expect("CreateVolume").into_inner().volume.expect("a volume");
+    let volume = made.expect("CreateVolume").volume.expect("a volume");
     assert!(source.store().snapshots().iter().all(|snapshot| snapshot.pulled_for.is_none()));
     drop(runtime);
     for socket in [from, to] {

@@ -83,7 +83,7 @@ fn a_reader_only_volume_is_staged_read_only() {
         write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");
         vol.down();
         eventually("the device goes", || kernel::loops(&world.data).is_empty());
-        vol.capability = kind.capability(Mode::SingleNodeReaderOnly, &[]);
+        vol.capability = kind.capability(Mode::SingleNodeReaderOnly);
         vol.up();
         assert_eq!(read_at(&vol.file("a"), 0, LEN), pattern(1, LEN));
         refused(kind, &vol.target("a"), &vol.file("a"));

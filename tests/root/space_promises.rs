@@ -142,12 +142,12 @@ fn shuffled(count: u64, seed: u64) -> Vec<u64> {
 fn capacity(world: &World, parameters: &[(&str, &str)]) -> u64 {
     let request = csi::GetCapacityRequest {
         volume_capabilities: vec![
-            Kind::Block.capability(csi::volume_capability::access_mode::Mode::SingleNodeWriter, &[]),
+            Kind::Block.capability(csi::volume_capability::access_mode::Mode::SingleNodeWriter),
         ],
-        parameters: parameters.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        parameters: crate::client::parameters(parameters),
         ..Default::default()
     };
-    let answer = world.csi.get_capacity(request).expect("GetCapacity");
+    let answer = world.csi.call(request).expect("GetCapacity");
     u64::try_from(answer.maximum_volume_size.expect("a maximum")).expect("a size")
 }
 

@@ -7,7 +7,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
-use crate::harness::csi::map;
+use crate::client::parameters as map;
 use crate::harness::{Kind, MIB, Vol, World, kernel, run, text};
 
 /// FAILED_PRECONDITION, with the other mount and its path in the message.
@@ -154,7 +154,7 @@ fn a_mount_over_an_inline_volume_is_left_alone() {
         world.csi.publish(csi::NodePublishVolumeRequest {
             volume_id: id.to_owned(),
             target_path: text(&target).to_owned(),
-            volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter, &[])),
+            volume_capability: Some(Kind::Ext4.capability(Mode::SingleNodeWriter)),
             volume_context: map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
             ..Default::default()
         })

@@ -36,7 +36,10 @@ fn the_socket_is_served_while_a_pool_is_made() {
     eventually("it serves", || world.csi.probe().is_ok() || !driver.runs());
     assert!(driver.runs(), "{}", driver.log_text());
     assert_eq!(world.csi.probe().expect("Probe").ready, Some(false), "{}", driver.log_text());
-    assert_eq!(world.csi.info().expect("GetPluginInfo").name, "hostloop.csi.dev");
+    assert_eq!(
+        world.csi.call(hostloop::wire::csi::GetPluginInfoRequest {}).expect("GetPluginInfo").name,
+        "hostloop.csi.dev"
+    );
     eventually("it says what is going on", || {
         let status = world.csi.list(0, "").expect_err("there is nothing to list yet");
         assert_eq!(status.code(), Code::Unavailable, "{status}");

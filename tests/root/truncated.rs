@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use crate::harness::csi::map;
+use crate::client::parameters as map;
 use crate::harness::kernel::{pattern, write_at};
 use crate::harness::volume::{clone_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World};

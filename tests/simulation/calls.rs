@@ -4,13 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop::wire::csi;
+use hostloop::selftest::client::Client as Caller;
+use hostloop::wire::rpc::Unary;
 use tokio::time::{Instant, timeout};
-use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
-
-use csi::controller_client::ControllerClient;
-use csi::node_client::NodeClient;
+use tonic::{Code, Request, Status};
 
 use crate::harness::{CONTROLLERS, Cluster};
 
@@ -53,7 +50,7 @@ impl Client {
         mut one: impl FnMut(Option<Duration>) -> F,
     ) -> Result<T, Failure>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let (began, mut wait) = (Instant::now(), Duration::from_millis(500));
         loop {
@@ -74,7 +71,7 @@ impl Client {
             );
             crate::log(|| format!("{name} {what} after {took:?}: {told}"));
             match answer {
-                Ok(answer) => return Ok(answer.into_inner()),
+                Ok(answer) => return Ok(answer),
                 Err(status) if passes(&status) => {}
                 Err(_) => return Err(format!("{name}: {what} is answered {told}")),
             }
@@ -90,24 +87,18 @@ impl Client {
     }
 
     /// A call through one of the controllers.
-    pub async fn controller<Q, T, F>(
+    pub async fn controller<Q: Unary>(
         &self,
         what: &str,
-        request: impl FnMut() -> Q,
-        call: impl Fn(ControllerClient<Channel>, Request<Q>) -> F,
-    ) -> Result<T, Failure>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        let mut request = request;
-        let call = &call;
+        mut request: impl FnMut() -> Q,
+    ) -> Result<Q::Reply, Failure> {
         self.call(what, |limit| {
             let wanted = request();
             async move {
                 let process =
                     self.cluster.controllers[self.cluster.below(CONTROLLERS)].lock().unwrap().clone();
-                let client = ControllerClient::new(process.channel().await?);
-                let answer = call(client, within(wanted, limit)).await;
+                let client = Caller::on(process.channel().await?);
+                let answer = client.send(within(wanted, limit)).await;
                 heard(process.host.lives(), answer)
             }
         })
@@ -115,17 +106,7 @@ impl Client {
     }
 
     /// A call to the driver of a node.
-    pub async fn node<Q: Clone, T, F>(
-        &self,
-        what: &str,
-        node: usize,
-        wanted: &Q,
-        call: impl Fn(NodeClient<Channel>, Request<Q>) -> F,
-    ) -> Result<T, Failure>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        let call = &call;
+    pub async fn node<Q: Unary>(&self, what: &str, node: usize, wanted: &Q) -> Result<Q::Reply, Failure> {
         self.call(what, |limit| async move {
             let machine = &self.cluster.machines[node];
             let none = || Status::unavailable("no process");
@@ -134,8 +115,8 @@ impl Client {
                 return Err(none());
             }
             let process = machine.process().ok_or_else(none)?;
-            let client = NodeClient::new(process.channel().await?);
-            let answer = call(client, within(wanted.clone(), limit)).await;
+            let client = Caller::on(process.channel().await?);
+            let answer = client.send(within(wanted.clone(), limit)).await;
             heard(process.host.lives(), answer)
         })
         .await

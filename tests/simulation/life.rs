@@ -132,9 +132,7 @@ impl Client {
         };
         let what = format!("CreateVolume {name}");
         let call = || {
-            let made = self.controller(&what, request, |mut client, request| async move {
-                client.create_volume(request).await
-            });
+            let made = self.controller(&what, request);
             Box::pin(made)
         };
         // Sometimes two ask at once, as when a leader does not know yet that another one leads.
@@ -187,11 +185,7 @@ impl Client {
     /// DeleteVolume.
     pub async fn delete_volume(&self, id: &str) -> Result<(), Failure> {
         let what = format!("DeleteVolume {id}");
-        let done = self.controller(
-            &what,
-            || requests::delete(id),
-            |mut client, request| async move { client.delete_volume(request).await },
-        );
+        let done = self.controller(&what, || requests::delete(id));
         done.await.map(drop)
     }
 
@@ -209,9 +203,7 @@ impl Client {
         let request = || requests::snapshot(&name, &volume.id);
         loop {
             let what = format!("CreateSnapshot {name}");
-            let made = self.controller(&what, request, |mut client, request| async move {
-                client.create_snapshot(request).await
-            });
+            let made = self.controller(&what, request);
             let made = made.await?.snapshot.ok_or("an answer without a snapshot")?;
             if made.ready_to_use {
                 return Ok(Snapshot { id: made.snapshot_id, written: volume.written.clone() });
@@ -224,9 +216,7 @@ impl Client {
     pub async fn delete_snapshot(&self, id: &str) -> Result<(), Failure> {
         let what = format!("DeleteSnapshot {id}");
         let request = || requests::delete_snapshot(id);
-        let done = self.controller(&what, request, |mut client, request| async move {
-            client.delete_snapshot(request).await
-        });
+        let done = self.controller(&what, request);
         done.await.map(drop)
     }
 
@@ -235,11 +225,7 @@ impl Client {
         let spec = volume.spec.grown();
         let (id, what) = (volume.id.clone(), format!("Expand {}", volume.id));
         let request = || requests::expand(&id, spec.bytes);
-        let grown = self
-            .controller(&what, request, |mut client, request| async move {
-                client.controller_expand_volume(request).await
-            })
-            .await?;
+        let grown = self.controller(&what, request).await?;
         if grown.capacity_bytes < spec.bytes {
             return Err(format!("{id} has grown to {} and not to {}", grown.capacity_bytes, spec.bytes));
         }
@@ -249,9 +235,7 @@ impl Client {
         let volume = Volume { spec, ..volume };
         for _ in 0..20 {
             self.publish(&volume).await?;
-            let grown = self.node(&what, volume.node, &request, |mut client, request| async move {
-                client.node_expand_volume(request).await
-            });
+            let grown = self.node(&what, volume.node, &request);
             match grown.await {
                 Ok(_) => return Ok(volume),
                 // The machine lost its power in between, and kubelet begins anew.
@@ -268,11 +252,7 @@ impl Client {
         let staged = requests::stage(id, volume.spec.capability());
         let kernel = &self.cluster.machines[volume.node].kernel;
         kernel.create_directories(requests::staging_path(id));
-        self.node(&format!("Stage {id}"), volume.node, &staged, |mut client, request| async move {
-            client.node_stage_volume(request).await
-        })
-        .await
-        .map(drop)
+        self.node(&format!("Stage {id}"), volume.node, &staged).await.map(drop)
     }
 
     /// NodeStageVolume and NodePublishVolume, which are the same each time.
@@ -284,9 +264,7 @@ impl Client {
         kernel.create_directories(format!("{}/pods", crate::harness::KUBELET));
         let what = format!("Publish {id}");
         for _ in 0..20 {
-            let done = self.node(&what, volume.node, &published, |mut client, request| async move {
-                client.node_publish_volume(request).await
-            });
+            let done = self.node(&what, volume.node, &published);
             match done.await {
                 Ok(_) => return Ok(()),
                 // The machine lost its power in between, and kubelet begins anew.
@@ -301,14 +279,8 @@ impl Client {
     pub async fn release(&self, volume: &Volume) -> Result<(), Failure> {
         let id = &volume.id;
         let (unpublish, unstage) = (requests::unpublish(id, &volume.name), requests::unstage(id));
-        self.node(&format!("Unpublish {id}"), volume.node, &unpublish, |mut client, request| async move {
-            client.node_unpublish_volume(request).await
-        })
-        .await?;
-        self.node(&format!("Unstage {id}"), volume.node, &unstage, |mut client, request| async move {
-            client.node_unstage_volume(request).await
-        })
-        .await?;
+        self.node(&format!("Unpublish {id}"), volume.node, &unpublish).await?;
+        self.node(&format!("Unstage {id}"), volume.node, &unstage).await?;
         Ok(())
     }
 

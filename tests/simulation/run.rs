@@ -98,18 +98,12 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
 
 /// The lists have what was answered and not deleted, each once, and nothing else.
 async fn listed(client: &Client, left: &Left) -> Result<(), Failure> {
-    let volumes = client
-        .controller("ListVolumes", csi::ListVolumesRequest::default, |mut c, request| async move {
-            c.list_volumes(request).await
-        })
-        .await?;
+    let volumes = client.controller("ListVolumes", csi::ListVolumesRequest::default).await?;
     let volumes: Vec<String> =
         volumes.entries.into_iter().filter_map(|entry| entry.volume).map(|v| v.volume_id).collect();
     same("volumes", &volumes, left.volumes.iter().map(|volume| &volume.id))?;
     let request = csi::ListSnapshotsRequest::default;
-    let snapshots = client
-        .controller("ListSnapshots", request, |mut c, request| async move { c.list_snapshots(request).await })
-        .await?;
+    let snapshots = client.controller("ListSnapshots", request).await?;
     let snapshots: Vec<String> =
         snapshots.entries.into_iter().filter_map(|entry| entry.snapshot).map(|s| s.snapshot_id).collect();
     same("snapshots", &snapshots, left.snapshots.iter().map(|snapshot| &snapshot.id))

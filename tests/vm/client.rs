@@ -1,4 +1,4 @@
-//! A volume's life as kubelet and the sidecars lead it, with the generated clients.
+//! A volume's life as kubelet and the sidecars lead it.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -7,178 +7,122 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hostloop::wire::csi::controller_client::ControllerClient;
-use hostloop::wire::csi::identity_client::IdentityClient;
-use hostloop::wire::csi::node_client::NodeClient;
+use hostloop::selftest::{client, requests};
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
-use hostloop::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use hostloop::wire::csi::*;
+use hostloop::wire::rpc::Unary;
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
 
 /// What a file of a volume holds, and a slot of a block volume.
 const FILE_BYTES: usize = 64 << 10;
 /// On a disk, as kubelet's directory is.
 const PODS: &str = "/var/pods";
 
-/// Name, size in MiB, parameters.
-type Kind = (&'static str, u64, &'static [(&'static str, &'static str)]);
+/// Name, filesystem as a capability has it, size in MiB, parameters.
+type Kind = (&'static str, Option<&'static str>, u64, &'static [(&'static str, &'static str)]);
 
 /// The kinds of volumes.
 pub const KINDS: [Kind; 6] = [
-    ("ext4", 32, &[]),
-    ("thick", 32, &[("provisioning", "thick")]),
-    ("block", 32, &[]),
-    ("directory", 32, &[("backend", "directory"), ("pool", "directories")]),
-    ("xfs", 300, &[]),
-    ("btrfs", 256, &[]),
+    ("ext4", Some("ext4"), 32, &[]),
+    ("thick", Some(""), 32, &[("provisioning", "thick")]),
+    ("block", None, 32, &[]),
+    ("directory", Some(""), 32, &[("backend", "directory"), ("pool", "directories")]),
+    ("xfs", Some("xfs"), 300, &[]),
+    ("btrfs", Some("btrfs"), 256, &[]),
 ];
 
 pub struct Client {
     runtime: Runtime,
-    channel: Channel,
-}
-
-/// Calls an RPC and gives its answer; any refusal ends the test.
-macro_rules! call {
-    ($self:ident, $client:ident, $method:ident, $request:expr) => {{
-        let mut client = $client::new($self.channel.clone());
-        match $self.runtime.block_on(client.$method($request)) {
-            Ok(answer) => answer.into_inner(),
-            Err(status) => panic!("{}: {:?}: {}", stringify!($method), status.code(), status.message()),
-        }
-    }};
+    client: client::Client,
 }
 
 impl Client {
     /// Connects, and waits until the driver has recovered.
     pub fn connect(socket: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let client = runtime.block_on(async { client::Client::new(Path::new(socket)) }).expect("endpoint");
         let until = Instant::now() + Duration::from_secs(60);
-        loop {
+        while !runtime.block_on(client.is_ready()) {
             assert!(Instant::now() < until, "the driver is not ready");
-            let endpoint = Endpoint::try_from(format!("unix://{socket}")).expect("endpoint");
-            if let Ok(channel) = runtime.block_on(endpoint.connect()) {
-                let probe =
-                    runtime.block_on(IdentityClient::new(channel.clone()).probe(ProbeRequest::default()));
-                if probe.is_ok_and(|probe| probe.into_inner().ready == Some(true)) {
-                    return Client { runtime, channel };
-                }
-            }
             std::thread::sleep(Duration::from_millis(20));
+        }
+        Client { runtime, client }
+    }
+
+    /// Makes a call and gives its answer; any refusal ends the test.
+    fn call<Q: Unary>(&self, request: Q) -> Q::Reply {
+        match self.runtime.block_on(self.client.call(request)) {
+            Ok(answer) => answer,
+            Err(status) => panic!("{}: {:?}: {}", Q::PATH, status.code(), status.message()),
         }
     }
 
     /// Ids and sizes of all volumes.
     pub fn list(&self) -> HashMap<String, u64> {
-        let answer = call!(self, ControllerClient, list_volumes, ListVolumesRequest::default());
+        let answer = self.call(ListVolumesRequest::default());
         let volumes = answer.entries.into_iter().map(|entry| entry.volume.expect("volume"));
         volumes.map(|volume| (volume.volume_id, volume.capacity_bytes as u64)).collect()
     }
 
     /// CreateVolume; gives the id.
     pub fn create(&self, name: &str, kind: &str, bytes: u64) -> String {
-        let (_, _, parameters) = KINDS.into_iter().find(|(name, ..)| *name == kind).expect("kind");
-        let request = CreateVolumeRequest {
-            name: name.to_owned(),
-            capacity_range: size(bytes),
-            volume_capabilities: vec![capability(kind)],
-            parameters: parameters.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-            ..CreateVolumeRequest::default()
-        };
-        call!(self, ControllerClient, create_volume, request).volume.expect("volume").volume_id
+        let (.., parameters) = of_kind(kind);
+        let parameters = requests::parameters(parameters);
+        let request = CreateVolumeRequest { parameters, ..requests::create(name, bytes, capability(kind)) };
+        self.call(request).volume.expect("volume").volume_id
     }
 
     /// DeleteVolume.
     pub fn delete(&self, id: &str) {
-        let request = DeleteVolumeRequest { volume_id: id.to_owned(), ..DeleteVolumeRequest::default() };
-        call!(self, ControllerClient, delete_volume, request);
+        self.call(requests::delete(id));
     }
 
     /// NodeStageVolume and NodePublishVolume.
     pub fn publish(&self, id: &str, kind: &str) {
         let (staging, target) = paths(id);
         fs::create_dir_all(&staging).expect("staging path");
-        let stage = NodeStageVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: text(&staging),
-            volume_capability: Some(capability(kind)),
-            ..NodeStageVolumeRequest::default()
-        };
-        call!(self, NodeClient, node_stage_volume, stage);
-        let publish = NodePublishVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: text(&staging),
-            target_path: text(&target),
-            volume_capability: Some(capability(kind)),
-            ..NodePublishVolumeRequest::default()
-        };
-        call!(self, NodeClient, node_publish_volume, publish);
+        self.call(requests::stage(id, &staging, capability(kind)));
+        self.call(requests::publish(id, &staging, &target, capability(kind)));
     }
 
     /// NodeUnpublishVolume and NodeUnstageVolume.
     pub fn unpublish(&self, id: &str) {
         let (staging, target) = paths(id);
-        let unpublish = NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: text(&target) };
-        call!(self, NodeClient, node_unpublish_volume, unpublish);
-        let unstage =
-            NodeUnstageVolumeRequest { volume_id: id.to_owned(), staging_target_path: text(&staging) };
-        call!(self, NodeClient, node_unstage_volume, unstage);
+        self.call(requests::unpublish(id, &target));
+        self.call(requests::unstage(id, &staging));
     }
 
     /// ControllerExpandVolume.
     pub fn expand(&self, id: &str, kind: &str, bytes: u64) {
-        let request = ControllerExpandVolumeRequest {
-            volume_id: id.to_owned(),
-            capacity_range: size(bytes),
-            volume_capability: Some(capability(kind)),
-            ..ControllerExpandVolumeRequest::default()
-        };
-        let answer = call!(self, ControllerClient, controller_expand_volume, request);
+        let volume_capability = Some(capability(kind));
+        let request = ControllerExpandVolumeRequest { volume_capability, ..requests::expand(id, bytes) };
+        let answer = self.call(request);
         assert!(answer.capacity_bytes as u64 >= bytes, "{answer:?}");
     }
 
     /// NodeExpandVolume.
     pub fn node_expand(&self, id: &str, kind: &str, bytes: u64) {
         let (staging, target) = paths(id);
-        let request = NodeExpandVolumeRequest {
-            volume_id: id.to_owned(),
-            volume_path: text(&target),
-            staging_target_path: text(&staging),
-            capacity_range: size(bytes),
+        self.call(NodeExpandVolumeRequest {
+            staging_target_path: staging.display().to_string(),
             volume_capability: Some(capability(kind)),
-            ..NodeExpandVolumeRequest::default()
-        };
-        call!(self, NodeClient, node_expand_volume, request);
+            ..requests::node_expand(id, &target, Some(bytes))
+        });
     }
 }
 
-fn size(bytes: u64) -> Option<CapacityRange> {
-    Some(CapacityRange { required_bytes: bytes as i64, limit_bytes: 0 })
+fn of_kind(kind: &str) -> Kind {
+    KINDS.into_iter().find(|(name, ..)| *name == kind).expect("kind")
 }
 
 fn capability(kind: &str) -> VolumeCapability {
-    let access = match kind {
-        "block" => AccessType::Block(BlockVolume {}),
-        kind => {
-            let fs_type = match kind {
-                "xfs" | "btrfs" | "ext4" => kind.to_owned(),
-                _ => String::new(),
-            };
-            AccessType::Mount(MountVolume { fs_type, ..MountVolume::default() })
-        }
-    };
-    let mode = AccessMode { mode: Mode::SingleNodeWriter.into() };
-    VolumeCapability { access_type: Some(access), access_mode: Some(mode) }
+    let (_, fs_type, ..) = of_kind(kind);
+    requests::capability(fs_type, Mode::SingleNodeWriter)
 }
 
 fn paths(id: &str) -> (PathBuf, PathBuf) {
     let pod = Path::new(PODS).join(id);
     (pod.join("staging"), pod.join("target"))
-}
-
-fn text(path: &Path) -> String {
-    path.to_str().expect("UTF-8").to_owned()
 }
 
 /// The bytes that follow from a seed.

@@ -143,7 +143,7 @@ fn work(client: &Client, prefix: &str, mut volumes: Vec<(String, Known)>, mut ra
     for number in 0.. {
         if volumes.is_empty() || (volumes.len() < MOST && random.below(4) == 0) {
             // More of what is quick to make.
-            let (kind, mib, _) = KINDS[random.below(KINDS.len()).min(random.below(KINDS.len()))];
+            let (kind, _, mib, _) = KINDS[random.below(KINDS.len()).min(random.below(KINDS.len()))];
             volumes.push(create(client, format!("{prefix}n{number}"), kind, mib * MIB));
             continue;
         }

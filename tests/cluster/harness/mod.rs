@@ -15,6 +15,7 @@ use hostloop::cluster::peers::{Known, Member, Members, Peers};
 use hostloop::cluster::permit;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{NodeKey, Settings, VolumeId};
+use hostloop::selftest::client::{self, Client};
 use hostloop::server::Endpoint;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::wire::csi;
@@ -22,12 +23,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
-
-use csi::controller_client::ControllerClient;
-use csi::group_controller_client::GroupControllerClient;
-use csi::identity_client::IdentityClient;
-use csi::snapshot_metadata_client::SnapshotMetadataClient;
+use tonic::{Code, Status};
 
 use crate::orders::CERTIFICATES;
 pub use net::{Net, Way};
@@ -81,10 +77,7 @@ pub fn server(dir: &TempDir) -> ServerConfig {
 /// A controller, and a connection to its socket.
 pub struct Controller {
     pub channel: Channel,
-    pub identity: IdentityClient<Channel>,
-    pub controller: ControllerClient<Channel>,
-    pub group: GroupControllerClient<Channel>,
-    pub metadata: SnapshotMetadataClient<Channel>,
+    pub client: Client,
     trigger: Trigger,
     serving: JoinHandle<()>,
     _dir: TempDir,
@@ -120,9 +113,7 @@ impl Controller {
             let ended = app::run_controller(settings, outside, &peers, connect, signer).await;
             assert!(ended.is_ok_and(|ended| ended.failure.is_none()));
         });
-        let socket = dir.path().join("csi.sock");
-        let address = format!("unix://{}", socket.display());
-        let endpoint = tonic::transport::Endpoint::try_from(address).unwrap();
+        let endpoint = client::endpoint(&dir.path().join("csi.sock")).unwrap();
         let channel = loop {
             match endpoint.connect().await {
                 Ok(channel) => break channel,
@@ -130,44 +121,34 @@ impl Controller {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         };
-        Controller {
-            identity: IdentityClient::new(channel.clone()),
-            controller: ControllerClient::new(channel.clone()),
-            group: GroupControllerClient::new(channel.clone()),
-            metadata: SnapshotMetadataClient::new(channel.clone()),
-            channel,
-            trigger,
-            serving,
-            _dir: dir,
-        }
+        Controller { client: Client::on(channel.clone()), channel, trigger, serving, _dir: dir }
     }
 
     pub async fn create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
-        let made = within(self.controller.clone().create_volume(request)).await?;
-        Ok(made.into_inner().volume.expect("a volume"))
+        let made = within(self.client.call(request)).await?;
+        Ok(made.volume.expect("a volume"))
     }
 
     pub async fn delete(&self, id: &str) -> Result<(), Status> {
-        let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-        within(self.controller.clone().delete_volume(request)).await.map(drop)
+        within(self.client.call(crate::requests::delete(id))).await.map(drop)
     }
 
     pub async fn get(&self, id: &str) -> Result<csi::Volume, Status> {
         let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
-        let found = within(self.controller.clone().controller_get_volume(request)).await?;
-        Ok(found.into_inner().volume.expect("a volume"))
+        let found = within(self.client.call(request)).await?;
+        Ok(found.volume.expect("a volume"))
     }
 
     pub async fn snapshot(&self, name: &str, volume_id: &str) -> Result<csi::Snapshot, Status> {
         let request = crate::requests::snapshot(name, volume_id);
-        let made = within(self.controller.clone().create_snapshot(request)).await?;
-        Ok(made.into_inner().snapshot.expect("a snapshot"))
+        let made = within(self.client.call(request)).await?;
+        Ok(made.snapshot.expect("a snapshot"))
     }
 
     /// One page of volumes: their ids and the token.
     pub async fn list(&self, max_entries: i32, token: &str) -> Result<(Vec<String>, String), Status> {
         let request = csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() };
-        let page = within(self.controller.clone().list_volumes(request)).await?.into_inner();
+        let page = within(self.client.call(request)).await?;
         let ids = page.entries.into_iter().map(|entry| entry.volume.expect("a volume").volume_id);
         Ok((ids.collect(), page.next_token))
     }
@@ -176,7 +157,7 @@ impl Controller {
     pub async fn capacity(&self, node: Option<&str>) -> Result<csi::GetCapacityResponse, Status> {
         let accessible_topology = node.map(topology);
         let request = csi::GetCapacityRequest { accessible_topology, ..Default::default() };
-        within(self.controller.clone().get_capacity(request)).await.map(Response::into_inner)
+        within(self.client.call(request)).await
     }
 }
 

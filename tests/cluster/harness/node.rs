@@ -12,10 +12,10 @@ use hostloop::app::{self, Ended, Outside, StartError};
 use hostloop::config::OperationConfig;
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::fake::FakeKernel;
+use hostloop::selftest::client::Client;
 use hostloop::server::{Observer, Stop, Stopped};
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::wire::csi;
-use hostloop::wire::csi::controller_client::ControllerClient;
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
@@ -26,7 +26,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Status};
 use tower::{Service, layer::layer_fn, service_fn};
 
 use super::net::Net;
@@ -180,7 +180,7 @@ impl Node {
             async { stream }
         });
         let channel: Channel = Endpoint::from_static("http://node").connect_with_connector_lazy(dial);
-        ControllerClient::new(channel).list_volumes(request).await.map(Response::into_inner)
+        Client::on(channel).send(request).await
     }
 }
 

@@ -12,15 +12,15 @@ use hostloop::config::{
 use hostloop::model::FsType;
 use hostloop::model::NodeKey;
 use hostloop::os::fake::FakeKernel;
+use hostloop::selftest::client::Client;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};
 use hostloop::wire::csi;
-use hostloop::wire::csi::controller_client::ControllerClient;
 use hostloop::wire::peer::peer_client::PeerClient;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::Status;
+use tonic::transport::Channel;
 
 use super::node::{DATA_DIR, settings};
 use super::{DRIVER, server, within};
@@ -72,7 +72,7 @@ pub struct NodeProcess {
 pub struct Processes {
     pub pki: Pki,
     pub nodes: Vec<NodeProcess>,
-    pub controller: ControllerClient<Channel>,
+    pub controller: Client,
     certificates: Certificates,
     _process: Process,
 }
@@ -108,9 +108,7 @@ impl Processes {
             forget_nodes: Default::default(),
         };
         let process = Process::start(Role::Controller(settings), None);
-        let socket = process.dir.path().join("csi.sock");
-        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).unwrap();
-        let controller = ControllerClient::new(endpoint.connect_lazy());
+        let controller = Client::new(&process.dir.path().join("csi.sock")).unwrap();
         let processes = Processes { pki, nodes, controller, certificates, _process: process };
         processes.all_answer().await;
         processes
@@ -125,7 +123,7 @@ impl Processes {
     /// Waits for the controller, and for every node behind it.
     async fn all_answer(&self) {
         let asking = async {
-            while self.controller.clone().list_volumes(csi::ListVolumesRequest::default()).await.is_err() {
+            while self.controller.call(csi::ListVolumesRequest::default()).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -150,14 +148,14 @@ impl Processes {
     }
 
     pub async fn create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
-        let made = within(self.controller.clone().create_volume(request)).await?;
-        Ok(made.into_inner().volume.expect("a volume"))
+        let made = within(self.controller.call(request)).await?;
+        Ok(made.volume.expect("a volume"))
     }
 
     pub async fn snapshot(&self, name: &str, volume_id: &str) -> csi::Snapshot {
         let request = crate::requests::snapshot(name, volume_id);
-        let made = within(self.controller.clone().create_snapshot(request)).await.unwrap();
-        Response::into_inner(made).snapshot.expect("a snapshot")
+        let made = within(self.controller.call(request)).await.unwrap();
+        made.snapshot.expect("a snapshot")
     }
 
     pub fn certificates(&self) -> Certificates {

@@ -45,7 +45,7 @@ fn a_second_driver_on_the_image_is_refused() {
     let rig = rig();
     let other = ["--data-dir", "/var/lib/other"];
     let server = start_beside(&rig.kernel, &other).expect("it starts");
-    let found = server.node_get_storage_health(hostloop::wire::csi::NodeGetStorageHealthRequest::default());
+    let found = server.call(hostloop::wire::csi::NodeGetStorageHealthRequest::default());
     let error = found.expect("NodeGetStorageHealth").backend_health[0].message.clone();
     assert!(error.contains("in use by another driver") && error.contains(IMAGE), "{error}");
     is_up(&rig.kernel, BYTES);

@@ -185,10 +185,10 @@ fn a_caller_who_comes_back_joins_the_pull() {
     let pair = Pair::new(rig);
     let request = copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]);
     pair.target.kernel.hold("write_at");
-    let mut controller = pair.target.controller.clone();
+    let controller = pair.target.controller.clone();
     let first = pair.order(request.clone(), SOURCE);
     pair.runtime.block_on(async {
-        let call = tokio::spawn(async move { controller.create_volume(first).await });
+        let call = tokio::spawn(async move { controller.send(first).await });
         until(|| pair.target.kernel.waiting() > 0).await;
         call.abort();
     });
@@ -196,8 +196,8 @@ fn a_caller_who_comes_back_joins_the_pull() {
         let message = pair.fails(Code::Aborted, request.clone());
         assert!(message.contains("copied"), "it says how far it is: {message}");
     }
-    let mut source = pair.source.controller.clone();
-    let deleted = pair.runtime.block_on(source.delete_snapshot(delete_snapshot(&cut.snapshot_id)));
+    let source = pair.source.controller.clone();
+    let deleted = pair.runtime.block_on(source.call(delete_snapshot(&cut.snapshot_id)));
     assert_eq!(deleted.expect_err("it is read").code(), Code::Aborted);
     pair.target.kernel.release();
     let pulled = loop {
@@ -210,6 +210,6 @@ fn a_caller_who_comes_back_joins_the_pull() {
     assert!(same_image(&pair, &pulled.volume_id, &cut.snapshot_id));
     let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();
     assert_eq!(writes, 3 + 1 + 3 + 1, "the work is done once");
-    pair.runtime.block_on(source.delete_snapshot(delete_snapshot(&cut.snapshot_id))).expect("deleted");
+    pair.runtime.block_on(source.call(delete_snapshot(&cut.snapshot_id))).expect("deleted");
     assert_eq!(pulled.accessible_topology, [topology(TARGET)]);
 }

@@ -156,10 +156,10 @@ fn a_process_that_stops_takes_back_what_it_has_not_finished() {
     let (_, cut, _) = super::scattered(&rig);
     let pair = Pair::new(rig);
     pair.target.kernel.hold("write_at");
-    let mut controller = pair.target.controller.clone();
+    let controller = pair.target.controller.clone();
     let request = copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]);
     let call = pair.order(request, super::SOURCE);
-    pair.runtime.spawn(async move { controller.create_volume(call).await });
+    pair.runtime.spawn(async move { controller.send(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     let Pair { runtime, target, .. } = pair;
     // What runs on the blocking pool goes on, with nothing left to wait for the network.
@@ -176,14 +176,14 @@ fn restarted(make: Make, hold: &'static str) -> (Pair, Result<csi::Volume, tonic
     let request = make(&rig);
     let mut pair = Pair::new(rig);
     pair.target.kernel.hold(hold);
-    let mut controller = pair.target.controller.clone();
+    let controller = pair.target.controller.clone();
     let call = pair.order(request, super::SOURCE);
-    let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
+    let call = pair.runtime.spawn(async move { controller.send(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     pair.restart_source();
     pair.target.kernel.release();
     let answer = pair.runtime.block_on(call).expect("no panic");
-    let answer = answer.map(|answer| answer.into_inner().volume.expect("a volume"));
+    let answer = answer.map(|answer| answer.volume.expect("a volume"));
     (pair, answer)
 }
 
@@ -216,9 +216,9 @@ fn a_source_that_moves_is_followed() {
         let mut pair = Pair::new(rig);
         let request = copy("pulled", from(&cut.snapshot_id, &vol.id), block(), &[]);
         pair.target.kernel.hold("write_at");
-        let mut controller = pair.target.controller.clone();
+        let controller = pair.target.controller.clone();
         let call = pair.order(request.clone(), super::SOURCE);
-        let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
+        let call = pair.runtime.spawn(async move { controller.send(call).await });
         pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
         pair.move_source("elsewhere");
         pair.target.kernel.release();
@@ -230,7 +230,7 @@ fn a_source_that_moves_is_followed() {
             std::thread::sleep(Duration::from_millis(5));
         };
         let first = pair.runtime.block_on(call).expect("no panic").expect("the first call has it too");
-        assert_eq!(first.into_inner().volume.expect("a volume").volume_id, pulled.volume_id);
+        assert_eq!(first.volume.expect("a volume").volume_id, pulled.volume_id);
         let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();
         assert_eq!(writes, 3 + 1 + 3 + 1, "nothing is fetched twice");
         let read =

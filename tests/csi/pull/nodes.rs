@@ -12,15 +12,15 @@ use hostloop::model::FsType;
 use hostloop::model::Settings;
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
+use hostloop::selftest::client::{self, Client};
 use hostloop::wire::csi;
-use hostloop::wire::csi::controller_client::ControllerClient;
 use hostloop::wire::peer::peer_client::PeerClient;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Status};
 
 use super::orders;
@@ -37,7 +37,7 @@ pub const TARGET: &str = "node-b";
 pub struct Node {
     pub kernel: FakeKernel,
     pub driver: Arc<Driver>,
-    pub controller: ControllerClient<Channel>,
+    pub controller: Client,
     pub peer: PeerClient<Channel>,
     name: &'static str,
     serving: JoinHandle<()>,
@@ -85,9 +85,8 @@ impl Node {
             served.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("it serves");
         });
         network.listens(name, socket.clone());
-        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).expect("an address");
-        let channel = endpoint.connect_lazy();
-        let (controller, peer) = (ControllerClient::new(channel.clone()), PeerClient::new(channel));
+        let channel = client::endpoint(&socket).expect("an address").connect_lazy();
+        let (controller, peer) = (Client::on(channel.clone()), PeerClient::new(channel));
         Node { kernel: kernel.clone(), driver, controller, peer, name, serving }
     }
 
@@ -195,9 +194,8 @@ impl Pair {
             Some(address) => self.order(request, address),
             None => Request::new(request),
         };
-        let mut controller = self.target.controller.clone();
-        let answer = self.runtime.block_on(controller.create_volume(request))?;
-        Ok(answer.into_inner().volume.expect("a volume"))
+        let answer = self.runtime.block_on(self.target.controller.send(request))?;
+        Ok(answer.volume.expect("a volume"))
     }
 
     #[track_caller]

@@ -14,7 +14,7 @@ use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
 
-type Call = tokio::task::JoinHandle<Result<tonic::Response<csi::CreateVolumeResponse>, Status>>;
+type Call = tokio::task::JoinHandle<Result<csi::CreateVolumeResponse, Status>>;
 
 /// Begins a pull with a permit for two seconds, and waits in the middle of it until that has ended.
 fn begun(pair: &Pair, request: &csi::CreateVolumeRequest) -> Call {
@@ -22,8 +22,8 @@ fn begun(pair: &Pair, request: &csi::CreateVolumeRequest) -> Call {
     grant.expires = grant.expires - VALID_FOR.as_secs() + 2;
     let call = order(request.clone(), SOURCE, Some(&permit(&grant)));
     pair.target.kernel.hold("write_at");
-    let mut controller = pair.target.controller.clone();
-    let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
+    let controller = pair.target.controller.clone();
+    let call = pair.runtime.spawn(async move { controller.send(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     std::thread::sleep(Duration::from_secs(4));
     call
@@ -42,7 +42,7 @@ fn wanted(pair: &Pair, request: &csi::CreateVolumeRequest) -> csi::Volume {
 
 fn ended(pair: &Pair, call: Call) -> csi::Volume {
     let answer = pair.runtime.block_on(call).expect("no panic").expect("a volume");
-    answer.into_inner().volume.expect("a volume")
+    answer.volume.expect("a volume")
 }
 
 #[track_caller]
@@ -105,9 +105,9 @@ fn a_call_for_another_source_does_not_lead_a_pull_astray() {
     let mut pair = Pair::new(rig);
     let request = |snapshot: &str| copy("pulled", from_snapshot(snapshot), block(), &[]);
     pair.target.kernel.hold("write_at");
-    let mut controller = pair.target.controller.clone();
+    let controller = pair.target.controller.clone();
     let call = pair.order(request(&cut.snapshot_id), SOURCE);
-    let call = pair.runtime.spawn(async move { controller.create_volume(call).await });
+    let call = pair.runtime.spawn(async move { controller.send(call).await });
     pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
     let status = pair.pull_from(request(&other.snapshot_id), Some("nowhere")).expect_err("it runs");
     assert_eq!(status.code(), Code::Aborted, "{}", status.message());

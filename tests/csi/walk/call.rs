@@ -99,23 +99,21 @@ impl Call {
     /// Makes the call.
     pub fn run(&self, server: &Server) -> Result<(), Status> {
         match self.clone() {
-            Call::Create(_, request) => server.create_volume(request).map(drop),
-            Call::Delete(request) => server.delete_volume(request).map(drop),
-            Call::Attach(request) => server.controller_publish_volume(request).map(drop),
-            Call::Detach(request) => server.controller_unpublish_volume(request).map(drop),
-            Call::Expand(request) => server.controller_expand_volume(request).map(drop),
-            Call::Stage(request) => server.node_stage_volume(request).map(drop),
-            Call::Unstage(request) => server.node_unstage_volume(request).map(drop),
-            Call::Publish(request) | Call::PublishInline(_, request) => {
-                server.node_publish_volume(request).map(drop)
-            }
-            Call::Unpublish(request) => server.node_unpublish_volume(request).map(drop),
-            Call::NodeExpand(request) => server.node_expand_volume(request).map(drop),
-            Call::Modify(request) => server.controller_modify_volume(request).map(drop),
-            Call::Snapshot(request) => server.create_snapshot(request).map(drop),
-            Call::DeleteSnapshot(request) => server.delete_snapshot(request).map(drop),
-            Call::Group(request) => server.create_volume_group_snapshot(request).map(drop),
-            Call::DeleteGroup(request) => server.delete_volume_group_snapshot(request).map(drop),
+            Call::Create(_, request) => server.call(request).map(drop),
+            Call::Delete(request) => server.call(request).map(drop),
+            Call::Attach(request) => server.call(request).map(drop),
+            Call::Detach(request) => server.call(request).map(drop),
+            Call::Expand(request) => server.call(request).map(drop),
+            Call::Stage(request) => server.call(request).map(drop),
+            Call::Unstage(request) => server.call(request).map(drop),
+            Call::Publish(request) | Call::PublishInline(_, request) => server.call(request).map(drop),
+            Call::Unpublish(request) => server.call(request).map(drop),
+            Call::NodeExpand(request) => server.call(request).map(drop),
+            Call::Modify(request) => server.call(request).map(drop),
+            Call::Snapshot(request) => server.call(request).map(drop),
+            Call::DeleteSnapshot(request) => server.call(request).map(drop),
+            Call::Group(request) => server.call(request).map(drop),
+            Call::DeleteGroup(request) => server.call(request).map(drop),
         }
     }
 

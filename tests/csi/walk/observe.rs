@@ -38,14 +38,14 @@ pub struct Seen {
 
 impl Seen {
     pub fn now(kernel: &FakeKernel, server: &Server) -> Seen {
-        let entries = server.list_volumes(Default::default()).expect("ListVolumes").entries;
+        let entries = server.call(csi::ListVolumesRequest::default()).expect("ListVolumes").entries;
         let volumes = entries.into_iter().map(|entry| {
             let attached = entry.status.is_some_and(|status| !status.published_node_ids.is_empty());
             let volume = entry.volume.expect("a volume");
             (volume.volume_id, (volume.capacity_bytes as u64, attached))
         });
         let mounts = kernel.mounts().into_iter().map(|mount| mount.target.display().to_string());
-        let entries = server.list_snapshots(Default::default()).expect("ListSnapshots").entries;
+        let entries = server.call(csi::ListSnapshotsRequest::default()).expect("ListSnapshots").entries;
         let snapshots = entries.into_iter().filter_map(|entry| entry.snapshot).map(|snapshot| {
             let rest = (snapshot.size_bytes as u64, snapshot.source_volume_id, snapshot.group_snapshot_id);
             (snapshot.snapshot_id, rest)
@@ -55,8 +55,7 @@ impl Seen {
         let groups = groups.into_iter().filter(|group| !group.is_empty()).map(|group| {
             let group_snapshot_id = group.clone();
             let get = csi::GetVolumeGroupSnapshotRequest { group_snapshot_id, ..Default::default() };
-            let found =
-                server.get_volume_group_snapshot(get).expect("the group of a snapshot").group_snapshot;
+            let found = server.call(get).expect("the group of a snapshot").group_snapshot;
             let members = found.expect("a group").snapshots.into_iter().map(|member| member.snapshot_id);
             (group, members.collect())
         });
@@ -110,7 +109,7 @@ fn said(what: &str, id: &str) -> impl FnOnce(Status) -> String {
 pub fn fits(kernel: &FakeKernel, server: &Server, model: &Model) -> Verdict {
     for (id, known) in &model.volumes {
         let Some(request) = known.created.clone() else { continue };
-        server.create_volume(request).map_err(said("create again", id))?;
+        server.call(request).map_err(said("create again", id))?;
         let directory = directory_of(kernel, id).ok_or_else(|| format!("{id} has no files"))?;
         let Some(image) = kernel.stat(format!("{directory}/disk.img")) else { continue };
         let thick = known.parameter("provisioning") == Some("thick");
@@ -141,10 +140,10 @@ pub fn in_force(kernel: &FakeKernel, model: &Model) -> Verdict {
 pub fn restore(server: &Server, model: &Model) -> Verdict {
     for (id, known) in &model.volumes {
         if let Some(request) = &known.staged {
-            server.node_stage_volume(request.clone()).map_err(said("stage again", id))?;
+            server.call(request.clone()).map_err(said("stage again", id))?;
         }
         for request in known.published.values() {
-            server.node_publish_volume(request.clone()).map_err(said("publish again", id))?;
+            server.call(request.clone()).map_err(said("publish again", id))?;
         }
     }
     Ok(())
@@ -226,9 +225,9 @@ fn read_marker(kernel: &FakeKernel, server: &Server, id: &str, known: &Known, ma
     } else {
         let capability = known.staged.as_ref().and_then(|staged| staged.volume_capability.clone());
         let request = publish(id, capability.unwrap_or(known.spec.capability()), "reader");
-        server.node_publish_volume(request).map_err(said("publish to read", id))?;
+        server.call(request).map_err(said("publish to read", id))?;
         let found = read_device(kernel, &target_path("reader"), marker.len());
-        server.node_unpublish_volume(unpublish(id, "reader")).map_err(said("unpublish", id))?;
+        server.call(unpublish(id, "reader")).map_err(said("unpublish", id))?;
         found
     };
     for found in found {
@@ -250,12 +249,12 @@ pub fn tear_down(kernel: &FakeKernel, server: &Server, model: &Model, attach: bo
         }
         for target in known.published.keys() {
             let pod = target.rsplit('/').next().unwrap_or_default();
-            server.node_unpublish_volume(unpublish(id, pod)).map_err(said("unpublish", id))?;
+            server.call(unpublish(id, pod)).map_err(said("unpublish", id))?;
         }
         if known.inline {
             continue;
         }
-        server.node_unstage_volume(unstage(id)).map_err(said("unstage", id))?;
+        server.call(unstage(id)).map_err(said("unstage", id))?;
         if attach {
             Call::detach(id).run(server).map_err(said("detach", id))?;
         }
@@ -317,10 +316,10 @@ fn read_at_rest(kernel: &FakeKernel, server: &Server, id: &str, known: &Known, a
         Call::attach(id, known.spec).run(server).map_err(said("attach to read", id))?;
     }
     let request = stage(id, known.spec.capability());
-    server.node_stage_volume(request.clone()).map_err(said("stage to read", id))?;
+    server.call(request.clone()).map_err(said("stage to read", id))?;
     let staged = Known { staged: Some(request), ..known.clone() };
     read_marker(kernel, server, id, &staged, staged.marker.as_deref().unwrap_or_default())?;
-    server.node_unstage_volume(unstage(id)).map_err(said("unstage", id)).map(drop)
+    server.call(unstage(id)).map_err(said("unstage", id)).map(drop)
 }
 
 fn nothing_left(kernel: &FakeKernel, server: &Server) -> Verdict {

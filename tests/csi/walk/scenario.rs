@@ -174,7 +174,7 @@ impl Scenario {
             // See `Store`: more than 1000 lines beyond twice the volumes are too many.
             for _ in lines..1000 + 2 * 2 {
                 size += 4096;
-                server.controller_expand_volume(expand(id, size as i64)).expect("it grows");
+                server.call(expand(id, size as i64)).expect("it grows");
             }
             let bytes = kernel.read_file(&state).expect("a state file");
             let os = kernel.restart();

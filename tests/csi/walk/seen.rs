@@ -159,8 +159,8 @@ fn looking_takes_no_step() {
         }
         kernel.clear_steps();
         look(&server, &id, spec);
-        server.delete_snapshot(delete_snapshot(&snapshot_id_of("none"))).unwrap();
-        server.delete_volume_group_snapshot(delete_group(&group_id_of("none"))).unwrap();
+        server.call(delete_snapshot(&snapshot_id_of("none"))).unwrap();
+        server.call(delete_group(&group_id_of("none"))).unwrap();
         restore(&server, &model).unwrap();
         Call::create(spec, "v").run(&server).unwrap();
         Call::attach(&id, spec).run(&server).unwrap();
@@ -172,27 +172,27 @@ fn looking_takes_no_step() {
 
 fn look(server: &Server, id: &str, spec: Spec) {
     let volume_id = id.to_owned();
-    server.probe(Default::default()).unwrap();
-    server.get_plugin_info(Default::default()).unwrap();
-    server.get_plugin_capabilities(Default::default()).unwrap();
-    server.controller_get_capabilities(Default::default()).unwrap();
-    server.node_get_capabilities(Default::default()).unwrap();
-    server.node_get_info(Default::default()).unwrap();
-    server.list_volumes(Default::default()).unwrap();
-    server.get_capacity(Default::default()).unwrap();
-    server.list_snapshots(Default::default()).unwrap();
+    server.call(csi::ProbeRequest::default()).unwrap();
+    server.call(csi::GetPluginInfoRequest::default()).unwrap();
+    server.call(csi::GetPluginCapabilitiesRequest::default()).unwrap();
+    server.call(csi::ControllerGetCapabilitiesRequest::default()).unwrap();
+    server.call(csi::NodeGetCapabilitiesRequest::default()).unwrap();
+    server.call(csi::NodeGetInfoRequest::default()).unwrap();
+    server.call(csi::ListVolumesRequest::default()).unwrap();
+    server.call(csi::GetCapacityRequest::default()).unwrap();
+    server.call(csi::ListSnapshotsRequest::default()).unwrap();
     let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
-    server.controller_get_volume(get).unwrap();
+    server.call(get).unwrap();
     let validate = csi::ValidateVolumeCapabilitiesRequest {
         volume_id: volume_id.clone(),
         volume_capabilities: vec![spec.capability()],
         ..Default::default()
     };
-    server.validate_volume_capabilities(validate).unwrap();
+    server.call(validate).unwrap();
     let stats = csi::NodeGetVolumeStatsRequest {
         volume_id,
         volume_path: target_path("pod"),
         staging_target_path: staging_path(id),
     };
-    server.node_get_volume_stats(stats).unwrap();
+    server.call(stats).unwrap();
 }

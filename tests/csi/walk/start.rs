@@ -108,11 +108,9 @@ fn fail_start(scenario: &Scenario, first: End, n: usize, errno: Errno) -> Verdic
 
 /// Whether the start could use every pool.
 fn pools_are_open(server: &Server) -> Result<bool, String> {
-    let mut node = server.clients.node.clone();
     let request = csi::NodeGetStorageHealthRequest::default();
-    let answer = server.block_on(async { node.node_get_storage_health(request).await });
     let found =
-        answer.map_err(|status| format!("NodeGetStorageHealth: {status}"))?.into_inner().backend_health;
+        server.call(request).map_err(|status| format!("NodeGetStorageHealth: {status}"))?.backend_health;
     Ok(found.iter().all(|entry| entry.reason != "PoolUnavailable"))
 }
 

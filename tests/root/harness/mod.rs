@@ -12,7 +12,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-pub use csi::{Csi, Kind};
+pub use crate::client::Kind;
+pub use csi::Csi;
 pub use process::Driver;
 pub use volume::{Vol, clone_request};
 pub use world::World;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use hostloop::wire::csi;
+use hostloop::wire::csi::VolumeCapability;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
-use hostloop::wire::csi::{CapacityRange, VolumeCapability};
 use tonic::Status;
 
-use super::csi::map;
 use super::{Csi, Kind, World, text};
+use crate::client::{self, MadeFrom};
 
 /// Where a volume is, and what it is.
 pub struct Vol<'a> {
@@ -25,19 +25,11 @@ pub fn create_request(
     kind: Kind,
     name: &str,
     bytes: u64,
-    parameters: &[(&str, &str)],
+    class: &[(&str, &str)],
 ) -> csi::CreateVolumeRequest {
-    let mut parameters = map(parameters);
-    if kind == Kind::Directory {
-        parameters.insert("backend".to_owned(), "directory".to_owned());
-    }
-    csi::CreateVolumeRequest {
-        name: name.to_owned(),
-        capacity_range: Some(range(bytes)),
-        volume_capabilities: vec![kind.capability(Mode::SingleNodeMultiWriter, &[])],
-        parameters,
-        ..Default::default()
-    }
+    let parameters = client::parameters(&[class, kind.backend()].concat());
+    let capability = kind.capability(Mode::SingleNodeMultiWriter);
+    csi::CreateVolumeRequest { parameters, ..client::create(name, bytes, capability) }
 }
 
 /// A CreateVolume request for a restore.
@@ -46,15 +38,9 @@ pub fn restore_request(
     name: &str,
     bytes: u64,
     snapshot_id: &str,
-    parameters: &[(&str, &str)],
+    class: &[(&str, &str)],
 ) -> csi::CreateVolumeRequest {
-    use csi::volume_content_source::{SnapshotSource, Type};
-    let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
-    let source = csi::VolumeContentSource { r#type: Some(source) };
-    csi::CreateVolumeRequest {
-        volume_content_source: Some(source),
-        ..create_request(kind, name, bytes, parameters)
-    }
+    MadeFrom::Snapshot(snapshot_id.to_owned()).source_of(create_request(kind, name, bytes, class))
 }
 
 /// A CreateVolume request for a clone.
@@ -63,19 +49,9 @@ pub fn clone_request(
     name: &str,
     bytes: u64,
     volume_id: &str,
-    parameters: &[(&str, &str)],
+    class: &[(&str, &str)],
 ) -> csi::CreateVolumeRequest {
-    use csi::volume_content_source::{Type, VolumeSource};
-    let source = Type::Volume(VolumeSource { volume_id: volume_id.to_owned() });
-    let source = csi::VolumeContentSource { r#type: Some(source) };
-    csi::CreateVolumeRequest {
-        volume_content_source: Some(source),
-        ..create_request(kind, name, bytes, parameters)
-    }
-}
-
-pub fn range(bytes: u64) -> CapacityRange {
-    CapacityRange { required_bytes: i64::try_from(bytes).expect("a size"), limit_bytes: 0 }
+    MadeFrom::Volume(volume_id.to_owned()).source_of(create_request(kind, name, bytes, class))
 }
 
 impl<'a> Vol<'a> {
@@ -114,13 +90,13 @@ impl<'a> Vol<'a> {
     pub fn of(world: &'a World, kind: Kind, volume: csi::Volume) -> Vol<'a> {
         let base = world.directory(&volume.volume_id);
         std::fs::create_dir_all(base.join("globalmount")).expect("mkdir");
-        let capability = kind.capability(Mode::SingleNodeMultiWriter, &[]);
+        let capability = kind.capability(Mode::SingleNodeMultiWriter);
         Vol { csi: &world.csi, kind, volume, capability, base }
     }
 
     /// With mount flags.
     pub fn with_flags(mut self, flags: &[&str]) -> Self {
-        self.capability = self.kind.capability(Mode::SingleNodeMultiWriter, flags);
+        self.capability = client::with_options(self.kind.capability(Mode::SingleNodeMultiWriter), flags);
         self
     }
 
@@ -147,13 +123,9 @@ impl<'a> Vol<'a> {
     }
 
     pub fn stage(&self) -> Result<(), Status> {
-        self.csi.stage(csi::NodeStageVolumeRequest {
-            volume_id: self.id().to_owned(),
-            staging_target_path: text(&self.staging()).to_owned(),
-            volume_capability: Some(self.capability.clone()),
-            volume_context: self.volume.volume_context.clone(),
-            ..Default::default()
-        })
+        let volume_context = self.volume.volume_context.clone();
+        let request = client::stage(self.id(), self.staging(), self.capability.clone());
+        self.csi.call(csi::NodeStageVolumeRequest { volume_context, ..request }).map(drop)
     }
 
     pub fn publish(&self, pod: &str) -> Result<(), Status> {
@@ -161,15 +133,9 @@ impl<'a> Vol<'a> {
     }
 
     pub fn publish_as(&self, pod: &str, readonly: bool) -> Result<(), Status> {
-        self.csi.publish(csi::NodePublishVolumeRequest {
-            volume_id: self.id().to_owned(),
-            staging_target_path: text(&self.staging()).to_owned(),
-            target_path: text(&self.target(pod)).to_owned(),
-            volume_capability: Some(self.capability.clone()),
-            readonly,
-            volume_context: self.volume.volume_context.clone(),
-            ..Default::default()
-        })
+        let volume_context = self.volume.volume_context.clone();
+        let request = client::publish(self.id(), self.staging(), self.target(pod), self.capability.clone());
+        self.csi.publish(csi::NodePublishVolumeRequest { readonly, volume_context, ..request })
     }
 
     pub fn unpublish(&self, pod: &str) -> Result<(), Status> {
@@ -177,32 +143,23 @@ impl<'a> Vol<'a> {
     }
 
     pub fn unstage(&self) -> Result<(), Status> {
-        self.csi.unstage(csi::NodeUnstageVolumeRequest {
-            volume_id: self.id().to_owned(),
-            staging_target_path: text(&self.staging()).to_owned(),
-        })
+        self.csi.call(client::unstage(self.id(), self.staging())).map(drop)
     }
 
     /// ControllerExpandVolume; the answer's size, and whether the node has to do its part.
     pub fn expand(&self, bytes: u64) -> Result<(u64, bool), Status> {
-        let answer = self.csi.expand(csi::ControllerExpandVolumeRequest {
-            volume_id: self.id().to_owned(),
-            capacity_range: Some(range(bytes)),
-            volume_capability: Some(self.capability.clone()),
-            ..Default::default()
-        })?;
+        let volume_capability = Some(self.capability.clone());
+        let request = client::expand(self.id(), bytes);
+        let answer = self.csi.call(csi::ControllerExpandVolumeRequest { volume_capability, ..request })?;
         Ok((answer.capacity_bytes.try_into().expect("a size"), answer.node_expansion_required))
     }
 
     /// NodeExpandVolume; the answer's size.
     pub fn node_expand(&self, pod: &str, bytes: u64) -> Result<u64, Status> {
-        let answer = self.csi.node_expand(csi::NodeExpandVolumeRequest {
-            volume_id: self.id().to_owned(),
-            volume_path: text(&self.target(pod)).to_owned(),
+        let answer = self.csi.call(csi::NodeExpandVolumeRequest {
             staging_target_path: text(&self.staging()).to_owned(),
-            capacity_range: Some(range(bytes)),
             volume_capability: Some(self.capability.clone()),
-            ..Default::default()
+            ..client::node_expand(self.id(), self.target(pod), Some(bytes))
         })?;
         Ok(answer.capacity_bytes.try_into().expect("a size"))
     }

@@ -11,7 +11,7 @@ use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Status;
 
 use super::model::{Call, Model, Origin, Spec};
-use crate::harness::csi::map;
+use crate::client::parameters as map;
 use crate::harness::process::node_of;
 use crate::harness::volume::{clone_request, create_request, restore_request};
 use crate::harness::world::mount_image;
@@ -205,7 +205,7 @@ impl Bench {
         let volume = known.unwrap_or_else(|| csi::Volume { volume_id: self.id(name), ..Default::default() });
         let mut vol = Vol::of(&self.world, model.known(name).spec.kind, volume);
         if model.known(name).read_only {
-            vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly, &[]);
+            vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly);
         }
         vol
     }
@@ -245,7 +245,7 @@ impl Bench {
             Call::Stage(name) => self.vol(model, name).stage(),
             Call::StageReadOnly(name) => {
                 let mut vol = self.vol(model, name);
-                vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly, &[]);
+                vol.capability = vol.kind.capability(Mode::SingleNodeReaderOnly);
                 vol.stage()
             }
             Call::Unstage(name) => self.vol(model, name).unstage(),
@@ -275,7 +275,7 @@ impl Bench {
         csi::NodePublishVolumeRequest {
             volume_id: INLINE_ID.to_owned(),
             target_path: text(&self.inline_target(name)).to_owned(),
-            volume_capability: Some(kind.capability(Mode::SingleNodeWriter, &[])),
+            volume_capability: Some(kind.capability(Mode::SingleNodeWriter)),
             volume_context: map(&context),
             ..Default::default()
         }
