@@ -191,6 +191,8 @@ impl Pools {
                     tracing::info!(pool = %name, path = %opened.path.display(), "the pool is available again");
                     *slot.state() = State::Open(Arc::new(opened));
                 }
+                // The disk of an open pool is silent: nothing in the pool has changed, and nothing waits for recovery.
+                Err(_) if slot.pool().is_some() && slot.pulse.silence().is_some() => {}
                 Err(error) => slot.close(error.to_string()),
             }
         }
@@ -295,3 +297,7 @@ fn alone(slots: &[Slot], pool: &Pool) -> Result<()> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests;

@@ -85,6 +85,12 @@ impl Pulse {
         state.silence().or_else(|| state.error.clone()).map_or(Ok(()), Err)
     }
 
+    /// As if the disk had been asked then, and had not answered yet; `None` as if it had.
+    #[cfg(test)]
+    pub(super) fn pretend_to_wait(&self, since: Option<Instant>) {
+        self.0.lock().waits_since = since;
+    }
+
     /// Why the disk is silent, where it is asked and has been for longer than [`PATIENCE`].
     pub(crate) fn silence(&self) -> Option<String> {
         self.0.lock().silence()
