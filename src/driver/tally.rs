@@ -101,3 +101,34 @@ pub(super) fn each_extent(os: &Os, image: &Path, sync: bool, mut see: impl FnMut
         extents.iter().for_each(&mut see);
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests {
+    use super::*;
+    use crate::os::fake::FakeKernel;
+
+    #[test]
+    fn what_images_share_counts_once() {
+        let kernel = FakeKernel::new();
+        kernel.set_reflink("/", true);
+        for (name, pages) in [("/one", 3), ("/two", 2)] {
+            kernel.write_file(name, &vec![1; pages * 4096]).unwrap();
+        }
+        let os = kernel.spawn();
+        os.disks.create_file(Path::new("/copy")).unwrap();
+        os.disks.reflink(Path::new("/one"), Path::new("/copy")).unwrap();
+        kernel.sync("/").unwrap();
+        let sum = |shares| {
+            let mut tally = Tally::new(&os, shares);
+            for name in ["/one", "/two", "/copy", "/none"] {
+                tally.add(Path::new(name)).unwrap();
+            }
+            [tally.total(), tally.shared(), tally.extents(), tally.metadata()]
+        };
+        assert_eq!(sum(true), [5 * 4096, 3 * 4096, 3, 0]);
+        assert_eq!(sum(false), [8 * 4096, 0, 0, 0]);
+        kernel.fail_every("map", Errno::EIO);
+        assert!(Tally::new(&kernel.spawn(), true).add(Path::new("/one")).is_err());
+    }
+}

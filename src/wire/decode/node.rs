@@ -243,4 +243,11 @@ mod tests {
             "required_bytes",
         );
     }
+    #[test]
+    fn secrets_of_the_storage_health_are_looked_at() {
+        let of =
+            |key| node_get_storage_health(csi::NodeGetStorageHealthRequest { secrets: map(&[(key, "x")]) });
+        assert!(of("user").is_ok());
+        refused(of("no key"), "secrets");
+    }
 }
