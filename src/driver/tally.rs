@@ -35,6 +35,19 @@ impl<'a> Tally<'a> {
     /// # Errors
     /// The kernel's.
     pub(super) fn add(&mut self, image: &Path) -> Result<()> {
+        self.look_at(image, false)
+    }
+
+    /// The same of an image that is written to: of what has no place on the disk yet the kernel tells where the older
+    /// bytes lie, so that it is given one first.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn add_written(&mut self, image: &Path) -> Result<()> {
+        self.look_at(image, true)
+    }
+
+    fn look_at(&mut self, image: &Path, sync: bool) -> Result<()> {
         let looking = || format!("look at {}", image.display());
         if !self.shares {
             self.own += self.os.disks.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
@@ -42,7 +55,7 @@ impl<'a> Tally<'a> {
         }
         let (own, shared, extents) = (&mut self.own, &mut self.shared, &mut self.extents);
         let mut mapped = 0u64;
-        each_extent(self.os, image, false, |extent| {
+        each_extent(self.os, image, sync, |extent| {
             (*extents, mapped) = (*extents + 1, mapped.saturating_add(extent.length));
             match extent.shared && extent.located {
                 true => shared.push((extent.physical, extent.physical.saturating_add(extent.length))),
