@@ -11,8 +11,8 @@ use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
 };
 use crate::error::{Busy, Error, OsContext, Result};
-use crate::model::health::Trouble;
 use crate::model::MountFlags;
+use crate::model::health::Trouble;
 use crate::os::{FileKind, LoopDevice, MountEntry, Os};
 
 /// See the module.

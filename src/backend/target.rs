@@ -171,3 +171,29 @@ pub fn remove(os: &Os, path: &Path) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests {
+    use super::*;
+    use crate::os::fake::FakeKernel;
+
+    #[test]
+    fn only_what_has_stopped_is_used_without_a_look() {
+        let (kernel, path) = (FakeKernel::new(), Path::new("/a/b"));
+        kernel.create_directories(path);
+        for (errno, is_used) in
+            [(Errno::EIO, true), (Errno::EUCLEAN, true), (Errno::ESHUTDOWN, true), (Errno::EACCES, false)]
+        {
+            kernel.fail_every("stat", errno);
+            assert_eq!(
+                resolve(&kernel.spawn(), path).is_ok_and(|target| target.exists()),
+                is_used,
+                "{errno}"
+            );
+            kernel.heal();
+        }
+        let there = |path| resolve(&kernel.spawn(), Path::new(path)).unwrap().exists();
+        assert!(there("/a/b") && !there("/a/c"));
+    }
+}

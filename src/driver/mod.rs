@@ -51,7 +51,7 @@ pub(crate) use locks::turns::TurnFigures;
 pub(crate) use pools::pulse;
 pub(crate) use pools::{Pool, Pools, pulse::Site};
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
-pub(crate) use recovery::Recovered;
+pub use recovery::Recovered;
 pub(crate) use request::token;
 
 use std::sync::atomic::{AtomicBool, Ordering};

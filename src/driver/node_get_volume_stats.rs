@@ -76,3 +76,27 @@ fn rows(stats: Stats) -> (Option<StatsRow>, Option<StatsRow>) {
 fn inodes(total: u64, used: u64, available: u64) -> Option<StatsRow> {
     (total > 0).then_some(StatsRow { total, used, available })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Space, Usage};
+
+    #[test]
+    fn a_directory_could_have_what_it_takes_and_what_is_free() {
+        let space = Space { total: 100, used: 80, available: 15, inodes: 10, inodes_free: 4 };
+        let (bytes, inodes) = rows(Stats::Directory(Usage { bytes: 3, inodes: 2 }, space));
+        assert_eq!(bytes, Some(StatsRow { total: 18, used: 3, available: 15 }));
+        assert_eq!(inodes, Some(StatsRow { total: 6, used: 2, available: 4 }));
+    }
+
+    #[test]
+    fn a_filesystem_has_its_own() {
+        let space = Space { total: 100, used: 80, available: 15, inodes: 10, inodes_free: 4 };
+        let (bytes, inodes) = rows(Stats::Filesystem(space));
+        assert_eq!(bytes, Some(StatsRow { total: 100, used: 80, available: 15 }));
+        assert_eq!(inodes, Some(StatsRow { total: 10, used: 6, available: 4 }));
+        let btrfs = Space { inodes: 0, inodes_free: 0, ..space };
+        assert_eq!(rows(Stats::Filesystem(btrfs)).1, None);
+    }
+}

@@ -84,3 +84,26 @@ impl Room {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_out_is_always_covered() {
+        let enough = Room::Bytes(SPARE / 2 + 30);
+        assert!(!enough.is_short(0, 30) && enough.is_short(1, 30));
+        assert!(Room::Bytes(40).covers(10, 30) && !Room::Bytes(40).covers(11, 30));
+        assert_eq!((Room::Bytes(100).least(30), Room::Bytes(10).least(30)), (30, 10));
+        assert_eq!(
+            (Room::Bytes(40).without(10), Room::Bytes(5).without(10)),
+            (Room::Bytes(30), Room::Bytes(0))
+        );
+    }
+
+    #[test]
+    fn where_nothing_can_be_set_aside_nothing_is_refused() {
+        assert!(!Room::Unknown.is_short(u64::MAX, 30) && Room::Unknown.covers(u64::MAX, 30));
+        assert_eq!((Room::Unknown.least(30), Room::Unknown.without(30)), (0, Room::Unknown));
+    }
+}

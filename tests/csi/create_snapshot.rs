@@ -356,3 +356,29 @@ fn a_snapshot_is_of_a_volume_as_the_caller_knows_it() {
     let inline = csi::CreateSnapshotRequest { source_volume_id: "csi-0a".to_owned(), ..snapshot("t", &vol) };
     rig.fails(Code::NotFound, inline);
 }
+
+/// Writes have been let through again: what is copied from then on is of no use, and the disk has other work.
+#[test]
+fn a_copy_ends_when_its_freeze_does() {
+    const RANGES: u64 = 12;
+    let rig = Rig::new();
+    let (vol, _) = rig.in_use(create("v", mount()));
+    let image = format!("{}/disk.img", rig.directory(&vol));
+    for n in 1..=RANGES {
+        rig.kernel.write(&image, n << 22, &[1; 4096]).expect("write");
+    }
+    rig.kernel.set_pace(|step, _| {
+        if step == "copy_range" {
+            std::thread::sleep(std::time::Duration::from_millis(60));
+        }
+    });
+    let copied = |rig: &Rig| rig.steps().into_iter().filter(|step| *step == "copy_range").count() as u64;
+    copied(&rig);
+    let whole = rig.ok(snapshot_with("whole", &vol, &AS_IT_IS)).snapshot.expect("a snapshot");
+    assert!(copied(&rig) >= RANGES);
+    rig.ok(delete_snapshot(&whole.snapshot_id));
+    rig.fails(Code::FailedPrecondition, snapshot_with("s", &vol, &SHORT));
+    let some = copied(&rig);
+    assert!((1..RANGES / 2).contains(&some), "{some} ranges were copied");
+    rig.assert_no_snapshot();
+}

@@ -236,3 +236,15 @@ fn a_read_only_mount_is_refused_before_anything_grows() {
     rig.ok(vol.delete_request());
     rig.assert_clean();
 }
+
+/// It grows when it is next staged for writing.
+#[test]
+fn a_read_only_mount_that_is_staged_again_stays_as_it_is() {
+    let rig = Rig::new();
+    let (vol, _) = rig.published("v", mode(Mode::SingleNodeReaderOnly));
+    rig.ok(vol.expand_request(2 * SIZE, 0));
+    rig.kernel.clear_steps();
+    rig.stage(&vol);
+    let names: Vec<_> = rig.kernel.steps().iter().map(|step| step.name).collect();
+    assert!(!names.contains(&"grow"), "{names:?}");
+}

@@ -213,3 +213,10 @@ fn unpublishing_an_id_that_never_was_is_not_found() {
     let rig = Rig::new();
     rig.fails(Code::NotFound, unpublish("some-id"));
 }
+
+#[test]
+fn the_largest_one_is_allowed() {
+    let rig = Rig::with(&["--inline-max-size", "100Mi"]);
+    rig.fails(Code::InvalidArgument, inline(&rig, ID, &[("size", "101Mi")]));
+    rig.ok(inline(&rig, ID, &[("size", "100Mi")]));
+}

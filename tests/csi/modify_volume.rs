@@ -263,3 +263,19 @@ fn many_at_once() {
     rig.ok(modify(&vol, &[("directIO", "true")]));
     assert_eq!(seen(&rig, &vol).1, Some((true, true)));
 }
+
+/// The disk has its bytes, and other volumes were promised them.
+#[test]
+fn a_volume_does_not_become_thick_with_what_others_were_promised() {
+    let kernel = FakeKernel::new();
+    kernel.set_space(20 * GIB as u64, 10 * GIB as u64);
+    let rig = Rig::on(kernel, &["--overcommit", "1.5"]);
+    let made = |name| {
+        rig.made(csi::CreateVolumeRequest { capacity_range: range(7 * GIB, 0), ..create(name, block()) })
+    };
+    let (vol, other) = (made("v"), made("w"));
+    let message = rig.fails(Code::ResourceExhausted, modify(&vol, &[("provisioning", "thick")]));
+    assert!(message.contains("room for a thick volume of 5."), "{message}");
+    rig.ok(other.delete_request());
+    rig.ok(modify(&vol, &[("provisioning", "thick")]));
+}

@@ -113,3 +113,26 @@ fn the_volume_of_another_pod_is_left_alone() {
     assert_eq!(rig.mounts_at(&target), 1);
     rig.unpublish(&one, "pod-1");
 }
+
+#[test]
+fn where_nothing_can_be_staged_it_is_not_while_it_is_nowhere() {
+    for capability in [mount(), block()] {
+        let rig = Rig::new();
+        let vol = rig.volume("v", capability);
+        let at = |path: &str| csi::NodeUnstageVolumeRequest {
+            staging_target_path: path.to_owned(),
+            ..vol.unstage_request()
+        };
+        let (in_the_pool, missing) = (at(&format!("{DATA}/volumes/x")), at(&format!("{KUBELET}/none/x")));
+        rig.ok(in_the_pool.clone());
+        rig.ok(missing.clone());
+        rig.stage(&vol);
+        rig.fails(Code::InvalidArgument, in_the_pool);
+        // A block volume is attached wherever its staging path was.
+        match vol.is_block() {
+            true => drop(rig.fails(Code::NotFound, missing)),
+            false => drop(rig.ok(missing)),
+        }
+        rig.unstage(&vol);
+    }
+}

@@ -4,7 +4,9 @@ use hostloop::model::FsType;
 use hostloop::os::Upkeep;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
+use tonic::Code;
 
+use crate::cuts::{FAST, machine_with_fast};
 use crate::life::*;
 use crate::requests::snapshot;
 use crate::support::*;
@@ -73,5 +75,42 @@ fn a_volume_with_a_snapshot_can_be_written_again() {
         write_all(&rig, &target, bytes, 1);
         rig.ok(snapshot("s", &vol.id));
         write_all(&rig, &target, bytes, 2);
+    }
+}
+
+/// Its blocks are there already: what is free now does not limit it, as it does a copy.
+#[test]
+fn a_snapshot_that_shares_blocks_needs_no_free_space() {
+    let rig =
+        Rig::on(machine_with_fast(FsType::Xfs), &["--pool", "fast=/pools/fast,reserve=0,overcommit=100"]);
+    let request = csi::CreateVolumeRequest { parameters: map(&[("pool", "fast")]), ..create("v", block()) };
+    let (vol, target) = rig.in_use(request);
+    rig.kernel.write(&target, 0, &[1; 32 << 20]).expect("write");
+    rig.kernel.set_space_at(FAST, 100 << 30, 4 << 20);
+    let rig = rig.restart_with(&["--pool", "fast=/pools/fast,reserve=0,overcommit=100"]);
+    rig.ok(snapshot("s", &vol.id));
+}
+
+/// What another snapshot keeps already is kept once, and what was written since counts before it is on the disk.
+#[test]
+fn a_snapshot_needs_room_for_what_no_other_keeps() {
+    const FLAGS: [&str; 2] = ["--pool", "fast=/pools/fast,reserve=0"];
+    for synced in [true, false] {
+        let rig = Rig::on(machine_with_fast(FsType::Xfs), &FLAGS);
+        let request =
+            csi::CreateVolumeRequest { parameters: map(&[("pool", "fast")]), ..create("v", block()) };
+        let (vol, target) = rig.in_use(request);
+        rig.kernel.write(&target, 0, &[1; 32 << 20]).expect("write");
+        rig.ok(snapshot("one", &vol.id));
+        // 64 MiB are promised to the volume and 32 MiB kept; 16 MiB are left.
+        rig.kernel.set_space_at(FAST, 100 << 30, 80 << 20);
+        let rig = rig.restart_with(&FLAGS);
+        rig.ok(snapshot("two", &vol.id));
+        rig.kernel.write(&target, 0, &[2; 32 << 20]).expect("write");
+        if synced {
+            rig.kernel.sync(FAST).expect("sync");
+        }
+        let rig = rig.restart_with(&FLAGS);
+        rig.fails(Code::ResourceExhausted, snapshot("three", &vol.id));
     }
 }

@@ -1,6 +1,6 @@
 //! The walk: every mutating call on every kind of volume is ended and failed at each of its steps. The steps are
 //! found by running the call, so that a new one is walked the day it is written. The variable `WALK` chooses a part:
-//! words of the names of scenarios, with semicolons in between.
+//! words of the names of scenarios, with semicolons in between; behind `=` is a whole name.
 
 mod call;
 mod counted;
@@ -106,12 +106,16 @@ fn walk_retry(scenario: &Scenario, part: Part) -> Tally {
     tally
 }
 
+/// Whether a name has one of the words of `WALK`.
+fn is_chosen(name: &str, words: &str) -> bool {
+    words.split(';').any(|word| word.strip_prefix('=').map_or_else(|| name.contains(word), |all| name == all))
+}
+
 /// The scenarios whose names have one of the words of `WALK`; all of them without it.
 fn chosen() -> Vec<Scenario> {
     #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
     let Ok(part) = std::env::var("WALK") else { return scenario::all() };
-    let named = |scenario: &Scenario| part.split(';').any(|part| scenario.name.contains(part));
-    let chosen: Vec<_> = scenario::all().into_iter().filter(named).collect();
+    let chosen: Vec<_> = scenario::all().into_iter().filter(|one| is_chosen(&one.name, &part)).collect();
     assert!(!chosen.is_empty(), "no scenario has any of these words in its name: {part}");
     chosen
 }
@@ -191,7 +195,7 @@ fn every_call_survives_the_end_and_the_failure_of_every_step() {
     #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
     let part = std::env::var("WALK");
     if let Ok(part) = &part {
-        walks.retain(|(name, _)| part.split(';').any(|part| name.contains(part)));
+        walks.retain(|(name, _)| is_chosen(name, part));
         assert!(!walks.is_empty(), "no scenario has any of these words in its name: {part}");
     }
     let Tally { scenarios, steps, kills, faults, names, failures } = walk_all(&walks);

@@ -106,7 +106,7 @@ impl Driver {
         let mut tally = Tally::new(&self.os, true);
         self.snapshot_images(pool).iter().try_for_each(|image| tally.add(image))?;
         let kept = tally.total();
-        tally.add(image)?;
+        tally.add_written(image)?;
         Ok(tally.total().saturating_sub(kept))
     }
 

@@ -30,6 +30,16 @@ impl<'a> Tally<'a> {
 
     /// Adds an image; nothing if it is not there, since it may be going at this moment.
     pub(crate) fn add(&mut self, image: &Path) -> Result<()> {
+        self.look_at(image, false)
+    }
+
+    /// The same of an image that is written to: of what has no place on the disk yet the kernel tells where the older
+    /// bytes lie, so that it is given one first.
+    pub(crate) fn add_written(&mut self, image: &Path) -> Result<()> {
+        self.look_at(image, true)
+    }
+
+    fn look_at(&mut self, image: &Path, sync: bool) -> Result<()> {
         let looking = || format!("look at {}", image.display());
         if !self.shares {
             self.own += self.os.files.stat(image).doing(looking)?.map_or(0, |stat| stat.allocated);
@@ -37,7 +47,7 @@ impl<'a> Tally<'a> {
         }
         let (own, shared, extents) = (&mut self.own, &mut self.shared, &mut self.extents);
         let mut mapped = 0u64;
-        each_extent(self.os, image, false, |extent| {
+        each_extent(self.os, image, sync, |extent| {
             (*extents, mapped) = (*extents + 1, mapped.saturating_add(extent.length));
             match extent.shared && extent.located {
                 true => shared.push((extent.physical, extent.physical.saturating_add(extent.length))),
@@ -93,5 +103,36 @@ pub(crate) fn each_extent(os: &Os, image: &Path, sync: bool, mut see: impl FnMut
         let Some(last) = extents.last() else { return Ok(()) };
         at = last.logical.saturating_add(last.length.max(1));
         extents.iter().for_each(&mut see);
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests {
+    use super::*;
+    use crate::os::fake::FakeKernel;
+
+    #[test]
+    fn what_images_share_counts_once() {
+        let kernel = FakeKernel::new();
+        kernel.set_reflink("/", true);
+        for (name, pages) in [("/one", 3), ("/two", 2)] {
+            kernel.write_file(name, &vec![1; pages * 4096]).unwrap();
+        }
+        let os = kernel.spawn();
+        os.files.create_file(Path::new("/copy")).unwrap();
+        os.images.reflink(Path::new("/one"), Path::new("/copy")).unwrap();
+        kernel.sync("/").unwrap();
+        let sum = |shares| {
+            let mut tally = Tally::new(&os, shares);
+            for name in ["/one", "/two", "/copy", "/none"] {
+                tally.add(Path::new(name)).unwrap();
+            }
+            [tally.total(), tally.shared(), tally.extents(), tally.metadata()]
+        };
+        assert_eq!(sum(true), [5 * 4096, 3 * 4096, 3, 0]);
+        assert_eq!(sum(false), [8 * 4096, 0, 0, 0]);
+        kernel.fail_every("map", Errno::EIO);
+        assert!(Tally::new(&kernel.spawn(), true).add(Path::new("/one")).is_err());
     }
 }

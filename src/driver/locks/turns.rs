@@ -162,4 +162,17 @@ mod tests {
         assert_eq!(rate.book(1, now + Duration::from_secs(5)), Duration::ZERO, "nothing is owed any more");
         assert_eq!(Rate::new(None).book(u64::MAX, now), Duration::ZERO);
     }
+    #[test]
+    fn whoever_spends_waits_for_those_before_it() {
+        let (rate, began) = (Rate::new(Some(1000)), Instant::now());
+        rate.spend(50);
+        rate.spend(0);
+        assert!(began.elapsed() >= Duration::from_millis(50));
+    }
+    #[test]
+    fn whoever_has_no_turn_any_more_is_forgotten() {
+        let turns = Turns::new(2, 2);
+        drop((turns.take("a"), turns.take("a")));
+        assert!(turns.0.taken.lock().is_empty());
+    }
 }

@@ -83,3 +83,40 @@ fn describe(known: Option<bool>) -> &'static str {
         None => "unknown",
     }
 }
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+    use crate::os::fake::FakeKernel;
+
+    #[test]
+    fn what_was_found_out_is_known_and_told() {
+        let (kernel, directory) = (FakeKernel::new(), Path::new("/"));
+        for (reflink, alignment, told) in [(true, Some(512), "true"), (false, None, "false")] {
+            let probe = Probe::default();
+            assert!(probe.may_reflink() && probe.describe_reflink() == "unknown");
+            assert_eq!(probe.describe_direct_io(), "unknown");
+            kernel.set_reflink("/", reflink);
+            kernel.set_direct_io(alignment);
+            assert_eq!(probe.reflink(&kernel.spawn(), directory).unwrap(), reflink);
+            assert_eq!(probe.direct_io_alignment(&kernel.spawn(), directory).unwrap(), alignment);
+            assert_eq!((probe.may_reflink(), probe.describe_reflink()), (reflink, told));
+            assert_eq!(probe.describe_direct_io(), told);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_it_unknown_and_another_error_ends_the_start() {
+        let (kernel, directory) = (FakeKernel::new(), Path::new("/"));
+        for name in ["statx", "clone in"] {
+            kernel.fail_every(name, Errno::ENOSPC);
+            assert!(Probe::begin(&kernel.spawn(), directory).is_ok(), "{name}");
+            kernel.fail_every(name, Errno::EIO);
+            assert!(Probe::begin(&kernel.spawn(), directory).is_err(), "{name}");
+            kernel.heal();
+        }
+    }
+}

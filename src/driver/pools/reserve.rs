@@ -70,3 +70,132 @@ pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &P
 fn percent(total: u64, percent: f64) -> u64 {
     Reserve::Percent(percent).bytes(total)
 }
+
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests {
+    use std::io::{self, Write};
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::model::{FsType, InlineSettings};
+    use crate::os::fake::FakeKernel;
+
+    const GIB: u64 = 1 << 30;
+    const DISK: u64 = 50 * GIB;
+    const ALONE: &str = "/pools/alone";
+    const SHARED: &str = "/pools/shared";
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pool(path: &str, kind: PoolKind, reserve: Reserve) -> PoolSettings {
+        let (name, path) = ("fast".parse().unwrap(), PathBuf::from(path));
+        PoolSettings { name, path, kind, reserve, overcommit: 1.0, directories: false }
+    }
+
+    /// A pool on a disk of its own and one with kubelet's directory, `free` bytes each.
+    fn machine(free: u64) -> FakeKernel {
+        let kernel = FakeKernel::new();
+        for disk in [ALONE, SHARED] {
+            kernel.add_disk(disk, FsType::Ext4, DISK);
+            kernel.set_space_at(disk, DISK, free);
+        }
+        kernel.create_directories("/pools/shared/kubelet");
+        kernel
+    }
+
+    /// The pool's reserve, and whether anything is warned of.
+    fn settled(
+        kernel: &FakeKernel,
+        kubelet: Option<&str>,
+        pool: &PoolSettings,
+        path: &str,
+    ) -> (Reserve, bool) {
+        let settings = Settings {
+            driver_name: String::new(),
+            node_id: String::new(),
+            data_dir: PathBuf::from(path),
+            pools: vec![pool.clone()],
+            anchor_dir: None,
+            attach: false,
+            max_volumes_per_node: 0,
+            max_volume_bytes: u64::MAX,
+            inline: InlineSettings::default(),
+            kubelet_dir: kubelet.map(PathBuf::from),
+        };
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let reserve = tracing::subscriber::with_default(subscriber, || {
+            settle(&kernel.spawn(), &settings, pool, Path::new(path)).unwrap()
+        });
+        let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(said.is_empty() || said.contains("evicts pods"), "{said}");
+        (reserve, !said.is_empty())
+    }
+
+    /// The same of a pool in a directory, with the directory of kubelet beside one of them.
+    fn directory(path: &str, reserve: Reserve) -> (Reserve, bool) {
+        let pool = pool(path, PoolKind::Directory, reserve);
+        settled(&machine(DISK), Some("/pools/shared/kubelet"), &pool, path)
+    }
+
+    #[test]
+    fn a_fifth_of_kubelets_filesystem_stays_free() {
+        assert_eq!(directory(SHARED, Reserve::Auto), (Reserve::Percent(20.0), false));
+        assert_eq!(directory(ALONE, Reserve::Auto), (Reserve::Bytes(DISK / 100), false));
+        let kernel = machine(DISK);
+        kernel.set_space_at(ALONE, 1000 * GIB, 1000 * GIB);
+        let pool = pool(ALONE, PoolKind::Directory, Reserve::Auto);
+        let without = ["/pools/shared/kubelet", "/pools/none"].map(Some).into_iter().chain([None]);
+        for kubelet in without {
+            assert_eq!(settled(&kernel, kubelet, &pool, ALONE), (Reserve::Bytes(GIB), false), "{kubelet:?}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_that_is_too_little_for_kubelet_is_warned_of() {
+        for (percent, warned) in [(14.0, true), (15.0, false), (16.0, false)] {
+            let reserve = Reserve::Percent(percent);
+            assert_eq!(directory(SHARED, reserve), (reserve, warned), "{percent} %");
+            assert_eq!(directory(ALONE, reserve), (reserve, false), "{percent} %, not kubelet's");
+        }
+    }
+
+    #[test]
+    fn an_image_that_leaves_too_little_for_kubelet_is_warned_of() {
+        for (disk, percent, warned) in
+            [(SHARED, 14, true), (SHARED, 15, false), (SHARED, 16, false), (ALONE, 14, false)]
+        {
+            let kernel = machine(DISK * percent / 100);
+            let file = PathBuf::from(format!("{disk}/pool.img"));
+            let kind = PoolKind::Image { file, bytes: GIB, fs_type: FsType::Xfs };
+            let pool = pool(ALONE, kind, Reserve::Auto);
+            let found = settled(&kernel, Some("/pools/shared/kubelet"), &pool, ALONE);
+            assert_eq!(found, (Reserve::Bytes(0), warned), "{disk}: {percent} %");
+        }
+    }
+
+    #[test]
+    fn an_explicit_reserve_of_a_filesystem_of_its_own_stays() {
+        let device = PoolKind::Device { device: PathBuf::from("/dev/disk"), fs_type: FsType::Xfs };
+        let settled = |reserve| {
+            let pool = pool(SHARED, device.clone(), reserve);
+            settled(&machine(DISK), Some("/pools/shared/kubelet"), &pool, SHARED)
+        };
+        assert_eq!(settled(Reserve::Auto), (Reserve::Bytes(0), false));
+        assert_eq!(settled(Reserve::Percent(5.0)), (Reserve::Percent(5.0), false));
+    }
+}

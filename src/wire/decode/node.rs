@@ -208,4 +208,10 @@ mod tests {
             "required_bytes",
         );
     }
+    #[test]
+    fn secrets_of_the_storage_health_are_looked_at() {
+        let of = |key| fields::check_secrets(&map(&[(key, "x")]));
+        assert!(of("user").is_ok());
+        refused(of("no key"), "secrets");
+    }
 }

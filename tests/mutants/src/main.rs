@@ -6,6 +6,7 @@
     reason = "rules of the driver, and this is none"
 )]
 
+mod choices;
 mod list;
 mod remembered;
 mod report;
@@ -13,24 +14,27 @@ mod run;
 mod switch;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use choices::{KERNEL, LAST, LAST_ON_THE_KERNEL, Name, PORTIONED, TESTS};
 use list::{MODULES, Mutant};
 use remembered::Remembered;
-use run::{Choice, ON_THE_KERNEL, Programs, Verdict};
+use run::{Programs, Verdict};
 
 /// Anything that goes wrong is told and ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "Usage: mutants [--module NAME]... [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
+const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
 
   --module   driver, store, backend, wire, cluster or os/linux; all without it
   --file     files with this in their path only
+  --only     those that this file names, one a line, as a run prints its survivors
+  --last     with what takes long only: of mutants that the other tests are known not to notice
   --sample   so many mutants of each module, chosen by the seed; all without it
   --shard    the I-th of N parts of all, in the order that the seed decides
   --diff     only mutants of the lines that this diff changes; a survivor is a failure
@@ -43,6 +47,8 @@ const USAGE: &str = "Usage: mutants [--module NAME]... [--sample N] [--seed N] [
 struct Options {
     modules: Vec<String>,
     file: String,
+    only: Option<BTreeSet<String>>,
+    last: bool,
     sample: usize,
     seed: u64,
     shard: (usize, usize),
@@ -56,37 +62,13 @@ struct Options {
 /// What a test may take by itself before it is put off to the end, where a change is tested.
 const SOON: Duration = Duration::from_secs(4);
 
-/// The cheapest tests that can catch a mutant of any of these modules. The walk, and what is like it, takes minutes for each.
-const TESTS: [Choice; 4] = [
-    Choice { program: "lib", only: &[], skipped: &[] },
-    Choice { program: "contract", only: &[], skipped: &[] },
-    Choice { program: "csi", only: &[], skipped: &["walk::", "pull::ends::", LONG_LIST, LONG_ANSWER] },
-    Choice { program: "cluster", only: &[], skipped: &[] },
-];
-/// These need minutes beside other tests.
-const LONG_LIST: &str = "list_pages::a_client_without_a_limit_reads_25000_volumes";
-const LONG_ANSWER: &str = "list_pages::no_answer_is_too_large_whatever_the_entries";
-/// What only the real kernel can show.
-const KERNEL: Choice = Choice {
-    program: ON_THE_KERNEL,
-    only: &[
-        "os_contract::",
-        "os_copies::",
-        "copy_tree::",
-        "blocks::",
-        "copy_on_write::",
-        "freeze::",
-        "health::",
-        "limit::",
-    ],
-    skipped: &[],
-};
-
 fn options() -> Result<Options> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
     let mut options = Options {
         modules: Vec::new(),
         file: String::new(),
+        only: None,
+        last: false,
         sample: 0,
         seed: now,
         shard: (1, 1),
@@ -102,6 +84,8 @@ fn options() -> Result<Options> {
         match argument.as_str() {
             "--module" => options.modules.push(value()?),
             "--file" => options.file = value()?,
+            "--only" => options.only = Some(named(&std::fs::read_to_string(value()?)?)),
+            "--last" => options.last = true,
             "--sample" => options.sample = value()?.parse()?,
             "--seed" => options.seed = value()?.parse()?,
             "--shard" => {
@@ -125,13 +109,23 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
+/// The mutants that a list of survivors names.
+fn named(text: &str) -> BTreeSet<String> {
+    let name = |line: &str| line.trim().trim_end_matches(report::NOT_REACHED).to_owned();
+    text.lines().map(name).collect()
+}
+
 /// The numbers of the mutants that are tested, in the order in which they are.
 fn chosen(options: &Options, mutants: &[Mutant]) -> Vec<usize> {
     let mut chosen = Vec::new();
     let wanted =
         |name: &str| options.modules.is_empty() || options.modules.iter().any(|module| module == name);
     for (module, ..) in MODULES.iter().filter(|(name, ..)| wanted(name)) {
-        let of_module = |mutant: &Mutant| mutant.module() == *module && mutant.file.contains(&options.file);
+        let of_module = |mutant: &Mutant| {
+            mutant.module() == *module
+                && mutant.file.contains(&options.file)
+                && options.only.as_ref().is_none_or(|only| only.contains(&mutant.name))
+        };
         let ordered =
             list::sample(mutants.iter().enumerate().filter(|(_, mutant)| of_module(mutant)), options.seed);
         let (part, parts) = options.shard;
@@ -166,11 +160,11 @@ fn test(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let tree = tree::Tree::new(&root)?;
-    let mut choices = Vec::from(TESTS);
+    let mut names: Vec<&str> = TESTS.iter().map(|choice| choice.program).collect();
+    names.extend(PORTIONED.iter().filter(|program| **program != "csi"));
     if options.kernel {
-        choices.push(KERNEL);
+        names.push(KERNEL.program);
     }
-    let names: Vec<&str> = choices.iter().map(|choice| choice.program).collect();
     let (absent, paths) = tree.build(&mutants, &names)?;
     println!(
         "built after {} s: {} mutants do not compile, {} cannot be switched",
@@ -187,8 +181,14 @@ fn test(options: &Options) -> Result<bool> {
         println!("nothing is left to test");
         return Ok(true);
     }
-    let programs = run::Programs { paths, order: names, tree: tree.tree.clone(), scratch: run::scratch()? };
-    let (verdicts, broken) = verdicts(options, &programs, &choices, &mutants, &viable, &tree.target)?;
+    let programs = run::Programs {
+        paths,
+        order: names,
+        tree: tree.tree.clone(),
+        scratch: run::scratch()?,
+        killers: Mutex::default(),
+    };
+    let (verdicts, broken) = verdicts(options, &programs, &mutants, &viable, &tree.target)?;
     let enough = report::report(&mutants, &chosen, &absent, &verdicts);
     std::fs::remove_dir_all(&programs.scratch)?;
     println!("seed {}, {} s", options.seed, started.elapsed().as_secs());
@@ -199,72 +199,75 @@ fn test(options: &Options) -> Result<bool> {
     Ok(if options.diff.is_some() { !verdicts.iter().any(|(_, verdict)| verdict.is_alive()) } else { enough })
 }
 
+/// Tests that are asked one after the other, and only by mutants that those before left alive.
+struct Round {
+    tests: Vec<Name>,
+    /// What a test may take by itself.
+    limit: Duration,
+    /// Of what takes long: a test at a time, and not more of them than a mutant has time for.
+    is_last: bool,
+}
+
+/// The rounds, in their order. All cheap tests are run by themselves before the first mutant is tested, so that what is
+/// tested in a given time is a fair sample. Of a change it is of more use to know soon what there is: one program after
+/// the other, and those that take long behind them.
+fn rounds(options: &Options, programs: &Programs) -> Result<Vec<Round>> {
+    let mut cheap = Vec::from(TESTS);
+    let mut dear = Vec::from(LAST);
+    if options.kernel {
+        cheap.push(KERNEL);
+        dear.extend([KERNEL, LAST_ON_THE_KERNEL]);
+    }
+    let names = |choices: &[choices::Choice]| -> Result<Vec<Vec<Name>>> {
+        choices.iter().map(|choice| programs.names(choice)).collect()
+    };
+    let cheap = names(&cheap)?;
+    let mut last = names(&dear)?.concat();
+    last.extend(choices::portions(&programs.tree)?);
+    let limit = if options.diff.is_some() { SOON } else { run::LIMIT };
+    let round = |tests| Round { tests, limit, is_last: false };
+    let mut rounds: Vec<Round> = match options.diff.is_some() {
+        true => cheap.into_iter().map(round).collect(),
+        false => vec![round(cheap.concat())],
+    };
+    // Those that turn out to be slow.
+    rounds.push(Round { tests: Vec::new(), limit: run::LIMIT, is_last: false });
+    rounds.push(Round { tests: last, limit: run::LIMIT, is_last: true });
+    rounds.retain(|round| round.is_last || !options.last);
+    Ok(rounds)
+}
+
 /// Tests these mutants. Answers the verdicts, and how many tests fail without a mutant.
-///
-/// All tests are run by themselves before the first mutant is tested, so that what is tested in a given time is a fair sample. Of
-/// a change it is of more use to know soon what there is: one program after the other, and only mutants that live on
-/// need the next one, and at last the tests that take long.
 fn verdicts(
     options: &Options,
     programs: &Programs,
-    choices: &[Choice],
     mutants: &[Mutant],
     viable: &[usize],
     target: &Path,
 ) -> Result<(Vec<(usize, Verdict)>, usize)> {
     let began = Instant::now();
     let is_over = || options.limit.is_some_and(|limit| began.elapsed() > limit);
-    let mut rounds = Vec::new();
-    for choice in choices {
-        rounds.push(programs.names(choice)?);
-    }
-    let limit = if options.diff.is_some() { SOON } else { run::LIMIT };
-    if options.diff.is_none() {
-        rounds = vec![rounds.concat()];
-    }
-    rounds.push(Vec::new());
-    let last = rounds.len() - 1;
-    let remembered = Remembered::load(target, &programs.paths);
-    let (mut all, mut slow, mut broken) = (Vec::new(), Vec::new(), 0);
+    let remembered = Remembered::load(target, &programs.paths)?;
+    let (mut slow, mut broken) = (Vec::new(), 0);
     let mut ends: BTreeMap<usize, Verdict> = BTreeMap::new();
     let mut open = viable.to_vec();
-    for (round, mut wanted) in rounds.into_iter().enumerate() {
-        let limit = if round == last { run::LIMIT } else { limit };
-        if round == last {
-            wanted = std::mem::take(&mut slow);
+    let rounds = rounds(options, programs)?;
+    for Round { mut tests, limit, is_last } in rounds {
+        // Behind the rounds of which some were put off.
+        if tests.is_empty() {
+            tests = std::mem::take(&mut slow);
         }
-        if wanted.is_empty() || open.is_empty() {
+        if tests.is_empty() || open.is_empty() {
             continue;
         }
-        let reached = programs.reach(&wanted, limit, options.jobs, &remembered, is_over)?;
+        let reached = programs.reach(&tests, limit, options.jobs, &remembered, is_over)?;
         println!("{} tests, each by itself, after {} s", reached.tests.len(), began.elapsed().as_secs());
-        for (program, test) in &reached.broken {
-            println!("fails without a mutant, and is left out: {program}: {test}");
+        for name in &reached.broken {
+            println!("fails without a mutant, and is left out: {name}");
         }
         broken += reached.broken.len();
         slow.extend(reached.slow);
-        all.extend(reached.tests.iter().cloned());
-        remembered.save(&all, &programs.paths)?;
-        let told = |count, number: usize, begun: Instant, verdict: &Verdict| {
-            let name = mutants.get(number - 1).map_or("", |mutant| &mutant.name);
-            let seconds = begun.elapsed().as_secs_f64();
-            println!("{count:>5}/{} {seconds:>5.1} s  {name}  {verdict:?}", open.len());
-        };
-        let (now, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        run::each(options.jobs, &open, &stop, |_, number| {
-            if is_over() {
-                stop.store(true, Ordering::Relaxed);
-                return Ok(());
-            }
-            let begun = Instant::now();
-            let verdict = programs.verdict(*number, &reached.tests, options.jobs)?;
-            let mut now = run::lock(&now);
-            now.push((*number, verdict.clone()));
-            told(now.len(), *number, begun, &verdict);
-            Ok(())
-        })?;
-        let now = now.into_inner().unwrap_or_default();
-        // What was not tested with all that there is has no verdict, unless it is dead.
+        let now = one_round(options, programs, mutants, &open, &reached.tests, is_last, &is_over)?;
         let complete = now.len() == open.len() && !is_over();
         for (number, verdict) in now {
             // That an earlier program reached it is more than that this one does not.
@@ -273,6 +276,8 @@ fn verdicts(
             }
         }
         if !complete {
+            // In a change, what was not tested with all that there is has no verdict, unless it is dead. Elsewhere a score without
+            // the survivors would be too high.
             ends.retain(|_, verdict| options.diff.is_none() || !verdict.is_alive());
             println!("the time is over: {} have no verdict", viable.len() - ends.len());
             break;
@@ -280,6 +285,37 @@ fn verdicts(
         open.retain(|number| ends.get(number).is_none_or(Verdict::is_alive));
     }
     Ok((ends.into_iter().collect(), broken))
+}
+
+/// Tests each of the mutants in `open` with those of `tests` that reach it, and tells what becomes of it.
+fn one_round(
+    options: &Options,
+    programs: &Programs,
+    mutants: &[Mutant],
+    open: &[usize],
+    tests: &[run::Test],
+    is_last: bool,
+    is_over: &(dyn Fn() -> bool + Sync),
+) -> Result<Vec<(usize, Verdict)>> {
+    let (now, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    run::each(options.jobs, open, &stop, |_, number| {
+        if is_over() {
+            stop.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let Some(Mutant { name, file, .. }) = mutants.get(number - 1) else { return Ok(()) };
+        let verdict = match is_last {
+            true => programs.last_verdict(*number, file, tests)?,
+            false => programs.verdict(*number, file, tests, options.jobs)?,
+        };
+        let mut now = run::lock(&now);
+        now.push((*number, verdict.clone()));
+        let (count, seconds) = (now.len(), begun.elapsed().as_secs_f64());
+        println!("{count:>5}/{} {seconds:>5.1} s  {number} {name}  {verdict:?}", open.len());
+        Ok(())
+    })?;
+    Ok(now.into_inner().unwrap_or_default())
 }
 
 fn main() -> ExitCode {

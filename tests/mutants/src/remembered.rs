@@ -1,26 +1,32 @@
 //! What tests reached when they last ran: of use as long as their program is the same.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::Result;
-use crate::run::{Name, Test};
+use crate::choices::Name;
+use crate::run::Test;
 
-/// By program and name: how long it took, and what it reached.
+/// By name: how long it took, and what it reached.
 pub struct Remembered {
     file: PathBuf,
-    tests: BTreeMap<Name, (Duration, Vec<usize>)>,
+    stamps: BTreeMap<String, String>,
+    tests: BTreeMap<String, (Duration, Vec<usize>)>,
 }
 
 impl Remembered {
-    /// What the file has of these very programs.
-    pub fn load(target: &Path, programs: &BTreeMap<String, PathBuf>) -> Self {
+    /// What the file has of these very programs; forgets the rest.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn load(target: &Path, programs: &BTreeMap<String, PathBuf>) -> Result<Self> {
         let file = target.join("mutants-reached");
-        let stamps: BTreeMap<&str, String> =
-            programs.iter().filter_map(|(name, path)| Some((name.as_str(), stamp(path)?))).collect();
-        let mut tests = BTreeMap::new();
+        let stamps: BTreeMap<String, String> =
+            programs.iter().filter_map(|(name, path)| Some((name.clone(), stamp(path)?))).collect();
+        let (mut tests, mut kept) = (BTreeMap::new(), String::new());
         for line in fs::read_to_string(&file).unwrap_or_default().lines() {
             let mut fields = line.split('\t');
             let mut next = || fields.next().unwrap_or_default();
@@ -28,30 +34,30 @@ impl Remembered {
             if stamps.get(program).is_some_and(|stamp| stamp == of) {
                 let time = Duration::from_millis(time.parse().unwrap_or_default());
                 let reached = reached.split(' ').filter_map(|number| number.parse().ok()).collect();
-                tests.insert((program.to_owned(), name.to_owned()), (time, reached));
+                tests.insert(name.to_owned(), (time, reached));
+                kept += &format!("{line}\n");
             }
         }
-        Self { file, tests }
+        fs::write(&file, kept)?;
+        Ok(Self { file, stamps, tests })
     }
 
     /// What is remembered of a test.
     pub fn of(&self, name: &Name) -> Option<Test> {
-        let (time, reached) = self.tests.get(name)?.clone();
-        Some(Test { program: name.0.clone(), name: name.1.clone(), time, reached })
+        let (time, reached) = self.tests.get(&name.to_string())?.clone();
+        Some(Test { name: name.clone(), time, reached })
     }
 
-    /// Writes what was seen this time.
+    /// Writes down what was seen of a test, for the next time.
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub fn save(&self, tests: &[Test], programs: &BTreeMap<String, PathBuf>) -> Result<()> {
-        let mut text = String::new();
-        for Test { program, name, time, reached } in tests {
-            let stamp = programs.get(program).and_then(|path| stamp(path)).unwrap_or_default();
-            let reached = reached.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-            text += &format!("{program}\t{stamp}\t{name}\t{}\t{reached}\n", time.as_millis());
-        }
-        Ok(fs::write(&self.file, text)?)
+    pub fn add(&self, Test { name, time, reached }: &Test) -> Result<()> {
+        let stamp = self.stamps.get(&name.program).map_or("", String::as_str);
+        let reached = reached.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let line = format!("{}\t{stamp}\t{name}\t{}\t{reached}\n", name.program, time.as_millis());
+        let mut file = OpenOptions::new().append(true).create(true).open(&self.file)?;
+        Ok(file.write_all(line.as_bytes())?)
     }
 }
 

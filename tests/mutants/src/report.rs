@@ -4,6 +4,9 @@ use crate::list::{MODULES, Mutant};
 use crate::run::Verdict;
 use crate::tree::Absent;
 
+/// Behind a survivor's name.
+pub const NOT_REACHED: &str = " (no test reaches it)";
+
 /// Prints both; answers whether each module has the score that is asked of it.
 pub fn report(mutants: &[Mutant], chosen: &[usize], absent: &Absent, verdicts: &[(usize, Verdict)]) -> bool {
     let mutant = |number: usize| mutants.get(number - 1);
@@ -16,7 +19,7 @@ pub fn report(mutants: &[Mutant], chosen: &[usize], absent: &Absent, verdicts: &
     survivors.sort_by_key(|(name, _)| *name);
     println!("\nsurvivors: {}", survivors.len());
     for (name, verdict) in &survivors {
-        println!("  {name}{}", if **verdict == Verdict::NotReached { " (no test reaches it)" } else { "" });
+        println!("  {name}{}", if **verdict == Verdict::NotReached { NOT_REACHED } else { "" });
     }
     println!(
         "\n{:<9} {:>7} {:>10} {:>8} {:>7} {:>7} {:>8} {:>8} {:>7} {:>6}",

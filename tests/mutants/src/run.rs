@@ -1,6 +1,7 @@
 //! Runs tests: each by itself once to see which mutants it reaches, then for each mutant those that reach it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,32 +13,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::choices::{Choice, KNOWN_STEPS, Name, ON_THE_KERNEL};
 use crate::remembered::Remembered;
 
 /// A test that hangs without any mutant is broken.
 pub const LIMIT: Duration = Duration::from_secs(180);
-/// What a mutant's tests may take longer than without it, and a factor; the machine may be busy.
+/// What the next of a mutant's tests may take longer to end than the longest of them without it, and a factor; the machine may
+/// be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-const FACTOR: u32 = 8;
-/// Its tests remove their mounts and devices themselves, if they are let.
-pub const ON_THE_KERNEL: &str = "root";
-/// So many of the quickest tests are run before the others.
+const FACTOR: u32 = 4;
+/// So long a mutant is tested with what is cheap, by the times that these tests need by themselves.
+const CHEAP: Duration = Duration::from_secs(15);
+/// So long a mutant is tested with one portion after the other of what is exhaustive.
+const BUDGET: Duration = Duration::from_secs(60);
+/// Where the system calls are.
+const KERNEL_MODULE: &str = "src/os/linux/";
+/// So many of the quickest tests are run before the others, and before these so many that killed others of the same file.
 const FIRST: usize = 25;
+const KILLERS: usize = 6;
 /// What a test program may have of memory, in KiB, when a mutant makes a loop endless.
 const MEMORY: &str = "16000000";
-
-/// The tests of a program that are used.
-pub struct Choice {
-    /// The test program's name: `lib`, `csi`.
-    pub program: &'static str,
-    /// Those that begin with one of these; all where there is none.
-    pub only: &'static [&'static str],
-    /// Without those that begin with one of these.
-    pub skipped: &'static [&'static str],
-}
-
-/// A test program's name, and a test in it.
-pub type Name = (String, String);
 
 /// What tests reach, each by itself.
 #[derive(Default)]
@@ -53,10 +48,8 @@ pub struct Reached {
 /// A test that reaches mutants.
 #[derive(Clone)]
 pub struct Test {
-    /// The test program's name: `lib`, `csi`.
-    pub program: String,
-    /// Its name in it.
-    pub name: String,
+    /// Which.
+    pub name: Name,
     /// How long it took.
     pub time: Duration,
     /// The mutants.
@@ -86,6 +79,8 @@ pub struct Programs {
     pub tree: PathBuf,
     /// For files that are of no use afterwards.
     pub scratch: PathBuf,
+    /// How many mutants of a file a test has killed: it is likely to kill the next, too.
+    pub killers: Mutex<HashMap<String, HashMap<Name, usize>>>,
 }
 
 impl Verdict {
@@ -106,14 +101,15 @@ impl Programs {
         let path = self.paths.get(program).ok_or_else(|| format!("no test program {program}"))?;
         let mut command = Command::new("sh");
         command.args(["-c", r#"ulimit -v "$0"; exec "$@""#, MEMORY]).arg(path);
-        command.args(["--exact", "--test-threads", threads]).args(names);
+        // What takes long is ignored, so that only those run it who name it.
+        command.args(["--exact", "--include-ignored", "--test-threads", threads]).args(names);
         command.current_dir(&self.tree).env("CARGO_MANIFEST_DIR", &self.tree).env("RUST_BACKTRACE", "0");
         // A group of its own, so that what the tests start ends with them.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         Ok(command)
     }
 
-    /// Runs a command until a test fails, all are done, or the time is up.
+    /// Runs a command until a test fails, all are done, or none has ended for so long.
     fn watch(&self, mut command: Command, id: usize, limit: Duration, tidies: bool) -> Result<End> {
         let scratch = self.scratch.join(format!("run{id}"));
         fs::create_dir_all(&scratch)?;
@@ -145,7 +141,8 @@ impl Programs {
             (choice.only.is_empty() || begins(name, choice.only)) && !begins(name, choice.skipped)
         };
         let wanted = |name: &String| !ignored.contains(name) && chosen(name);
-        Ok(list(&[])?.into_iter().filter(wanted).map(|name| (choice.program.to_owned(), name)).collect())
+        let name = |test| Name { program: choice.program.to_owned(), test, ..Name::default() };
+        Ok(list(&[])?.into_iter().filter(wanted).map(name).collect())
     }
 
     /// Runs each of these tests by itself without a mutant, no longer than `limit`, as long as there is time (`stop`).
@@ -175,7 +172,9 @@ impl Programs {
                 let (end, test) = self.alone(index, name, limit)?;
                 match end {
                     End::Passed => {
-                        lock(&all).tests.push(test);
+                        let mut all = lock(&all);
+                        remembered.add(&test)?;
+                        all.tests.push(test);
                         return Ok(());
                     }
                     End::TimedOut if limit < LIMIT => {
@@ -194,52 +193,113 @@ impl Programs {
     }
 
     /// Runs one test by itself, and sees which mutants it reaches.
-    fn alone(&self, index: usize, (program, name): &Name, limit: Duration) -> Result<(End, Test)> {
+    fn alone(&self, index: usize, name: &Name, limit: Duration) -> Result<(End, Test)> {
         let file = self.scratch.join(format!("reached{index}"));
-        let mut command = self.command(program, &[name], "1")?;
-        command.env("HOSTLOOP_MUTANTS_REACHED", &file);
+        let mut command = self.command(&name.program, &[&name.test], "1")?;
+        command.envs(variables(&name.glimpse)).env("MUTANTS_REACHED", &file);
         let started = Instant::now();
-        let end = self.watch(command, index, limit, program == ON_THE_KERNEL)?;
+        let end = self.watch(command, index, limit, name.program == ON_THE_KERNEL)?;
         let bytes = fs::read(&file).unwrap_or_default();
         drop(fs::remove_file(&file));
         let numbers = bytes.chunks_exact(4).filter_map(|number| number.try_into().ok());
         let mut reached: Vec<usize> = numbers.map(|number| u32::from_le_bytes(number) as usize).collect();
         reached.sort_unstable();
         reached.dedup();
-        Ok((end, Test { program: program.clone(), name: name.clone(), time: started.elapsed(), reached }))
+        Ok((end, Test { name: name.clone(), time: started.elapsed(), reached }))
     }
 
-    /// Runs the tests that reach a mutant, the quick ones first.
+    /// Runs the tests that reach a mutant of `file`: those that killed others of that file, then the quick ones.
     ///
     /// # Errors
     /// Where a test program cannot be started.
-    pub fn verdict(&self, mutant: usize, tests: &[Test], jobs: usize) -> Result<Verdict> {
-        let reaching: Vec<&Test> =
-            tests.iter().filter(|test| test.reached.binary_search(&mutant).is_ok()).collect();
+    pub fn verdict(&self, mutant: usize, file: &str, tests: &[Test], jobs: usize) -> Result<Verdict> {
+        // What only the real kernel can show is in one module; of others it is asked when nothing else helps.
+        let is_wanted = |test: &&Test| test.name.program != ON_THE_KERNEL || file.starts_with(KERNEL_MODULE);
+        let reaches = |test: &&Test| test.reached.binary_search(&mutant).is_ok();
+        let mut reaching: Vec<&Test> = tests.iter().filter(is_wanted).filter(reaches).collect();
         if reaching.is_empty() {
             return Ok(Verdict::NotReached);
         }
-        let (first, rest) = reaching.split_at(reaching.len().min(FIRST));
-        for (program, batch) in [first, rest]
-            .into_iter()
-            .flat_map(|batch| self.order.iter().map(move |program| (*program, batch)))
-        {
-            let batch: Vec<&&Test> = batch.iter().filter(|test| test.program == program).collect();
-            if batch.is_empty() {
-                continue;
-            }
-            let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
-            let limit = PATIENCE + batch.iter().map(|test| test.time).sum::<Duration>() * FACTOR;
-            let mut command = self.command(program, &names, &jobs.to_string())?;
-            command.env("HOSTLOOP_MUTANT", mutant.to_string());
-            match self.watch(command, 100_000 + mutant, limit, program == ON_THE_KERNEL)? {
-                End::Passed => {}
-                End::Failed(test) => return Ok(Verdict::Killed(format!("{program}: {test}"))),
-                End::TimedOut => return Ok(Verdict::TimedOut),
+        let known = lock(&self.killers).get(file).cloned().unwrap_or_default();
+        let kills = |test: &Test| known.get(&test.name).copied().unwrap_or_default();
+        reaching.sort_by_key(|test| (Reverse(kills(test)), test.time));
+        let count = reaching.iter().take_while(|test| kills(test) > 0).count().min(KILLERS);
+        let mut others = reaching.split_off(count);
+        others.sort_by_key(|test| test.time);
+        let mut rest = others.split_off(others.len().min(FIRST));
+        // Whoever is reached by hundreds, and not noticed by the quickest, is better asked for by the round to come.
+        let mut needed = Duration::ZERO;
+        rest.retain(|test| {
+            needed += test.time;
+            needed < CHEAP
+        });
+        for batch in [reaching, others, rest].iter().flat_map(|batch| self.batches(batch)) {
+            let verdict = self.ask(mutant, file, &batch, jobs)?;
+            if verdict != Verdict::Survived {
+                return Ok(verdict);
             }
         }
         Ok(Verdict::Survived)
     }
+
+    /// The same with tests that take long: one after the other, those that killed others first, and until the time of a mutant
+    /// is over.
+    ///
+    /// # Errors
+    /// Where a test program cannot be started.
+    pub fn last_verdict(&self, mutant: usize, file: &str, tests: &[Test]) -> Result<Verdict> {
+        let began = Instant::now();
+        let known = lock(&self.killers).get(file).cloned().unwrap_or_default();
+        let mut reaching: Vec<&Test> =
+            tests.iter().filter(|test| test.reached.binary_search(&mutant).is_ok()).collect();
+        let is_later = |test: &Test| !test.name.test.starts_with(KNOWN_STEPS);
+        reaching.sort_by_key(|test| (Reverse(known.get(&test.name).copied()), is_later(test), test.time));
+        for (asked, test) in reaching.iter().enumerate() {
+            if asked > 0 && began.elapsed() + test.time > BUDGET {
+                break;
+            }
+            let verdict = self.ask(mutant, file, &[test], 1)?;
+            if verdict != Verdict::Survived {
+                return Ok(verdict);
+            }
+        }
+        Ok(if reaching.is_empty() { Verdict::NotReached } else { Verdict::Survived })
+    }
+
+    /// These tests, those of each program by themselves.
+    fn batches<'a>(&self, tests: &[&'a Test]) -> Vec<Vec<&'a Test>> {
+        let of =
+            |program: &&str| tests.iter().copied().filter(|test| test.name.program == **program).collect();
+        self.order.iter().map(of).filter(|batch: &Vec<&Test>| !batch.is_empty()).collect()
+    }
+
+    /// Runs these tests of one program with a mutant, and remembers the one that fails.
+    fn ask(&self, mutant: usize, file: &str, batch: &[&Test], jobs: usize) -> Result<Verdict> {
+        let Some(first) = batch.first() else { return Ok(Verdict::Survived) };
+        let (program, portion) = (&first.name.program, &first.name.portion);
+        let names: Vec<&str> = batch.iter().map(|test| test.name.test.as_str()).collect();
+        let longest = batch.iter().map(|test| test.time).max().unwrap_or_default();
+        let mut command = self.command(program, &names, &jobs.to_string())?;
+        command.envs(variables(portion)).env("MUTANT", mutant.to_string());
+        let limit = PATIENCE + longest * FACTOR;
+        match self.watch(command, 100_000 + mutant, limit, program == ON_THE_KERNEL)? {
+            End::Passed => Ok(Verdict::Survived),
+            End::TimedOut => Ok(Verdict::TimedOut),
+            End::Failed(test) => {
+                if let Some(test) = batch.iter().find(|one| one.name.test == test) {
+                    let mut killers = lock(&self.killers);
+                    *killers.entry(file.to_owned()).or_default().entry(test.name.clone()).or_default() += 1;
+                    return Ok(Verdict::Killed(test.name.to_string()));
+                }
+                Ok(Verdict::Killed(format!("{program}: {test}")))
+            }
+        }
+    }
+}
+
+/// `NAME=value` as command variables.
+fn variables(all: &[String]) -> impl Iterator<Item = (&str, &str)> {
+    all.iter().filter_map(|variable| variable.split_once('='))
 }
 
 /// Reads what the tests print until one has failed, and ends the group of processes in any case.
@@ -249,16 +309,21 @@ fn follow(child: &mut Child, limit: Duration, tidies: bool) -> Result<End> {
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
-            let failed = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
-            if let Some(name) = failed {
-                drop(sender.send(name.to_owned()));
-            }
+            let test = line.strip_prefix("test ");
+            drop(sender.send(test.and_then(|line| line.strip_suffix(" ... FAILED")).map(str::to_owned)));
         }
     });
-    let started = Instant::now();
-    let mut failed = None;
+    let (mut heard, mut failed) = (Instant::now(), None);
     let end = loop {
-        failed = failed.or_else(|| receiver.recv_timeout(Duration::from_millis(5)).ok());
+        if failed.is_none()
+            && let Ok(line) = receiver.recv_timeout(Duration::from_millis(5))
+        {
+            (heard, failed) = (Instant::now(), line);
+            // What comes in a row is read without a look at the process.
+            if failed.is_none() {
+                continue;
+            }
+        }
         if failed.is_some() && !tidies {
             break End::Failed(failed.unwrap_or_default());
         }
@@ -271,7 +336,7 @@ fn follow(child: &mut Child, limit: Duration, tidies: bool) -> Result<End> {
         if failed.is_some() {
             thread::sleep(Duration::from_millis(20));
         }
-        if started.elapsed() > limit {
+        if heard.elapsed() > limit {
             break End::TimedOut;
         }
     };

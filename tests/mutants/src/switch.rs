@@ -130,7 +130,17 @@ impl<'a> Switches<'a> {
 
     fn guard(&mut self, number: usize, mutant: &Mutant) {
         let range = (self.offset(mutant.span.start), self.offset(mutant.span.end));
-        self.wrap(number, range, &mutant.replacement);
+        // A `let` cannot be in brackets, and what it binds is not there while the guard is true without it.
+        match (self.source(range).starts_with("let "), mutant.replacement.as_str()) {
+            (false, _) => self.wrap(number, range, &mutant.replacement),
+            (true, "false") => self.chain(number, range.0),
+            (true, _) => {}
+        }
+    }
+
+    /// The chain with a `let` that begins at `at` is false while the mutant is on.
+    fn chain(&mut self, number: usize, at: usize) {
+        self.insert(number, at, format!("\n!crate::mutant::on({number}) &&\n"));
     }
 
     fn write(mut self) -> (String, Vec<(usize, usize, usize)>) {
@@ -227,6 +237,7 @@ impl<'ast> Visit<'ast> for Switches<'_> {
         for (index, arm) in whole.arms.iter().enumerate() {
             for (number, _) in self.wanted_at(arm, "MatchArm") {
                 match &arm.guard {
+                    Some((_, guard)) if is_chain(guard) => self.chain(number, self.range(guard).0),
                     Some((_, guard)) => self.wrap(number, self.range(guard), "false"),
                     // Without another arm for what it takes, it would not compile.
                     None if last.is_some_and(|last| index < last) => {

@@ -1,0 +1,295 @@
+//! What a start makes of what an earlier process left: of a group that was cut off, of records that are older than the
+//! disk, and of a pool that comes back.
+
+use std::time::{Duration, Instant};
+
+use hostloop::app;
+use hostloop::driver::{Driver, Recovered};
+use hostloop::model::{Format, FsType, GroupSnapshot, Phase, PoolName, Settings, Snapshot, Volume};
+use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop::store::{Durability, Identity, Store};
+
+use crate::harness::{DATA_DIR, NODE, SHARING, SHARING_DIR, Server, machine, settings, with_sharing};
+use crate::requests::{
+    Kind, Spec, delete_group, group, publish, snapshot, stage, staging_path, target_path, unpublish, unstage,
+};
+
+/// A machine after its driver was killed, and what there is on it.
+struct Left {
+    kernel: FakeKernel,
+    settings: Settings,
+}
+
+impl Left {
+    fn new() -> Left {
+        let kernel = machine();
+        let settings = with_sharing(&kernel, settings());
+        Left { kernel, settings }
+    }
+
+    fn server(&self) -> Server {
+        Server::try_start(self.kernel.restart(), &self.settings).expect("it starts")
+    }
+
+    fn kill(&self, server: Server) {
+        self.kernel.clear_plans();
+        self.kernel.kill();
+        server.abandon();
+    }
+
+    /// The next process, before and after its recovery.
+    fn recovered(&self) -> (Driver, Recovered) {
+        let driver = app::driver(self.settings.clone(), self.kernel.restart()).expect("it starts");
+        let found = driver.recover();
+        (driver, found)
+    }
+
+    /// Records as an older state file has them.
+    fn rewrite(&self, rewrite: impl FnOnce(&Store)) {
+        let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: NODE.to_owned() };
+        let files = self.kernel.restart().files;
+        rewrite(&Store::open(files, std::path::Path::new(DATA_DIR), identity).expect("the state file"));
+    }
+}
+
+/// A volume with data in it that nobody uses.
+fn written(server: &Server, kernel: &FakeKernel, spec: &Spec, name: &str) -> String {
+    let id = server.call(spec.create(name)).expect("create").volume.expect("a volume").volume_id;
+    kernel.create_directories(staging_path(&id));
+    server.call(stage(&id, spec.capability())).expect("stage");
+    server.call(publish(&id, spec.capability(), name)).expect("publish");
+    let target = target_path(name);
+    let file = if spec.kind == Kind::Block { target } else { format!("{target}/file") };
+    kernel.write_file(&file, b"data").expect("write");
+    kernel.sync(DATA_DIR).expect("sync");
+    server.call(unpublish(&id, name)).expect("unpublish");
+    server.call(unstage(&id)).expect("unstage");
+    id
+}
+
+/// Two volumes, of which one is a directory.
+fn two(server: &Server, kernel: &FakeKernel) -> [String; 2] {
+    [Kind::Block, Kind::Directory].map(|kind| written(server, kernel, &Spec::new(kind), kind.name()))
+}
+
+#[test]
+fn a_group_that_was_cut_off_is_whole_or_gone() {
+    for deleting in [false, true] {
+        let mut seen = [false; 2];
+        for n in 1.. {
+            let left = Left::new();
+            let server = left.server();
+            let ids = two(&server, &left.kernel);
+            let request = group("g", &ids.each_ref().map(String::as_str));
+            let made = deleting.then(|| server.call(request.clone()).expect("a group"));
+            left.kernel.clear_steps();
+            left.kernel.kill_at(n, Kill::After);
+            let ended = match made {
+                None => server.call(request).is_err(),
+                Some(made) => {
+                    let id = made.group_snapshot.expect("a group").group_snapshot_id;
+                    server.call(delete_group(&id)).is_err()
+                }
+            };
+            left.kill(server);
+            if !ended {
+                break;
+            }
+            let (driver, found) = left.recovered();
+            assert_eq!((found.volumes, found.damaged), (2, 0), "step {n}");
+            let (groups, snapshots) = (driver.store().groups(), driver.store().snapshots());
+            let whole = groups.len() == 1 && snapshots.len() == 2;
+            assert!(
+                whole || (groups.is_empty() && snapshots.is_empty()),
+                "step {n}: {groups:?} {snapshots:?}"
+            );
+            assert!(groups.iter().all(|group| group.phase == Phase::Ready));
+            assert!(snapshots.iter().all(|snapshot| snapshot.is_ready()));
+            // A deletion may have been done but for its answer.
+            assert!(found.removed <= 1 && (found.removed == 0 || !whole), "step {n}: {found:?}");
+            assert!(found.removed == 1 || whole || deleting, "step {n}: {found:?}");
+            seen[usize::from(whole)] = true;
+            assert_eq!(driver.recover().removed, 0);
+        }
+        assert_eq!(seen, [true, true], "deleting: {deleting}");
+    }
+}
+
+/// Gives a group and its members records as an older state file, or 0.1.0, has them.
+fn older(store: &Store, phase: Phase, marked: bool) {
+    for group in store.groups() {
+        store.put_group(GroupSnapshot { phase, ..(*group).clone() }).expect("put");
+    }
+    for snapshot in store.snapshots() {
+        store.put_snapshot(Snapshot { phase, marked, ..(*snapshot).clone() }).expect("put");
+    }
+}
+
+/// What becomes of a group of these kinds with other records: how many groups are left, are removed and need attention.
+fn settled(kinds: [Kind; 2], rewrite: impl FnOnce(&Store)) -> (Left, [usize; 3]) {
+    let left = Left::new();
+    let server = left.server();
+    let ids = [("one", kinds[0]), ("two", kinds[1])]
+        .map(|(name, kind)| written(&server, &left.kernel, &Spec::new(kind), name));
+    server.call(group("g", &ids.each_ref().map(String::as_str))).expect("a group");
+    left.kill(server);
+    left.rewrite(rewrite);
+    let (driver, found) = left.recovered();
+    let groups = driver.store().groups();
+    if found.damaged == 0 {
+        assert!(groups.iter().all(|group| group.phase == Phase::Ready));
+        let snapshots = driver.store().snapshots();
+        assert!(snapshots.len() == 2 * groups.len() && snapshots.iter().all(|one| one.is_ready()));
+    }
+    (left, [groups.len(), found.removed, found.damaged])
+}
+
+#[test]
+fn a_group_that_is_whole_is_kept_whatever_an_older_record_says() {
+    let (both, images) = ([Kind::Block, Kind::Directory], [Kind::Block, Kind::Block]);
+    for phase in [Phase::Creating, Phase::Deleting] {
+        assert_eq!(settled(both, |store| older(store, phase, true)).1, [1, 0, 0], "{phase:?}");
+    }
+    // Of 0.1.0, which left no marks: images are deleted in one step, directories are not.
+    assert_eq!(settled(images, |store| older(store, Phase::Deleting, false)).1, [1, 0, 0]);
+    assert_eq!(settled(both, |store| older(store, Phase::Deleting, false)).1, [1, 0, 1]);
+    let (left, found) = settled(images, |store| older(store, Phase::Creating, false));
+    assert_eq!(found[0], 0);
+    let aside = left.kernel.tree(format!("{DATA_DIR}/snapshots"));
+    let count = |end: &str| aside.iter().filter(|path| path.ends_with(end)).count();
+    assert_eq!((count(".set-aside-1"), count("disk.img")), (2, 2), "{aside:?}");
+    // One of its members is not recorded.
+    let lacking = |store: &Store| {
+        older(store, Phase::Creating, true);
+        store.delete_snapshot(&store.snapshots()[0].id, Durability::Synced).expect("delete");
+    };
+    assert_eq!(settled(both, lacking).1, [1, 0, 1]);
+}
+
+#[test]
+fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
+    for kind in [Kind::Block, Kind::Directory] {
+        for (phase, is_written, kept) in [
+            (Phase::Creating, true, 1),
+            (Phase::Creating, false, 0),
+            (Phase::Deleting, true, 1),
+            (Phase::Deleting, false, 1),
+        ] {
+            let left = Left::new();
+            let (server, spec) = (left.server(), Spec::new(kind));
+            match is_written {
+                true => drop(written(&server, &left.kernel, &spec, "v")),
+                false => drop(server.call(spec.create("v")).expect("create")),
+            }
+            left.kill(server);
+            left.rewrite(|store| {
+                let volume = store.volumes().remove(0);
+                store.put(Volume { phase, marked: true, ..(*volume).clone() }).expect("put");
+            });
+            let (driver, found) = left.recovered();
+            let what = format!("{kind:?} {phase:?} {is_written}");
+            assert_eq!((found.volumes, found.removed, found.damaged), (1, 1 - kept, 0), "{what}");
+            assert_eq!(driver.store().volumes().len(), kept, "{what}");
+            assert!(driver.store().volumes().iter().all(|volume| volume.is_ready()), "{what}");
+        }
+    }
+}
+
+/// Tries a pool again until it can be used.
+fn until_usable(driver: &Driver, pool: &PoolName) {
+    let began = Instant::now();
+    let closed = || driver.pool_states().into_iter().any(|(name, why)| name == *pool && why.is_some());
+    driver.try_pool_again(pool);
+    while closed() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", driver.pool_states());
+        std::thread::sleep(Duration::from_millis(5));
+        driver.try_pool_again(pool);
+    }
+}
+
+#[test]
+fn what_is_in_a_pool_that_comes_back_is_recovered() {
+    for what in ["volume", "snapshot", "group"] {
+        let left = Left::new();
+        let server = left.server();
+        let ids =
+            ["one", "two"].map(|name| written(&server, &left.kernel, &Spec::sharing(Kind::Block), name));
+        server.call(snapshot("whole", &ids[0])).expect("a snapshot");
+        left.kernel.clear_steps();
+        left.kernel.kill_at(5, Kill::After);
+        let ended = match what {
+            "volume" => server.call(Spec::sharing(Kind::Block).create("half")).map(drop),
+            "snapshot" => server.call(snapshot("half", &ids[1])).map(drop),
+            _ => {
+                let request = group("half", &ids.each_ref().map(String::as_str));
+                server.call(request).map(drop)
+            }
+        };
+        assert!(ended.is_err());
+        left.kill(server);
+        left.kernel.set_failed(SHARING_DIR, true);
+        let (driver, found) = left.recovered();
+        assert!(found.removed == 0 && found.damaged > 2, "{what}: {found:?}");
+        let unfinished = || {
+            let store = driver.store();
+            store.volumes().iter().filter(|volume| !volume.is_ready()).count()
+                + store.snapshots().iter().filter(|snapshot| !snapshot.is_ready()).count()
+                + store.groups().iter().filter(|group| group.phase != Phase::Ready).count()
+        };
+        assert!(unfinished() > 0, "{what}");
+        left.kernel.set_failed(SHARING_DIR, false);
+        until_usable(&driver, &SHARING.parse().expect("a name"));
+        let store = driver.store();
+        assert_eq!((store.volumes().len(), store.snapshots().len(), unfinished()), (2, 1, 0), "{what}");
+    }
+}
+
+/// Its state file is open: nothing else is taken for it.
+#[test]
+fn another_disk_is_never_the_default_pool() {
+    let left = Left::new();
+    let (driver, _) = left.recovered();
+    let pool = PoolName::default();
+    left.kernel.add_disk(DATA_DIR, FsType::Ext4, 10 << 30);
+    let began = Instant::now();
+    let said = loop {
+        driver.try_pool_again(&pool);
+        let said = driver.pool_states().remove(0).1.expect("it is closed");
+        // A try that is dear is not repeated at once.
+        if said.contains("started on") || began.elapsed() > Duration::from_secs(5) {
+            break said;
+        }
+    };
+    assert!(said.contains("is not the directory that the driver was started on"), "{said}");
+    left.kernel.unmount_lazily(DATA_DIR).expect("unmount");
+    until_usable(&driver, &pool);
+}
+
+#[test]
+fn a_filesystem_is_used_whatever_an_older_record_says_of_it() {
+    for format in [Format::Blank, Format::Formatting] {
+        let (left, spec) = (Left::new(), Spec::new(Kind::Ext4));
+        let server = left.server();
+        let id = written(&server, &left.kernel, &spec, "v");
+        left.kill(server);
+        let rewrite = |store: &Store| {
+            let volume = store.volumes().remove(0);
+            let content = volume.content.with_format(format);
+            store.put(Volume { content, ..(*volume).clone() }).expect("put");
+        };
+        left.rewrite(rewrite);
+        let server = left.server();
+        server.call(stage(&id, spec.capability())).expect("stage");
+        assert_eq!(left.kernel.read_file(format!("{}/file", staging_path(&id))).expect("read"), b"data");
+        server.call(unstage(&id)).expect("unstage");
+        left.kill(server);
+        // Of 0.1.0, or somebody else's.
+        left.kernel.remove_file(format!("{DATA_DIR}/volumes/{id}/formatted")).expect("remove");
+        left.rewrite(rewrite);
+        let server = left.server();
+        let status = server.call(stage(&id, spec.capability())).expect_err("refused");
+        let said = status.message();
+        assert!(said.contains("already holds an ext4 filesystem"), "{said}");
+        assert_eq!(said.contains("0.1.0 may not have finished it"), format == Format::Formatting, "{said}");
+    }
+}
