@@ -13,7 +13,7 @@ use super::{
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::MountFlags;
 use crate::model::health::Trouble;
-use crate::os::{FileKind, LoopDevice, MountEntry, Os};
+use crate::os::{FileKind, LoopDevice, MountEntry};
 
 /// See the module.
 pub(super) struct Block;
@@ -26,7 +26,7 @@ impl Presence for Block {
         }
         let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
         for mount in all_mounts(place.os)? {
-            if device_of(place.os, &mount, &loops)?.is_some() {
+            if device_of(place, &mount, &loops)?.is_some() {
                 uses.mounts.push(mount);
             }
         }
@@ -51,7 +51,7 @@ impl Presence for Block {
             // By its name alone it is not taken from whoever else may have it.
             return Err(Error::InUse(format!("volume {} is {}", place.volume.id, uses.describe())));
         }
-        uses.loops.iter().try_for_each(|device| detach(place, device))
+        uses.loops.iter().try_for_each(|device| device::detach(place, device))
     }
 
     fn is_staged(&self, uses: &Uses, _staging: &Path) -> bool {
@@ -70,17 +70,17 @@ impl Presence for Block {
             let bound = place
                 .os
                 .mounts
-                .bind(&device.path(), publish.target.path(), &MountFlags::default())
+                .bind(&device::node(place, &device).path, publish.target.path(), &MountFlags::default())
                 .doing(binding);
             bound.map_err(|cause| match fresh {
-                true => cause.after_undo(detach(place, &device)),
+                true => cause.after_undo(device::detach(place, &device)),
                 false => cause,
             })
         })
     }
 
     fn is_read_only(&self, place: Place<'_>, mount: &MountEntry, uses: &Uses) -> Result<bool> {
-        Ok(device_of(place.os, mount, &uses.loops)?.is_some_and(|device| device.read_only))
+        Ok(device_of(place, mount, &uses.loops)?.is_some_and(|device| device.read_only))
     }
 
     fn after_unpublish(&self, place: Place<'_>) -> Result<()> {
@@ -90,10 +90,10 @@ impl Presence for Block {
         for device in uses.loops.iter().filter(|device| device.read_only && staged_writable) {
             let mut published = false;
             for mount in &uses.mounts {
-                published |= device_of(place.os, mount, std::slice::from_ref(device))?.is_some();
+                published |= device_of(place, mount, std::slice::from_ref(device))?.is_some();
             }
             if !published {
-                detach(place, device)?;
+                device::detach(place, device)?;
             }
         }
         Ok(())
@@ -106,7 +106,8 @@ impl Presence for Block {
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
         let stat = place.os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
-        let device = stat.and_then(|stat| uses.loops.iter().find(|device| device.rdev == stat.rdev));
+        let device = stat
+            .and_then(|stat| uses.loops.iter().find(|device| device::node(place, device).rdev == stat.rdev));
         let device = device.ok_or_else(|| not_at(place.volume, path))?;
         place
             .os
@@ -127,20 +128,22 @@ impl Presence for Block {
     }
 }
 
-fn detach(place: Place<'_>, device: &LoopDevice) -> Result<()> {
-    place.os.loops.detach(device).doing(|| format!("detach {}", place.volume.id))
-}
-
 /// The device, of these, whose node a mount shows. mountinfo gives the node's name within its filesystem
 /// (`/loop7`), which another /dev may also have: the device number decides.
-fn device_of<'a>(os: &Os, mount: &MountEntry, loops: &'a [LoopDevice]) -> Result<Option<&'a LoopDevice>> {
-    let named = |device: &&LoopDevice| mount.root.file_name() == device.path().file_name();
+fn device_of<'a>(
+    place: Place<'_>,
+    mount: &MountEntry,
+    loops: &'a [LoopDevice],
+) -> Result<Option<&'a LoopDevice>> {
+    let named = |device: &&LoopDevice| mount.root.file_name() == device::node(place, device).path.file_name();
     let Some(device) = loops.iter().find(named) else { return Ok(None) };
-    if os.mounts.mount_at(&mount.target).is_ok_and(|top| top != mount.id) {
+    if place.os.mounts.mount_at(&mount.target).is_ok_and(|top| top != mount.id) {
         // Hidden by another mount. In devtmpfs the node is what its name says.
         return Ok((mount.fs_type == "devtmpfs").then_some(device));
     }
-    let stat = os.files.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
-    let is_it = stat.is_some_and(|stat| stat.kind == FileKind::BlockDevice && stat.rdev == device.rdev);
+    let stat = place.os.files.stat(&mount.target).doing(|| format!("look at {}", mount.target.display()))?;
+    let is_it = stat.is_some_and(|stat| {
+        stat.kind == FileKind::BlockDevice && stat.rdev == device::node(place, device).rdev
+    });
     Ok(is_it.then_some(device))
 }

@@ -1,6 +1,8 @@
 //! The loop device of an image, which presents the data to a filesystem or a pod as a block device. The image itself is
 //! in `image`, and what is on the device in `filesystem` and `block`.
 
+use std::path::PathBuf;
+
 use nix::errno::Errno;
 
 use super::bytes::is_thick;
@@ -9,6 +11,19 @@ use super::uses::{Evidence, evidence};
 use super::{Place, Uses};
 use crate::error::{Error, OsContext, Result};
 use crate::os::{AttachOptions, LoopDevice, OpenLoop, is_errno};
+
+/// The block device that holds the volume's data in the clear: what gets a filesystem, is mounted, or is bound for a pod.
+pub(super) struct Node {
+    pub(super) path: PathBuf,
+    /// Its number, as stat(2) and mountinfo have it.
+    pub(super) rdev: u64,
+}
+
+/// The node of a volume that is attached to this device. It is the loop device's own: nothing lies between. What does one day
+/// is put there here, and by [`attach`].
+pub(super) fn node(_place: Place<'_>, device: &LoopDevice) -> Node {
+    Node { path: device.path(), rdev: device.rdev }
+}
 
 /// What a tool did on a volume's device that is not mounted. Where another program has the device, such as the tool of a
 /// driver that was killed, the caller has nothing to do but to come again.
@@ -95,6 +110,11 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
         mend(place)?;
     }
     place.os.loops.attach(&place.paths.data(), options(place, read_only, autoclear)).doing(attaching)
+}
+
+/// Detaches a device that nobody else has open; one that somebody has goes with its last use.
+pub(super) fn detach(place: Place<'_>, device: &LoopDevice) -> Result<()> {
+    place.os.loops.detach(device).doing(|| format!("detach {}", place.volume.id))
 }
 
 /// What a new device of the volume is to be.

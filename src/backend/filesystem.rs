@@ -121,7 +121,7 @@ impl Presence for Filesystem {
         let growing = || format!("grow the filesystem of {}", place.volume.id);
         place.os.loops.update_size(device).doing(growing)?;
         let (fs_type, _) = filesystem_of(place)?;
-        place.os.filesystems.grow(fs_type, &device.path(), &writable.target).doing(growing)
+        place.os.filesystems.grow(fs_type, &device::node(place, device).path, &writable.target).doing(growing)
     }
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
@@ -216,7 +216,7 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
     if fs_type == FsType::Xfs && !flags.data.iter().any(|word| word == NO_UUID) {
         flags.data.push(NO_UUID.to_owned());
     }
-    match place.os.mounts.mount(&device.path(), stage.target.path(), fs_type, &flags) {
+    match place.os.mounts.mount(&device::node(place, device).path, stage.target.path(), fs_type, &flags) {
         // The filesystem itself was looked at before, so what is not valid can only be one of its options.
         Err(e) if is_errno(&e, Errno::EINVAL) && !stage.flags.data.is_empty() => {
             let id = &place.volume.id;
@@ -246,5 +246,6 @@ fn filesystem_of(place: Place<'_>) -> Result<(FsType, Format)> {
 /// Whether a mount is of one of these devices. btrfs shows an anonymous device number, so its source counts.
 pub(super) fn is_of(mount: &MountEntry, loops: &[LoopDevice], place: Place<'_>) -> bool {
     let same_type = place.volume.fs_type().is_some_and(|fs| fs.as_str() == mount.fs_type);
-    same_type && loops.iter().any(|d| mount.dev == d.rdev || Path::new(&mount.source) == d.path())
+    let is_at = |node: device::Node| mount.dev == node.rdev || Path::new(&mount.source) == node.path;
+    same_type && loops.iter().any(|device| is_at(device::node(place, device)))
 }

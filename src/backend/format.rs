@@ -57,7 +57,8 @@ pub(super) fn make(
     let made = device::attach(place, uses, false, true).and_then(|device| {
         // Seen above: the image is blank, also where its blocks are allocated.
         let options = MakeOptions { extra: place.volume.parameters.mkfs_options.clone(), zeroed: true };
-        make_filesystem(place.os, &device.device.path(), fs_type, &options).doing(making)?;
+        make_filesystem(place.os, &device::node(place, &device.device).path, fs_type, &options)
+            .doing(making)?;
         Ok(device)
     })?;
     (stage.record)(Format::Formatted)?;
@@ -102,7 +103,12 @@ pub(super) fn renew_identity(
     fs_type: FsType,
 ) -> Result<()> {
     let renewing = || format!("give the copied filesystem of {} an identity of its own", place.volume.id);
-    device::alone(place.os.filesystems.renew_identity(fs_type, &device.path()), place, device, renewing)?;
+    device::alone(
+        place.os.filesystems.renew_identity(fs_type, &device::node(place, device).path),
+        place,
+        device,
+        renewing,
+    )?;
     (stage.record)(Format::Formatted)
 }
 
@@ -113,7 +119,7 @@ pub(super) fn check(place: Place<'_>, device: &LoopDevice, fs_type: FsType) -> R
         Signature::Filesystem { fs_type: found, bytes, errors } if found == fs_type => {
             if errors {
                 tracing::warn!(volume.id = %place.volume.id, "the filesystem has recorded errors; checking it before the mount");
-                let repaired = place.os.filesystems.repair(fs_type, &device.path());
+                let repaired = place.os.filesystems.repair(fs_type, &device::node(place, device).path);
                 device::alone(repaired, place, device, || format!("repair {}", place.volume.id))?;
             }
             Ok(bytes)

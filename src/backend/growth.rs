@@ -38,7 +38,7 @@ pub(super) fn grow_if_smaller(
         return Ok(());
     }
     let growing = || format!("grow the filesystem of {}", place.volume.id);
-    place.os.filesystems.grow(fs_type, &device.path(), mount_point).doing(growing)
+    place.os.filesystems.grow(fs_type, &device::node(place, device).path, mount_point).doing(growing)
 }
 
 /// Grows the mounted filesystem of a volume that is staged, where its growth was cut off.
@@ -113,7 +113,7 @@ fn grow_copy(place: Place<'_>, fs_type: FsType) -> Result<()> {
     let (os, growing_image) = (place.os, growing_image(place.paths));
     let growing = || format!("grow a copy of the filesystem of {}", place.volume.id);
     let open = os.loops.attach(&growing_image, device::options(place, false, true)).doing(growing)?;
-    let device = open.device.path();
+    let device = device::node(place, &open.device).path;
     os.filesystems.grow_unmounted(fs_type, &device).doing(growing)?;
     // It is the user's data: nothing but a whole filesystem takes their place.
     os.filesystems.check(fs_type, &device).doing(growing)?;
