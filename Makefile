@@ -120,7 +120,7 @@ test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS
 	$(TEST) --test disks -- --nocapture --test-threads 1
 
 # HOSTLOOP_DISKS_PART=N takes each Nth flush only, HOSTLOOP_DISKS_SECONDS=N ends after that time.
-lying-disks: deps-test ## Lose the power at every flush of a recorded load (root, hours)
+lying-disks: deps-test ## Lose the power between every two flushes of a recorded load (root, an hour)
 	@echo '==> lying-disks'
 	$(LONG_TEST) --test disks -- --ignored --exact lying::power_is_lost_at_every_flush --nocapture
 

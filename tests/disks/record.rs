@@ -1,5 +1,6 @@
 //! What was written to the disks, in its order, and what a loss of power may have left of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -104,26 +105,22 @@ impl Recording {
             })
             .collect();
         let state = self.lock();
-        let entries = &state.0[..position];
-        let flushed: Vec<usize> = (0..images.len())
-            .map(|disk| entries.iter().rposition(|entry| entry.disk == disk && entry.len == 0).unwrap_or(0))
-            .collect();
         let mut lost = 0;
-        for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.len > 0) {
-            let safe = index < flushed[entry.disk];
-            let (mut at, end) = (entry.offset, entry.offset + entry.len);
-            while at < end {
-                // Pieces end where those of the disk do.
-                let next = if safe { end } else { end.min((at / PIECE + 1) * PIECE) };
-                if safe || keep() {
-                    self.apply(&images[entry.disk], entry, at, next).expect("write an image");
-                } else {
-                    lost += 1;
-                }
-                at = next;
+        each_piece(&state.0[..position], |entry, safe, from, to| {
+            if safe || keep() {
+                self.apply(&images[entry.disk], entry, from, to).expect("write an image");
+            } else {
+                lost += 1;
             }
-        }
+        });
         lost
+    }
+
+    /// How many pieces a loss of power at a position may leave or not.
+    pub fn at_stake(&self, position: usize) -> usize {
+        let (state, mut count) = (self.lock(), 0);
+        each_piece(&state.0[..position], |_, safe, _, _| count += usize::from(!safe));
+        count
     }
 
     fn apply(&self, image: &File, entry: &Entry, from: u64, to: u64) -> io::Result<()> {
@@ -134,6 +131,23 @@ impl Recording {
             erase(image, from, to - from)
         } else {
             image.write_all_at(&bytes, from)
+        }
+    }
+}
+
+/// Hands over what these entries write, in their order: each as a whole where it was flushed, else piece by piece.
+fn each_piece(entries: &[Entry], mut each: impl FnMut(&Entry, bool, u64, u64)) {
+    let mut flushed: BTreeMap<usize, usize> = BTreeMap::new();
+    let flushes = entries.iter().enumerate().filter(|(_, entry)| entry.len == 0);
+    flushed.extend(flushes.map(|(index, entry)| (entry.disk, index)));
+    for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.len > 0) {
+        let safe = flushed.get(&entry.disk).is_some_and(|flush| index < *flush);
+        let (mut at, end) = (entry.offset, entry.offset + entry.len);
+        while at < end {
+            // Pieces end where those of the disk do.
+            let next = if safe { end } else { end.min((at / PIECE + 1) * PIECE) };
+            each(entry, safe, at, next);
+            at = next;
         }
     }
 }
