@@ -11,9 +11,9 @@ use tonic::Status;
 use super::client::Client;
 use super::data::Data;
 use super::machine::can_grow_ext4;
-use super::place::{Place, freezing};
 use super::report::Output;
 use super::requests::{self, MadeFrom};
+use super::trial::{Trial, freezing};
 use super::workspace::Workspace;
 use crate::config::Check;
 use crate::model::format_bytes;
@@ -155,9 +155,9 @@ pub(super) struct World {
 pub(super) struct Life {
     world: World,
     check: Check,
-    volume: Place,
-    restored: Place,
-    cloned: Place,
+    volume: Trial,
+    restored: Trial,
+    cloned: Trial,
     /// The id of the snapshot, while there is one.
     snapshot: Option<String>,
     /// As far as it came.
@@ -168,7 +168,7 @@ impl Life {
     /// One that has not begun.
     pub(super) fn new(world: World, check: Check) -> Self {
         let (name, first) = (check.as_str(), check as u64 + 1);
-        let place = |name: &str, seed| Place::new(&world, check, name, seed);
+        let place = |name: &str, seed| Trial::new(&world, check, name, seed);
         let volume = place(name, first);
         // The volume is changed before the clone is made, and after the snapshot was.
         let restored = place(&format!("{name}-restored"), first);
@@ -178,7 +178,7 @@ impl Life {
 
     /// Lives it. Whatever happens, the volume and its copies are gone in the end, as far as the driver can help.
     pub(super) async fn run(&mut self) -> Done {
-        [&self.volume, &self.restored, &self.cloned].into_iter().try_for_each(Place::prepare)?;
+        [&self.volume, &self.restored, &self.cloned].into_iter().try_for_each(Trial::prepare)?;
         let mut result = Ok(());
         for step in Step::ALL {
             result = self.step(step).await;

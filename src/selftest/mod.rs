@@ -10,10 +10,10 @@ pub mod client;
 mod data;
 mod life;
 mod machine;
-mod place;
 pub mod process;
 mod report;
 pub mod requests;
+mod trial;
 mod workspace;
 
 use std::sync::Arc;

@@ -32,7 +32,7 @@ const QUESTION: Duration = Duration::from_secs(2);
 const NAMED: usize = 4;
 
 /// Where a copy comes from.
-enum Origin {
+enum CopySource {
     /// There is nothing to copy, or nobody knows the source: the node that is chosen says so.
     None,
     /// What this node has, and perhaps for no other one.
@@ -46,7 +46,7 @@ enum Travel {
     Forbidden,
 }
 
-impl Origin {
+impl CopySource {
     fn of(wanted: &Placement, members: &Members) -> Self {
         let named = wanted.source.as_ref().and_then(|source| match source {
             Source::Snapshot(id) => Some((Named::snapshot(id), VolumeSource::Snapshot(id.parse().ok()?))),
@@ -54,23 +54,23 @@ impl Origin {
         });
         let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
         match named.and_then(|(named, source)| Some((member(members, named)?, source))) {
-            Some((node, source)) => Origin::Node { node, source, travel },
-            None => Origin::None,
+            Some((node, source)) => CopySource::Node { node, source, travel },
+            None => CopySource::None,
         }
     }
 
     fn node(&self) -> Option<&Arc<Member>> {
         match self {
-            Origin::None => None,
-            Origin::Node { node, .. } => Some(node),
+            CopySource::None => None,
+            CopySource::Node { node, .. } => Some(node),
         }
     }
 
     /// Whether a copy to this node may be made.
     fn allows(&self, target: &Member) -> bool {
         match self {
-            Origin::Node { node, travel: Travel::Forbidden, .. } => node.node_id == target.node_id,
-            Origin::Node { .. } | Origin::None => true,
+            CopySource::Node { node, travel: Travel::Forbidden, .. } => node.node_id == target.node_id,
+            CopySource::Node { .. } | CopySource::None => true,
         }
     }
 }
@@ -85,7 +85,7 @@ impl Router {
         let Asked { bytes, request, wrong, envelope } = asked;
         let (envelope, wanted) = (&envelope, &decode::placement(&request)?);
         let members = self.members()?;
-        let origin = Origin::of(wanted, &members);
+        let origin = CopySource::of(wanted, &members);
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {
@@ -151,7 +151,7 @@ impl Router {
     async fn try_in_order(
         &self,
         round: &Round<'_>,
-        origin: &Origin,
+        origin: &CopySource,
         unsure: Option<Status>,
         request: Bytes,
     ) -> Result<Bytes, Status> {
@@ -182,12 +182,12 @@ impl Router {
         &self,
         envelope: &Envelope,
         member: &Arc<Member>,
-        (origin, name): (&Origin, &str),
+        (origin, name): (&CopySource, &str),
         request: Bytes,
     ) -> Result<Bytes, Status> {
         let elsewhere = match origin {
-            Origin::Node { node, source, .. } if node.node_id != member.node_id => Some((node, source)),
-            Origin::Node { .. } | Origin::None => None,
+            CopySource::Node { node, source, .. } if node.node_id != member.node_id => Some((node, source)),
+            CopySource::Node { .. } | CopySource::None => None,
         };
         let Some((node, source)) = elsewhere else {
             return self.pass::<csi::CreateVolumeRequest>(member, envelope, request).await;
@@ -210,7 +210,7 @@ impl Router {
 }
 
 /// Why no node has made the volume.
-fn no_room(full: &[String], origin: &Origin) -> Error {
+fn no_room(full: &[String], origin: &CopySource) -> Error {
     let mut message = match full {
         [] => "no node of this driver is among those that accessibility_requirements allow".to_owned(),
         [one] => one.clone(),
@@ -221,7 +221,7 @@ fn no_room(full: &[String], origin: &Origin) -> Error {
             format!("no allowed node has room: {}{more}", named.join("; "))
         }
     };
-    if let Origin::Node { node, travel: Travel::Forbidden, .. } = origin {
+    if let CopySource::Node { node, travel: Travel::Forbidden, .. } = origin {
         let reason =
             format!("parameter crossNodeCopy is false, and the source is on node {:?}", node.node_id);
         message = if full.is_empty() {

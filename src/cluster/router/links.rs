@@ -102,8 +102,8 @@ impl Links {
                 return Err("no process of the driver runs there".into());
             };
             let mut attempt = match self.look(&member.node_id, &address, patience)? {
-                Found::Link(link) => return Ok(link),
-                Found::Attempt(attempt) => attempt,
+                Connection::Link(link) => return Ok(link),
+                Connection::Attempt(attempt) => attempt,
             };
             let ended = attempt.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
             match ended.ok().flatten() {
@@ -124,15 +124,15 @@ impl Links {
     }
 
     /// The channel that is there, or the attempt to make one, which begins here where none runs.
-    fn look(&self, node_id: &str, address: &str, patience: Patience) -> Result<Found, Arc<str>> {
+    fn look(&self, node_id: &str, address: &str, patience: Patience) -> Result<Connection, Arc<str>> {
         let mut slots = self.slots();
         let slot = slots.by_node.entry(node_id.to_owned()).or_insert_with(Slot::new);
         let before = match &slot.state {
-            State::Up(link) if link.address == address => return Ok(Found::Link(link.clone())),
+            State::Up(link) if link.address == address => return Ok(Connection::Link(link.clone())),
             State::Connecting(attempt, before) => {
                 return match before {
                     Some(reason) if patience == Patience::None => Err(Arc::clone(reason)),
-                    _ => Ok(Found::Attempt(attempt.clone())),
+                    _ => Ok(Connection::Attempt(attempt.clone())),
                 };
             }
             State::Down { reason, address: tried, until } if tried == address => {
@@ -155,7 +155,7 @@ impl Links {
         });
         match before {
             Some(reason) if patience == Patience::None => Err(reason),
-            _ => Ok(Found::Attempt(attempt)),
+            _ => Ok(Connection::Attempt(attempt)),
         }
     }
 
@@ -254,7 +254,7 @@ impl Slot {
     }
 }
 
-enum Found {
+enum Connection {
     Link(Link),
     Attempt(watch::Receiver<Outcome>),
 }

@@ -10,7 +10,7 @@ use super::content::Content;
 use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Node, NodeRef};
-use super::world::{Place, World};
+use super::world::{Resolved, World};
 use super::{Outcome, Process};
 
 /// A copy on its way.
@@ -23,7 +23,7 @@ pub(super) struct Copy<'a> {
     /// Everything that was made.
     made: Vec<NodeRef>,
     /// Directories whose entries are still to copy: where they are, their copy and its path.
-    todo: Vec<(Place, NodeRef, PathBuf)>,
+    todo: Vec<(Resolved, NodeRef, PathBuf)>,
 }
 
 /// What copying an entry came to.
@@ -32,7 +32,7 @@ enum Copied {
     Nothing,
     /// Another name of what was copied before.
     Link,
-    Directory(Place, NodeRef),
+    Directory(Resolved, NodeRef),
     /// Anything else.
     File {
         /// What it was copied from, where that has further names.
@@ -46,7 +46,7 @@ impl World {
     /// Copies an entry, a directory without what is in it.
     fn copy_entry(
         &mut self,
-        from: &Place,
+        from: &Resolved,
         name: &str,
         to: NodeRef,
         links: &BTreeMap<NodeRef, NodeRef>,
@@ -104,11 +104,11 @@ impl World {
     }
 
     /// False where somebody has removed this directory for good.
-    fn is_there(&self, directory: &Place) -> bool {
+    fn is_there(&self, directory: &Resolved) -> bool {
         self.filesystems[directory.node.fs].inodes.contains_key(&directory.node.ino)
     }
 
-    fn names_to_copy(&self, from: &Place, root: NodeRef) -> Outcome<Vec<String>> {
+    fn names_to_copy(&self, from: &Resolved, root: NodeRef) -> Outcome<Vec<String>> {
         if from.node == root {
             return Err(Errno::EINVAL);
         }
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Makes the root of the copy.
-    fn copy_root(&mut self, source: &Path, target: &Path) -> Outcome<(Place, NodeRef)> {
+    fn copy_root(&mut self, source: &Path, target: &Path) -> Outcome<(Resolved, NodeRef)> {
         let from = self.walk(source, Last::Keep)?;
         self.filesystems[from.node.fs].entries(from.node.ino)?;
         let mode = self.inode(from.node).mode;
@@ -158,7 +158,7 @@ impl<'a> Copy<'a> {
         copy.sync(target)
     }
 
-    fn entry(&mut self, from: &Place, name: &str, to: NodeRef, path: PathBuf) -> io::Result<()> {
+    fn entry(&mut self, from: &Resolved, name: &str, to: NodeRef, path: PathBuf) -> io::Result<()> {
         let links = &self.links;
         let copied = self.process.step_torn("copy_tree", path.display(), |world, how| {
             world.copy_entry(from, name, to, links, how)

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::content::BLOCK;
 use super::resolve::Last;
 use super::tree::{FsId, Node, NodeRef};
-use super::world::{Place, World};
+use super::world::{Resolved, World};
 use super::{Outcome, Process};
 use crate::os::{BlockDevice, FileKind, FileStat, Files, LogFile, Space};
 
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// A regular file that may be changed; a link is not followed.
-    pub(super) fn writable_file(&self, file: &Path) -> Outcome<Place> {
+    pub(super) fn writable_file(&self, file: &Path) -> Outcome<Resolved> {
         let place = self.walk(file, Last::Keep)?;
         self.content(place.node)?;
         self.writable(&place)?;

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::resolve::Last;
 use super::tree::{Backing, FsId};
-use super::world::{Open, Opened, Place, World};
+use super::world::{Open, Opened, Resolved, World};
 use super::{FakeKernel, Outcome, Process};
 use crate::os::Frozen;
 
@@ -63,7 +63,7 @@ impl Freezes {
 
 impl World {
     /// The filesystem that is mounted here.
-    fn mounted_at(&self, mount_point: &Path) -> Outcome<Place> {
+    fn mounted_at(&self, mount_point: &Path) -> Outcome<Resolved> {
         let place = self.walk(mount_point, Last::Keep)?;
         self.filesystems[place.node.fs].entries(place.node.ino)?;
         let mount = &self.mounts[&place.mount];

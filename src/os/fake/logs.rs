@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::seam::Effect;
 use super::tree::{Node, NodeRef};
-use super::world::{Open, Opened, Place, World, pid_of};
+use super::world::{Open, Opened, Resolved, World, pid_of};
 use super::{Descriptor, Outcome, Process};
 use crate::os::{LogFile, errno_error};
 
@@ -21,7 +21,7 @@ struct FakeLog {
 
 impl World {
     /// Opens a file for writing, made if need be.
-    fn open_or_create(&mut self, file: &Path) -> Outcome<Place> {
+    fn open_or_create(&mut self, file: &Path) -> Outcome<Resolved> {
         match self.writable_file(file) {
             Err(Errno::ENOENT) => {
                 self.create(file, Node::file(), 0o600)?;

@@ -10,7 +10,7 @@ use super::loops::LoopBacking;
 use super::mountable::is_known;
 use super::resolve::Last;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
-use super::world::{Open, Opened, Place, World};
+use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Outcome, Process};
 use crate::model::{FsType, MountFlags, VfsFlag};
 use crate::os::{Frozen, MountEntry, Mounts, Pinned};
@@ -117,7 +117,7 @@ impl World {
     fn bind(&mut self, source: &Path, target: &Path, flags: &MountFlags) -> Outcome<()> {
         let source = self.walk(source, Last::Follow)?;
         let target = self.walk(target, Last::Keep)?;
-        let is_directory = |place: &Place| matches!(self.inode(place.node).node, Node::Directory { .. });
+        let is_directory = |place: &Resolved| matches!(self.inode(place.node).node, Node::Directory { .. });
         if is_directory(&source) != is_directory(&target) {
             return Err(Errno::ENOTDIR);
         }
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// Where exactly this mount can be reached: ESTALE where it has gone, or another one hides it.
-    fn reach(&self, mount: &MountEntry) -> Outcome<Place> {
+    fn reach(&self, mount: &MountEntry) -> Outcome<Resolved> {
         let place = self.walk(&mount.target, Last::Keep)?;
         if place.mount == mount.id { Ok(place) } else { Err(Errno::ESTALE) }
     }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::Outcome;
 use super::tree::{FsId, Node, NodeRef};
-use super::world::{Place, World};
+use super::world::{Resolved, World};
 
 /// More links than this on the way are a loop (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -21,7 +21,7 @@ pub(super) enum Last {
 
 impl World {
     /// Walks a path. Links on the way are followed, one at its end as `last` says.
-    pub(super) fn walk(&self, path: &Path, last: Last) -> Outcome<Place> {
+    pub(super) fn walk(&self, path: &Path, last: Last) -> Outcome<Resolved> {
         let (start, path) = match self.pinned(path) {
             Some((place, rest)) => (place, rest),
             None => (self.root(), path),
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// The root of a mount that a path through a descriptor leads to, and what follows in the path.
-    fn pinned<'a>(&self, path: &'a Path) -> Option<(Place, &'a Path)> {
+    fn pinned<'a>(&self, path: &'a Path) -> Option<(Resolved, &'a Path)> {
         let rest = path.strip_prefix("/proc/self/fd").ok()?;
         let number = rest.components().next()?;
         let place = self.pins.get(&number.as_os_str().to_str()?.parse().ok()?)?;
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// A path's directory and its last name, which may not be there.
-    pub(super) fn parent(&self, path: &Path) -> Outcome<(Place, String)> {
+    pub(super) fn parent(&self, path: &Path) -> Outcome<(Resolved, String)> {
         let name = path.file_name().and_then(OsStr::to_str).ok_or(Errno::EINVAL)?;
         let directory = self.walk(path.parent().ok_or(Errno::EINVAL)?, Last::Follow)?;
         self.filesystems[directory.node.fs].entries(directory.node.ino)?;
@@ -69,14 +69,14 @@ impl World {
     }
 
     /// Like [`parent`](Self::parent), of a directory whose entries may be changed.
-    pub(super) fn writable_parent(&self, path: &Path) -> Outcome<(Place, String)> {
+    pub(super) fn writable_parent(&self, path: &Path) -> Outcome<(Resolved, String)> {
         let (directory, name) = self.parent(path)?;
         self.writable(&directory)?;
         Ok((directory, name))
     }
 
     /// EROFS where nothing can be written through this place's mount, EAGAIN where its filesystem is frozen.
-    pub(super) fn writable(&self, place: &Place) -> Outcome<()> {
+    pub(super) fn writable(&self, place: &Resolved) -> Outcome<()> {
         let mount = &self.mounts[&place.mount];
         if mount.read_only || mount.superblock_read_only {
             return Err(Errno::EROFS);
@@ -90,17 +90,17 @@ impl World {
     }
 
     /// The inode of a name, not looking at what is mounted on it.
-    pub(super) fn bare_child(&self, directory: &Place, name: &str) -> Outcome<NodeRef> {
+    pub(super) fn bare_child(&self, directory: &Resolved, name: &str) -> Outcome<NodeRef> {
         let entries = self.filesystems[directory.node.fs].entries(directory.node.ino)?;
         let ino = *entries.get(name).ok_or(Errno::ENOENT)?;
         Ok(NodeRef { fs: directory.node.fs, ino })
     }
 
     /// The place of a name, on top of everything that is mounted there.
-    pub(super) fn child(&self, directory: &Place, name: &str) -> Outcome<Place> {
+    pub(super) fn child(&self, directory: &Resolved, name: &str) -> Outcome<Resolved> {
         let node = self.bare_child(directory, name)?;
         let (inner, path) = (directory.inner.join(name), directory.path.join(name));
-        Ok(self.cross(Place { mount: directory.mount, node, inner, path }))
+        Ok(self.cross(Resolved { mount: directory.mount, node, inner, path }))
     }
 
     /// Whether anything is mounted on this inode, seen through whichever mount: it can be neither removed nor
@@ -109,16 +109,17 @@ impl World {
         self.covered.keys().any(|(_, at)| *at == node)
     }
 
-    fn root(&self) -> Place {
+    fn root(&self) -> Resolved {
         let (number, mount) = self.mounts.first_key_value().expect("the root is mounted");
         let root = PathBuf::from("/");
-        self.cross(Place { mount: *number, node: mount.root, inner: root.clone(), path: root })
+        self.cross(Resolved { mount: *number, node: mount.root, inner: root.clone(), path: root })
     }
 
-    fn cross(&self, mut place: Place) -> Place {
+    fn cross(&self, mut place: Resolved) -> Resolved {
         while let Some(top) = self.covered.get(&(place.mount, place.node)) {
             let mount = &self.mounts[top];
-            place = Place { mount: *top, node: mount.root, inner: mount.root_path.clone(), path: place.path };
+            place =
+                Resolved { mount: *top, node: mount.root, inner: mount.root_path.clone(), path: place.path };
         }
         place
     }

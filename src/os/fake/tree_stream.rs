@@ -11,7 +11,7 @@ use super::content::Content;
 use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Node, NodeRef};
-use super::world::{Place, World};
+use super::world::{Resolved, World};
 use super::{Outcome, Process};
 use crate::model::pull::Piece;
 use crate::model::tree::{Attributes, Entry, Item, Kind, Position};
@@ -30,7 +30,7 @@ pub(super) struct Walk<'a> {
     /// The numbers of files with several names.
     linked: BTreeMap<NodeRef, u64>,
     /// Directories with their number and the names that are still to do, the next one last.
-    todo: Vec<(Place, u64, Vec<String>)>,
+    todo: Vec<(Resolved, u64, Vec<String>)>,
 }
 
 impl Walk<'_> {
@@ -60,7 +60,7 @@ impl Walk<'_> {
         Ok(walk.next)
     }
 
-    fn entry(&mut self, place: Place, parent: u64, name: &str) -> io::Result<bool> {
+    fn entry(&mut self, place: Resolved, parent: u64, name: &str) -> io::Result<bool> {
         let number = self.next;
         self.next += 1;
         let inode = self

@@ -11,7 +11,7 @@ use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Node, NodeRef};
 use super::tree_stream::{Walk, Writer};
-use super::world::{Place, World};
+use super::world::{Resolved, World};
 use super::{Outcome, Process};
 use crate::model::tree::{Item, Position};
 use crate::os::{TreeWriter, Trees, Usage};
@@ -64,7 +64,7 @@ impl World {
 
     /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
     /// what is in it.
-    fn post_order(&self, directory: &Place, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
+    fn post_order(&self, directory: &Resolved, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
         let Ok(node) = self.bare_child(directory, name) else {
             return;
         };
@@ -72,7 +72,7 @@ impl World {
             && !self.is_mount_point(node)
         {
             let (inner, path) = (directory.inner.join(name), directory.path.join(name));
-            let place = Place { mount: directory.mount, node, inner, path };
+            let place = Resolved { mount: directory.mount, node, inner, path };
             now.keys().for_each(|child| self.post_order(&place, child, order));
         }
         order.push((directory.node, name.to_owned(), node));

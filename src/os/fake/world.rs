@@ -56,7 +56,7 @@ pub(super) struct World {
     pub(super) stuck: BTreeSet<u32>,
     pub(super) opens: BTreeMap<u64, Open>,
     /// The roots of mounts that a process holds, by its descriptor: what its /proc/self/fd leads to.
-    pub(super) pins: BTreeMap<u64, Place>,
+    pub(super) pins: BTreeMap<u64, Resolved>,
     next_open: u64,
     pub(super) seam: Seam,
     /// The newest process, and those that live.
@@ -215,7 +215,7 @@ pub(super) fn pid_of(generation: u64) -> u32 {
 
 /// A place in the tree of everything that is mounted.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Resolved {
     /// The mount that it is in.
     pub(super) mount: u64,
     pub(super) node: NodeRef,

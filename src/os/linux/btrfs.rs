@@ -119,7 +119,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-enum Found {
+enum Checked {
     /// It is valid, or its copy is.
     Valid(Superblock),
     /// Its checksum is one that is not known here.
@@ -127,16 +127,16 @@ enum Found {
 }
 
 /// The superblock, or its copy where a power cut has torn it: [`write()`] writes the copies first.
-fn read(file: &File, size: u64) -> io::Result<Option<Found>> {
+fn read(file: &File, size: u64) -> io::Result<Option<Checked>> {
     for place in places(size) {
         let mut bytes = [0; SIZE];
         file.read_exact_at(&mut bytes, place)?;
         let found = Superblock(bytes);
         if found.is_valid() && found.number(field::PLACE) == place {
-            return Ok(Some(Found::Valid(found)));
+            return Ok(Some(Checked::Valid(found)));
         }
         if found.get(field::MAGIC) == MAGIC && found.get(field::CHECKSUM_TYPE) != CRC32C {
-            return Ok(Some(Found::Foreign(found)));
+            return Ok(Some(Checked::Foreign(found)));
         }
     }
     Ok(None)
@@ -172,13 +172,13 @@ pub(super) fn renew_identity(device: &Path) -> io::Result<bool> {
     );
     let size = ioctl::device_size(&file).map_err(at("get the size of", device))?;
     match read(&file, size).map_err(at("read", device))? {
-        Some(Found::Valid(superblock)) => {
+        Some(Checked::Valid(superblock)) => {
             let renamed = superblock.renamed(random_uuid()?)?;
             write(&file, size, &renamed).map_err(at("write", device))?;
             Ok(true)
         }
-        Some(Found::Foreign(superblock)) if superblock.number(field::LOG_ROOT) == 0 => Ok(false),
-        Some(Found::Foreign(_)) => {
+        Some(Checked::Foreign(superblock)) if superblock.number(field::LOG_ROOT) == 0 => Ok(false),
+        Some(Checked::Foreign(_)) => {
             let what = "its checksums are not crc32c, and it was copied while its log was in use";
             Err(errno_error(
                 Errno::EOPNOTSUPP,
@@ -222,7 +222,7 @@ mod tests {
 
     fn found(file: &File, size: u64) -> Superblock {
         match read(file, size).expect("read") {
-            Some(Found::Valid(superblock)) => superblock,
+            Some(Checked::Valid(superblock)) => superblock,
             _ => panic!("no valid superblock"),
         }
     }

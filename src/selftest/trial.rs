@@ -22,8 +22,8 @@ pub(super) struct Volume {
     context: HashMap<String, String>,
 }
 
-/// One volume in its place.
-pub(super) struct Place {
+/// A volume that the selftest takes through its life, with its paths.
+pub(super) struct Trial {
     world: World,
     check: Check,
     /// Its own directory in the workspace; kubelet makes the parents of the paths.
@@ -36,12 +36,12 @@ pub(super) struct Place {
     pub(super) seed: u64,
 }
 
-impl Place {
+impl Trial {
     /// One without a volume.
     pub(super) fn new(world: &World, check: Check, name: &str, seed: u64) -> Self {
         let directory = world.dir.join(name);
         let (staging, target) = (directory.join("staging"), directory.join("pod"));
-        Place { world: world.clone(), check, directory, staging, target, volume: None, seed }
+        Trial { world: world.clone(), check, directory, staging, target, volume: None, seed }
     }
 
     /// Makes the directory of the paths.
