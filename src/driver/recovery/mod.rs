@@ -111,7 +111,7 @@ impl Driver {
                 complete = false;
                 continue;
             };
-            // A cut that another node reads may be of this process; nobody reads an older one.
+            // Another node may read a cut of this process. One of an older process goes once it is idle.
             let here =
                 self.store.snapshot(&snapshot.id).filter(|now| !now.is_ready() || now.pulled_for.is_none());
             here.into_iter().for_each(|snapshot| self.recover_snapshot(&snapshot, &mut found));
