@@ -130,7 +130,7 @@ kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_W
 	unshare --mount $(LONG_TEST) --test root kernel_walk::every_call -- --ignored --nocapture
 
 # SAMPLE=n: so many of each module, chosen by SEED; SHARD=3/50: the third of fifty parts; FILE=x: of files with this in their path.
-# ONLY=file: those that it names; LAST=1: with what takes long only.
+# ONLY=file: those that it names; FIRST=1: without what takes long; LAST=1: with that only.
 # KERNEL=1: with the tests on the real kernel, in a mount namespace of its own (see `kernel-walk`).
 mutants: ## Change the code in many ways, and see that a test fails for each; MODULE=driver SAMPLE=100 (root for os/linux; hours)
 	@echo '==> mutants'
@@ -138,7 +138,7 @@ mutants: ## Change the code in many ways, and see that a test fails for each; MO
 	$(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir $(TARGET_DIR)/mutants-tool
 	$(WITH_TOOLS) $(if $(KERNEL),unshare --mount) $(TARGET_DIR)/mutants-tool/debug/mutants $(addprefix --module ,$(MODULE)) $(addprefix --file ,$(FILE)) \
 	  $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED)) $(addprefix --shard ,$(SHARD)) $(addprefix --minutes ,$(MINUTES)) \
-	  $(addprefix --only ,$(ONLY)) $(if $(LAST),--last) $(if $(KERNEL),--kernel)
+	  $(addprefix --only ,$(ONLY)) $(if $(FIRST),--first) $(if $(LAST),--last) $(if $(KERNEL),--kernel)
 
 mutants-diff: ## The same with the lines that differ from BASE=rev, 60 mutants and five minutes at most
 	@echo '==> mutants-diff'

@@ -284,6 +284,27 @@ mod tests {
     }
 
     #[test]
+    fn an_older_filesystem_with_the_magic_of_ext4_is_another_one() {
+        for incompat in [0u32, 0x80] {
+            let mut head = ext4_head(1);
+            head[1024 + 0x60..][..4].copy_from_slice(&incompat.to_le_bytes());
+            assert_eq!(superblock(&head), Some(Signature::Other("an ext2 or ext3 filesystem")));
+        }
+    }
+
+    #[test]
+    fn a_size_of_64_bits_has_its_other_half_only_where_the_superblock_says_so() {
+        for (incompat, blocks) in [(0xC0u32, (3 << 32) | 1000), (0x40, 1000)] {
+            let mut head = ext4_head(1);
+            head[1024 + 0x60..][..4].copy_from_slice(&incompat.to_le_bytes());
+            head[1024 + 0x150..][..4].copy_from_slice(&3u32.to_le_bytes());
+            let expected =
+                Signature::Filesystem { fs_type: FsType::Ext4, bytes: blocks * 4096, errors: false };
+            assert_eq!(superblock(&head), Some(expected));
+        }
+    }
+
+    #[test]
     fn a_raid_keeps_its_superblock_at_the_end() {
         const MIB: usize = 1 << 20;
         let size = (10 * MIB + 512) as u64;

@@ -124,3 +124,26 @@ impl Bytes for Tree {
         os.trees.remove(&paths.directory).doing(removing)
     }
 }
+
+#[cfg(all(test, feature = "fake-os"))]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::model::{BackendKind, NodeKey, VolumeId};
+    use crate::os::fake::FakeKernel;
+
+    #[test]
+    fn what_a_tree_takes_is_what_is_to_copy() {
+        let kernel = FakeKernel::new();
+        let id = VolumeId::of_name(&NodeKey::of("node-a"), "v");
+        let paths = VolumePaths::new(Path::new("/pool"), &id, BackendKind::Directory);
+        let data = paths.data();
+        kernel.create_directories(&data);
+        let os = kernel.os();
+        let sizes = || (Tree.allocated(&os, &paths).unwrap(), Tree.to_copy(&os, &paths).unwrap());
+        let empty = sizes();
+        kernel.write_file(data.join("file"), &[1; 1 << 20]).unwrap();
+        assert_eq!(sizes(), (empty.0 + (1 << 20), empty.1 + (1 << 20)));
+    }
+}

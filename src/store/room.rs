@@ -88,6 +88,54 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::{errno_error, errno_of};
+
+    /// A log on a disk that can set so much aside.
+    struct Disk {
+        room: Result<u64, Errno>,
+        asked: Vec<u64>,
+    }
+
+    impl LogFile for Disk {
+        fn append(&mut self, _bytes: &[u8]) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+
+        fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+            self.asked.push(bytes);
+            match self.room {
+                Ok(room) if bytes <= room => Ok(()),
+                Ok(_) => Err(errno_error(Errno::ENOSPC, "a full disk")),
+                Err(errno) => Err(errno_error(errno, "a disk that fails")),
+            }
+        }
+    }
+
+    #[test]
+    fn as_much_is_taken_as_there_is() {
+        const WAY_OUT: u64 = 10_000;
+        let take = |room, least| {
+            let mut disk = Disk { room, asked: Vec::new() };
+            let taken = Room::take(&mut disk, WAY_OUT, least).map_err(|error| errno_of(&error));
+            (taken, disk.asked)
+        };
+        let (most, half) = (WAY_OUT + SPARE + STEP, WAY_OUT + SPARE / 2);
+        assert_eq!(take(Ok(most), 100), (Ok(Room::Bytes(most)), vec![most]));
+        assert_eq!(take(Ok(half), 100), (Ok(Room::Bytes(half)), vec![most, half]));
+        assert_eq!(take(Ok(half - 1), 100), (Ok(Room::Bytes(WAY_OUT)), vec![most, half, WAY_OUT]));
+        assert_eq!(take(Ok(100), 100), (Ok(Room::Bytes(100)), vec![most, half, WAY_OUT, 100]));
+        let full = Err(Some(Errno::ENOSPC));
+        assert_eq!(take(Ok(99), 100), (full, vec![most, half, WAY_OUT, 100]));
+        assert_eq!(take(Ok(half), half).0, Ok(Room::Bytes(half)));
+        assert_eq!(take(Ok(0), half), (full, vec![most, half]), "less than that is of no use");
+        assert_eq!(take(Ok(0), 0).0, Ok(Room::Bytes(0)));
+        assert_eq!(take(Err(Errno::EIO), 0), (Err(Some(Errno::EIO)), vec![most]));
+        assert_eq!(take(Err(Errno::EOPNOTSUPP), 100), (Ok(Room::Unknown), vec![most]));
+    }
 
     #[test]
     fn the_way_out_is_always_covered() {

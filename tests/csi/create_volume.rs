@@ -4,6 +4,7 @@ use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
+use crate::harness::machine;
 use crate::life::*;
 use crate::support::*;
 
@@ -332,6 +333,19 @@ fn what_fails_half_way_leaves_nothing() {
         assert_eq!(rig.image(&vol).allocated, SIZE as u64, "step {step}");
     }
     panic!("no step was the last");
+}
+
+#[test]
+fn a_pool_that_is_not_for_directories_says_which_flag_makes_it_one() {
+    let kernel = machine();
+    kernel.create_directories("/pools/fast");
+    let rig = Rig::on(kernel, &["--pool", "fast=/pools/fast"]);
+    for (pool, flag) in [("default", "(--directories,"), ("fast", "(directories=true in --pool fast,")] {
+        let request = create_with("v", &[("backend", "directory"), ("pool", pool)]);
+        let message = rig.fails(Code::InvalidArgument, request);
+        assert!(message.contains(flag), "{message}");
+    }
+    rig.assert_clean();
 }
 
 #[test]

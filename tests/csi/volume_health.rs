@@ -141,7 +141,10 @@ fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
         rig.unstage(&vol);
         let os = rig.kernel.os();
         if name == "directory" {
-            os.files.remove_directory(format!("{}/data", vol.directory()).as_ref()).unwrap();
+            let data = format!("{}/data", vol.directory());
+            os.files.remove_directory(data.as_ref()).unwrap();
+            rig.assert_health(&vol, &wrong(DataLoss, "DirectoryMissing"), None);
+            os.files.create_file(data.as_ref()).unwrap();
             rig.assert_health(&vol, &wrong(DataLoss, "DirectoryMissing"), None);
             continue;
         }

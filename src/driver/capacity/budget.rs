@@ -117,6 +117,17 @@ mod tests {
         assert_eq!(budget(GIB, 0, 5 * GIB, 5 * GIB, 1.0).room(true, Provisioning::Thick), 0);
     }
 
+    #[test]
+    fn what_is_lacking_is_what_is_promised_beyond_the_space() {
+        let pool = |snapshot_bytes| {
+            let promised = Totals { thin_bytes: 40 * GIB, thick_bytes: 70 * GIB, snapshot_bytes };
+            Budget { promised, ..budget(100 * GIB, 100 * GIB, 0, 0, 4.0) }
+        };
+        assert_eq!(pool(15 * GIB).lacking(), 0);
+        assert_eq!(pool(20 * GIB).lacking(), 0);
+        assert_eq!(pool(25 * GIB).lacking(), 5 * GIB);
+    }
+
     proptest! {
         #[test]
         fn a_thick_promise_leaves_room_for_the_thin_ones(usable in 0u64..1 << 45, free in 0u64..1 << 45, thin in 0u64..1 << 45, thick in 0u64..1 << 45, ratio in 1.0f64..100.0) {

@@ -1,6 +1,7 @@
 //! What a crash leaves is dropped; what no crash explains stops the start.
 
 use super::*;
+use crate::store::load;
 use proptest::prelude::*;
 
 /// The line number that the start stops at.
@@ -105,6 +106,30 @@ fn lines_in_the_wrong_place_stop_the_start() {
     assert_eq!(stopped_at(b""), 1);
     assert_eq!(stopped_at(&line(0)[..line(0).len() - 1]), 1);
     assert_eq!(stopped_at(b"{\"hostloop\":0}\n"), 1);
+}
+
+#[test]
+fn a_header_whose_numbers_make_no_sense_stops_the_start() {
+    let header = |format, first, synced| {
+        let mut header = record::Header::new(&identity(), first, 0);
+        (header.hostloop, header.synced) = (format, synced);
+        header.line().unwrap().into_bytes()
+    };
+    assert_eq!(loaded(&header(record::FORMAT, 5, 4)), Model::new());
+    for (format, first, synced) in [(0, 5, 4), (record::FORMAT, 5, 3), (record::FORMAT, 5, u64::MAX)] {
+        assert_eq!(stopped_at(&header(format, first, synced)), 1, "{format}, {first}, {synced}");
+    }
+}
+
+#[test]
+fn a_file_is_settled_until_something_is_written_to_it() {
+    let is_settled = |bytes: &[u8]| load::load(bytes, &identity(), &file()).unwrap().is_settled();
+    let disk = Disk::holding(&sample(4));
+    drop(open(&disk).unwrap());
+    assert!(is_settled(&disk.read()), "the start has written it anew");
+    assert!(!is_settled(&[disk.read(), b"{".to_vec()].concat()), "a torn line");
+    open(&disk).unwrap().put(volume(7, 1000)).unwrap();
+    assert!(!is_settled(&disk.read()), "a further record");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::Attachment;
 use crate::os::is_full;
 use crate::store::Durability;
+use crate::store::memory::Memory;
 
 /// Files take whole ones.
 const BLOCK: u64 = 4096;
@@ -32,6 +33,31 @@ fn remove(store: &Store, number: usize) {
     store.put(as_it_goes(number, Phase::Ready, 0)).expect("detached");
     store.put(as_it_goes(number, Phase::Deleting, 0)).expect("deleting");
     store.delete(&id(number), Durability::Synced).expect("gone");
+}
+
+/// The longest lines that the way out of a record can be, which have the largest numbers, and not much more than that.
+#[test]
+fn the_way_out_of_a_record_is_as_long_as_its_lines() {
+    let change = |phase| Change::Put(Put::Volume(Arc::new(as_it_goes(1, phase, 0))));
+    let longest = |change: &Change| record::line(u64::MAX, u64::MAX, &change.members().unwrap()).len() as u64;
+    let lines =
+        [change(Phase::Ready), change(Phase::Deleting), Change::Delete(record::Delete::Volume(id(1)))];
+    let lines: u64 = lines.iter().map(longest).sum();
+    let way_out = Put::Volume(Arc::new(as_it_goes(1, Phase::Ready, 0))).way_out();
+    assert!((lines..lines + 256).contains(&way_out), "{way_out} bytes for lines of {lines}");
+}
+
+#[test]
+fn a_change_needs_room_for_as_much_as_its_record_gets_longer() {
+    let put = |attachments| Change::Put(Put::Volume(Arc::new(as_it_goes(1, Phase::Ready, attachments))));
+    let way_out = |attachments| Put::Volume(Arc::new(as_it_goes(1, Phase::Ready, attachments))).way_out();
+    let mut memory = Memory::default();
+    assert_eq!(memory.longer_by(&put(1)), way_out(1));
+    memory.apply(&put(1));
+    assert!(way_out(2) > way_out(1));
+    assert_eq!(memory.longer_by(&put(2)), way_out(2) - way_out(1));
+    assert_eq!(memory.longer_by(&put(0)), 0);
+    assert_eq!(memory.longer_by(&Change::Delete(record::Delete::Volume(id(1)))), 0);
 }
 
 #[test]

@@ -29,11 +29,12 @@ use run::{Programs, Verdict};
 /// Anything that goes wrong is told and ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
+const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--first] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
 
   --module   driver, store, backend, wire, cluster or os/linux; all without it
   --file     files with this in their path only
   --only     those that this file names, one a line, as a run prints its survivors
+  --first    without what takes long: some of the survivors are not noticed by what is quick only
   --last     with what takes long only: of mutants that the other tests are known not to notice
   --sample   so many mutants of each module, chosen by the seed; all without it
   --shard    the I-th of N parts of all, in the order that the seed decides
@@ -48,6 +49,7 @@ struct Options {
     modules: Vec<String>,
     file: String,
     only: Option<BTreeSet<String>>,
+    first: bool,
     last: bool,
     sample: usize,
     seed: u64,
@@ -68,6 +70,7 @@ fn options() -> Result<Options> {
         modules: Vec::new(),
         file: String::new(),
         only: None,
+        first: false,
         last: false,
         sample: 0,
         seed: now,
@@ -85,6 +88,7 @@ fn options() -> Result<Options> {
             "--module" => options.modules.push(value()?),
             "--file" => options.file = value()?,
             "--only" => options.only = Some(named(&std::fs::read_to_string(value()?)?)),
+            "--first" => options.first = true,
             "--last" => options.last = true,
             "--sample" => options.sample = value()?.parse()?,
             "--seed" => options.seed = value()?.parse()?,
@@ -233,7 +237,7 @@ fn rounds(options: &Options, programs: &Programs) -> Result<Vec<Round>> {
     // Those that turn out to be slow.
     rounds.push(Round { tests: Vec::new(), limit: run::LIMIT, is_last: false });
     rounds.push(Round { tests: last, limit: run::LIMIT, is_last: true });
-    rounds.retain(|round| round.is_last || !options.last);
+    rounds.retain(|round| !(if round.is_last { options.first } else { options.last }));
     Ok(rounds)
 }
 
