@@ -126,6 +126,21 @@ fn a_device_grows_in_one_call_in_use_or_not() {
     assert_eq!(total(&rig, &vol, &target), 3 * SIZE);
 }
 
+/// What a driver leaves that ends after the image has grown, and before its record and its device have.
+#[test]
+fn the_record_and_the_device_take_on_a_size_that_only_the_image_has() {
+    let mut rig = Rig::new();
+    let vol = rig.volume("v", block());
+    rig.stage(&vol);
+    rig.kernel.os().images.set_size(vol.image().as_ref(), 2 * SIZE as u64).unwrap();
+    rig.restart();
+    let get = csi::ControllerGetVolumeRequest { volume_id: vol.id.clone() };
+    assert_eq!(rig.ok(get).volume.expect("a volume").capacity_bytes, 2 * SIZE);
+    rig.stage(&vol);
+    let device = rig.kernel.loops().pop().expect("a device");
+    assert_eq!(rig.kernel.os().loops.size(&device).expect("size"), 2 * SIZE as u64);
+}
+
 /// A file that does not answer once never hides a device in use from the growth that the answer promises.
 #[test]
 fn no_device_keeps_its_size_because_a_file_did_not_answer() {

@@ -173,3 +173,24 @@ fn a_record_of_an_unknown_kind_stops_the_start() {
         assert!(matches!(error, StoreError::Unknown { line: 3, .. }), "{members}: {error}");
     }
 }
+
+#[test]
+fn a_start_keeps_a_file_that_nothing_was_written_to() {
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    assert!(store.is_empty());
+    store.put(volume(1, 1000)).unwrap();
+    assert!(!store.is_empty());
+    drop(store);
+    drop(open(&disk).unwrap());
+    let fresh = disk.read();
+    drop(open(&disk).unwrap());
+    assert_eq!(disk.read(), fresh);
+}
+
+#[test]
+fn a_change_is_of_the_record_with_its_id() {
+    let put = Change::Put(Put::Volume(Arc::new(volume(1, 1000))));
+    let delete = Change::Delete(record::Delete::Volume(id(1)));
+    assert_eq!((put.id(), delete.id()), (id(1).as_str(), id(1).as_str()));
+}
