@@ -1,6 +1,7 @@
 //! DeleteVolume: what does not exist, and what is in use.
 
 use hostloop::wire::csi;
+use nix::errno::Errno;
 use tonic::Code;
 
 use crate::life::*;
@@ -115,6 +116,28 @@ fn a_volume_that_is_published_to_a_node_stays() {
     let message = rig.fails(Code::FailedPrecondition, vol.delete_request());
     assert!(message.contains(NODE), "{message}");
     rig.ok(vol.detach_request(NODE));
+    rig.ok(vol.delete_request());
+    rig.assert_clean();
+}
+
+/// Also the mark of a deletion needs room, and what frees room must not need any.
+#[test]
+fn a_disk_without_room_for_a_mark_lets_every_kind_be_deleted() {
+    for full in [Errno::ENOSPC, Errno::EDQUOT] {
+        for parameters in [&[][..], &[("backend", "directory"), ("pool", "directories")]] {
+            let rig = Rig::new();
+            let vol = rig.made(create_with("v", parameters));
+            rig.kernel.fail_every("create_file", full);
+            rig.ok(vol.delete_request());
+            rig.kernel.heal();
+            rig.assert_clean();
+        }
+    }
+    let rig = Rig::new();
+    let vol = rig.volume("v", mount());
+    rig.kernel.fail_every("create_file", Errno::EIO);
+    rig.fails(Code::Internal, vol.delete_request());
+    rig.kernel.heal();
     rig.ok(vol.delete_request());
     rig.assert_clean();
 }

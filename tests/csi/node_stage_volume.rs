@@ -420,3 +420,22 @@ fn a_growth_that_fails_leaves_the_volume_as_it_was() {
         }
     }
 }
+
+#[test]
+fn a_thick_volume_gets_back_what_others_have_trimmed_and_a_thin_one_nothing() {
+    for (provisioning, expected) in [("thick", SIZE as u64), ("thin", 0)] {
+        let rig = Rig::new();
+        let request = csi::CreateVolumeRequest {
+            parameters: map(&[("provisioning", provisioning)]),
+            ..create("v", block())
+        };
+        let vol = rig.made(request);
+        let os = rig.kernel.os();
+        for size in [0, SIZE as u64] {
+            os.images.set_size(vol.image().as_ref(), size).unwrap();
+        }
+        assert_eq!(rig.image(&vol).allocated, 0, "a hole");
+        rig.stage(&vol);
+        assert_eq!(rig.image(&vol).allocated, expected, "{provisioning}");
+    }
+}
