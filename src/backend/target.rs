@@ -196,4 +196,29 @@ mod tests {
         let there = |path| resolve(&kernel.spawn(), Path::new(path)).unwrap().exists();
         assert!(there("/a/b") && !there("/a/c"));
     }
+
+    #[test]
+    fn what_is_left_at_a_target_goes_only_where_it_is_empty() {
+        let kernel = FakeKernel::new();
+        let os = kernel.spawn();
+        let [file, directory] = ["/t/file", "/t/directory"].map(Path::new);
+        kernel.create_directories(directory);
+        kernel.write_file(file, b"").unwrap();
+        kernel.write_file("/t/directory/data", b"somebody's").unwrap();
+        kernel.write_file("/t/data", b"somebody's").unwrap();
+        for path in ["/t/data", "/t/directory"] {
+            let refused = remove(&os, Path::new(path)).unwrap_err();
+            assert!(matches!(refused, Error::InUse(_)), "{refused}");
+        }
+        assert_eq!(kernel.read_file("/t/data").unwrap(), b"somebody's");
+        assert_eq!(kernel.read_file("/t/directory/data").unwrap(), b"somebody's");
+        kernel.remove_file("/t/directory/data").unwrap();
+        kernel.fail_every("remove_directory", Errno::EIO);
+        assert_eq!(remove(&os, directory).unwrap_err().errno(), Some(Errno::EIO));
+        kernel.heal();
+        for path in [file, directory, Path::new("/t/none")] {
+            remove(&os, path).unwrap();
+            assert!(!kernel.exists(path), "{}", path.display());
+        }
+    }
 }

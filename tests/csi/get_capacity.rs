@@ -1,5 +1,6 @@
 //! GetCapacity, held against what CreateVolume then does.
 
+use hostloop::os::Upkeep;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
@@ -158,4 +159,16 @@ fn parameters_are_those_of_the_storage_class() {
     for bad in [("kind", "fast"), ("pool", "none"), ("backend", "zfs")] {
         rig.fails(Code::InvalidArgument, capacity(&[bad]));
     }
+}
+
+#[test]
+fn what_the_filesystem_needs_for_each_block_is_not_promised() {
+    let most = |per_block| {
+        let kernel = disk(20 * GIB, 10 * GIB);
+        kernel.set_upkeep("/var/lib", Upkeep { per_block, ..Upkeep::default() });
+        largest(&Rig::on(kernel, &[]), &[("provisioning", "thick")])
+    };
+    let (without, with) = (most(0), most(1024));
+    let expected = without * 4 / 5;
+    assert!(with.abs_diff(expected) < 16 * MIB as u64, "{with} of {without}, expected {expected}");
 }
