@@ -266,6 +266,22 @@ mod tests {
         assert!(!is_kubelet_block_map(Path::new(publish)));
     }
 
+    #[cfg(feature = "fake-os")]
+    #[test]
+    fn the_mount_that_hides_another_one_is_named() {
+        let kernel = crate::os::fake::FakeKernel::new();
+        let os = kernel.spawn();
+        for path in ["/x", "/y/below", "/z"] {
+            kernel.create_directories(path);
+        }
+        for (source, target) in [("/x", "/z"), ("/x", "/y")] {
+            let flags = crate::model::MountFlags::default();
+            os.mounts.bind(Path::new(source), Path::new(target), &flags).unwrap();
+        }
+        let message = hidden(&os, Path::new("/y/below")).to_string();
+        assert!(message.contains(" at /y)") && message.contains("unmount that first"), "{message}");
+    }
+
     fn mount(dev: u64, root: &str, target: &str) -> MountEntry {
         MountEntry {
             id: 0,

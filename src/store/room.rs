@@ -133,6 +133,7 @@ mod tests {
         assert_eq!(take(Ok(half), half).0, Ok(Room::Bytes(half)));
         assert_eq!(take(Ok(0), half), (full, vec![most, half]), "less than that is of no use");
         assert_eq!(take(Ok(0), 0).0, Ok(Room::Bytes(0)));
+        assert_eq!(take(Err(Errno::EDQUOT), 0).0, Ok(Room::Bytes(0)), "nothing has to be there");
         assert_eq!(take(Err(Errno::EIO), 0), (Err(Some(Errno::EIO)), vec![most]));
         assert_eq!(take(Err(Errno::EOPNOTSUPP), 100), (Ok(Room::Unknown), vec![most]));
     }
