@@ -44,9 +44,9 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-# The real kernel and the emulator are waited for, the fake kernel and the fuzzers compute: they share the processors well.
+# The real kernel is waited for, the fake one computes: they share the processors well.
 test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny test-workflows clippy doc test-build test-unit test-csi+test-root test-disks+test-sanity test-vm+test-fuzz
+	@scripts/steps deps-test fmt deny test-workflows clippy doc test-build test-unit test-fuzz test-csi+test-root test-disks+test-sanity test-vm
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
