@@ -289,3 +289,19 @@ fn flags_of_the_publish_are_those_of_its_mount_only() {
     assert!(!flags(&plain).contains(&VfsFlag::NoExec) && !flags(&vol.staging()).contains(&VfsFlag::NoExec));
     rig.fails(Code::AlreadyExists, rig.publish_request(&strict, "plain"));
 }
+
+#[test]
+fn a_directory_in_use_that_another_one_has_replaced_is_not_published_again() {
+    let rig = Rig::new();
+    let vol = rig.made(create_with("dir", &[("backend", "directory"), ("pool", "directories")]));
+    rig.stage(&vol);
+    let os = rig.kernel.os();
+    let data = format!("{}/data", vol.directory());
+    os.files.rename(data.as_ref(), format!("{data}.old").as_ref()).unwrap();
+    rig.kernel.create_directories(&data);
+    let message = rig.fails(Code::FailedPrecondition, rig.publish_request(&vol, "pod"));
+    assert!(message.contains("is another directory than the one in use"), "{message}");
+    os.files.remove_directory(data.as_ref()).unwrap();
+    os.files.rename(format!("{data}.old").as_ref(), data.as_ref()).unwrap();
+    rig.publish(&vol, "pod");
+}

@@ -132,22 +132,6 @@ fn nothing_is_wrong_with_a_volume_at_any_time_of_its_life() {
 }
 
 #[test]
-fn a_directory_in_use_that_another_one_has_replaced_is_not_published_again() {
-    let rig = Rig::new();
-    let vol = rig.made(directory());
-    rig.stage(&vol);
-    let os = rig.kernel.os();
-    let data = format!("{}/data", vol.directory());
-    os.files.rename(data.as_ref(), format!("{data}.old").as_ref()).unwrap();
-    rig.kernel.create_directories(&data);
-    let message = rig.fails(Code::FailedPrecondition, rig.publish_request(&vol, "pod"));
-    assert!(message.contains("is another directory than the one in use"), "{message}");
-    os.files.remove_directory(data.as_ref()).unwrap();
-    os.files.rename(format!("{data}.old").as_ref(), data.as_ref()).unwrap();
-    rig.publish(&vol, "pod");
-}
-
-#[test]
 fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
     for request in every_kind() {
         let rig = Rig::new();

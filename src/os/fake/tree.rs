@@ -72,7 +72,7 @@ pub(super) struct Inode {
 pub(super) struct Change {
     pub(super) directory: u64,
     pub(super) name: String,
-    /// What it stands for now.
+    /// The inode that it names since then; none where it was removed.
     pub(super) to: Option<u64>,
     /// The call that changed it.
     pub(super) call: u64,

@@ -107,7 +107,13 @@ fn options() -> Result<Options> {
     }
     let (part, parts) = options.shard;
     let known = |name: &String| MODULES.iter().any(|(module, ..)| module == name);
-    if part == 0 || part > parts || options.jobs == 0 || !options.modules.iter().all(known) {
+    // Both would leave no test, and a score of nothing.
+    if (options.first && options.last)
+        || part == 0
+        || part > parts
+        || options.jobs == 0
+        || !options.modules.iter().all(known)
+    {
         return Err(USAGE.into());
     }
     Ok(options)
@@ -237,7 +243,7 @@ fn rounds(options: &Options, programs: &Programs) -> Result<Vec<Round>> {
     // Those that turn out to be slow.
     rounds.push(Round { tests: Vec::new(), limit: run::LIMIT, is_last: false });
     rounds.push(Round { tests: last, limit: run::LIMIT, is_last: true });
-    rounds.retain(|round| !(if round.is_last { options.first } else { options.last }));
+    rounds.retain(|round| if round.is_last { !options.first } else { !options.last });
     Ok(rounds)
 }
 
