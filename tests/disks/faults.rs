@@ -56,7 +56,7 @@ impl Place {
                 self.unmount();
                 output("xfs_repair", &["-n", text(&disk)])
             }
-            _ => output("btrfs", &["check", "--readonly", text(&disk)]),
+            _ => output("btrfs", &["check", "--readonly", "--force", text(&disk)]),
         };
         // e2fsck: 1 and 2 are mended errors.
         let whole = if self.fs_type == "ext4" { 0..4 } else { 0..1 };

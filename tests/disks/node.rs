@@ -75,7 +75,7 @@ pub fn check(world: &World, disks: &[PathBuf]) -> Result<(), String> {
         let (tool, arguments): (_, &[&str]) = match place.fs_type {
             "ext4" => ("e2fsck", &["-fn"]),
             "xfs" => ("xfs_repair", &["-n", "-f"]),
-            _ => ("btrfs", &["check", "--readonly"]),
+            _ => ("btrfs", &["check", "--readonly", "--force"]),
         };
         let done = output(tool, &[arguments, &[text(disk)]].concat());
         if !done.status.success() {

@@ -16,15 +16,15 @@ use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, mount_loop,
 const SIZE: u64 = 1024 * MIB;
 
 /// A world with a managed pool `copies`, and what belongs to it.
-struct Managed {
-    world: World,
+pub struct Managed {
+    pub world: World,
     fs: &'static str,
     image: PathBuf,
     target: PathBuf,
 }
 
 impl Managed {
-    fn new(fs: &'static str) -> Managed {
+    pub fn new(fs: &'static str) -> Managed {
         let world = World::empty(&[]);
         let (image, target) = (world.dir.join("copies.img"), world.data.join("pools/copies"));
         let mut managed = Managed { world, fs, image, target };
@@ -65,13 +65,13 @@ impl Managed {
     }
 
     /// Unmounts the pool, as an administrator does.
-    fn unmount(&self) {
+    pub fn unmount(&self) {
         run("umount", &[text(&self.target)]);
         eventually("the pool's device goes", || devices_of(&self.image).is_empty());
     }
 
     /// Ends everything.
-    fn finish(mut self) {
+    pub fn finish(mut self) {
         self.device();
         self.world.take_driver().stop();
         self.unmount();

@@ -15,7 +15,9 @@ pub(super) const fn checker(fs_type: FsType) -> (Program, &'static [&'static str
     match fs_type {
         FsType::Ext4 => (Program::E2fsck, &["-f", "-n"]),
         FsType::Xfs => (Program::XfsRepair, &["-n"]),
-        FsType::Btrfs => (Program::Btrfs, &["check", "--readonly"]),
+        // By itself it would ask what else is mounted, and end as on damage where a loop device of others goes meanwhile
+        // (btrfs-progs, check_mounted_where). That the device itself is not mounted is seen before.
+        FsType::Btrfs => (Program::Btrfs, &["check", "--readonly", "--force"]),
     }
 }
 

@@ -24,9 +24,9 @@ use crate::model::FsType;
 /// capabilities(7), by its number in linux/capability.h.
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// After which waits mkfs.btrfs is tried again. It asks every loop device that is mounted anywhere what it has, and fails where
-/// one has been detached since it was listed (btrfs-progs, check_mounted_where), which is no fault of this device.
-const MKFS_BTRFS_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
+/// After which waits mkfs.btrfs and btrfstune are tried again. They ask every loop device that is mounted anywhere what it has,
+/// and fail where one has been detached since it was listed (btrfs-progs, check_mounted_where), which is no fault of this device.
+const BTRFS_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
 /// Runs the tools that were found on this machine, as root.
 pub(super) struct LinuxFilesystems {
@@ -79,6 +79,23 @@ impl LinuxFilesystems {
         run_ok(path, args, Some(held), PATIENCE, codes, &mut |line| working.say(line))
             .map(drop)
             .map_err(|e| with_context(e, format_args!("run {}", path.display())))
+    }
+
+    /// The same with a tool that other loop devices can make fail ([`BTRFS_AGAIN`]).
+    fn run_beside_others<A: AsRef<OsStr>>(
+        &self,
+        program: Program,
+        device: &Path,
+        args: &[A],
+    ) -> io::Result<()> {
+        let mut done = self.run(program, device, args, &[0]);
+        for wait in BTRFS_AGAIN {
+            if done.is_err() {
+                std::thread::sleep(wait);
+                done = self.run(program, device, args, &[0]);
+            }
+        }
+        done
     }
 
     /// The version of mke2fs; 0.0 where it does not tell.
@@ -201,15 +218,10 @@ impl Filesystems for LinuxFilesystems {
         };
         let mut args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         args.push(device.as_os_str());
-        let mut made = self.run(program, device, &args, &[0]);
-        let again: &[Duration] = if fs_type == FsType::Btrfs { &MKFS_BTRFS_AGAIN } else { &[] };
-        for wait in again {
-            if made.is_err() {
-                std::thread::sleep(*wait);
-                made = self.run(program, device, &args, &[0]);
-            }
+        match fs_type {
+            FsType::Ext4 | FsType::Xfs => self.run(program, device, &args, &[0]),
+            FsType::Btrfs => self.run_beside_others(program, device, &args),
         }
-        made
     }
 
     fn grow(&self, fs_type: FsType, device: &Path, mount_point: &Path) -> io::Result<()> {
@@ -265,7 +277,7 @@ impl Filesystems for LinuxFilesystems {
             // What a user may have chosen with mkfsOptions.
             FsType::Btrfs => {
                 let args = [OsStr::new("-f"), OsStr::new("-m"), device.as_os_str()];
-                self.run(Program::Btrfstune, device, &args, &[0])
+                self.run_beside_others(Program::Btrfstune, device, &args)
             }
         }
     }

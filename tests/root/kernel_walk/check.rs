@@ -284,7 +284,7 @@ fn fsck(kind: Kind, image: &Path) -> Verdict {
     let (program, arguments): (_, &[&str]) = match kind {
         Kind::Ext4 => ("e2fsck", &["-f", "-n"]),
         Kind::Xfs => ("xfs_repair", &["-n", "-f"]),
-        Kind::Btrfs => ("btrfs", &["check", "--readonly"]),
+        Kind::Btrfs => ("btrfs", &["check", "--readonly", "--force"]),
         Kind::Block | Kind::Directory => return Ok(()),
     };
     if output("blkid", &["-p", text(image)]).stdout.is_empty() {
