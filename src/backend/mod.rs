@@ -18,6 +18,9 @@ mod image;
 mod mark;
 mod signature;
 mod target;
+#[cfg(test)]
+#[cfg(feature = "fake-os")]
+mod tests;
 mod tree;
 mod uses;
 mod writers;

@@ -1,0 +1,160 @@
+//! Images, and what a tree answers in their place.
+
+use nix::errno::Errno;
+
+use super::*;
+use crate::model::Provisioning;
+
+fn block() -> Machine {
+    Machine::new(Content::Block)
+}
+
+fn cut_off(machine: &Machine) {
+    machine.os.images.set_size(&machine.image(), BYTES - 4096).unwrap();
+}
+
+#[test]
+fn what_is_to_copy_is_the_data_wherever_they_lie() {
+    let machine = block();
+    let bytes = machine.paths.bytes();
+    let to_copy = || bytes.to_copy(&machine.os, &machine.paths).unwrap();
+    assert_eq!(to_copy(), 0);
+    for at in [1 << 20, 5 << 20] {
+        machine.os.images.write_at(&machine.image(), at, &[7; 1 << 20]).unwrap();
+    }
+    assert_eq!(to_copy(), 2 << 20);
+}
+
+#[test]
+fn an_image_that_was_cut_off_is_neither_served_nor_lengthened() {
+    let machine = block();
+    let expect =
+        |bytes| machine.paths.bytes().expect_whole(&machine.os, &machine.paths, bytes, &"the volume");
+    expect(BYTES).unwrap();
+    expect(BYTES - 1).unwrap();
+    assert_in_use(expect(BYTES + 1), "it was truncated");
+    cut_off(&machine);
+    assert_in_use(machine.paths.bytes().grow(machine.place(), 2 * BYTES), "it was truncated");
+    assert_in_use(machine.stage(), "it was truncated");
+    assert_in_use(machine.paths.bytes().recover(machine.place()), "it was truncated");
+    assert_eq!(machine.size_of_image(), BYTES - 4096);
+}
+
+#[test]
+fn a_growth_that_fails_is_taken_back_as_far_as_nobody_has_it() {
+    for step in ["set_size", "sync_file"] {
+        let machine = block();
+        let grown = || machine.paths.bytes().grow(machine.place(), 2 * BYTES);
+        assert_errno(machine.failing(step, Errno::EIO, grown), Errno::EIO);
+        assert_eq!(machine.size_of_image(), BYTES, "{step}");
+    }
+    let mut machine = block();
+    let bytes = machine.paths.bytes();
+    assert_eq!(bytes.grow(machine.place(), 3 * BYTES).unwrap(), BYTES);
+    bytes.ungrow(machine.place(), 2 * BYTES).unwrap();
+    assert_eq!(machine.size_of_image(), 2 * BYTES, "what it had before");
+    machine.volume.capacity_bytes = 3 * BYTES;
+    bytes.ungrow(machine.place(), BYTES).unwrap();
+    assert_eq!(machine.size_of_image(), 2 * BYTES, "it never gets longer");
+    machine.volume.capacity_bytes = BYTES;
+    let device = machine.kernel.attach_foreign(machine.image(), false).unwrap();
+    bytes.ungrow(machine.place(), BYTES).unwrap();
+    assert_eq!(machine.size_of_image(), 2 * BYTES, "a device has taken it on");
+    machine.kernel.detach_foreign(device.number);
+    bytes.ungrow(machine.place(), BYTES).unwrap();
+    assert_eq!(machine.size_of_image(), BYTES);
+}
+
+#[test]
+fn what_a_filesystem_has_taken_on_is_not_taken_back() {
+    let machine = Machine::formatted(FsType::Ext4);
+    machine.unstage().unwrap();
+    let mut smaller = machine;
+    smaller.paths.bytes().grow(smaller.place(), 2 * BYTES).unwrap();
+    smaller.volume.capacity_bytes = BYTES / 2;
+    smaller.paths.bytes().ungrow(smaller.place(), BYTES / 2).unwrap();
+    assert_eq!(smaller.size_of_image(), BYTES);
+}
+
+#[test]
+fn a_start_prepares_the_images_of_0_1_0() {
+    let machine = Machine::empty(Content::Block);
+    machine.kernel.create_directories(&machine.paths.directory);
+    machine.os.files.create_file(&machine.image()).unwrap();
+    machine.os.images.set_size(&machine.image(), BYTES).unwrap();
+    machine.kernel.clear_steps();
+    assert_eq!(machine.paths.bytes().recover(machine.place()).unwrap(), None);
+    let steps = machine.kernel.steps();
+    assert!(steps.iter().any(|step| step.name == "write_in_place"), "{steps:?}");
+    machine.os.images.set_size(&machine.image(), 2 * BYTES).unwrap();
+    assert_eq!(machine.paths.bytes().recover(machine.place()).unwrap(), Some(2 * BYTES));
+}
+
+#[test]
+fn no_tool_is_at_work_where_none_is() {
+    for content in [Content::Block, Content::Directory] {
+        let machine = Machine::new(content);
+        assert_eq!(machine.paths.bytes().tool_at_work(&machine.os, &machine.paths), None);
+    }
+}
+
+#[test]
+fn a_copy_that_fails_names_what_is_copied_where() {
+    let machine = block();
+    machine.os.images.write_at(&machine.image(), 0, b"data").unwrap();
+    let to = VolumePaths::new(Path::new("/pool/copy"), &machine.volume.id, BackendKind::Loop);
+    for directory in [&to.parent, &to.directory] {
+        machine.kernel.create_directories(directory);
+    }
+    for (share, step) in [(true, "reflink"), (false, "copy_range")] {
+        let copy = Copy { os: &machine.os, from: &machine.paths, to: &to, share };
+        machine.paths.bytes().prepare(&machine.os, &to).unwrap();
+        let error = machine.failing(step, Errno::EIO, || copy.run(&mut |_| Ok(()))).unwrap_err();
+        let words = format!("{} from {}", to.directory.display(), machine.paths.directory.display());
+        assert!(error.to_string().contains(&words), "{error}");
+        machine.kernel.remove_file(to.data()).unwrap();
+    }
+}
+
+#[test]
+fn a_tree_goes_and_is_copied_an_entry_at_a_time_and_an_image_in_one_step() {
+    for (content, is_whole) in [(Content::Block, true), (Content::Directory, false)] {
+        let machine = Machine::new(content);
+        let bytes = machine.paths.bytes();
+        assert_eq!((bytes.shares_whole(), bytes.goes_whole()), (is_whole, is_whole));
+    }
+}
+
+#[test]
+fn a_tree_is_never_taken_for_copied_on_write_and_its_loss_is_told() {
+    let machine = Machine::new(Content::Directory);
+    let bytes = machine.paths.bytes();
+    assert!(!bytes.is_copied_on_write(&machine.os, &machine.paths).unwrap());
+    assert_eq!(bytes.recover(machine.place()).unwrap(), None);
+    machine.os.trees.remove(&machine.image()).unwrap();
+    assert_in_use(bytes.recover(machine.place()), "is gone; restore it or delete the volume");
+}
+
+#[test]
+fn a_thick_image_keeps_its_blocks_when_a_growth_fails() {
+    let mut machine = Machine::empty(Content::Block);
+    machine.volume.parameters.provisioning = Provisioning::Thick;
+    let bytes = machine.paths.bytes();
+    bytes.create(machine.place()).unwrap();
+    assert_errno(
+        machine.failing("sync_file", Errno::EIO, || bytes.grow(machine.place(), 2 * BYTES)),
+        Errno::EIO,
+    );
+    let stat = machine.kernel.stat(machine.image()).unwrap();
+    assert_eq!((stat.size, stat.allocated >= BYTES), (BYTES, true));
+}
+
+#[test]
+fn only_the_sizes_of_a_tree_take_long_and_only_it_is_staged_by_a_bind() {
+    for content in [Content::Block, filesystem(FsType::Ext4, Format::Blank), Content::Directory] {
+        let (presence, is_tree) = (presence_of(&content), content == Content::Directory);
+        assert_eq!((presence.has_slow_stats(), presence.is_staged_by_bind()), (is_tree, is_tree));
+        let is_file_or_tree = is_tree || content != Content::Block;
+        assert!(!is_file_or_tree || !presence.is_staged(&Uses::default(), Path::new(STAGING)));
+    }
+}
