@@ -81,7 +81,13 @@ impl Presence for Filesystem {
                     tracing::warn!(volume.id = %place.volume.id, error = %refused, "the filesystem stays smaller than its volume until it is staged again");
                     return Ok(());
                 }
-                target::take_away(place.os, stage.target.path(), uses)?;
+                // Nobody else has it: what keeps it busy is the resize2fs of a driver that was killed, or will end as well.
+                target::take_away(place.os, stage.target.path(), uses).map_err(|error| {
+                    match error.errno() {
+                        Some(Errno::EBUSY) => device::is_open(place, device),
+                        _ => error,
+                    }
+                })?;
                 stage_grown(place, stage, fs_type, &refused)
             }
             grown => grown,

@@ -61,6 +61,19 @@ fn without_the_capability_a_volume_in_use_stays_and_one_that_is_only_staged_grow
     }
 }
 
+/// A resize2fs that outlives its driver keeps the mount busy.
+#[test]
+fn a_mount_that_a_tool_of_an_earlier_driver_keeps_busy_is_taken_away_later() {
+    let machine = thin(FsType::Ext4);
+    machine.kernel.set_sys_resource(false);
+    let error = machine.failing("unmount", Errno::EBUSY, || machine.finish_stage()).unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(text) if text.contains("is open; try again")), "{error}");
+    assert!(machine.is_mounted(STAGING));
+    assert_errno(machine.failing("unmount", Errno::EIO, || machine.finish_stage()), Errno::EIO);
+    machine.finish_stage().unwrap();
+    assert_eq!(size_of_filesystem(&machine), 2 * BYTES);
+}
+
 #[test]
 fn it_grows_through_a_mount_that_can_be_written_to() {
     let machine = thin(FsType::Ext4);
