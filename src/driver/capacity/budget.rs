@@ -33,10 +33,8 @@ impl Budget {
         // f64 is exact to 2^53 bytes (8 PiB), and errs by less than a block far beyond.
         let bytes = self.usable as f64 / (1.0 + self.metadata);
         match self.apart {
-            Some(Apart { data, metadata }) if self.metadata > 0.0 => {
-                bytes.min(data as f64).min(metadata as f64 / self.metadata)
-            }
-            _ => bytes,
+            Some(Apart { data, metadata }) => bytes.min(data as f64).min(metadata as f64 / self.metadata),
+            None => bytes,
         }
     }
 
@@ -109,6 +107,7 @@ mod tests {
         let pool = budget(100 * GIB, 90 * GIB, 100 * GIB, 0, 4.0);
         assert_eq!(pool.room(true, Provisioning::Thin), 300 * GIB);
         assert_eq!(pool.room(true, Provisioning::Thick), 75 * GIB);
+        assert_eq!(pool.room(false, Provisioning::Thin), 75 * GIB, "nothing is promised to directories");
     }
 
     #[test]

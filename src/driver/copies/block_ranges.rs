@@ -18,7 +18,6 @@ pub(crate) struct Messages<'a> {
     ranges: Vec<Range<u64>>,
     /// The range that may still grow.
     open: Option<Range<u64>>,
-    sent: bool,
     listening: bool,
 }
 
@@ -31,7 +30,7 @@ impl<'a> Messages<'a> {
         emit: &'a mut dyn FnMut(BlockRanges) -> bool,
     ) -> Self {
         let most = max_results.unwrap_or(DEFAULT_RESULTS).clamp(1, MOST_RESULTS);
-        Messages { capacity, start, most, emit, ranges: Vec::new(), open: None, sent: false, listening: true }
+        Messages { capacity, start, most, emit, ranges: Vec::new(), open: None, listening: true }
     }
 
     /// Adds a range that does not lie before those so far; one that touches the last is joined to it. Says whether the
@@ -62,14 +61,11 @@ impl<'a> Messages<'a> {
             self.send();
             self.ranges = rest;
         }
-        if self.listening && (!self.ranges.is_empty() || !self.sent) {
-            self.send();
-        }
+        self.send();
     }
 
     fn send(&mut self) {
         let ranges = std::mem::take(&mut self.ranges);
-        self.sent = true;
         self.listening = self.listening && (self.emit)(BlockRanges { capacity_bytes: self.capacity, ranges });
     }
 }
