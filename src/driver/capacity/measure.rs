@@ -186,4 +186,15 @@ mod tests {
         let of_others = MetadataOfImages::in_space(MetadataSpace { used: GIB / 4, ..eighth }, 0);
         assert_eq!(of_others.rounding, GIB, "what is there counts");
     }
+
+    #[test]
+    fn a_dear_measurement_is_good_for_longer() {
+        let fresh = |age: f64, cost: f64| {
+            let at = Instant::now().checked_sub(Duration::from_secs_f64(age)).expect("a time");
+            let (cost, upkeep) = (Duration::from_secs_f64(cost), Upkeep::default());
+            Measured { at, cost, usable: 0, upkeep, apart: None, kept: 0, recorded: 0 }.is_fresh()
+        };
+        assert!(fresh(0.1, 0.0) && fresh(0.1, 0.001) && fresh(50.0, 3.0));
+        assert!(!fresh(1.1, 0.0) && !fresh(1.1, 0.001) && !fresh(61.0, 3.0));
+    }
 }

@@ -223,3 +223,28 @@ fn exhausted(pool: &Pool, what: &str, room: u64, bytes: u64) -> Error {
     let (name, room, bytes) = (&pool.name, format_bytes(room), format_bytes(bytes));
     Error::Exhausted(format!("pool {name} has room for a {what} of {room}, not of {bytes}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_enforced_size_is_promised_nothing_and_all_else_its_bytes() {
+        let totals =
+            |thin_bytes, thick_bytes, snapshot_bytes| Totals { thin_bytes, thick_bytes, snapshot_bytes };
+        for (want, promised, what) in [
+            (Want::Volume(BackendKind::Loop, Provisioning::Thin, 7), totals(7, 0, 0), "thin volume"),
+            (Want::Volume(BackendKind::Loop, Provisioning::Thick, 7), totals(0, 7, 0), "thick volume"),
+            (
+                Want::Volume(BackendKind::Directory, Provisioning::Thin, 7),
+                totals(0, 0, 0),
+                "directory volume",
+            ),
+            (Want::Snapshot(BackendKind::Loop, 7), totals(0, 0, 7), "snapshot"),
+            (Want::Snapshot(BackendKind::Directory, 7), totals(0, 0, 0), "snapshot"),
+            (Want::Shared(7), totals(0, 0, 7), "copy that shares its extents"),
+        ] {
+            assert_eq!((want.promise(), want.describe()), (promised, (7, what)), "{want:?}");
+        }
+    }
+}

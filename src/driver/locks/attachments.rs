@@ -23,3 +23,15 @@ impl Driver {
         volumes.iter().filter(|volume| volume.attachments.iter().any(|a| a.node_id == node_id)).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_there_is_a_limit_is_one_counted_at_a_time() {
+        let admission = Admission::default();
+        assert!(admission.enter(0).is_none(), "nobody waits");
+        assert!(admission.enter(1).is_some() && admission.enter(u32::MAX).is_some());
+    }
+}

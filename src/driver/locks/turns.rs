@@ -171,8 +171,12 @@ mod tests {
     }
     #[test]
     fn whoever_has_no_turn_any_more_is_forgotten() {
-        let turns = Turns::new(2, 2);
-        drop((turns.take("a"), turns.take("a")));
+        let turns = Turns::new(3, 3);
+        let mut held = vec![turns.take("a"), turns.take("a"), turns.take("a")];
+        for left in [2, 1, 0] {
+            held.truncate(left);
+            assert_eq!(turns.figures().running, left);
+        }
         assert!(turns.0.taken.lock().is_empty());
     }
 }

@@ -185,6 +185,33 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_asked_itself() {
+        let kernel = FakeKernel::new();
+        kernel.write_file("/disk", &[0; 8192]).unwrap();
+        let device = kernel.attach_foreign("/disk", false).unwrap().path();
+        kernel.watch_looks(true);
+        let pulse = Pulse::default();
+        pulse.ask(&kernel.spawn(), &device);
+        assert_eq!(pulse.wait(), Ok(()));
+        let read = kernel.looks().into_iter().filter(|look| look.name == "read_through");
+        assert_eq!(read.map(|look| look.subject).collect::<Vec<_>>(), [device.display().to_string()]);
+        kernel.fail_every("statvfs", Errno::EIO);
+        pulse.ask(&kernel.spawn(), &device);
+        assert_eq!(pulse.wait(), Ok(()), "nothing else is asked");
+        kernel.heal();
+        kernel.fail_every("read_through", Errno::EIO);
+        pulse.ask(&kernel.spawn(), &device);
+        assert!(pulse.wait().is_err_and(|why| why.contains("does not answer")));
+        assert_eq!(pulse.silence(), None, "an error is an answer");
+        // A container may have no node for it: then its filesystem is asked.
+        for errno in [Errno::ENOENT, Errno::ENXIO, Errno::EACCES, Errno::EPERM] {
+            kernel.fail_every("read_through", errno);
+            pulse.ask(&kernel.spawn(), &device);
+            assert_eq!(pulse.wait(), Ok(()), "{errno}");
+        }
+    }
+
+    #[test]
     fn a_call_notes_the_pools_that_it_asks_for() {
         let (site, other) = (Site::default(), Site::default());
         let name: PoolName = "fast".parse().expect("a name");
