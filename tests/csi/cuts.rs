@@ -139,8 +139,8 @@ impl Rig {
 
     /// The directory of a volume, in whichever pool.
     pub fn directory(&self, vol: &Vol) -> String {
-        let directories =
-            [DATA, FAST, DIRECTORIES_DIR, FAST_DIRECTORIES].map(|pool| format!("{pool}/volumes/{}", vol.id));
+        let directories = [DATA, FAST, "/var/lib/fast", DIRECTORIES_DIR, FAST_DIRECTORIES]
+            .map(|pool| format!("{pool}/volumes/{}", vol.id));
         directories.into_iter().find(|path| self.kernel.exists(path)).expect("a directory")
     }
 

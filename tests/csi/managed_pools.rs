@@ -1,5 +1,6 @@
 //! Pools with a filesystem of the driver's own: made once, found again, never twice on one image.
 
+mod devices;
 mod refusals;
 mod walk;
 
@@ -112,7 +113,9 @@ fn each_filesystem_is_found_again_by_every_kind_of_start() {
         let mut rig = Rig::on(machine(), &["--pool", &format!("{POOL},fs={fs_type}")]);
         let (vol, file) = volume(&rig);
         let (mounts, loops) = (rig.kernel.mounts(), rig.kernel.loops());
+        rig.kernel.clear_steps();
         rig.restart();
+        assert!(rig.kernel.steps().iter().all(|step| step.name != "grow"), "it has its size");
         assert_eq!((rig.kernel.mounts(), rig.kernel.loops()), (mounts, loops), "taken over");
         for power in [false, true] {
             match power {
@@ -198,8 +201,12 @@ fn it_grows_and_never_shrinks() {
     let rig = rig();
     let (vol, file) = volume(&rig);
     let before = rig.ok(capacity(&[("pool", "copies")])).available_capacity;
+    rig.kernel.clear_steps();
     let mut rig = rig.restart_with(&["--pool", LARGER]);
     is_up(&rig.kernel, 2 * BYTES);
+    let steps = rig.kernel.steps();
+    let synced = steps.iter().position(|step| step.name == "sync_file" && step.subject == IMAGE);
+    assert!(synced.is_some() && synced < steps.iter().position(|step| step.name == "grow"), "{steps:?}");
     let after = rig.ok(capacity(&[("pool", "copies")])).available_capacity;
     assert_eq!(after - before, BYTES as i64);
     rig = rig.restart_with(&["--pool", POOL]);

@@ -4,6 +4,7 @@
 use hostloop::model::FsType;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
+use nix::errno::Errno;
 use tonic::Code;
 
 use crate::life::*;
@@ -105,4 +106,94 @@ fn a_pool_without_a_marker_gets_one_where_it_holds_what_is_recorded() {
     let said = usable(&rig).expect_err("refused");
     assert!(said.contains("holds none of the 2 volumes and snapshots that are in it"), "{said}");
     assert!(!rig.kernel.exists(MARKER) && !rig.kernel.exists(TWIN));
+}
+
+#[test]
+fn a_marker_that_has_no_room_is_written_by_a_later_start_and_a_failing_disk_refuses_the_pool() {
+    let machine = || {
+        let kernel = FakeKernel::new();
+        kernel.add_disk(POOL, FsType::Ext4, 100 << 30);
+        kernel
+    };
+    let steps = Rig::on(machine(), &FLAGS).kernel.steps();
+    let step = |name: &str, subject: &str| {
+        steps.iter().find(|step| step.name == name && step.subject == subject).expect("a step").number
+    };
+    let failing = |step: usize, errno: Errno| {
+        let kernel = machine();
+        kernel.fail_at(step, errno);
+        Rig::on(kernel, &FLAGS)
+    };
+    for file in [MARKER, TWIN] {
+        let append = step("append", &format!("{file}.new"));
+        let rig = failing(append, Errno::ENOSPC);
+        assert_eq!(usable(&rig), Ok(()), "{file}");
+        assert_eq!((rig.kernel.exists(MARKER), rig.kernel.exists(TWIN)), (file == TWIN, false));
+        let rig = rig.restart_with(&FLAGS);
+        assert_eq!((usable(&rig), text(&rig, TWIN)), (Ok(()), text(&rig, MARKER)), "{file}");
+        let said = usable(&failing(append, Errno::EIO)).expect_err("refused");
+        assert!(said.contains(&format!("write {file}")), "{said}");
+    }
+    // The first pool makes the directory of the twins.
+    let (twins, first) = (format!("{DATA}/known-pools"), format!("{DATA}/known-pools/directories"));
+    let create = step("create_directory", &twins);
+    let directory = || create_with("d", &[("pool", "directories"), ("backend", "directory")]);
+    let rig = failing(create, Errno::ENOSPC);
+    rig.made(directory());
+    assert!(!rig.kernel.exists(&first));
+    let rig = rig.restart_with(&FLAGS);
+    assert!(rig.kernel.exists(&first));
+    let said = failing(create, Errno::EIO).fails(Code::ResourceExhausted, directory());
+    assert!(said.contains(&format!("make {twins}")), "{said}");
+}
+
+/// As on a disk that is not mounted: what is below would be taken for the pool.
+#[test]
+fn a_pool_without_its_directories_is_refused_where_something_is_recorded_in_them() {
+    for (place, recorded) in
+        [("volumes", true), ("snapshots", true), ("volumes", false), ("snapshots", false)]
+    {
+        let rig = rig();
+        for pool in ["default", "fast"].into_iter().filter(|pool| recorded || *pool == "default") {
+            let vol = rig.made(create_with(pool, &[("pool", pool)]));
+            rig.cut(pool, &vol);
+            if place == "snapshots" && pool == "fast" {
+                rig.ok(vol.delete_request());
+            }
+        }
+        let os = rig.kernel.spawn();
+        let (from, to) = (format!("{POOL}/{place}"), format!("{POOL}/away"));
+        os.files.rename(from.as_ref(), to.as_ref()).expect("rename");
+        let rig = rig.restart_with(&FLAGS);
+        match usable(&rig) {
+            Ok(()) => assert!(!recorded, "{place}"),
+            Err(said) => assert!(recorded && said.contains(&format!("should hold {place}")), "{said}"),
+        }
+    }
+}
+
+/// A snapshot alone is enough, and without one the pool is a new one.
+#[test]
+fn what_is_recorded_of_other_pools_is_not_looked_for() {
+    for with_snapshot in [false, true] {
+        let rig = rig();
+        let vol = rig.made(create_with("of another pool", &[]));
+        rig.cut("of another pool", &vol);
+        if with_snapshot {
+            let vol = rig.made(create_with("v", &[("pool", "fast")]));
+            rig.cut("s", &vol);
+            rig.ok(vol.delete_request());
+        }
+        [MARKER, TWIN].into_iter().for_each(|file| rig.kernel.remove_file(file).expect("remove"));
+        if with_snapshot {
+            rig.kernel.unmount_lazily(POOL).expect("unmount");
+        }
+        let rig = rig.restart_with(&FLAGS);
+        match usable(&rig) {
+            Ok(()) => assert!(!with_snapshot),
+            Err(said) => {
+                assert!(with_snapshot && said.contains("none of the 1 volumes and snapshots"), "{said}");
+            }
+        }
+    }
 }

@@ -11,7 +11,8 @@ use hostloop::store::{Durability, Identity, Store};
 
 use crate::harness::{DATA_DIR, NODE, SHARING, SHARING_DIR, Server, machine, settings, with_sharing};
 use crate::requests::{
-    Kind, Spec, delete_group, group, publish, snapshot, stage, staging_path, target_path, unpublish, unstage,
+    Kind, Spec, delete_group, delete_snapshot, group, publish, snapshot, stage, staging_path, target_path,
+    unpublish, unstage,
 };
 
 /// A machine after its driver was killed, and what there is on it.
@@ -112,6 +113,33 @@ fn a_group_that_was_cut_off_is_whole_or_gone() {
             assert_eq!(driver.recover().removed, 0);
         }
         assert_eq!(seen, [true, true], "deleting: {deleting}");
+    }
+}
+
+#[test]
+fn a_snapshot_whose_deletion_was_cut_off_is_whole_or_gone() {
+    for kind in [Kind::Block, Kind::Directory] {
+        let mut seen = [false; 2];
+        for n in 1.. {
+            let left = Left::new();
+            let server = left.server();
+            let id = written(&server, &left.kernel, &Spec::new(kind), "v");
+            let made = server.call(snapshot("s", &id)).expect("a snapshot").snapshot.expect("a snapshot");
+            left.kernel.clear_steps();
+            left.kernel.kill_at(n, Kill::After);
+            let ended = server.call(delete_snapshot(&made.snapshot_id)).is_err();
+            left.kill(server);
+            if !ended {
+                break;
+            }
+            let (driver, found) = left.recovered();
+            let whole = driver.store().snapshots().iter().filter(|snapshot| snapshot.is_ready()).count();
+            assert_eq!((found.damaged, driver.store().snapshots().len()), (0, whole), "{kind:?} step {n}");
+            let files = left.kernel.tree(format!("{DATA_DIR}/snapshots"));
+            assert!(whole == 1 || kind == Kind::Directory || files.is_empty(), "step {n}: {files:?}");
+            seen[whole] = true;
+        }
+        assert!(seen[0], "{kind:?}: {seen:?}");
     }
 }
 
