@@ -111,9 +111,10 @@ impl<'a> Sides<'a> {
         let mut at = range.start;
         while at < range.end {
             let end = range.end.min((at / CHUNK + 1) * CHUNK);
-            let (base, target) =
-                (self.read(&self.base.image, at, end)?, self.read(&self.target.image, at, end)?);
-            self.bytes_read += 2 * (end - at);
+            let base = read(self.images, &self.base.image, at, end)?;
+            let target = read(self.images, &self.target.image, at, end)?;
+            self.count(&base);
+            self.count(&target);
             let mut block = at;
             while block < end {
                 let next = end.min((block / BLOCK + 1) * BLOCK);
@@ -129,14 +130,18 @@ impl<'a> Sides<'a> {
         Ok(true)
     }
 
-    /// The bytes of a range; zeros beyond the end of a side that is shorter.
-    fn read(&self, image: &Path, from: u64, to: u64) -> Result<Vec<u8>> {
-        let len = usize::try_from(to - from).unwrap_or(usize::MAX);
-        let mut bytes =
-            self.images.read_at(image, from, len).doing(|| format!("read {}", image.display()))?;
-        bytes.resize(len, 0);
-        Ok(bytes)
+    /// How much was read goes into the log.
+    fn count(&mut self, bytes: &[u8]) {
+        self.bytes_read += bytes.len() as u64;
     }
+}
+
+/// The bytes of a range; zeros beyond the end of a side that is shorter.
+fn read(images: &dyn Images, image: &Path, from: u64, to: u64) -> Result<Vec<u8>> {
+    let len = usize::try_from(to - from).unwrap_or(usize::MAX);
+    let mut bytes = images.read_at(image, from, len).doing(|| format!("read {}", image.display()))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 /// Where a byte is.

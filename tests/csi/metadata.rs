@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hostloop::wire::csi;
+use nix::errno::Errno;
 use proptest::prelude::*;
 use tonic::Code;
 
@@ -217,6 +218,55 @@ fn what_was_written_anew_with_the_same_bytes_has_not_changed() {
     let target = written(&rig, &vol, "target", &[same, (16 << 20, vec![2; PAGE as usize])]);
     let changed = ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), 64 * MIB, 0, 1024);
     assert_eq!(changed, one(16 << 20..(16 << 20) + PAGE));
+}
+
+/// The extent maps tell that it is the same, so that nothing of it is read.
+#[test]
+fn what_is_shared_or_a_hole_is_not_read() {
+    let rig = both_pools();
+    let vol = block_volume(&rig, "v", "fast", 64 * MIB);
+    let base = written(&rig, &vol, "base", &[(0, vec![1; 8 << 20])]);
+    let target = written(&rig, &vol, "target", &[(16 << 20, vec![2; PAGE as usize])]);
+    rig.kernel.watch_looks(true);
+    let changed = ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), 64 * MIB, 0, 1024);
+    let is_read =
+        |look: &&hostloop::os::fake::Step| look.name == "read" && look.subject.ends_with("disk.img");
+    let reads = rig.kernel.looks().iter().filter(is_read).count();
+    assert_eq!((changed, reads), (one(16 << 20..(16 << 20) + PAGE), 2), "one piece of either side");
+}
+
+/// Blocks that were allocated and never written are holes to whoever reads them.
+#[test]
+fn what_was_only_allocated_is_not_read() {
+    let rig = both_pools();
+    let vol = block_volume(&rig, "v", "fast", SMALL);
+    let base = rig.cut("base", &vol);
+    for provisioning in ["thick", "thin"] {
+        rig.ok(csi::ControllerModifyVolumeRequest {
+            volume_id: vol.id.clone(),
+            mutable_parameters: map(&[("provisioning", provisioning)]),
+            ..Default::default()
+        });
+    }
+    let target = rig.cut("target", &vol);
+    rig.kernel.watch_looks(true);
+    assert_eq!(ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), SMALL, 0, 1024), []);
+    let looks = rig.kernel.looks();
+    assert!(looks.iter().all(|look| look.name != "read" || !look.subject.ends_with("disk.img")), "{looks:?}");
+}
+
+#[test]
+fn without_extent_maps_every_byte_is_compared() {
+    let rig = both_pools();
+    let vol = block_volume(&rig, "v", "fast", SMALL);
+    let base = written(&rig, &vol, "base", &[(0, vec![1; 1 << 20])]);
+    let target = written(&rig, &vol, "target", &[(PAGE, vec![2; PAGE as usize])]);
+    let request = || All(delta(&base.snapshot_id, &target.snapshot_id));
+    rig.kernel.fail_every("map", Errno::EIO);
+    let message = rig.fails(Code::Internal, request());
+    assert!(message.contains("read the extents"), "{message}");
+    rig.kernel.fail_every("map", Errno::EOPNOTSUPP);
+    assert_eq!(ranges(&rig.ok(request()), SMALL, 0, 1024), one(PAGE..2 * PAGE));
 }
 
 #[test]
