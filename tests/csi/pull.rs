@@ -1,5 +1,6 @@
 //! Volumes made from what another node has.
 
+mod answers;
 mod breaks;
 mod ends;
 mod left_out;

@@ -1,0 +1,381 @@
+//! A node whose streams are at odds with themselves: what is taken of them, what is asked for again, and what is refused.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use hostloop::app;
+use hostloop::driver::{Broken, Driver, RemoteSource, RemoteSources, Take};
+use hostloop::error::{Error, Result};
+use hostloop::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way};
+use hostloop::model::request::{CreateVolume, Source};
+use hostloop::model::tree::{Entry, Item, Kind, Position};
+use hostloop::model::{
+    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
+    SnapshotId, Timestamp, VolumeParameters,
+};
+use hostloop::os::fake::FakeKernel;
+use nix::errno::Errno;
+
+use super::nodes::{SOURCE, TARGET};
+use crate::harness::{DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, machine, settings};
+
+/// The size of the image.
+const SIZE: u64 = 1 << 20;
+/// How long a break is tried again.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+type Block = Placed<u64, Blocks>;
+type Part = Placed<Position, Item>;
+
+/// What one stream of the node has; the last one is repeated.
+#[derive(Clone)]
+enum Script {
+    Blocks(Vec<Block>),
+    Tree(Vec<Part>),
+}
+
+/// A node that sends what its script says, whatever it is asked for.
+struct Scripted {
+    description: SourceDescription,
+    scripts: Mutex<VecDeque<Script>>,
+    streams: AtomicUsize,
+    closed: AtomicUsize,
+    /// What is done behind each message that was taken.
+    behind: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Scripted {
+    fn next(&self) -> Script {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        let mut scripts = self.scripts.lock().unwrap();
+        if scripts.len() > 1 { scripts.pop_front() } else { scripts.front().cloned() }.expect("a script")
+    }
+
+    /// Sends messages.
+    fn send<M>(&self, messages: Vec<M>, take: &mut dyn FnMut(M) -> Result<(), Broken>) -> Result<(), Broken> {
+        messages.into_iter().try_for_each(|message| {
+            take(message)?;
+            self.behind.get().into_iter().for_each(|behind| behind());
+            Ok(())
+        })
+    }
+}
+
+impl RemoteSource for Scripted {
+    fn description(&self) -> &SourceDescription {
+        &self.description
+    }
+
+    fn blocks(&self, _: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken> {
+        let Script::Blocks(messages) = self.next() else { unreachable!("it is an image") };
+        self.send(messages, take)
+    }
+
+    fn tree(&self, _: Position, take: Take<'_, Position, Item>) -> Result<(), Broken> {
+        let Script::Tree(messages) = self.next() else { unreachable!("it is a tree") };
+        self.send(messages, take)
+    }
+
+    fn show(&self, _: &Way) {}
+
+    fn moves(&self) -> u64 {
+        0
+    }
+
+    fn close(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The only node there is.
+struct Only(Arc<Scripted>);
+
+impl RemoteSources for Only {
+    fn open(&self, _: &Way, _: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
+        Ok(Arc::clone(&self.0) as Arc<dyn RemoteSource>)
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// A node that makes a volume from what the other one sends.
+struct Target {
+    kernel: FakeKernel,
+    driver: Arc<Driver>,
+    source: Arc<Scripted>,
+}
+
+impl Target {
+    fn new(scripts: Vec<Script>) -> Target {
+        let kernel = machine();
+        let is_tree = matches!(scripts[0], Script::Tree(_));
+        let handle = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(1) };
+        let description = SourceDescription {
+            handle,
+            content: if is_tree { Content::Directory } else { Content::Block },
+            size_bytes: SIZE,
+            block_size: 512,
+            data_bytes: SIZE,
+        };
+        let scripts = Mutex::new(scripts.into());
+        let (streams, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let source = Arc::new(Scripted { description, scripts, streams, closed, behind: OnceLock::new() });
+        let settings = Settings { node_id: TARGET.to_owned(), ..settings() };
+        let driver = app::driver(settings, kernel.os()).expect("the state can be used");
+        let driver = Arc::new(driver.with_remote_sources(Arc::new(Only(Arc::clone(&source)))));
+        assert_eq!(driver.recover().damaged, 0);
+        Target { kernel, driver, source }
+    }
+
+    fn is_tree(&self) -> bool {
+        self.source.description.content == Content::Directory
+    }
+
+    fn request(&self) -> CreateVolume {
+        let access = match self.is_tree() {
+            true => AccessType::Mount { fs_type: None, flags: MountFlags::default() },
+            false => AccessType::Block,
+        };
+        let parameters = match self.is_tree() {
+            true => VolumeParameters {
+                backend: BackendKind::Directory,
+                pool: DIRECTORIES.parse().expect("a name"),
+                ..VolumeParameters::default()
+            },
+            false => VolumeParameters::default(),
+        };
+        CreateVolume {
+            name: "pulled".to_owned(),
+            size: Default::default(),
+            capabilities: vec![Capability { access, mode: AccessMode::SingleNodeWriter }],
+            parameters,
+            source: Some(Source::Snapshot(snapshot().to_string())),
+            consistency: Consistency::default(),
+            topology: None,
+            way: Some(Way { address: SOURCE.to_owned(), permit: None }),
+            reservation: None,
+        }
+    }
+
+    /// Makes the volume: what it holds, with how many streams.
+    fn made(&self) -> Result<(Vec<u8>, usize)> {
+        let id = self.driver.create_volume(self.request())?.id.clone();
+        let path = match self.is_tree() {
+            true => format!("{DIRECTORIES_DIR}/volumes/{id}/data/file"),
+            false => format!("{DATA_DIR}/volumes/{id}/disk.img"),
+        };
+        let streams = self.source.streams.load(Ordering::Relaxed);
+        Ok((self.kernel.read_file(path).expect("its data"), streams))
+    }
+
+    /// Why no volume was made, of which nothing is left, and how many streams there were.
+    fn refused(&self) -> (Error, usize) {
+        let error = self.made().expect_err("it is refused");
+        for pool in [DATA_DIR, DIRECTORIES_DIR] {
+            assert_eq!(self.kernel.tree(format!("{pool}/volumes")), Vec::<String>::new());
+        }
+        assert!(self.driver.store().volumes().is_empty());
+        (error, self.source.streams.load(Ordering::Relaxed))
+    }
+}
+
+fn snapshot() -> SnapshotId {
+    SnapshotId::of_name(&NodeKey::of(SOURCE), "s")
+}
+
+fn data(after: u64, offset: u64, len: usize) -> Block {
+    Placed { after, message: Blocks::Data(Piece::new(offset, vec![7; len])) }
+}
+
+fn end(after: u64, sent_bytes: u64) -> Block {
+    Placed { after, message: Blocks::End { sent_bytes } }
+}
+
+/// It arrived twice, and is no volume.
+fn assert_damaged(script: Script, what: &str) {
+    let (error, streams) = Target::new(vec![script]).refused();
+    assert_eq!((error.errno(), streams), (Some(Errno::EBADMSG), 2), "{error}");
+    let said = error.to_string();
+    assert!(said.contains(what) && said.contains("twice; check the memory and the disks"), "{said}");
+}
+
+#[test]
+fn an_image_that_is_not_what_was_sent_is_no_volume() {
+    for (messages, what) in [
+        (vec![end(0, 1)], "0 bytes arrived of 1 that were sent"),
+        (vec![data(4096, 4096, 100)], "bytes 0 to 4096 were left out on the way"),
+        (vec![data(0, 0, 0)], "bytes 0 to 0 arrived out of their place"),
+        (vec![data(0, SIZE - 1, 2)], "arrived out of their place"),
+        (vec![data(0, u64::MAX, 2)], "arrived out of their place"),
+    ] {
+        assert_damaged(Script::Blocks(messages), what);
+    }
+    // The second one begins within the first one. What came before it is there, so that it is asked for no more.
+    let overlap = Script::Blocks(vec![data(0, 0, 100), data(100, 99, 2)]);
+    let (error, _) = Target::new(vec![overlap, Script::Blocks(vec![data(100, 99, 2)])]).refused();
+    assert!(error.to_string().contains("bytes 99 to 101 arrived out of their place, twice"), "{error}");
+}
+
+#[test]
+fn a_piece_may_end_where_the_image_does() {
+    let messages = vec![data(0, 0, 100), data(100, SIZE - 1, 1), end(SIZE, 101)];
+    let (bytes, streams) = Target::new(vec![Script::Blocks(messages)]).made().expect("a volume");
+    assert_eq!((bytes.len() as u64, streams), (SIZE, 1));
+    assert_eq!(bytes.iter().filter(|byte| **byte == 7).count(), 101);
+}
+
+/// More arrived than was sent, or less.
+#[test]
+fn an_end_that_tells_of_other_bytes_is_no_end() {
+    for sent in [0, 99, 101] {
+        let scripts = [vec![data(0, 0, 100), end(100, sent)], vec![data(100, 100, 50), end(150, 50)]];
+        let (bytes, streams) = Target::new(scripts.map(Script::Blocks).to_vec()).made().expect("a volume");
+        assert_eq!((bytes.iter().filter(|byte| **byte == 7).count(), streams), (150, 2), "{sent}");
+    }
+}
+
+/// As long as something arrives in between, each part may be damaged once.
+#[test]
+fn damage_in_one_place_says_nothing_of_another() {
+    let scripts = [
+        vec![data(0, 0, 100), data(0, 0, 0)],
+        vec![data(100, 100, 100), data(0, 0, 0)],
+        vec![data(200, 200, 100), end(300, 100)],
+    ];
+    let target = Target::new(scripts.map(Script::Blocks).to_vec());
+    assert_eq!(target.made().expect("a volume").1, 3);
+}
+
+/// Each wait is twice as long as the one before, and none is begun that does not end in time.
+#[test]
+fn a_stream_without_an_end_is_read_again_until_patience_ends() {
+    for script in [Script::Blocks(vec![data(0, 0, 100)]), Script::Tree(vec![part((0, 0), top())])] {
+        let began = std::time::Instant::now();
+        let target = Target::new(vec![script.clone(), nothing_of(&script)]);
+        let (error, streams) = target.refused();
+        let said = error.to_string();
+        assert!(matches!(error, Error::Unavailable(_)), "{said}");
+        assert!(said.contains("the stream ended early; a retry starts again"), "{said}");
+        // 100 and 200 ms fit; 400 ms more do not.
+        assert!((2..=3).contains(&streams), "{streams}");
+        assert!(began.elapsed() >= Duration::from_millis(100), "it waits");
+    }
+}
+
+fn nothing_of(script: &Script) -> Script {
+    match script {
+        Script::Blocks(_) => Script::Blocks(Vec::new()),
+        Script::Tree(_) => Script::Tree(Vec::new()),
+    }
+}
+
+#[test]
+fn a_source_is_closed_once_and_let_go_of() {
+    let whole = Script::Blocks(vec![end(0, 0)]);
+    let broken = Script::Blocks(vec![data(0, 0, 0)]);
+    for (script, is_made) in [(whole, true), (broken, false)] {
+        let target = Target::new(vec![script]);
+        assert_eq!(target.made().is_ok(), is_made);
+        assert_eq!(target.source.closed.load(Ordering::Relaxed), 1);
+        // This test has it, and the node that opened it.
+        assert_eq!(Arc::strong_count(&target.source), 2);
+    }
+}
+
+fn part(after: (u64, u64), message: Item) -> Part {
+    Placed { after: Position { entry: after.0, offset: after.1 }, message }
+}
+
+fn entry(number: u64, name: &str, kind: Kind) -> Item {
+    let (name, attributes) = (name.as_bytes().to_vec(), hostloop::model::tree::Attributes::default());
+    Item::Entry(Entry { number, parent: 0, name, kind, linked: false, attributes })
+}
+
+fn top() -> Item {
+    entry(0, "", Kind::Directory)
+}
+
+fn file(number: u64) -> Item {
+    entry(number, "file", Kind::File { size: 100 })
+}
+
+fn of_file(offset: u64, len: usize) -> Item {
+    Item::Data(Piece::new(offset, vec![7; len]))
+}
+
+fn end_of_tree(entries: u64, sent_bytes: u64) -> Item {
+    Item::End { entries, sent_bytes }
+}
+
+#[test]
+fn a_tree_that_is_not_what_was_sent_is_no_volume() {
+    for (messages, what) in [
+        (vec![part((0, 0), file(0))], "entry 0 arrived instead of 0"),
+        (vec![part((0, 0), entry(1, "d", Kind::Directory))], "entry 1 arrived instead of 0"),
+        (vec![part((1, 0), top())], "what lies between byte 0 before entry 0 and byte 0 before entry 1"),
+        (vec![part((0, 0), of_file(0, 1))], "bytes 0 to 1 of entry 0 arrived out of their place"),
+        (vec![part((0, 0), end_of_tree(1, 0))], "0 entries arrived of 1 that were sent, or less data"),
+        (vec![part((0, 0), end_of_tree(0, 1))], "0 entries arrived of 0 that were sent, or less data"),
+    ] {
+        assert_damaged(Script::Tree(messages), what);
+    }
+    let begun = || vec![part((0, 0), top()), part((1, 0), file(1))];
+    for (rest, what) in [
+        (part((2, 0), of_file(99, 2)), "bytes 99 to 101 of entry 1 arrived out of their place, twice"),
+        (part((2, 0), file(1)), "entry 1 arrived instead of 2, twice"),
+        (part((2, 0), end_of_tree(3, 0)), "2 entries arrived of 3 that were sent, or less data, twice"),
+    ] {
+        let first = begun().into_iter().chain([rest.clone()]).collect();
+        let target = Target::new(vec![Script::Tree(first), Script::Tree(vec![rest])]);
+        let (error, streams) = target.refused();
+        assert!(error.to_string().contains(what) && streams == 2, "{error}");
+    }
+    // A directory has no data.
+    let directory = vec![part((0, 0), top()), part((1, 0), of_file(0, 1))];
+    let target = Target::new(vec![Script::Tree(directory), Script::Tree(vec![part((1, 0), of_file(0, 1))])]);
+    assert!(target.refused().0.to_string().contains("bytes 0 to 1 of entry 0 arrived out of their place"));
+}
+
+#[test]
+fn a_tree_is_read_on_from_where_it_is() {
+    let scripts = [
+        vec![part((0, 0), top()), part((1, 0), file(1)), part((2, 0), of_file(0, 10))],
+        vec![part((2, 10), of_file(10, 90)), part((2, 100), end_of_tree(2, 90))],
+    ];
+    let target = Target::new(scripts.map(Script::Tree).to_vec());
+    let (bytes, streams) = target.made().expect("a volume");
+    assert_eq!((bytes, streams), (vec![7; 100], 2));
+}
+
+/// Whoever calls again hears how far it is.
+#[test]
+fn a_pull_tells_how_far_it_is() {
+    let image = vec![data(0, 0, 1024), data(1024, 4096, 2048), end(6144, 3072)];
+    let tree = [top(), file(1), of_file(0, 30), of_file(30, 60), end_of_tree(2, 90)];
+    let places = [(0, 0), (1, 0), (2, 0), (2, 30), (2, 90)];
+    let tree = places.into_iter().zip(tree).map(|(after, item)| part(after, item)).collect();
+    for (script, expected) in [
+        (Script::Blocks(image), &["1 Ki", "3 Ki", "3 Ki"][..]),
+        (Script::Tree(tree), &["0 B", "0 B", "30 B", "90 B", "90 B"]),
+    ] {
+        let target = Target::new(vec![script]);
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (driver, request, heard) = (Arc::clone(&target.driver), target.request(), Arc::clone(&said));
+        let retry = move || {
+            let error = driver.create_volume(request.clone()).expect_err("it is being made");
+            assert!(matches!(error, Error::Busy(_)), "{error}");
+            heard.lock().unwrap().push(error.to_string());
+        };
+        assert!(target.source.behind.set(Box::new(retry)).is_ok());
+        target.made().expect("a volume");
+        let said = said.lock().unwrap();
+        assert_eq!(said.len(), expected.len());
+        for (said, done) in said.iter().zip(expected) {
+            assert!(said.contains(&format!("{done} of 1 Mi copied")), "{said}: {done}");
+        }
+    }
+}
