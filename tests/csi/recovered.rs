@@ -1,18 +1,26 @@
 //! What a start makes of what an earlier process left: of a group that was cut off, of records that are older than the
 //! disk, and of a pool that comes back.
 
+mod cuts;
+
 use std::time::{Duration, Instant};
 
 use hostloop::app;
 use hostloop::driver::{Driver, Recovered};
-use hostloop::model::{Format, FsType, GroupSnapshot, Phase, PoolName, Settings, Snapshot, Volume};
+use hostloop::model::request::CreateVolumeGroupSnapshot;
+use hostloop::model::{
+    Consistency, Format, FsType, GroupSnapshot, Phase, PoolName, Settings, Snapshot, Volume,
+};
 use hostloop::os::fake::{FakeKernel, Kill};
 use hostloop::store::{Durability, Identity, Store};
+use nix::errno::Errno;
 
-use crate::harness::{DATA_DIR, NODE, SHARING, SHARING_DIR, Server, machine, settings, with_sharing};
+use crate::harness::{
+    DATA_DIR, DIRECTORIES_DIR, NODE, SHARING, SHARING_DIR, Server, machine, settings, with_sharing,
+};
 use crate::requests::{
-    Kind, Spec, delete_group, delete_snapshot, group, publish, snapshot, stage, staging_path, target_path,
-    unpublish, unstage,
+    Kind, Spec, delete, delete_group, delete_snapshot, group, publish, snapshot, stage, staging_path,
+    target_path, unpublish, unstage,
 };
 
 /// A machine after its driver was killed, and what there is on it.
@@ -43,6 +51,13 @@ impl Left {
         let driver = app::driver(self.settings.clone(), self.kernel.restart()).expect("it starts");
         let found = driver.recover();
         (driver, found)
+    }
+
+    /// The marks beside the snapshots that say that they are not whole.
+    fn marks(&self) -> Vec<String> {
+        let pools = [DATA_DIR, DIRECTORIES_DIR].map(|pool| self.kernel.tree(format!("{pool}/snapshots")));
+        let is_mark = |path: &String| path.ends_with("/making") || path.ends_with("/deleting");
+        pools.concat().into_iter().filter(is_mark).collect()
     }
 
     /// Records as an older state file has them.
@@ -106,6 +121,8 @@ fn a_group_that_was_cut_off_is_whole_or_gone() {
             );
             assert!(groups.iter().all(|group| group.phase == Phase::Ready));
             assert!(snapshots.iter().all(|snapshot| snapshot.is_ready()));
+            let marks = left.marks();
+            assert_eq!(marks, Vec::<String>::new(), "step {n}: what is kept is not half deleted");
             // A deletion may have been done but for its answer.
             assert!(found.removed <= 1 && (found.removed == 0 || !whole), "step {n}: {found:?}");
             assert!(found.removed == 1 || whole || deleting, "step {n}: {found:?}");
@@ -194,6 +211,24 @@ fn a_group_that_is_whole_is_kept_whatever_an_older_record_says() {
     assert_eq!(settled(both, lacking).1, [1, 0, 1]);
 }
 
+/// A retry decides as the start does: here of what no start has looked at.
+#[test]
+fn a_retry_keeps_a_group_that_is_whole_with_all_members() {
+    let left = Left::new();
+    let server = left.server();
+    let ids = two(&server, &left.kernel);
+    server.call(group("g", &ids.each_ref().map(String::as_str))).expect("a group");
+    let source_volume_ids = ids.to_vec();
+    left.kill(server);
+    left.rewrite(|store| older(store, Phase::Creating, true));
+    let driver = app::driver(left.settings.clone(), left.kernel.restart()).expect("it starts");
+    let consistency = Consistency::default();
+    let request = CreateVolumeGroupSnapshot { name: "g".to_owned(), source_volume_ids, consistency };
+    let made = driver.create_volume_group_snapshot(request).expect("the group");
+    assert_eq!((made.members.len(), made.group.phase), (2, Phase::Ready));
+    assert!(driver.store().snapshots().iter().all(|snapshot| snapshot.is_ready()));
+}
+
 #[test]
 fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
     for kind in [Kind::Block, Kind::Directory] {
@@ -220,6 +255,36 @@ fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
             assert_eq!(driver.store().volumes().len(), kept, "{what}");
             assert!(driver.store().volumes().iter().all(|volume| volume.is_ready()), "{what}");
         }
+    }
+}
+
+/// 0.1.0 made it, so its record knows of no marks; this release deletes it and is killed at once.
+#[test]
+fn what_0_1_0_made_is_kept_where_its_deletion_has_only_been_recorded() {
+    let left = Left::new();
+    let (server, spec) = (left.server(), Spec::new(Kind::Directory));
+    let id = written(&server, &left.kernel, &spec, "v");
+    let cut = server.call(snapshot("s", &id)).expect("a snapshot").snapshot.expect("a snapshot");
+    left.kill(server);
+    left.rewrite(|store| {
+        let (volume, snapshot) = (store.volumes().remove(0), store.snapshots().remove(0));
+        store.put(Volume { marked: false, ..(*volume).clone() }).expect("put");
+        store.put_snapshot(Snapshot { marked: false, ..(*snapshot).clone() }).expect("put");
+    });
+    for what in ["snapshot", "volume"] {
+        let server = left.server();
+        // The step after the record is on the disk.
+        left.kernel.clear_steps();
+        left.kernel.fail_every("create_file", Errno::EIO);
+        match what {
+            "snapshot" => drop(server.call(delete_snapshot(&cut.snapshot_id)).expect_err("no mark")),
+            _ => drop(server.call(delete(&id)).expect_err("no mark")),
+        }
+        left.kernel.heal();
+        left.kill(server);
+        let (driver, found) = left.recovered();
+        assert_eq!((found.removed, found.damaged), (0, 0), "{what}");
+        assert!(driver.store().volumes()[0].is_ready() && driver.store().snapshots()[0].is_ready(), "{what}");
     }
 }
 
