@@ -1,5 +1,7 @@
 //! NodePublishVolume.
 
+mod binds;
+
 use hostloop::model::MountFlags;
 use hostloop::os::FileKind;
 use hostloop::wire::csi;

@@ -114,6 +114,22 @@ fn the_volume_of_another_pod_is_left_alone() {
     rig.unpublish(&one, "pod-1");
 }
 
+/// What cannot be told to be the volume's is not said to be gone.
+#[test]
+fn a_mount_of_somebody_else_at_the_staging_path_is_no_unstaged_volume() {
+    let rig = Rig::new();
+    let (vol, device) = (rig.volume("v", mount()), rig.volume("w", block()));
+    for vol in [&vol, &device] {
+        rig.kernel.create_directories(vol.staging());
+        rig.kernel.mount_tmpfs(vol.staging()).expect("mounted");
+    }
+    let message = rig.fails(Code::FailedPrecondition, vol.unstage_request());
+    assert!(message.contains("another mount") && message.contains("tmpfs"), "{message}");
+    assert_eq!(rig.mounts_at(&vol.staging()), 1);
+    // Nothing of a device is mounted there.
+    rig.unstage(&device);
+}
+
 #[test]
 fn where_nothing_can_be_staged_it_is_not_while_it_is_nowhere() {
     for capability in [mount(), block()] {
