@@ -2,6 +2,7 @@
 
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use nix::errno::Errno;
 use tonic::Code;
 
 use crate::harness::machine;
@@ -210,7 +211,9 @@ fn the_same_call_again_gives_the_same_volume() {
     ] {
         let request = csi::CreateVolumeRequest { capacity_range: range(300 * MIB, 0), ..request };
         let first = rig.ok(request.clone()).volume;
+        rig.kernel.clear_steps();
         assert_eq!(rig.ok(request).volume, first);
+        assert_eq!(rig.kernel.steps(), [], "nothing is written");
     }
     assert_eq!(rig.ok(csi::ListVolumesRequest::default()).entries.len(), 3);
 }
@@ -333,6 +336,21 @@ fn what_fails_half_way_leaves_nothing() {
         assert_eq!(rig.image(&vol).allocated, SIZE as u64, "step {step}");
     }
     panic!("no step was the last");
+}
+
+/// The disk fails until the driver has given up undoing it.
+#[test]
+fn what_could_not_be_undone_is_made_anew() {
+    let rig = Rig::new();
+    rig.kernel.fail_every("set_size", Errno::EIO);
+    rig.kernel.fail_every("remove_file", Errno::EIO);
+    rig.fails(Code::Internal, create("v", block()));
+    rig.fails(Code::Internal, create("v", block()));
+    assert!(rig.ok(csi::ListVolumesRequest::default()).entries.is_empty());
+    rig.kernel.heal();
+    let vol = rig.volume("v", block());
+    rig.stage(&vol);
+    assert_eq!(rig.image(&vol).size, SIZE as u64);
 }
 
 #[test]

@@ -126,6 +126,24 @@ fn a_device_grows_in_one_call_in_use_or_not() {
     assert_eq!(total(&rig, &vol, &target), 3 * SIZE);
 }
 
+#[test]
+fn a_device_that_is_not_in_use_or_not_there_is_not_expanded() {
+    let rig = Rig::new();
+    let vol = rig.volume("v", block());
+    let request = |path: &str| csi::NodeExpandVolumeRequest {
+        capacity_range: range(2 * SIZE, 0),
+        ..vol.node_expand_request(path)
+    };
+    // The path is there, and nothing is attached.
+    rig.kernel.create_directories(vol.staging());
+    rig.fails(Code::NotFound, request(&vol.staging()));
+    rig.stage(&vol);
+    // It is attached, and the path is not there.
+    rig.fails(Code::NotFound, request(&vol.target("pod-1")));
+    assert_eq!(rig.image(&vol).size, SIZE as u64);
+    assert_eq!(rig.ok(request(&vol.staging())).capacity_bytes, 2 * SIZE);
+}
+
 /// What a driver leaves that ends after the image has grown, and before its record and its device have.
 #[test]
 fn the_record_and_the_device_take_on_a_size_that_only_the_image_has() {
@@ -206,6 +224,17 @@ fn without_room_it_is_exhausted_and_nothing_changes() {
         assert_eq!(rig.image(&vol).size, SIZE as u64);
         assert_eq!(rig.ok(vol.expand_request(2 * SIZE, 0)).capacity_bytes, 2 * SIZE);
     }
+}
+
+/// Disk and promises have room for what is added, and not for the volume once more.
+#[test]
+fn an_expansion_needs_room_for_what_it_adds() {
+    let kernel = hostloop::os::fake::FakeKernel::new();
+    kernel.set_space(GIB as u64, GIB as u64);
+    let rig = Rig::on(kernel, &[]);
+    let request = csi::CreateVolumeRequest { capacity_range: range(400 * MIB, 0), ..create("v", block()) };
+    let vol = rig.made(request);
+    assert_eq!(rig.ok(vol.expand_request(700 * MIB, 0)).capacity_bytes, 700 * MIB);
 }
 
 #[test]

@@ -274,3 +274,45 @@ fn many_at_once() {
         rig.assert_no_snapshot();
     }
 }
+
+#[test]
+fn a_repeat_writes_nothing() {
+    let rig = Rig::new();
+    let (one, two) = (rig.volume("one", mount()), rig.volume("two", block()));
+    let request = group("g", &[&one.id, &two.id]);
+    let (made, cut) = (rig.ok(request.clone()), rig.cut("s", &one));
+    rig.steps();
+    assert_eq!((rig.ok(request), rig.cut("s", &one)), (made, cut));
+    assert_eq!(rig.steps(), Vec::<&str>::new());
+}
+
+/// The disk fails until the driver has given up undoing it.
+#[test]
+fn what_could_not_be_undone_is_made_anew() {
+    let rig = Rig::new();
+    let [one, two] = ["one", "two"].map(|name| {
+        let (vol, _) = rig.in_use(create(name, mount()));
+        rig.write(&vol, "text");
+        rig.rest(&vol);
+        vol
+    });
+    for step in ["copy_range", "remove_file"] {
+        rig.kernel.fail_every(step, Errno::EIO);
+    }
+    let request = group("g", &[&one.id, &two.id]);
+    for _ in 0..2 {
+        rig.fails(Code::Internal, request.clone());
+        rig.fails(Code::Internal, snapshot("s", &one));
+        assert_eq!(rig.snapshots(), []);
+    }
+    rig.kernel.heal();
+    let made = rig.ok(request).group_snapshot.expect("a group");
+    assert!(made.snapshots.iter().all(|member| member.ready_to_use));
+    assert!(rig.cut("s", &one).ready_to_use);
+    assert_eq!((made.snapshots.len(), rig.snapshots().len()), (2, 3));
+    for cut in rig.snapshots() {
+        let name = format!("restored {}", cut.snapshot_id);
+        let restored = rig.made(copy(&name, from_snapshot(&cut.snapshot_id), mount(), &[]));
+        assert_eq!(rig.content(&restored, 4), "text");
+    }
+}

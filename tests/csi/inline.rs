@@ -32,6 +32,9 @@ fn the_administrator_allows_more_or_less() {
     rig.fails(Code::ResourceExhausted, inline(&rig, ID, &[("size", "500Gi")]));
     let rig = Rig::with(&["--inline-max-size", "100Mi"]);
     rig.ok(inline(&rig, ID, &[])); // the default size is less then
+    let image =
+        rig.kernel.tree(format!("{DATA}/volumes")).into_iter().find(|path| path.ends_with("disk.img"));
+    assert_eq!(rig.kernel.stat(image.expect("an image")).expect("an image").size, 100 << 20);
     let xfs = csi::NodePublishVolumeRequest {
         volume_id: "csi-2".to_owned(),
         target_path: target("csi-2"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hostloop::model::{NodeKey, VolumeId};
 use hostloop::wire::csi;
 use tonic::Code;
 
@@ -112,6 +113,22 @@ fn a_restored_volume_goes_on_and_a_retry_gets_it() {
     let volume = volume.volume.expect("a volume");
     let made = Vol { id: volume.volume_id.clone(), info: volume, capability: mount() };
     assert_eq!(rig.content(&made, 4), "text");
+}
+
+/// Whoever asks for it must not hear that there is none and never will be.
+#[test]
+fn a_volume_that_is_being_made_is_not_missing() {
+    let rig = both_pools();
+    let [one, ..] = volumes(&rig);
+    let request = copy("cloned", from_volume(&one.id), mount(), &[]);
+    let id = VolumeId::of_name(&NodeKey::of(NODE), "cloned").to_string();
+    let get = csi::ControllerGetVolumeRequest { volume_id: id };
+    rig.fails(Code::NotFound, get.clone());
+    give_up(&rig, request.clone());
+    rig.fails(Code::Aborted, get.clone());
+    rig.kernel.release();
+    let made = result(&rig, &request).volume;
+    assert_eq!(rig.ok(get).volume, made);
 }
 
 #[test]

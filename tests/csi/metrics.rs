@@ -116,6 +116,25 @@ fn a_copy_is_seen_while_it_runs_and_a_disk_that_others_fill_lacks_room() {
     server.stop();
 }
 
+/// The copy that is made of an image to grow its filesystem is a copy like the others.
+#[test]
+fn what_a_growth_copies_is_counted() {
+    let (kernel, settings, address) = (machine(), settings(), address());
+    let server = watched(kernel.os(), &settings, address);
+    let (spec, copied) = (Spec::new(Kind::Ext4), "hostloop_copied_bytes_total");
+    let id = server.call(spec.create("a")).unwrap().volume.unwrap().volume_id;
+    kernel.create_directories(staging_path(&id));
+    server.call(stage(&id, spec.capability())).unwrap();
+    kernel.write_file(format!("{}/file", staging_path(&id)), &[7; 100_000]).unwrap();
+    server.call(unstage(&id)).unwrap();
+    server.call(expand(&id, spec.grown().bytes)).unwrap();
+    assert_eq!(scrape(&server, address).get(copied), 0.0);
+    kernel.set_sys_resource(false);
+    server.call(stage(&id, spec.capability())).unwrap();
+    assert!(scrape(&server, address).get(copied) >= 100_000.0);
+    server.stop();
+}
+
 async fn wait(done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {

@@ -229,6 +229,25 @@ fn blocks_that_a_snapshot_has_too_become_its_own() {
     assert_eq!(rig.content(&restored, 4), "text");
 }
 
+/// btrfs shares blocks and cannot give a file its own again.
+#[test]
+fn a_volume_becomes_thick_where_blocks_stay_shared_if_it_shares_none() {
+    let rig = Rig::on(machine_with_fast(FsType::Btrfs), &WITH_FAST);
+    let thick = |vol: &Vol| modify(vol, &[("provisioning", "thick")]);
+    let [alone, copied] = ["alone", "copied"].map(|name| {
+        let parameters = map(&[("pool", "fast")]);
+        let (vol, _) = rig.in_use(csi::CreateVolumeRequest { parameters, ..create(name, block()) });
+        rig.write(&vol, "text");
+        vol
+    });
+    rig.cut("s", &copied);
+    rig.ok(thick(&alone));
+    assert_eq!(seen(&rig, &alone), (true, Some((true, false))));
+    let message = rig.fails(Code::FailedPrecondition, thick(&copied));
+    assert!(message.contains("shares blocks") && message.contains("delete the copies"), "{message}");
+    assert_eq!(seen(&rig, &copied), (false, Some((true, true))));
+}
+
 #[test]
 fn create_volume_takes_the_same_keys() {
     let mut rig = Rig::new();
@@ -246,6 +265,29 @@ fn create_volume_takes_the_same_keys() {
     rig.fails(Code::AlreadyExists, create_mutable("b", &[("provisioning", "thin")]));
     assert_eq!(rig.made(create_mutable("b", &thick)).info, vol.info);
     assert_eq!(vol.info.volume_context, first.info.volume_context, "nothing in it can change");
+}
+
+/// Somebody else has attached the image as well.
+#[test]
+fn of_two_devices_both_are_switched_or_none() {
+    let rig = Rig::new();
+    let (vol, _) = rig.in_use(create("v", block()));
+    rig.kernel.attach_foreign(vol.image(), false).expect("attached");
+    let direct = || rig.kernel.loops().iter().map(|device| device.direct_io).collect::<Vec<_>>();
+    rig.ok(modify(&vol, &[("directIO", "false")]));
+    rig.ok(modify(&vol, &[("directIO", "true")]));
+    assert_eq!(direct(), [true, true]);
+    for (n, errno, code) in [
+        (1, Errno::EIO, Code::Internal),
+        (2, Errno::EIO, Code::Internal),
+        (2, Errno::EINVAL, Code::InvalidArgument),
+    ] {
+        rig.kernel.fail_at(n, errno);
+        rig.fails(code, modify(&vol, &[("directIO", "false")]));
+        assert_eq!(direct(), [true, true], "step {n}");
+    }
+    rig.ok(modify(&vol, &[("directIO", "false")]));
+    assert_eq!(direct(), [false, false]);
 }
 
 #[test]
