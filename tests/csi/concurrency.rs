@@ -46,17 +46,20 @@ fn what_holds_a_volume_is_named_without_a_reason_that_there_is_none_for() {
     let _let_go = crate::harness::LetGo(rig.kernel.clone());
     let server = rig.server();
     let (client, request) = (server.client.clone(), vol.expand_request(2 * SIZE, 0));
-    let call = server.block_on(async {
-        let call = tokio::spawn(async move { client.call(request).await });
+    let mut call = None;
+    server.block_on(async {
+        call = Some(tokio::spawn(async move { client.call(request).await }));
         while rig.kernel.waiting() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        call
     });
     let message = rig.fails(Code::Aborted, vol.expand_request(2 * SIZE, 0));
     assert!(message.contains(&format!("another operation on volume {} is running", vol.id)), "{message}");
     rig.kernel.release();
-    assert_eq!(server.block_on(call).expect("no panic").expect("grown").capacity_bytes, 2 * SIZE);
+    assert_eq!(
+        server.block_on(call.expect("a call")).expect("no panic").expect("grown").capacity_bytes,
+        2 * SIZE
+    );
 }
 
 #[test]
