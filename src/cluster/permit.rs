@@ -100,3 +100,14 @@ impl Permits for Checked {
         Ok(grant)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the words, a signature that was made for another protocol could be taken for a permit's.
+    #[test]
+    fn what_is_signed_begins_with_what_it_is() {
+        assert_eq!(signed_text(b"grant"), b"hostloop permit 1\0grant");
+    }
+}

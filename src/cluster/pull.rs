@@ -332,6 +332,8 @@ mod tests {
             };
             assert!(why.contains("why"), "{why}");
         }
+        let busy = answered(&Status::aborted("it is read"));
+        assert!(matches!(busy, Some(Error::Busy(Busy { why: Some(why), .. })) if why == "it is read"));
         let local = Status::from_error(Box::new(std::io::Error::other("reset")));
         let Broken::Connection(why) = broken(local) else { unreachable!("a local error") };
         assert!(why.contains("reset"), "{why}");

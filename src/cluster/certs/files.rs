@@ -195,6 +195,34 @@ mod tests {
     }
 
     #[test]
+    fn only_old_versions_are_swept_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = "..2030_01_01_00_00_00.000000000";
+        let old = "..2029_01_01_00_00_00.000000000";
+        let others = [
+            now,
+            "..2031_01_01_00_00_00.000000000",
+            "..2029_01_01_00_00_00.00000000x",
+            "..2029_01_01_00_00_00.00000000",
+            "22029_01_01_00_00_00.0000000000",
+            "..mine",
+        ];
+        let past = SystemTime::now() - ABANDONED * 2;
+        for name in others.iter().chain([&old]) {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        sweep(dir.path(), now);
+        assert!(dir.path().join(old).exists(), "somebody may be reading it");
+        for name in others.iter().chain([&old]) {
+            File::open(dir.path().join(name)).unwrap().set_modified(past).unwrap();
+        }
+        sweep(dir.path(), now);
+        let mut left = others;
+        left.sort_unstable();
+        assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
     fn plain_files_are_replaced_and_a_failure_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a"), "plain").unwrap();

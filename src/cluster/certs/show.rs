@@ -103,3 +103,51 @@ fn check(
     let fits = CertifiedKey::from_der(vec![certificate.clone()], key, &PROVIDER);
     fits.map(drop).map_err(|_| format!("{KEY}: it does not fit the certificate"))
 }
+
+#[cfg(test)]
+mod tests {
+    use time::Duration;
+
+    use super::super::authority::Authority;
+    use super::*;
+
+    /// The validity of a CA in `dir` that is good since yesterday, for ten days.
+    fn ca(dir: &Path) -> Validity {
+        let from = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap() - Duration::DAY;
+        let validity = Validity { from, until: from + Duration::days(10) };
+        Authority::create(dir, "hostloop.csi.dev", validity).unwrap();
+        validity
+    }
+
+    #[test]
+    fn it_says_whether_a_certificate_is_good_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let Validity { from, until } = ca(dir.path());
+        let second = Duration::SECOND;
+        for (now, left, good) in [
+            (from - second, "(not valid yet)", false),
+            (from, "(10 days left)", true),
+            (until - Duration::days(1), "(1 day left)", true),
+            (until, "(0 days left)", true),
+            (until + second, "(EXPIRED)", false),
+        ] {
+            let shown = show(dir.path(), now).unwrap();
+            assert!(shown.text.contains(left), "{now}: {}", shown.text);
+            assert_eq!((shown.good, shown.text.contains("WRONG: ca.crt")), (good, !good), "{now}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_an_identity_and_without_the_key_of_a_ca_is_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        let Validity { from, .. } = ca(dir.path());
+        #[allow(clippy::disallowed_methods, reason = "as in tls/files.rs")]
+        std::fs::remove_file(dir.path().join(super::super::authority::CA_KEY)).unwrap();
+        let shown = show(dir.path(), from).unwrap();
+        assert!(
+            !shown.good && shown.text.contains("WRONG: ") && shown.text.contains("tls.crt"),
+            "{}",
+            shown.text
+        );
+    }
+}

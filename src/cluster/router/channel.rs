@@ -69,3 +69,18 @@ pub(super) fn was_not_sent(status: &Status) -> bool {
 pub(super) fn is_local(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_described_in_one_line_with_its_causes() {
+        assert_eq!(describe(&Status::internal("one\nand\r\nthe other")), "one and  the other");
+        let local = Status::from_error(Box::new(io::Error::other("reset by peer")));
+        assert!(describe(&local).contains("reset by peer"), "{}", describe(&local));
+        assert!(is_local(&local) && !was_not_sent(&local));
+        assert!(was_not_sent(&Status::from_error(Box::new(Closed))));
+        assert!(!is_local(&Status::unavailable("the node's answer")));
+    }
+}

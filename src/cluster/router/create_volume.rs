@@ -232,3 +232,21 @@ fn no_room(full: &[String], origin: &CopySource) -> Error {
     }
     Error::Exhausted(message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_nodes_are_named_as_far_as_they_fit_into_a_message() {
+        let message = |count: usize| {
+            let full: Vec<String> = (1..=count).map(|number| format!("node {number} is full")).collect();
+            no_room(&full, &CopySource::None).to_string()
+        };
+        assert!(message(0).contains("no node of this driver is among those"));
+        assert!(message(1).ends_with("node 1 is full"), "{}", message(1));
+        assert!(message(NAMED).ends_with("; node 4 is full"), "{}", message(NAMED));
+        let more = message(NAMED + 2);
+        assert!(more.ends_with("; node 4 is full; and 2 more"), "{more}");
+    }
+}

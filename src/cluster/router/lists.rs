@@ -205,3 +205,16 @@ fn cannot_be_asked(status: Status) -> Status {
         _ => status,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_late_is_unavailable_and_other_answers_are_passed_on() {
+        let late = cannot_be_asked(Status::deadline_exceeded("late"));
+        assert_eq!((late.code(), late.message()), (tonic::Code::Unavailable, "late"));
+        let aborted = cannot_be_asked(Status::aborted("token"));
+        assert_eq!((aborted.code(), aborted.message()), (tonic::Code::Aborted, "token"));
+    }
+}

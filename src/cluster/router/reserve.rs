@@ -264,3 +264,46 @@ fn is_old(status: &Status) -> bool {
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(node_id: &str) -> Key {
+        Key::of(Arc::new(Member { node_id: node_id.to_owned(), address: None }))
+    }
+
+    #[test]
+    fn what_is_there_decides_and_then_the_first_in_order() {
+        use Found::{Held, Nothing, Reserved};
+        assert_eq!(decide(&2, &[(3, Nothing)]), Decision::Make(vec![]));
+        assert_eq!(decide(&2, &[(3, Reserved), (4, Reserved)]), Decision::Make(vec![3, 4]));
+        assert_eq!(decide(&2, &[(2, Reserved)]), Decision::Make(vec![2]), "its own is not before it");
+        assert_eq!(decide(&2, &[(3, Reserved), (1, Reserved)]), Decision::Follow(1));
+        assert_eq!(decide(&2, &[(1, Reserved), (9, Held), (8, Held)]), Decision::Elsewhere(8));
+    }
+
+    #[test]
+    fn nodes_are_in_the_order_of_their_keys_everywhere() {
+        let mut keys = ["a", "b", "c"].map(key);
+        keys.sort();
+        let [first, own, last] = &keys;
+        assert!(first.key < own.key && own.key < last.key);
+        let reserved = |key: &Key| [(key.clone(), Found::Reserved)];
+        assert!(matches!(decide(own, &reserved(first)), Decision::Follow(found) if found == *first));
+        assert!(matches!(decide(own, &reserved(last)), Decision::Make(found) if found == [last.clone()]));
+    }
+
+    #[test]
+    fn a_node_of_0_1_0_is_told_from_one_that_fails() {
+        for (status, is_of_0_1_0) in [
+            (Status::unimplemented("unknown"), true),
+            (Status::permission_denied("no controller"), true),
+            (Status::unavailable("down"), false),
+            (Status::deadline_exceeded("slow"), false),
+            (Status::internal("broken"), false),
+        ] {
+            assert_eq!(is_old(&status), is_of_0_1_0, "{status}");
+        }
+    }
+}

@@ -165,3 +165,25 @@ fn is_refusal(alert: AlertDescription) -> bool {
             | Alert::CertificateRequired
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alert(description: AlertDescription) -> io::Error {
+        io::Error::other(Error::AlertReceived(description))
+    }
+
+    #[test]
+    fn only_alerts_about_a_certificate_are_a_refusal() {
+        let refused = TlsError::of_handshake(alert(AlertDescription::UnknownCA));
+        assert!(matches!(refused, TlsError::RefusedByPeer(AlertDescription::UnknownCA)), "{refused}");
+        assert_eq!(
+            explain(alert(AlertDescription::CertificateExpired)).kind(),
+            io::ErrorKind::PermissionDenied
+        );
+        let other = AlertDescription::InternalError;
+        assert!(matches!(TlsError::of_handshake(alert(other)), TlsError::Handshake(_)));
+        assert_eq!(explain(alert(other)).kind(), io::ErrorKind::Other);
+    }
+}

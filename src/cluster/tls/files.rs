@@ -141,9 +141,14 @@ mod tests {
         let path = dir.path().join(KEY);
         let broken = "-----BEGIN PRIVATE KEY-----\nnot&base64\n-----END PRIVATE KEY-----\n";
         let open = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n";
-        for (text, hint) in
-            [("", "no private key"), ("x", "no private key"), (broken, "base64"), (open, "no end")]
-        {
+        let unfinished = "-----BEGIN PRIVATE KEY\nc2VjcmV0\n";
+        for (text, hint) in [
+            ("", "no private key"),
+            ("x", "no private key"),
+            (broken, "base64"),
+            (open, "no end"),
+            (unfinished, "no proper beginning"),
+        ] {
             fs::write(&path, text).unwrap();
             let error = private_key(&path).unwrap_err().to_string();
             assert!(error.contains(hint) && error.contains(path.to_str().unwrap()), "{error}");
@@ -164,6 +169,8 @@ mod tests {
         let large = dir.path().join("large");
         File::create(&large).unwrap().set_len(MAX_SIZE + 1).unwrap();
         assert!(contents(&large).unwrap_err().to_string().contains("too large"));
+        File::create(&large).unwrap().set_len(MAX_SIZE).unwrap();
+        assert_eq!(contents(&large).unwrap().len() as u64, MAX_SIZE);
     }
 
     #[test]

@@ -198,9 +198,12 @@ impl Place {
         }
     }
 
-    /// Nothing is left.
+    /// Nothing is left. A cut that a run left, since its end was not told to the source's node, goes with the next pull.
     pub fn finish(self) -> Verdict {
-        let Some(bench) = self.bench else { return Ok(()) };
+        let Some(mut bench) = self.bench else { return Ok(()) };
+        if self.pull.from == From::Volume {
+            copy(&mut bench, self.pull, None)?;
+        }
         catch_unwind(AssertUnwindSafe(|| bench.finish(self.pull))).map_err(|panic| said(&*panic))
     }
 }
