@@ -261,6 +261,35 @@ mod tests {
     }
 
     #[test]
+    fn what_belongs_to_others_is_named() {
+        for (at, label, name) in OTHERS {
+            let mut head = vec![0; HEAD];
+            head[at..at + label.len()].copy_from_slice(label);
+            assert_eq!(labelled(&head), Some(Signature::Other(name)));
+            assert_eq!(labelled(&head[..at + label.len() - 1]), None, "{name}, cut off");
+        }
+    }
+
+    #[cfg(feature = "fake-os")]
+    #[test]
+    fn a_device_is_blank_where_its_head_and_its_tail_are() {
+        const MIB: u64 = 1 << 20;
+        let kernel = crate::os::fake::FakeKernel::new();
+        kernel.write_file("/disk", &[]).unwrap();
+        let os = kernel.os();
+        let disk = Path::new("/disk");
+        os.images.set_size(disk, 70 * MIB).unwrap();
+        let device = kernel.attach_foreign(disk, false).unwrap().path();
+        let inspected = || inspect_device(os.images.as_ref(), &device, 70 * MIB).unwrap();
+        assert_eq!(inspected(), Signature::Blank);
+        for (at, is_blank) in [(67 * MIB, true), (64 * MIB, false), (70 * MIB - 512, false)] {
+            os.images.write_at(disk, at, b"data").unwrap();
+            assert_eq!(inspected() == Signature::Blank, is_blank, "{at}");
+            os.images.write_at(disk, at, &[0; 4]).unwrap();
+        }
+    }
+
+    #[test]
     fn reads_superblocks() {
         let ext4 = |errors| Some(Signature::Filesystem { fs_type: FsType::Ext4, bytes: 4_096_000, errors });
         assert_eq!(superblock(&ext4_head(1)), ext4(false));

@@ -26,6 +26,33 @@ fn what_is_to_copy_is_the_data_wherever_they_lie() {
 }
 
 #[test]
+fn what_an_image_has_allocated_is_what_was_written_to_it_or_all() {
+    let mut machine = block();
+    let allocated = |machine: &Machine| machine.paths.bytes().allocated(&machine.os, &machine.paths).unwrap();
+    assert_eq!(allocated(&machine), 0);
+    machine.os.images.write_at(&machine.image(), 0, &[7; 1 << 20]).unwrap();
+    assert_eq!(allocated(&machine), 1 << 20);
+    machine.kernel.remove_file(machine.image()).unwrap();
+    assert_eq!(allocated(&machine), 0, "it is gone");
+    machine = Machine::empty(Content::Block);
+    machine.volume.parameters.provisioning = Provisioning::Thick;
+    machine.paths.bytes().create(machine.place()).unwrap();
+    assert_eq!(allocated(&machine), BYTES);
+}
+
+/// So nothing of it is taken for whole.
+#[test]
+fn a_tree_that_is_to_go_loses_its_name_where_there_is_no_room_for_a_mark() {
+    let machine = Machine::new(Content::Directory);
+    let begin = || begin_deletion(&machine.os, &machine.paths);
+    assert_errno(machine.failing("create_file", Errno::EIO, begin), Errno::EIO);
+    assert!(machine.kernel.exists(machine.image()));
+    machine.failing("create_file", Errno::ENOSPC, begin).unwrap();
+    assert!(!machine.kernel.exists(machine.image()));
+    assert!(Mark::Deleting.is_set(&machine.os, &machine.paths).unwrap());
+}
+
+#[test]
 fn an_image_that_was_cut_off_is_neither_served_nor_lengthened() {
     let machine = block();
     let expect =
