@@ -48,8 +48,9 @@ fn what_holds_a_volume_is_named_without_a_reason_that_there_is_none_for() {
     let (client, request) = (server.client.clone(), vol.expand_request(2 * SIZE, 0));
     let mut call = None;
     server.block_on(async {
-        call = Some(tokio::spawn(async move { client.call(request).await }));
+        let call = call.insert(tokio::spawn(async move { client.call(request).await }));
         while rig.kernel.waiting() == 0 {
+            assert!(!call.is_finished(), "it answers before the image has its size");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
