@@ -40,6 +40,7 @@ mod permit_keys;
 mod permits;
 mod pki;
 mod placement;
+mod renewal;
 mod silent;
 mod sources;
 mod streams;

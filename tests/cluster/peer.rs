@@ -28,7 +28,7 @@ use tower::{Service, service_fn};
 
 use crate::log::listen;
 use crate::pki::{Pki, controller, node};
-use crate::tls::eventually;
+use crate::renewal::eventually;
 
 /// Longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(60);

@@ -12,13 +12,6 @@ fn blank(fs_type: FsType) -> Machine {
     Machine::new(filesystem(fs_type, Format::Blank))
 }
 
-fn bind_part(machine: &Machine, part: &str, at: &str) {
-    let part = Path::new(STAGING).join(part);
-    machine.kernel.create_directories(&part);
-    machine.kernel.create_directories(at);
-    machine.os.mounts.bind(&part, Path::new(at), &MountFlags::default()).unwrap();
-}
-
 fn targets(mounts: &[MountEntry]) -> Vec<&str> {
     mounts.iter().filter_map(|mount| mount.target.to_str()).collect()
 }
@@ -28,7 +21,7 @@ fn what_others_bind_of_a_part_is_told_from_the_whole() {
     for fs_type in FsType::ALL {
         let machine = Machine::formatted(fs_type);
         machine.publish("/pods/a", false).unwrap();
-        bind_part(&machine, "part", "/pods/part");
+        machine.bind_part("/pods/part");
         let uses = machine.uses();
         assert_eq!(targets(&uses.mounts), [STAGING, "/pods/a"], "{fs_type}");
         assert_eq!(targets(&uses.partial), ["/pods/part"], "{fs_type}");

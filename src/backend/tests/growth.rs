@@ -45,11 +45,7 @@ fn without_the_capability_a_volume_in_use_stays_and_one_that_is_only_staged_grow
         if at == "/pods/whole" {
             machine.publish(at, false).unwrap();
         } else {
-            for path in ["/stage/a/part", at] {
-                machine.kernel.create_directories(path);
-            }
-            let (part, at) = (Path::new("/stage/a/part"), Path::new(at));
-            machine.os.mounts.bind(part, at, &MountFlags::default()).unwrap();
+            machine.bind_part(at);
         }
         machine.finish_stage().unwrap();
         assert!(machine.is_mounted(STAGING) && machine.is_mounted(at), "{at}");
@@ -78,11 +74,7 @@ fn a_mount_that_a_tool_of_an_earlier_driver_keeps_busy_is_taken_away_later() {
 fn it_grows_through_a_mount_that_can_be_written_to() {
     let machine = thin(FsType::Ext4);
     machine.publish("/pods/whole", true).unwrap();
-    for path in ["/stage/a/part", "/pods/part"] {
-        machine.kernel.create_directories(path);
-    }
-    let (part, at) = (Path::new("/stage/a/part"), Path::new("/pods/part"));
-    machine.os.mounts.bind(part, at, &MountFlags::default()).unwrap();
+    machine.bind_part("/pods/part");
     machine.kernel.unmount_foreign(STAGING).unwrap();
     machine.kernel.clear_steps();
     machine.presence().grow_in_use(machine.place(), &machine.uses()).unwrap();

@@ -133,6 +133,14 @@ impl Machine {
         self.presence().publish(self.place(), &publish, &self.uses())
     }
 
+    /// Binds a directory of the staged filesystem, as kubelet does for a subPath.
+    fn bind_part(&self, at: &str) {
+        let part = Path::new(STAGING).join("part");
+        self.kernel.create_directories(&part);
+        self.kernel.create_directories(at);
+        self.os.mounts.bind(&part, Path::new(at), &MountFlags::default()).unwrap();
+    }
+
     /// Whether anything is mounted there.
     fn is_mounted(&self, at: &str) -> bool {
         self.kernel.mounts().iter().any(|mount| mount.target == Path::new(at))
