@@ -12,13 +12,17 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # What scripts/install-deps builds is found first.
 WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
 # The tests drive the fake kernel, which a release binary does not contain.
-# Tests on the fake kernel that take seconds; `check` leaves them to `test`.
-SLOW := walk::
+# Tests on the fake kernel that take seconds each; `check` leaves them to `test`.
+SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space:: beside:: \
+  metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
+  managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
+UNIT := --lib --bins --test protocol --test layers
+QUICK := --test contract --test csi
 TEST := $(CARGO) test --locked --features fake-os
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 
-.PHONY: help prepare build demo check fix test deps deps-test fmt deny advisories clippy test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: help prepare build demo check fix test deps deps-test fmt deny advisories clippy quick-build test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +40,7 @@ demo: deps build ## Build the driver and watch it serve a volume on this machine
 	$(TARGET_DIR)/release/hostloop selftest
 
 check: ## While you work: formatting, lints, unit tests, and the quick ones on the fake kernel (no root)
-	@scripts/steps fmt clippy test-unit test-quick
+	@scripts/steps fmt quick-build clippy+test-unit+test-quick
 
 fix: ## Format the code, and mend what the lints can mend
 	@echo '==> fix'
@@ -73,12 +77,16 @@ test-build:
 
 test-unit: ## Test the parts, the protocol file and the layering
 	@echo '==> test-unit'
-	$(TEST) --lib --bins --test protocol --test layers
+	$(TEST) $(UNIT)
 
-test-quick: ## Test each RPC on the fake kernel, without the walk and without what waits
+# What `check` runs is built at once, and linted while it runs: the lints use one processor.
+quick-build:
+	@echo '==> quick-build'
+	$(TEST) --no-run $(UNIT) $(QUICK)
+
+test-quick: ## Test each RPC on the fake kernel, without the walk and without what takes seconds
 	@echo '==> test-quick'
-	$(TEST) --test contract
-	$(TEST) --test csi -- $(addprefix --skip ,$(SLOW))
+	$(TEST) $(QUICK) -- $(addprefix --skip ,$(SLOW))
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'

@@ -224,7 +224,9 @@ mod tests {
     /// neither work for seconds.
     #[test]
     fn who_works_is_left_alone() {
-        const BUSY: &str = "end=$(($(date +%s)+9)); while [ $(date +%s) -lt $end ]; do :; done; echo done";
+        // Some hundredths of a second of work in each tenth: all of a processor would be taken from the other tests.
+        const BUSY: &str = "end=$(($(date +%s)+9)); while [ $(date +%s) -lt $end ]; do \
+            n=0; while [ $n -lt 10000 ]; do n=$((n+1)); done; sleep 0.1; done; echo done";
         let works = |script: &str| {
             let mut told = Vec::new();
             let patience = Patience { idle: Duration::from_secs(3), ..SHORT };
