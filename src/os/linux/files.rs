@@ -157,3 +157,24 @@ impl Files for LinuxFiles {
         btrfs::random_uuid().map(|id| id.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_apart_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), b"five!").unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let kind = |path: &Path| LinuxFiles.stat(path).unwrap().map(|stat| stat.kind);
+        assert_eq!(kind(&at("file")), Some(FileKind::File));
+        assert_eq!(kind(dir.path()), Some(FileKind::Directory));
+        assert_eq!(kind(&at("link")), Some(FileKind::Symlink));
+        assert_eq!(kind(&at("socket")), Some(FileKind::Other));
+        assert_eq!(kind(Path::new("/dev/null")), Some(FileKind::Other));
+        assert_eq!([kind(&at("none")), kind(&at("file/none"))], [None, None]);
+    }
+}

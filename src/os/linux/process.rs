@@ -32,7 +32,7 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 pub fn own_process() -> io::Result<ProcessFigures> {
     let stat = std::fs::read_to_string(STAT)?;
     let limit = |name| sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok());
-    let ticks_per_second = limit(SysconfVar::CLK_TCK).filter(|ticks| *ticks > 0).unwrap_or(100);
+    let ticks_per_second = limit(SysconfVar::CLK_TCK).unwrap_or(100);
     let page = limit(SysconfVar::PAGE_SIZE).unwrap_or(4096);
     let Stat { ticks, threads, pages } = parse(&stat)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{STAT} is malformed")))?;

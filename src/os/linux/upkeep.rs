@@ -183,3 +183,64 @@ fn one_block(file: &File, path: &Path) -> io::Result<()> {
         result => result.map_err(setting),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYSTEM: u64 = 1 << 1;
+    const TWO_COPIES: u64 = 1 << 5;
+
+    fn space(flags: u64, total: u64, used: u64) -> SpaceInfo {
+        SpaceInfo { flags, total, used }
+    }
+
+    /// Data of 8 GiB, metadata of 1 GiB in two copies, and what is no part of either.
+    fn spaces() -> [SpaceInfo; 4] {
+        [
+            space(DATA, 8 * GIB, 3 * GIB),
+            space(METADATA | TWO_COPIES, GIB, 100 * MIB),
+            space(SYSTEM | TWO_COPIES, 8 * MIB, MIB),
+            space(METADATA | GLOBAL_RESERVE, 64 * MIB, 7 * MIB),
+        ]
+    }
+
+    #[test]
+    fn profiles_have_copies() {
+        let single_stripe_and_parity = [0, 1 << 3, 1 << 7, 1 << 8];
+        assert_eq!(single_stripe_and_parity.map(|profile| copies(METADATA | profile)), [1; 4]);
+        assert_eq!(
+            [1 << 4, 1 << 5, 1 << 6, 1 << 9, 1 << 10].map(|profile| copies(DATA | profile)),
+            [2, 2, 2, 3, 4]
+        );
+    }
+
+    #[test]
+    fn btrfs_keeps_metadata_apart() {
+        let Upkeep { per_block, unusable, metadata, whole_extents } = of_btrfs(&spaces(), 40 * GIB, 30 * GIB);
+        assert_eq!((per_block, unusable, whole_extents), (2 * BTRFS_PER_BLOCK, BTRFS_UNUSABLE, true));
+        let found = metadata.unwrap();
+        assert_eq!((found.total, found.used), (2 * GIB, 200 * MIB + 128 * MIB));
+        assert_eq!((found.per_extent, found.growth, found.data), (2 * BTRFS_PER_EXTENT, 25 * GIB, 33 * GIB));
+        assert_eq!(found.rounding, GIB + 2 * 256 * MIB);
+    }
+
+    #[test]
+    fn the_block_groups_of_btrfs_are_as_large_as_the_filesystem_allows() {
+        let rounding = |total, available| of_btrfs(&spaces(), total, available).metadata.unwrap().rounding;
+        assert_eq!(rounding(50 * GIB, 30 * GIB), GIB + 2 * 256 * MIB);
+        assert_eq!(rounding(50 * GIB + 1, 30 * GIB), GIB + 2 * GIB);
+        assert_eq!(rounding(2000 * MIB, 30 * GIB), 3 * 200 * MIB, "a tenth");
+        assert_eq!(rounding(40 * GIB, 5 * GIB + 17), 17, "what nobody has");
+        assert_eq!(rounding(40 * GIB, GIB), 0);
+    }
+
+    #[test]
+    fn data_and_metadata_may_be_mixed() {
+        let mixed = [space(DATA | METADATA, GIB, 1), space(METADATA | GLOBAL_RESERVE, 8 * MIB, 0)];
+        let expected =
+            |unusable| Upkeep { per_block: BTRFS_PER_BLOCK, unusable, metadata: None, whole_extents: true };
+        assert_eq!(of_btrfs(&mixed, 2 * GIB, GIB), expected(24 * MIB));
+        assert_eq!(of_btrfs(&mixed, 2 * GIB, 5 * MIB), expected(5 * MIB), "all there is");
+    }
+}

@@ -190,4 +190,29 @@ mod tests {
         assert!(std::fs::read("/proc/self/status").is_ok_and(|text| !text.is_empty()));
         assert_ne!(look(std::process::id()).done, before.done);
     }
+
+    /// By its time alone: an endless loop reads and writes nothing.
+    #[test]
+    #[allow(clippy::disallowed_types, reason = "a test, which looks at a program of its own")]
+    fn who_computes_comes_further_and_so_does_who_waits_for_it() {
+        use nix::sys::signal::{Signal, killpg};
+        use std::os::unix::process::CommandExt;
+        for script in ["while :; do :; done", "while :; do :; done & wait"] {
+            let mut shell = std::process::Command::new("/bin/sh");
+            let mut shell = shell.args(["-c", script]).process_group(0).spawn().expect("start");
+            let ticks = || look(shell.id()).done.ticks;
+            let since = Instant::now();
+            let (mut before, mut grown) = (ticks(), 0);
+            while grown < 3 && since.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(5));
+                let now = ticks();
+                grown += u32::from(now > before);
+                before = now;
+            }
+            let group = nix::unistd::Pid::from_raw(i32::try_from(shell.id()).expect("an id"));
+            killpg(group, Signal::SIGKILL).expect("kill");
+            shell.wait().expect("wait");
+            assert_eq!(grown, 3, "{script}: {before} ticks");
+        }
+    }
 }
