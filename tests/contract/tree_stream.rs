@@ -139,7 +139,9 @@ fn refused(os: &Os, dir: &Path) {
     let inside = directory(os, source.join("inside"));
     let other = directory(os, dir.join("other"));
     os.mounts.bind(&other, &inside, &flags(&[])).expect("bind");
-    assert_eq!(errno(read(&source)), Some(Errno::EXDEV));
+    let error = read(&source).expect_err("a mount inside");
+    assert!(error.to_string().contains(&inside.display().to_string()), "{error}");
+    assert_eq!(errno(Err::<(), _>(error)), Some(Errno::EXDEV));
     os.mounts.unmount(&inside).expect("unmount");
     read(&source).expect("read");
 }

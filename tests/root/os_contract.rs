@@ -89,6 +89,32 @@ fn mounts() {
     crate::contract::stacked(&os, &dir);
 }
 
+/// Longer than the first look at it takes, and less than it is waited for.
+#[test]
+fn a_use_of_a_mount_that_ends_soon_is_waited_for() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (source, target) = (directory(&os, dir.join("source")), directory(&os, dir.join("target")));
+    for exactly in [true, false] {
+        os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
+        let mounts = os.mounts.list().expect("mountinfo");
+        let mount = mounts.iter().find(|mount| mount.target == target).expect("it is there");
+        let pinned = os.mounts.pin(mount).expect("pin");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                drop(pinned);
+            });
+            match exactly {
+                true => os.mounts.unmount_exactly(mount),
+                false => os.mounts.unmount(&target),
+            }
+            .expect("unmount");
+        });
+        assert!(!os.mounts.list().expect("mountinfo").contains(mount));
+    }
+}
+
 #[test]
 fn freeze() {
     let (os, _temp, dir) = setup();

@@ -252,6 +252,15 @@ mod tests {
     }
 
     #[test]
+    fn who_is_killed_is_gone() {
+        let mut child = command(Path::new("/bin/sleep")).arg("600").spawn().expect("start");
+        let process = format!("/proc/{}", child.id());
+        assert!(Path::new(&process).exists());
+        kill(&mut child);
+        assert!(!Path::new(&process).exists(), "it was not waited for");
+    }
+
+    #[test]
     fn the_environment_is_ours() {
         let script = "env | sort | cut -d= -f1 | tr '\\n' ' '; pwd; touch x 2>/dev/null && echo made";
         assert_eq!(shell(script, PATIENCE).expect("run").output, "LC_ALL PATH PWD /sys\n");

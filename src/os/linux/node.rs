@@ -79,3 +79,16 @@ fn make_node(path: &Path, rdev: u64) -> io::Result<()> {
         Err(errno) => Err(at("mknod", path)(errno)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::is_errno;
+
+    #[test]
+    fn what_the_kernel_does_not_have_is_no_device() {
+        for found in [open_node(1_000_000, OFlag::O_RDONLY).map(drop), device_number(1_000_000).map(drop)] {
+            assert!(is_errno(&found.expect_err("no device"), Errno::ENXIO));
+        }
+    }
+}
