@@ -183,10 +183,9 @@ model: deps ## Let many clients make CALLS calls on the fake kernel, a tenth of 
 	CALLS=$(CALLS) $(LONG_TEST) --test model -- --ignored --nocapture
 	CALLS=$$(( $(CALLS) / 10 )) $(LONG_TEST) --test root many_clients:: -- --ignored --nocapture
 
-MINUTES ?= 30
-soak: deps build ## Keep the release driver under the load of many clients for MINUTES and see that it does not grow (root)
+soak: deps build ## Keep the release driver under the load of many clients for MINUTES (30) and see that it does not grow (root)
 	@echo '==> soak'
-	MINUTES=$(MINUTES) HOSTLOOP_SOAK_DRIVER='$(abspath $(TARGET_DIR))/release/hostloop' $(TEST) --test root soak:: -- --ignored --nocapture
+	MINUTES=$(or $(MINUTES),30) HOSTLOOP_SOAK_DRIVER='$(abspath $(TARGET_DIR))/release/hostloop' $(TEST) --test root soak:: -- --ignored --nocapture
 
 # A release binary that is there has its flags compared with the manifests' arguments.
 test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)

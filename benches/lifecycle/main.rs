@@ -11,6 +11,7 @@
     reason = "a measurement stops at the first surprise"
 )]
 
+mod crowd;
 mod raw;
 mod roles;
 mod start;
@@ -66,6 +67,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         lives(&dir, runs).await;
+        crowd::measure(&dir).await;
         start::measure(&dir).await;
         roles::measure(&dir).await;
     });

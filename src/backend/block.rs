@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::uses::{all_mounts, not_at};
+use super::uses::{mounts_where, not_at};
 use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
 };
@@ -25,7 +25,7 @@ impl Presence for Block {
             return Ok(uses);
         }
         let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
-        for mount in all_mounts(place.os)? {
+        for mount in mounts_where(place.os, |mount| named_as(place, mount, &loops).is_some())? {
             if device_of(place, &mount, &loops)?.is_some() {
                 uses.mounts.push(mount);
             }
@@ -135,8 +135,7 @@ fn device_of<'a>(
     mount: &MountEntry,
     loops: &'a [LoopDevice],
 ) -> Result<Option<&'a LoopDevice>> {
-    let named = |device: &&LoopDevice| mount.root.file_name() == device::node(place, device).path.file_name();
-    let Some(device) = loops.iter().find(named) else { return Ok(None) };
+    let Some(device) = named_as(place, mount, loops) else { return Ok(None) };
     if place.os.mounts.mount_at(&mount.target).is_ok_and(|top| top != mount.id) {
         // Hidden by another mount. In devtmpfs the node is what its name says.
         return Ok((mount.fs_type == "devtmpfs").then_some(device));
@@ -146,4 +145,9 @@ fn device_of<'a>(
         stat.kind == FileKind::BlockDevice && stat.rdev == device::node(place, device).rdev
     });
     Ok(is_it.then_some(device))
+}
+
+/// The device, of these, that has the name of the file that a mount shows.
+fn named_as<'a>(place: Place<'_>, mount: &MountEntry, loops: &'a [LoopDevice]) -> Option<&'a LoopDevice> {
+    loops.iter().find(|device| mount.root.file_name() == device::node(place, device).path.file_name())
 }

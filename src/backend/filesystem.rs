@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::bind::{bind_staged, space_at};
 use super::format::{check, format_now, make, renew_identity};
-use super::uses::all_mounts;
+use super::uses::mounts_where;
 use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, growth, health, target,
     writers,
@@ -32,8 +32,7 @@ impl Presence for Filesystem {
             return Ok(uses);
         }
         let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
-        let all = all_mounts(place.os)?.into_iter().filter(|mount| is_of(mount, &loops, place));
-        let all: Vec<MountEntry> = all.collect();
+        let all = mounts_where(place.os, |mount| is_of(mount, &loops, place))?;
         // Of a btrfs with another default subvolume, or one that is mounted with `subvol=`, no mount may show the top.
         let within = |mount: &MountEntry, other: &MountEntry| {
             mount.root != other.root && mount.root.starts_with(&other.root)

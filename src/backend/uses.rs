@@ -202,7 +202,7 @@ pub(super) fn evidence(place: Place<'_>, shown: &Path) -> Result<Evidence> {
 }
 
 /// `volumes/<id>`, the part of a path that belongs to nobody else.
-fn last_two(directory: &Path) -> PathBuf {
+pub(super) fn last_two(directory: &Path) -> PathBuf {
     let names: Vec<_> = directory.components().rev().take(2).collect();
     names.into_iter().rev().collect()
 }
@@ -218,25 +218,52 @@ pub(super) enum Bound {
     Other,
 }
 
-/// Whose directory a mount shows, among all mounts. It is the volume's if one of the mounts of its filesystem, hidden or
+/// Whether a mount shows a directory that has the name of the volume's or lies in one: where its filesystem is mounted
+/// decides whose it is ([`bound`]).
+pub(super) fn may_be_bound(mount: &MountEntry, paths: &VolumePaths) -> bool {
+    shown_of(mount, paths).is_some()
+}
+
+/// The root of a mount, cut behind the first place where it has the name of the volume's data.
+fn shown_of(mount: &MountEntry, paths: &VolumePaths) -> Option<(PathBuf, PathBuf)> {
+    let root = mount.root.to_str().and_then(|root| root.strip_suffix(DELETED)).map(Path::new);
+    split_after(root.unwrap_or(&mount.root), &own_name(paths))
+}
+
+/// The part of the path of a volume's data that belongs to nobody else.
+fn own_name(paths: &VolumePaths) -> PathBuf {
+    last_two(&paths.directory).join(paths.data().file_name().unwrap_or_default())
+}
+
+/// Whether the way to a directory, which one of these mounts shows, may lead through this other one.
+pub(super) fn may_lead_to(other: &MountEntry, mounts: &[MountEntry], paths: &VolumePaths) -> bool {
+    let is_below = |mount: &MountEntry| {
+        shown_of(mount, paths).is_some_and(|(whole, _)| below(other, mount, &whole).is_some())
+    };
+    mounts.iter().any(is_below)
+}
+
+/// A directory of the filesystem of `mount` as the path below `other`; `None` where it is not there, or is all of it.
+fn below<'a>(other: &MountEntry, mount: &MountEntry, whole: &'a Path) -> Option<&'a Path> {
+    if other.dev != mount.dev || !other.root.starts_with("/") {
+        return None;
+    }
+    whole.strip_prefix(&other.root).ok().filter(|below| !below.as_os_str().is_empty())
+}
+
+/// Whose directory a mount shows, among those that [may lead to it](may_lead_to). It is the volume's if one of the mounts of its filesystem, hidden or
 /// not, leads to the place of the volume's data. Where none leads to it, the filesystem is mounted nowhere any more but
 /// for such binds, as after `umount -l` of the pool: then the name counts.
 pub(super) fn bound(mount: &MountEntry, mounts: &[MountEntry], paths: &VolumePaths) -> Bound {
     let data = paths.data();
-    let root = mount.root.to_str().and_then(|root| root.strip_suffix(DELETED)).map(Path::new);
-    let root = root.unwrap_or(&mount.root);
-    let name = last_two(&paths.directory).join(data.file_name().unwrap_or_default());
-    let Some((whole, part)) = split_after(root, &name) else { return Bound::Other };
+    let Some((whole, part)) = shown_of(mount, paths) else { return Bound::Other };
     let found = if part.as_os_str().is_empty() { Bound::Whole } else { Bound::Part };
-    let same = |other: &&MountEntry| other.dev == mount.dev && other.root.starts_with("/");
-    let leads = mounts.iter().filter(same).filter_map(|other| {
-        // Not what lies within the volume itself.
-        let below = whole.strip_prefix(&other.root).ok().filter(|below| !below.as_os_str().is_empty())?;
-        Some(other.target.join(below))
-    });
+    let leads = mounts.iter().filter_map(|other| Some(other.target.join(below(other, mount, &whole)?)));
     let places: Vec<PathBuf> = leads.collect();
     let ours = match places.is_empty() {
-        true => whole.strip_prefix("/").is_ok_and(|end| data.ends_with(end)) || data.ends_with(&name),
+        true => {
+            whole.strip_prefix("/").is_ok_and(|end| data.ends_with(end)) || data.ends_with(own_name(paths))
+        }
         false => places.contains(&data),
     };
     if ours { found } else { Bound::Other }
@@ -248,9 +275,9 @@ fn split_after(path: &Path, names: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((whole.to_owned(), path.strip_prefix(whole).ok()?.to_owned()))
 }
 
-/// The mounts of this machine.
-pub(super) fn all_mounts(os: &Os) -> Result<Vec<MountEntry>> {
-    os.mounts.list().doing(|| "read mountinfo".to_owned())
+/// The mounts of this machine for which this is true.
+pub(super) fn mounts_where(os: &Os, wanted: impl Fn(&MountEntry) -> bool) -> Result<Vec<MountEntry>> {
+    os.mounts.matching(&wanted).doing(|| "look for mounts".to_owned())
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ impl Driver {
             let paths = self.paths(&volume)?;
             let place = self.place(&volume, &paths);
             let presence = presence_of(&volume.content);
+            self.see_all_devices()?;
             let uses = presence.uses(place)?;
             uses.sound(place)?; // a device that may be its own must not keep the old size
             presence.grow_in_use(place, &uses)?;

@@ -52,6 +52,7 @@ impl Driver {
         }
         let paths = self.paths(&volume)?;
         let place = self.place(&volume, &paths);
+        self.see_all_devices()?;
         let uses = presence_of(&volume.content).uses(place)?;
         uses.sound(place)?; // a device that may be its own must not stay as it is
         self.modify(&volume, parameters, &paths, &uses.loops)

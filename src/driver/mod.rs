@@ -242,6 +242,12 @@ impl Driver {
         }
     }
 
+    /// Looks at all loop devices, so that also those are known which others have attached: for what concerns every
+    /// device of a volume, and not only that there is one. It takes as long as there are devices.
+    fn see_all_devices(&self) -> Result<()> {
+        self.os.loops.list().map(drop).doing(|| "find loop devices".to_owned())
+    }
+
     fn place<'a>(&'a self, volume: &'a Volume, paths: &'a VolumePaths) -> Place<'a> {
         Place { os: &self.os, volume, paths }
     }

@@ -7,6 +7,7 @@ use crate::backend::{self, Uses, hidden, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::Volume;
 use crate::model::request::NodeUnpublishVolume;
+use crate::os::MountEntry;
 
 impl Driver {
     /// Unmounts a volume from a target path and removes the file or directory that was made for it, never
@@ -54,9 +55,9 @@ impl Driver {
             Err(error) => return Err(error),
         };
         let path = target.path();
-        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-        let mut there = mounts.iter().filter(|mount| mount.target == path);
-        if let Some(other) = there.find(|mount| uses.at(path).all(|ours| ours.id != mount.id)) {
+        let is_there = |mount: &MountEntry| mount.target == path;
+        let there = self.os.mounts.matching(&is_there).doing(|| "look for mounts".to_owned())?;
+        if let Some(other) = there.iter().find(|mount| uses.at(path).all(|ours| ours.id != mount.id)) {
             let (path, source) = (path.display(), &other.source);
             return Err(Error::InUse(format!(
                 "{path} has a mount that is not the volume's ({} from {source}): unmount that first",

@@ -85,6 +85,9 @@ pub trait Files: Send + Sync {
     /// Reads the first block of a block device or a file from the disk itself, past what the kernel has in memory of it
     /// (open(2), O_DIRECT). Waits for as long as the disk does not answer.
     fn read_through(&self, file: &Path) -> io::Result<()>;
+    /// Whether nobody has a regular file open, the loop devices of the machine among them: seen by a lease on it that is
+    /// given back at once (fcntl(2), F_SETLEASE). `false` also where that cannot be seen: some filesystems have no leases.
+    fn seen_closed(&self, file: &Path) -> io::Result<bool>;
     /// statvfs(3).
     fn space(&self, path: &Path) -> io::Result<Space>;
     /// What the kernel knows of the block device at a path, links followed; ENOTBLK where something else is there.

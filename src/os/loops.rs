@@ -63,6 +63,13 @@ pub trait LoopDevices: Send + Sync {
     /// Every device whose backing file is this one, by LOOP_GET_STATUS64, lowest number first. A device whose last
     /// user has gone may show for a moment longer while anybody (this method for another file, udev) looks at it.
     fn find(&self, backing: FileId) -> io::Result<Vec<LoopDevice>>;
+    /// Devices that this process has attached or has seen ([`list`](LoopDevices::list)) and that may be those of this
+    /// file, or of one in a directory whose path ends with `directory`; each as the kernel describes it now, lowest number
+    /// first. It may be attached to something else by now. Where the process has not seen them all yet, it looks at all.
+    ///
+    /// What somebody else has attached meanwhile is not among them: that there is none has to be seen in another way
+    /// ([`Files::seen_closed`](super::Files::seen_closed), or a list).
+    fn seen(&self, backing: Option<FileId>, directory: &Path) -> io::Result<Vec<LoopDevice>>;
     /// The name of the backing file, as the kernel shows it to this process: followed by ` (deleted)` where it has none
     /// any more, and counted from the root of its mount where that is in no mount namespace, or in another one. `None`
     /// where nothing is attached any more. That the device still is the one that was found is made sure of by whatever is

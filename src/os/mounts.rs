@@ -55,6 +55,12 @@ impl Pinned {
 pub trait Mounts: Send + Sync {
     /// What is mounted in this mount namespace, in mount order (a later entry at the same target lies on top).
     fn list(&self) -> io::Result<Vec<MountEntry>>;
+    /// Those mounts of [`list`](Mounts::list) for which `wanted` is true, as they are now.
+    ///
+    /// `wanted` is asked what it thinks of a mount as this process saw it first, and again what it thinks of it as it is.
+    /// So a mount that came to match afterwards may be left out: one that was moved (mount(8), `--move`), or below whose
+    /// mount point or root a directory was renamed. Filesystem, source and id never change.
+    fn matching(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> io::Result<Vec<MountEntry>>;
     /// The id of the mount that whoever opens this path gets to, links on the way followed and not at the end. Asks no
     /// filesystem more than the way to it, so that it also tells of one that has shut down.
     fn mount_at(&self, path: &Path) -> io::Result<u64>;

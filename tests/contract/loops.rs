@@ -19,6 +19,7 @@ pub fn loops(os: &Os, dir: &Path) {
     options(os, &dir.join("options.img"));
     changes(os, &dir.join("changes.img"));
     claimed(os, dir);
+    seen(os, &directory(os, dir.join("seen")));
     assert_eq!(errno(os.loops.attach(&dir.join("none"), FOR_BLOCK).map(drop)), Some(Errno::ENOENT));
     assert_eq!(errno(os.loops.attach(dir, FOR_BLOCK).map(drop)), Some(Errno::EISDIR));
 }
@@ -50,6 +51,64 @@ fn explicit(os: &Os, file: &Path) {
     assert_gone(os, file);
     assert_eq!(errno(os.loops.open(&device).map(drop)), Some(Errno::ENXIO));
 }
+
+/// Whoever uses a file is seen; and a device that this process knows is found without a look at all of them.
+fn seen(os: &Os, dir: &Path) {
+    let (own, other) = (dir.join("disk.img"), dir.join("other.img"));
+    image(os, &own, 8 * MIB);
+    image(os, &other, 8 * MIB);
+    let id = |file: &Path| os.files.stat(file).expect("stat").map(|stat| stat.id);
+    let is_closed = |file: &Path| os.files.seen_closed(file).expect("ask");
+    // A program that another thread starts has the descriptors of this process for a moment.
+    let closes = |file: &Path| {
+        assert!(
+            (0..200).any(|_| is_closed(file) || {
+                std::thread::sleep(PAUSE);
+                false
+            }),
+            "{}",
+            file.display()
+        );
+    };
+    closes(&own);
+    assert!(!is_closed(dir), "of a directory it cannot be seen");
+    assert_eq!(errno(os.files.seen_closed(&dir.join("none"))), Some(Errno::ENOENT));
+    let before = os.loops.attach(&other, FOR_BLOCK).expect("attach").device;
+    let elsewhere = Path::new("not/here");
+    assert_eq!(
+        os.loops.seen(id(&own), elsewhere).expect("ask").iter().find(|seen| seen.backing == id(&own)),
+        None
+    );
+    for options in [FOR_BLOCK, AttachOptions { read_only: true, ..FOR_BLOCK }] {
+        let device = os.loops.attach(&own, options).expect("attach").device;
+        assert!(!is_closed(&own), "a device has it");
+        for found in [os.loops.seen(id(&own), elsewhere), os.loops.seen(None, Path::new("seen"))] {
+            assert!(found.expect("ask").contains(&device), "{options:?}");
+        }
+        assert!(
+            !os.loops.seen(id(&own), elsewhere).expect("ask").contains(&before),
+            "another one is not asked"
+        );
+        os.loops.detach(&device).expect("detach");
+        assert_gone(os, &own);
+        assert!(!os.loops.seen(id(&own), elsewhere).expect("ask").contains(&device), "it has gone");
+        closes(&own);
+    }
+    let device = os.loops.attach(&own, FOR_BLOCK).expect("attach").device;
+    os.files.remove_file(&own).expect("unlink");
+    image(os, &own, 8 * MIB);
+    assert_ne!(id(&own), device.backing);
+    closes(&own);
+    assert!(
+        os.loops.seen(id(&own), Path::new("seen")).expect("ask").contains(&device),
+        "of the file before it"
+    );
+    os.loops.detach(&device).expect("detach");
+    os.loops.detach(&before).expect("detach");
+}
+
+/// Between two looks.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 fn autoclear(os: &Os, file: &Path) {
     image(os, file, 8 * MIB);

@@ -8,8 +8,12 @@ use nix::errno::Errno;
 
 use super::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};
 
+/// What is mounted there, with and without a look at all mounts.
 fn at(os: &Os, target: &Path) -> Vec<MountEntry> {
-    os.mounts.list().expect("list").into_iter().filter(|m| m.target == target).collect()
+    let is_there = |mount: &MountEntry| mount.target == target;
+    let found: Vec<_> = os.mounts.list().expect("list").into_iter().filter(is_there).collect();
+    assert_eq!(os.mounts.matching(&is_there).expect("ask"), found);
+    found
 }
 
 /// Asserts what the trait promises.

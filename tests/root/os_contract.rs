@@ -115,6 +115,20 @@ fn a_use_of_a_mount_that_ends_soon_is_waited_for() {
     }
 }
 
+/// However the kernel is asked for them: all mounts of this machine, while others come and go.
+#[test]
+fn both_ways_show_the_same_mounts() {
+    let (os, _temp, _) = setup();
+    for _ in 0..1000 {
+        let (before, all) = (os.mounts.list().expect("list"), os.mounts.matching(&|_| true).expect("ask"));
+        if os.mounts.list().expect("list") == before {
+            assert_eq!(all, before);
+            return;
+        }
+    }
+    panic!("the mounts change all the time");
+}
+
 #[test]
 fn freeze() {
     let (os, _temp, dir) = setup();

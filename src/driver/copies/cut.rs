@@ -99,6 +99,8 @@ impl Driver {
     fn live(&self, volume: &Volume, paths: &VolumePaths) -> Result<Writers> {
         let place = self.place(volume, paths);
         let presence = presence_of(&volume.content);
+        // Whoever has attached it may write to it.
+        self.see_all_devices()?;
         let uses = settled(|| presence.uses(place))?;
         uses.sound(place)?;
         presence.writers(place, &uses)

@@ -31,8 +31,9 @@ impl Driver {
         if !target.exists() {
             return Ok(());
         }
-        let mounts = self.os.mounts.list().doing(|| "read mountinfo".to_owned())?;
-        match mounts.iter().rev().find(|mount| mount.target == target.path()) {
+        let is_there = |mount: &MountEntry| mount.target == target.path();
+        let there = self.os.mounts.matching(&is_there).doing(|| "look for mounts".to_owned())?;
+        match there.last() {
             Some(other) => {
                 let (path, source) = (target.path().display(), &other.source);
                 Err(Error::InUse(format!("{path} has another mount on it ({} from {source})", other.fs_type)))

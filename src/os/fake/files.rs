@@ -165,6 +165,13 @@ impl Files for Process {
         self.look("read_through", file.display(), |world| world.read_at(file, 0, 4096).map(drop))
     }
 
+    fn seen_closed(&self, file: &Path) -> std::io::Result<bool> {
+        self.look("lease", file.display(), |world| {
+            let node = world.walk(file, Last::Keep)?.node;
+            Ok(matches!(world.inode(node).node, Node::File { .. }) && world.inode(node).open == 0)
+        })
+    }
+
     fn space(&self, path: &Path) -> io::Result<Space> {
         self.look("statvfs", path.display(), |world| world.space(path))
     }

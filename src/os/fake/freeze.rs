@@ -205,7 +205,7 @@ impl Process {
     pub(super) fn freeze_mount(&self, mount_point: &Path, limit: Duration) -> io::Result<Box<dyn Frozen>> {
         let guard = Some((self.generation, limit));
         let number = self.step("freeze", mount_point.display(), |world| world.freeze(mount_point, guard))?;
-        let (process, mount_point) = (self.again(), mount_point.to_owned());
+        let (process, mount_point) = (self.clone(), mount_point.to_owned());
         Ok(Box::new(FakeFrozen { process, mount_point, number, ended: false }))
     }
 

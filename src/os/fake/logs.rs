@@ -43,10 +43,6 @@ impl World {
 }
 
 impl Process {
-    pub(super) fn again(&self) -> Process {
-        Process { kernel: self.kernel.clone(), generation: self.generation }
-    }
-
     fn descriptor(&self, id: u64) -> Descriptor {
         Descriptor { kernel: self.kernel.clone(), id }
     }
@@ -68,7 +64,7 @@ impl Process {
         });
         // Closed again where the file was opened and could not be cut.
         let open = opened.map(|id| self.descriptor(id));
-        let (process, path, file) = (self.again(), path.to_owned(), done?);
+        let (process, path, file) = (self.clone(), path.to_owned(), done?);
         Ok(Box::new(FakeLog { process, path, file, _open: open }))
     }
 

@@ -1,6 +1,8 @@
 //! Loop devices.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
@@ -20,6 +22,8 @@ pub(super) enum LoopBacking {
 
 pub(super) struct Loop {
     number: u32,
+    /// Which attachment of any device since the machine started this is.
+    attachment: u64,
     pub(super) backing: LoopBacking,
     /// The identity of the backing file when it was attached, and the mount and path that it was opened through: the
     /// path as the tree showed it, and counted from the root of the mount.
@@ -113,6 +117,7 @@ impl World {
         let path = place.path;
         let device = Loop {
             number,
+            attachment: self.attached,
             backing,
             id,
             path,
@@ -198,6 +203,11 @@ impl World {
 }
 
 impl Process {
+    /// The attachments that the process has made or seen; `None` before it has looked at all devices.
+    fn seen(&self) -> MutexGuard<'_, Option<BTreeSet<u64>>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn opened_loop(&self, (device, id): (LoopDevice, u64)) -> OpenLoop {
         OpenLoop { device, hold: Box::new(Descriptor { kernel: self.kernel.clone(), id }) }
     }
@@ -216,6 +226,8 @@ impl LoopDevices for Process {
             world.stuck.remove(&device.number);
             world.same_mut(&device)?.discard = true;
             let id = self.open_loop(world, device.number);
+            let attachment = world.loops[&device.number].attachment;
+            self.seen().iter_mut().for_each(|seen| seen.extend([attachment]));
             Ok((device, id))
         })?;
         let open = self.opened_loop(opened);
@@ -285,8 +297,24 @@ impl LoopDevices for Process {
     }
 
     fn list(&self) -> std::io::Result<Vec<LoopDevice>> {
-        self.look("list", "loop devices", |world| {
-            Ok(world.loops.values().map(|device| world.status(device)).collect())
+        let (found, attachments) = self.look("list", "loop devices", |world| {
+            let found: Vec<_> = world.loops.values().map(|device| world.status(device)).collect();
+            Ok((found, world.loops.values().map(|device| device.attachment).collect()))
+        })?;
+        *self.seen() = Some(attachments);
+        Ok(found)
+    }
+
+    /// Of those that were attached since by another process, it tells nothing.
+    fn seen(&self, backing: Option<FileId>, directory: &Path) -> std::io::Result<Vec<LoopDevice>> {
+        let Some(seen) = self.seen().clone() else { return self.list() };
+        self.look("ask loops of", directory.display(), |world| {
+            let may_be = |device: &&Loop| {
+                let is_in_directory = device.path.parent().is_some_and(|parent| parent.ends_with(directory));
+                Some(device.id) == backing || is_in_directory
+            };
+            let known = world.loops.values().filter(|device| seen.contains(&device.attachment));
+            Ok(known.filter(may_be).map(|device| world.status(device)).collect())
         })
     }
 

@@ -46,6 +46,7 @@ mod tree_stream;
 mod trees;
 mod world;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
@@ -71,9 +72,12 @@ pub struct FakeKernel {
 }
 
 /// One process of the driver: the traits of [`super`] as it sees them.
+#[derive(Clone)]
 struct Process {
     kernel: FakeKernel,
     generation: u64,
+    /// The attachments of loop devices that it knows of, see [`loops`].
+    seen: Arc<Mutex<Option<BTreeSet<u64>>>>,
 }
 
 /// An open descriptor of some process; closing it is not a step.
@@ -152,7 +156,7 @@ impl FakeKernel {
     }
 
     fn process(&self, generation: u64) -> Os {
-        let process = Arc::new(Process { kernel: self.clone(), generation });
+        let process = Arc::new(Process { kernel: self.clone(), generation, seen: Arc::default() });
         Os {
             files: process.clone(),
             images: process.clone(),

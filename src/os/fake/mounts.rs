@@ -284,6 +284,10 @@ impl Mounts for Process {
         })
     }
 
+    fn matching(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> std::io::Result<Vec<MountEntry>> {
+        Ok(self.list()?.into_iter().filter(wanted).collect())
+    }
+
     fn mount_at(&self, path: &Path) -> std::io::Result<u64> {
         self.look("open", path.display(), |world| Ok(world.walk(path, Last::Keep)?.mount))
     }

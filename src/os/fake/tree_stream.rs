@@ -168,7 +168,7 @@ impl Writer {
     pub(super) fn new(process: &Process, target: &Path) -> io::Result<Self> {
         let top = process
             .step("write_tree", target.display(), |world| world.create(target, Node::directory(), 0o700))?;
-        let process = Process { kernel: process.kernel.clone(), generation: process.generation };
+        let process = process.clone();
         Ok(Writer {
             process,
             target: target.to_owned(),

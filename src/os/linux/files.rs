@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, mkdir, unlinkat};
 
 use super::super::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space};
 use super::open::open_file;
-use super::{at, block, btrfs, lock, log};
+use super::{at, block, btrfs, ioctl, lock, log};
 
 /// The files that this mount namespace shows.
 pub(super) struct LinuxFiles;
@@ -83,6 +83,15 @@ impl Files for LinuxFiles {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 result => return result.map(drop).map_err(at("read", file)),
             }
+        }
+    }
+
+    fn seen_closed(&self, file: &Path) -> io::Result<bool> {
+        let handle = open_file(file, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK)?;
+        match ioctl::is_only_open_here(&handle) {
+            // Not a regular file, no leases on this filesystem (overlayfs of some kernels, FUSE, NFS), or no right to one.
+            Err(Errno::EINVAL | Errno::EACCES | Errno::ENOLCK | Errno::EOPNOTSUPP) => Ok(false),
+            only => only.map_err(at("take a lease on", file)),
         }
     }
 

@@ -350,6 +350,26 @@ pub(super) fn start_writing(file: impl AsFd, offset: i64, len: i64) -> nix::Resu
     Errno::result(result).map(drop)
 }
 
+/// Whether no other descriptor of this regular file is open, in whatever process or loop device. The kernel gives a lease for
+/// writing only then (fcntl(2), F_SETLEASE; fs/locks.c, check_conflicting_open). Who opens the file while there is one
+/// waits, or gets EWOULDBLOCK with O_NONBLOCK: it is given back at once.
+///
+/// # Errors
+/// EINVAL where the filesystem has no leases; EACCES for the file of another user without CAP_LEASE.
+pub(super) fn is_only_open_here(file: impl AsFd) -> nix::Result<bool> {
+    /// asm-generic/fcntl.h; not in every libc.
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_fd().as_raw_fd();
+    // What tells the holder that somebody waits is SIGIO otherwise, which ends a process.
+    // SAFETY: the arguments of each call are numbers.
+    Errno::result(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
+    match Errno::result(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) }) {
+        Ok(_) => Errno::result(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) }).map(|_| true),
+        Err(Errno::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Freezes the filesystem that holds this file (FIFREEZE). Returns when everything is on its device; EBUSY where it is
 /// frozen already, EOPNOTSUPP where it cannot be.
 pub(super) fn freeze(file: impl AsFd) -> nix::Result<()> {
@@ -388,6 +408,57 @@ pub(super) fn set_mount_attributes(
             libc::AT_EMPTY_PATH,
             &raw const attributes,
             size_of::<MountAttr>(),
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// `struct mnt_id_req` in its first version (linux/mount.h).
+#[repr(C)]
+struct MountRequest {
+    size: u32,
+    spare: u32,
+    id: u64,
+    parameter: u64,
+}
+
+/// The same on every architecture (include/uapi/asm-generic/unistd.h); not in every libc.
+const SYS_STATMOUNT: libc::c_long = 457;
+const SYS_LISTMOUNT: libc::c_long = 458;
+
+fn mount_request(id: u64, parameter: u64) -> MountRequest {
+    MountRequest { size: size_of::<MountRequest>() as u32, spare: 0, id, parameter }
+}
+
+/// Fills `ids` with the unique ids of mounts of this namespace, those that come behind `after`; how many there are
+/// (listmount(2), Linux 6.8; ENOSYS before).
+pub(super) fn list_mounts(after: u64, ids: &mut [u64]) -> nix::Result<usize> {
+    /// Of the whole namespace, LSMT_ROOT.
+    const ALL: u64 = u64::MAX;
+    let request = mount_request(ALL, after);
+    // SAFETY: `request` has the layout and the size that it says and is only read; the kernel writes no more ids than
+    // `ids` is said to have room for. Both live through the call.
+    let count = unsafe {
+        libc::syscall(SYS_LISTMOUNT, &raw const request, ids.as_mut_ptr(), ids.len(), 0 as libc::c_ulong)
+    };
+    Errno::result(count).map(|count| usize::try_from(count).unwrap_or(0))
+}
+
+/// Fills `buffer` with a `struct statmount` of the mount with this unique id: what of `wanted` the kernel tells
+/// (statmount(2), Linux 6.8).
+///
+/// # Errors
+/// EOVERFLOW where it needs more room; ENOENT where the mount has gone; ENOSYS.
+pub(super) fn stat_mount(id: u64, wanted: u64, buffer: &mut [u8]) -> nix::Result<()> {
+    let request = mount_request(id, wanted);
+    // SAFETY: as above; the kernel writes no more bytes than `buffer` is said to have.
+    let result = unsafe {
+        libc::syscall(
+            SYS_STATMOUNT,
+            &raw const request,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            0 as libc::c_ulong,
         )
     };
     Errno::result(result).map(drop)

@@ -1,6 +1,7 @@
 //! Loop devices (loop(4)).
 #![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
 
+mod seen;
 mod status;
 
 use std::io;
@@ -18,6 +19,7 @@ use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, err
 use super::node::{Node, open_node, sysfs};
 use super::{at, discard, id_of, ioctl, kind_bits};
 
+use seen::Seen;
 use status::{backing_name, describe, is_attached, look_at, numbers};
 
 /// How often the next device is tried where another process took the one we were given.
@@ -39,6 +41,21 @@ pub(super) struct LinuxLoops {
     /// Attaching in this process goes one by one: otherwise all would be given the same free device and all but
     /// one try again.
     attaching: Mutex<()>,
+    seen: Seen,
+}
+
+impl LinuxLoops {
+    /// A device that may have gone since it was listed or seen.
+    fn look(&self, number: u32) -> io::Result<Option<LoopDevice>> {
+        match look_at(number) {
+            Ok(device) => Ok(Some(device)),
+            Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {
+                self.seen.is_gone(number, || is_attached(number));
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
 }
 
 fn open_control() -> io::Result<OwnedFd> {
@@ -49,7 +66,14 @@ fn open_control() -> io::Result<OwnedFd> {
 fn open_image(path: &Path, read_only: bool) -> io::Result<(OwnedFd, FileId)> {
     let access = if read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR };
     let flags = access | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let image = open(path, flags, Mode::empty()).map_err(at("open", path))?;
+    let mut tries = 1..ATTEMPTS;
+    let image = loop {
+        match open(path, flags, Mode::empty()) {
+            // Somebody looks whether it is open (`Files::seen_closed`); without O_NONBLOCK this would wait for him.
+            Err(Errno::EWOULDBLOCK) if tries.next().is_some() => std::thread::sleep(Duration::from_millis(1)),
+            opened => break opened.map_err(at("open", path))?,
+        }
+    };
     let stat = fstat(&image).map_err(at("stat", path))?;
     match kind_bits(&stat) {
         libc::S_IFREG => Ok((image, id_of(&stat))),
@@ -217,7 +241,10 @@ impl LoopDevices for LinuxLoops {
             }
         });
         match checked {
-            Ok(device) => Ok(OpenLoop { device, hold: Hold::on(node, number) }),
+            Ok(device) => {
+                self.seen.put(number, Some(id), Some(image.to_owned()));
+                Ok(OpenLoop { device, hold: Hold::on(node, number) })
+            }
             Err(error) => {
                 // Nothing uses it yet: it goes when `node` is closed. The first error is the one to report.
                 let _ = ioctl::clear(&node.fd);
@@ -228,14 +255,22 @@ impl LoopDevices for LinuxLoops {
     }
 
     fn list(&self) -> io::Result<Vec<LoopDevice>> {
+        let since = self.seen.begin();
         let mut found = Vec::new();
         for number in numbers()?.into_iter().filter(|number| is_attached(*number)) {
-            match look_at(number) {
-                Ok(device) => found.push(device),
-                // Detached or removed since it was listed.
-                Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {}
-                Err(e) => return Err(e),
-            }
+            found.extend(self.look(number)?);
+        }
+        self.seen.end(since, &found, backing_name)?;
+        Ok(found)
+    }
+
+    fn seen(&self, backing: Option<FileId>, directory: &Path) -> io::Result<Vec<LoopDevice>> {
+        let Some(numbers) = self.seen.to_ask(backing, directory) else {
+            return self.list();
+        };
+        let mut found = Vec::new();
+        for number in numbers {
+            found.extend(self.look(number)?);
         }
         Ok(found)
     }

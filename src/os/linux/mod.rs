@@ -19,6 +19,7 @@ mod log;
 mod loops;
 mod mountinfo;
 mod mounts;
+mod mounts_seen;
 mod node;
 mod open;
 mod own_sysfs;

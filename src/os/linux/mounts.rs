@@ -17,6 +17,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::super::{Frozen, MountEntry, Mounts, Pinned, errno_error};
+use super::mounts_seen::MountsSeen;
 use super::{Tools, at, errno, freeze, id_of, ioctl, kind_bits, mountinfo};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
@@ -24,11 +25,12 @@ use crate::model::{FsType, MountFlags, VfsFlag};
 pub(super) struct LinuxMounts {
     /// hostloop itself, which guards a freeze as a process of its own.
     helper: PathBuf,
+    seen: MountsSeen,
 }
 
 impl LinuxMounts {
     pub(super) fn new(tools: &Tools) -> Self {
-        LinuxMounts { helper: tools.helper().to_owned() }
+        LinuxMounts { helper: tools.helper().to_owned(), seen: MountsSeen::default() }
     }
 }
 
@@ -210,6 +212,13 @@ impl Mounts for LinuxMounts {
         let read = File::open(path).and_then(|mut file| file.read_to_end(&mut table));
         read.map_err(at("read", path))?;
         mountinfo::parse(&table)
+    }
+
+    fn matching(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> io::Result<Vec<MountEntry>> {
+        match self.seen.matching(wanted)? {
+            Some(found) => Ok(found),
+            None => Ok(self.list()?.into_iter().filter(wanted).collect()),
+        }
     }
 
     fn mount_at(&self, path: &Path) -> io::Result<u64> {

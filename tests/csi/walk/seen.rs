@@ -56,6 +56,7 @@ impl Files for Careless {
         list(directory: &Path) -> Vec<String>;
         read(file: &Path) -> Vec<u8>;
         read_through(file: &Path) -> ();
+        seen_closed(file: &Path) -> bool;
         space(path: &Path) -> Space;
         block_device(device: &Path) -> BlockDevice;
         random_id() -> String;
