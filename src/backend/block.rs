@@ -4,6 +4,7 @@
 //! NodeUnstageVolume detaches it. A mount option cannot make a device read-only, so a read-only publish of a writable
 //! volume gets a second device on the same image, attached read-only, which exists as long as that publish.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use super::uses::{mounts_where, not_at};
@@ -25,7 +26,11 @@ impl Presence for Block {
             return Ok(uses);
         }
         let loops: Vec<LoopDevice> = uses.loops.iter().chain(&uses.suspected).cloned().collect();
-        for mount in mounts_where(place.os, |mount| named_as(place, mount, &loops).is_some())? {
+        let names: Vec<OsString> = loops.iter().filter_map(|device| name_of(place, device)).collect();
+        let is_named = |mount: &MountEntry| {
+            mount.root.file_name().is_some_and(|name| names.iter().any(|ours| ours == name))
+        };
+        for mount in mounts_where(place.os, is_named)? {
             if device_of(place, &mount, &loops)?.is_some() {
                 uses.mounts.push(mount);
             }
@@ -135,7 +140,9 @@ fn device_of<'a>(
     mount: &MountEntry,
     loops: &'a [LoopDevice],
 ) -> Result<Option<&'a LoopDevice>> {
-    let Some(device) = named_as(place, mount, loops) else { return Ok(None) };
+    let shown = mount.root.file_name();
+    let named = |device: &&LoopDevice| shown.is_some() && name_of(place, device).as_deref() == shown;
+    let Some(device) = loops.iter().find(named) else { return Ok(None) };
     if place.os.mounts.mount_at(&mount.target).is_ok_and(|top| top != mount.id) {
         // Hidden by another mount. In devtmpfs the node is what its name says.
         return Ok((mount.fs_type == "devtmpfs").then_some(device));
@@ -147,7 +154,7 @@ fn device_of<'a>(
     Ok(is_it.then_some(device))
 }
 
-/// The device, of these, that has the name of the file that a mount shows.
-fn named_as<'a>(place: Place<'_>, mount: &MountEntry, loops: &'a [LoopDevice]) -> Option<&'a LoopDevice> {
-    loops.iter().find(|device| mount.root.file_name() == device::node(place, device).path.file_name())
+/// The name of a device's node in its directory.
+fn name_of(place: Place<'_>, device: &LoopDevice) -> Option<OsString> {
+    device::node(place, device).path.file_name().map(OsString::from)
 }

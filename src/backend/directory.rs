@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::target::take_away;
-use super::uses::{Bound, bound, may_be_bound, may_lead_to, mounts_where};
+use super::uses::{Bound, bound, is_inside, may_be_bound, mounts_where, ways_to};
 use super::{Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, bind, health, writers};
 use crate::error::{Error, OsContext, Result};
 use crate::model::health::Trouble;
@@ -14,19 +14,18 @@ pub(super) struct Directory;
 
 impl Presence for Directory {
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
-        let (data, paths, mut uses) = (place.paths.data(), place.paths, Uses::default());
-        let is_inside = |mount: &MountEntry| mount.target.starts_with(&data);
-        let mounts = mounts_where(place.os, |mount| may_be_bound(mount, paths) || is_inside(mount))?;
+        let (paths, mut uses) = (place.paths, Uses::default());
+        let mounts = mounts_where(place.os, |mount| may_be_bound(mount, paths) || is_inside(mount, paths))?;
         if mounts.is_empty() {
             return Ok(uses);
         }
-        let ways = mounts_where(place.os, |other| may_lead_to(other, &mounts, paths))?;
+        let ways = ways_to(place.os, &mounts, paths)?;
         for mount in &mounts {
             match bound(mount, &ways, paths) {
                 Bound::Whole => uses.mounts.push(mount.clone()),
                 Bound::Part => uses.partial.push(mount.clone()),
                 // A mount that someone made inside, where removing must not go.
-                Bound::Other if is_inside(mount) => uses.partial.push(mount.clone()),
+                Bound::Other if is_inside(mount, paths) => uses.partial.push(mount.clone()),
                 Bound::Other => {}
             }
         }

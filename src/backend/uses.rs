@@ -6,6 +6,7 @@
 //! by now, the name of the backing file counts. The kernel derives it from the place where the file is, or was last, and
 //! the directory of a volume has a name that nobody else has. See [`Evidence`].
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::image::growing_image;
@@ -221,7 +222,19 @@ pub(super) enum Bound {
 /// Whether a mount shows a directory that has the name of the volume's or lies in one: where its filesystem is mounted
 /// decides whose it is ([`bound`]).
 pub(super) fn may_be_bound(mount: &MountEntry, paths: &VolumePaths) -> bool {
-    shown_of(mount, paths).is_some()
+    has_name_of(&mount.root, paths) && shown_of(mount, paths).is_some()
+}
+
+/// Whether a mount is inside of the volume's data, where someone made it.
+pub(super) fn is_inside(mount: &MountEntry, paths: &VolumePaths) -> bool {
+    has_name_of(&mount.target, paths) && mount.target.starts_with(paths.data())
+}
+
+/// Whether the name of the volume's directory is anywhere in a path. Every mount of the node is asked, which with paths
+/// takes longer than the rest of a call.
+fn has_name_of(path: &Path, paths: &VolumePaths) -> bool {
+    let name = paths.directory.file_name().and_then(OsStr::to_str);
+    name.zip(path.to_str()).is_none_or(|(name, path)| path.contains(name))
 }
 
 /// The root of a mount, cut behind the first place where it has the name of the volume's data.
@@ -235,30 +248,34 @@ fn own_name(paths: &VolumePaths) -> PathBuf {
     last_two(&paths.directory).join(paths.data().file_name().unwrap_or_default())
 }
 
-/// Whether the way to a directory, which one of these mounts shows, may lead through this other one.
-pub(super) fn may_lead_to(other: &MountEntry, mounts: &[MountEntry], paths: &VolumePaths) -> bool {
-    let is_below = |mount: &MountEntry| {
-        shown_of(mount, paths).is_some_and(|(whole, _)| below(other, mount, &whole).is_some())
-    };
-    mounts.iter().any(is_below)
+/// The mounts through which ways may lead to the directories that these show.
+///
+/// # Errors
+/// Where the mounts cannot be read.
+pub(super) fn ways_to(os: &Os, mounts: &[MountEntry], paths: &VolumePaths) -> Result<Vec<MountEntry>> {
+    let shown = |mount: &MountEntry| Some((mount.dev, shown_of(mount, paths)?.0));
+    let shown: Vec<(u64, PathBuf)> = mounts.iter().filter_map(shown).collect();
+    mounts_where(os, |other| shown.iter().any(|(dev, whole)| below(other, *dev, whole).is_some()))
 }
 
-/// A directory of the filesystem of `mount` as the path below `other`; `None` where it is not there, or is all of it.
-fn below<'a>(other: &MountEntry, mount: &MountEntry, whole: &'a Path) -> Option<&'a Path> {
-    if other.dev != mount.dev || !other.root.starts_with("/") {
+/// A directory of the filesystem `dev` as the path below the root of `other`; `None` where it is not there, or is all of
+/// it.
+fn below<'a>(other: &MountEntry, dev: u64, whole: &'a Path) -> Option<&'a Path> {
+    let [root, path] = [other.root.as_path(), whole].map(|path| path.as_os_str().as_encoded_bytes());
+    if other.dev != dev || !root.starts_with(b"/") || !path.starts_with(root) {
         return None;
     }
     whole.strip_prefix(&other.root).ok().filter(|below| !below.as_os_str().is_empty())
 }
 
-/// Whose directory a mount shows, among those that [may lead to it](may_lead_to). It is the volume's if one of the mounts of its filesystem, hidden or
+/// Whose directory a mount shows, among the [ways to it](ways_to). It is the volume's if one of the mounts of its filesystem, hidden or
 /// not, leads to the place of the volume's data. Where none leads to it, the filesystem is mounted nowhere any more but
 /// for such binds, as after `umount -l` of the pool: then the name counts.
 pub(super) fn bound(mount: &MountEntry, mounts: &[MountEntry], paths: &VolumePaths) -> Bound {
     let data = paths.data();
     let Some((whole, part)) = shown_of(mount, paths) else { return Bound::Other };
     let found = if part.as_os_str().is_empty() { Bound::Whole } else { Bound::Part };
-    let leads = mounts.iter().filter_map(|other| Some(other.target.join(below(other, mount, &whole)?)));
+    let leads = mounts.iter().filter_map(|other| Some(other.target.join(below(other, mount.dev, &whole)?)));
     let places: Vec<PathBuf> = leads.collect();
     let ours = match places.is_empty() {
         true => {

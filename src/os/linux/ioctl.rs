@@ -430,12 +430,13 @@ fn mount_request(id: u64, parameter: u64) -> MountRequest {
     MountRequest { size: size_of::<MountRequest>() as u32, spare: 0, id, parameter }
 }
 
-/// Fills `ids` with the unique ids of mounts of this namespace, those that come behind `after`; how many there are
-/// (listmount(2), Linux 6.8; ENOSYS before).
-pub(super) fn list_mounts(after: u64, ids: &mut [u64]) -> nix::Result<usize> {
-    /// Of the whole namespace, LSMT_ROOT.
-    const ALL: u64 = u64::MAX;
-    let request = mount_request(ALL, after);
+/// For [`list_mounts`]: those of the whole namespace (LSMT_ROOT).
+pub(super) const ALL_MOUNTS: u64 = u64::MAX;
+
+/// Fills `ids` with the unique ids of mounts below the one with the id `below`, those that come behind `after`; how many
+/// there are (listmount(2), Linux 6.8; ENOSYS before).
+pub(super) fn list_mounts(below: u64, after: u64, ids: &mut [u64]) -> nix::Result<usize> {
+    let request = mount_request(below, after);
     // SAFETY: `request` has the layout and the size that it says and is only read; the kernel writes no more ids than
     // `ids` is said to have room for. Both live through the call.
     let count = unsafe {

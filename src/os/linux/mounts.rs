@@ -17,7 +17,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::super::{Frozen, MountEntry, Mounts, Pinned, errno_error};
-use super::mounts_seen::MountsSeen;
+use super::mounts_seen::{MountsSeen, Whereabouts};
 use super::{Tools, at, errno, freeze, id_of, ioctl, kind_bits, mountinfo};
 use crate::model::{FsType, MountFlags, VfsFlag};
 
@@ -194,6 +194,11 @@ impl LinuxMounts {
     /// Whether the mount is there, from the table alone, since whoever opens a path takes the mark of
     /// [`Mounts::unmount_exactly`] away; ESTALE where another one hides it.
     fn is_on_top(&self, mount: &MountEntry) -> io::Result<bool> {
+        match self.seen.whereabouts(mount)? {
+            Some(Whereabouts::Hidden) => return Err(hidden(mount)),
+            Some(there) => return Ok(there == Whereabouts::OnTop),
+            None => {}
+        }
         let table = self.list()?;
         let is_it = |other: &MountEntry| other.id == mount.id && other.target == mount.target;
         let hides = |other: &MountEntry| other.parent == mount.id && other.target == mount.target;

@@ -3,18 +3,23 @@
 //! what it is when its id is new (statmount(2)). What was seen of the others says which are worth a look, and each of those
 //! is asked anew.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements os::Mounts")]
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::makedev;
 
 use super::super::MountEntry;
-use super::ioctl;
+use super::{at, ioctl};
 use crate::model::VfsFlag;
 
 /// The mounts that this process has seen.
@@ -25,6 +30,9 @@ pub(super) struct MountsSeen(Mutex<Seen>);
 struct Seen {
     /// By the ids that are never used again; `None` is one that this process cannot reach, which mountinfo leaves out.
     mounts: BTreeMap<u64, Option<MountEntry>>,
+    /// What tells that mounts have changed, and the ids since the last change (proc_pid_mountinfo(5), poll(2)).
+    table: Option<File>,
+    ids: Vec<u64>,
     /// This kernel tells the source of mounts (Linux 6.13): it has told one.
     tells_sources: bool,
 }
@@ -38,16 +46,50 @@ impl MountsSeen {
         &self,
         wanted: &dyn Fn(&MountEntry) -> bool,
     ) -> io::Result<Option<Vec<MountEntry>>> {
-        let ids = match ids() {
-            Ok(ids) => ids,
-            // An older kernel, or a filter of system calls that is.
-            Err(Errno::ENOSYS | Errno::EPERM | Errno::EOPNOTSUPP) => return Ok(None),
-            Err(errno) => return Err(failed("listmount")(errno)),
-        };
+        Ok(self.find(wanted)?.map(|found| found.into_iter().map(|(_, entry)| entry).collect()))
+    }
+
+    /// Where this mount is now; `None` where the kernel does not tell enough. No path is walked, which would take the mark
+    /// of MNT_EXPIRE away.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn whereabouts(&self, mount: &MountEntry) -> io::Result<Option<Whereabouts>> {
+        let is_it = |other: &MountEntry| other.id == mount.id && other.target == mount.target;
+        let Some(found) = self.find(&is_it)? else { return Ok(None) };
+        let Some((id, _)) = found.first() else { return Ok(Some(Whereabouts::Gone)) };
+        // What was moved there is not seen by what it was before: so each that is on it is asked.
+        for child in ids_below(*id).map_err(failed("listmount"))? {
+            match ask(child) {
+                Ok(Told { entry: Some(other), .. }) if other.target == mount.target => {
+                    return Ok(Some(Whereabouts::Hidden));
+                }
+                Ok(_) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(failed("statmount")(errno)),
+            }
+        }
+        Ok(Some(Whereabouts::OnTop))
+    }
+
+    /// The mounts for which `wanted` is true, with their unique ids.
+    fn find(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> io::Result<Option<Vec<(u64, MountEntry)>>> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.mounts.retain(|id, _| ids.binary_search(id).is_ok());
+        if seen.have_changed()? {
+            // Once they are read, what has changed before is of no interest.
+            match ids() {
+                Ok(ids) => seen.put(ids),
+                Err(errno) => {
+                    seen.table = None; // or the change would be forgotten
+                    return match errno {
+                        // An older kernel, or a filter of system calls that is.
+                        Errno::ENOSYS | Errno::EPERM | Errno::EOPNOTSUPP => Ok(None),
+                        errno => Err(failed("listmount")(errno)),
+                    };
+                }
+            }
+        }
         let mut found = Vec::new();
-        for id in ids {
+        for id in seen.ids.clone() {
             let is_old = match seen.mounts.get(&id) {
                 Some(before) if !before.as_ref().is_some_and(wanted) => continue,
                 before => before.is_some(),
@@ -55,7 +97,7 @@ impl MountsSeen {
             match ask(id) {
                 Ok(told) => {
                     seen.tells_sources |= told.has_source;
-                    found.extend(told.entry.clone().filter(wanted));
+                    found.extend(told.entry.clone().filter(wanted).map(|entry| (id, entry)));
                     seen.mounts.insert(id, told.entry);
                 }
                 // It went since it was listed.
@@ -68,17 +110,52 @@ impl MountsSeen {
     }
 }
 
+impl Seen {
+    /// Whether mounts have come or gone since the last time that this was asked, or it was never asked.
+    fn have_changed(&mut self) -> io::Result<bool> {
+        let Some(table) = &self.table else {
+            let path = Path::new("/proc/self/mountinfo");
+            self.table = Some(File::open(path).map_err(at("open", path))?);
+            return Ok(true);
+        };
+        let mut table = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
+        poll(&mut table, PollTimeout::ZERO).map_err(failed("poll mountinfo"))?;
+        Ok(table.iter().any(|table| table.any().unwrap_or(true)))
+    }
+
+    fn put(&mut self, ids: Vec<u64>) {
+        self.mounts.retain(|id, _| ids.binary_search(id).is_ok());
+        self.ids = ids;
+    }
+}
+
 fn failed(call: &'static str) -> impl FnOnce(Errno) -> io::Error {
     move |errno| super::super::errno_error(errno, call)
 }
 
+/// Where a mount is that was seen before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// At its target, and nothing is mounted over it.
+    OnTop,
+    /// At its target, under another one.
+    Hidden,
+    /// Nowhere, or at another target.
+    Gone,
+}
+
 /// The ids of all mounts of this namespace, in the order in which they were made.
 fn ids() -> nix::Result<Vec<u64>> {
+    ids_below(ioctl::ALL_MOUNTS)
+}
+
+/// The same of those below one.
+fn ids_below(id: u64) -> nix::Result<Vec<u64>> {
     const AT_ONCE: usize = 512;
     let mut ids = Vec::new();
     loop {
         let mut more = [0; AT_ONCE];
-        let count = ioctl::list_mounts(ids.last().copied().unwrap_or(0), &mut more)?;
+        let count = ioctl::list_mounts(id, ids.last().copied().unwrap_or(0), &mut more)?;
         ids.extend(more.iter().take(count));
         if count < AT_ONCE {
             ids.sort_unstable();
