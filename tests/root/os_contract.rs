@@ -115,6 +115,35 @@ fn a_use_of_a_mount_that_ends_soon_is_waited_for() {
     }
 }
 
+/// Its id is known, and where it was: that it is somewhere else by now has to be seen.
+#[test]
+fn a_mount_that_was_moved_over_another_is_not_taken_away() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let base = directory(&os, dir.join("base"));
+    let run = |arguments: &[&str], paths: &[&Path]| {
+        let done = Command::new("mount").args(arguments).args(paths).status();
+        assert!(done.expect("mount").success(), "{arguments:?}");
+    };
+    // Below a mount that is shared nothing can be moved.
+    run(&["-t", "tmpfs", "tmpfs"], &[&base]);
+    run(&["--make-private"], &[&base]);
+    let [source, one, two] = ["source", "one", "two"].map(|name| directory(&os, base.join(name)));
+    os.mounts.bind(&source, &one, &flags(&[])).expect("bind");
+    os.mounts.bind(&source, &two, &flags(&[])).expect("bind");
+    let below = |mount: &hostloop::os::MountEntry| mount.target.starts_with(&base) && mount.target != base;
+    let seen = os.mounts.matching(&below).expect("ask");
+    let [ours, other] = &seen[..] else { panic!("{seen:?}") };
+    run(&["--move"], &[&two, &one]);
+    assert_eq!(errno(os.mounts.unmount_exactly(ours)), Some(Errno::ESTALE));
+    let all = os.mounts.list().expect("list");
+    let now: Vec<u64> = all.iter().filter(|mount| below(mount)).map(|mount| mount.id).collect();
+    assert_eq!(now, [ours.id, other.id], "both are there");
+    os.mounts.unmount(&one).expect("unmount the other");
+    os.mounts.unmount_exactly(ours).expect("unmount");
+    os.mounts.unmount_exactly(ours).expect("it is gone");
+}
+
 /// However the kernel is asked for them: all mounts of this machine, while others come and go.
 #[test]
 fn both_ways_show_the_same_mounts() {
