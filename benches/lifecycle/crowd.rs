@@ -60,7 +60,7 @@ pub async fn measure(dir: &Path) {
 async fn lives(client: &Client, check: Check, dir: &Path) -> Sample {
     let mut sample = Sample::default();
     for run in 0..RUNS {
-        sample.0.push(life(client, check, dir, run).await.iter().sum::<Duration>());
+        sample.0.push(life(client, check, super::BYTES, dir, run).await.iter().sum::<Duration>());
     }
     sample
 }

@@ -11,6 +11,7 @@
     reason = "a measurement stops at the first surprise"
 )]
 
+mod clients;
 mod crowd;
 mod raw;
 mod roles;
@@ -68,6 +69,7 @@ fn main() {
     runtime.block_on(async {
         lives(&dir, runs).await;
         crowd::measure(&dir).await;
+        clients::measure(&dir).await;
         start::measure(&dir).await;
         roles::measure(&dir).await;
     });
@@ -113,7 +115,7 @@ async fn lives(dir: &Path, runs: usize) {
         for (check, kind) in &mut kinds {
             let (check, place) = (*check, dir.path().to_owned());
             let client = if check == Check::Directory { &of_directories } else { &client };
-            let rpcs = life(client, check, &place, run).await;
+            let rpcs = life(client, check, BYTES, &place, run).await;
             let os = os.clone();
             let raw = tokio::task::spawn_blocking(move || raw::life(&os, check, &place)).await.unwrap();
             let started = Instant::now();
@@ -151,8 +153,8 @@ fn print(kinds: &mut [(Check, Kind)]) {
     println!("{}", table.trim_fmt());
 }
 
-/// One life through the driver: the time of each RPC.
-async fn life(client: &Client, check: Check, dir: &Path, run: usize) -> [Duration; 6] {
+/// One life of a volume of so many bytes through the driver: the time of each RPC.
+async fn life(client: &Client, check: Check, bytes: u64, dir: &Path, run: usize) -> [Duration; 6] {
     let (staging, target) = (dir.join("staging"), dir.join("target"));
     // kubelet's part, which is not the driver's.
     std::fs::create_dir(&staging).unwrap();
@@ -163,7 +165,7 @@ async fn life(client: &Client, check: Check, dir: &Path, run: usize) -> [Duratio
         last = Instant::now();
     };
     let name = format!("bench-{run}-{}", check.as_str());
-    let made = client.call(requests::create_kind(&name, BYTES, check)).await.unwrap();
+    let made = client.call(requests::create_kind(&name, bytes, check)).await.unwrap();
     done(0);
     let (id, capability) = (made.volume.unwrap().volume_id, requests::writer(check));
     client.call(requests::stage(&id, &staging, capability.clone())).await.unwrap();
