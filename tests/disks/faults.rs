@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::volume::create_request;
-use crate::harness::{Csi, Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Csi, Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
 use crate::server::{ALWAYS, Disks, Fault, Trouble};
 
 /// Of a disk, in bytes.
@@ -38,7 +38,7 @@ impl Place {
     }
 
     fn mount(&self) {
-        run("mount", &["-o", "loop", text(&self.disks.path(0)), text(&self.mount_point)]);
+        mount_loop(&self.disks.path(0), &self.mount_point);
     }
 
     fn unmount(&self) {
@@ -351,7 +351,7 @@ fn a_sync_of_the_state_that_fails_is_acknowledged_to_nobody() {
         let left = world.dir.join("left");
         place.disks.recording.leave(place.disks.recording.position(), &[&left], SIZE, || false);
         place.unmount();
-        run("mount", &["-o", "loop", text(&left), text(&place.mount_point)]);
+        mount_loop(&left, &place.mount_point);
         world.start();
         let listed = world.csi.list(0, "").expect("ListVolumes").entries;
         let listed: Vec<_> =

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::harness::{MIB, World, eventually, kernel, output, run, text};
+use crate::harness::{MIB, World, eventually, kernel, mount_loop, output, run, text};
 
 /// Of every disk, in bytes; little of it is written.
 pub const SIZE: u64 = 3 << 30;
@@ -61,7 +61,7 @@ pub fn format(disks: &[PathBuf]) {
 /// Mounts the disks.
 pub fn mount(world: &World, disks: &[PathBuf]) {
     for (place, disk) in PLACES.iter().zip(disks) {
-        run("mount", &["-o", "loop", "-t", place.fs_type, text(disk), text(&mount_point(world, place))]);
+        mount_loop(disk, &mount_point(world, place));
     }
 }
 
