@@ -73,11 +73,12 @@ pub(super) fn uses(place: Place<'_>) -> Result<Uses> {
     let of_image = |devices: Vec<LoopDevice>| -> (Vec<LoopDevice>, Vec<LoopDevice>) {
         devices.into_iter().partition(|device| id.is_some() && device.backing == id)
     };
-    let (mut found, mut others) = of_image(loops.seen(id, &last_two(&place.paths.directory)).doing(finding)?);
+    let (found, others) = of_image(loops.seen(id, &last_two(&place.paths.directory)).doing(finding)?);
     let is_closed = || id.is_some() && place.os.files.seen_closed(&image).unwrap_or(false);
-    if found.is_empty() && !is_closed() {
-        (found, others) = of_image(loops.list().doing(finding)?);
-    }
+    let (found, others) = match found.is_empty() {
+        true if !is_closed() => of_image(loops.list().doing(finding)?),
+        _ => (found, others),
+    };
     let mut uses = Uses { loops: found, ..Uses::default() };
     if !uses.loops.is_empty() {
         return Ok(uses);

@@ -118,7 +118,8 @@ impl Driver {
         let paths = self.paths(&volume)?;
         self.nothing_on_disk(&paths)?;
         let plan = origin.as_ref().map(|origin| self.plan(origin, &volume)).transpose()?;
-        let mut reservation = self.reserve(&pool, Self::want(&volume), plan.map_or(0, |(_, bytes)| bytes))?;
+        let copied = plan.map_or(0, |(_, bytes)| bytes);
+        let mut reservation = self.reserve(&pool, Self::want(&volume), copied)?.recording(&volume.id);
         let shared =
             origin.as_ref().zip(plan).map(|(origin, (share, _))| self.reserve_shared(&pool, origin, share));
         let shared = shared.transpose()?.flatten();

@@ -3,6 +3,7 @@
 
 mod device;
 mod devices_of_pods;
+mod directory;
 mod filesystem;
 mod growth;
 mod image;

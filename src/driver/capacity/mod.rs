@@ -36,7 +36,7 @@ use std::sync::Arc;
 use super::{Driver, Pool};
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, PoolName, Provisioning, Volume, format_bytes};
+use crate::model::{BackendKind, PoolName, Provisioning, Volume, VolumeId, format_bytes};
 use crate::store::Totals;
 use budget::Budget;
 pub use figures::PoolFigures;
@@ -52,17 +52,35 @@ pub(crate) struct Ledger {
 struct State {
     /// Admitted, but not yet in the store.
     reserved: HashMap<PoolName, Reserved>,
+    /// What of that is for the records of these volumes: once one is in the store, it counts there, although the call that
+    /// put it there has not said so yet.
+    recording: HashMap<VolumeId, (PoolName, Totals)>,
     /// `P`, measured by a look at every image: kept for a while, since writes of our own volumes do not change it.
     usable: HashMap<PoolName, Measured>,
 }
 
 impl State {
-    fn hold(&mut self, shared: &Arc<Guarded<State>>, pool: &Pool, want: Want, copying: u64) -> Reservation {
+    fn hold(
+        &mut self,
+        shared: &Arc<Guarded<State>>,
+        pool: &PoolName,
+        want: Want,
+        copying: u64,
+    ) -> Reservation {
         let held = Reserved { promised: want.promise(), copying };
-        let reserved = self.reserved.entry(pool.name.clone()).or_default();
+        let reserved = self.reserved.entry(pool.clone()).or_default();
         reserved.promised = reserved.promised.zip(held.promised, u64::saturating_add);
         reserved.copying = reserved.copying.saturating_add(held.copying);
-        Reservation { state: Arc::clone(shared), pool: pool.name.clone(), held }
+        Reservation { state: Arc::clone(shared), pool: pool.clone(), held, id: None }
+    }
+
+    /// What is held in a pool for what the store does not have.
+    fn outstanding(&self, pool: &PoolName, is_stored: impl Fn(&VolumeId) -> bool) -> Reserved {
+        let stored = self.recording.iter().filter(|(id, (of, _))| of == pool && is_stored(id));
+        let stored =
+            stored.fold(Totals::default(), |all, (_, (_, promised))| all.zip(*promised, u64::saturating_add));
+        let reserved = self.reserved.get(pool).copied().unwrap_or_default();
+        Reserved { promised: reserved.promised.zip(stored, u64::saturating_sub), ..reserved }
     }
 }
 
@@ -81,9 +99,18 @@ pub(crate) struct Reservation {
     state: Arc<Guarded<State>>,
     pool: PoolName,
     held: Reserved,
+    id: Option<VolumeId>,
 }
 
 impl Reservation {
+    /// What it is for: the record of this volume.
+    pub(crate) fn recording(mut self, id: &VolumeId) -> Self {
+        let recording = (self.pool.clone(), self.held.promised);
+        self.state.lock().recording.insert(id.clone(), recording);
+        self.id = Some(id.clone());
+        self
+    }
+
     /// The record is in the store and counts there.
     pub(crate) fn recorded(&mut self) {
         let promised = std::mem::take(&mut self.held.promised);
@@ -92,6 +119,9 @@ impl Reservation {
 
     fn give_back(&self, promised: Totals, copying: u64) {
         let mut state = self.state.lock();
+        if let Some(id) = &self.id {
+            state.recording.remove(id);
+        }
         let Some(reserved) = state.reserved.get_mut(&self.pool) else { return };
         reserved.promised = reserved.promised.zip(promised, u64::saturating_sub);
         reserved.copying = reserved.copying.saturating_sub(copying);
@@ -163,7 +193,7 @@ impl Driver {
         if copied > budget.free {
             return Err(exhausted(pool, "copy", budget.free, copied));
         }
-        Ok(state.hold(&self.capacity.state, pool, want, copied))
+        Ok(state.hold(&self.capacity.state, &pool.name, want, copied))
     }
 
     /// [`reserve`](Self::reserve) for what a thin volume is to become, whose promise of now ends with it.
@@ -187,7 +217,7 @@ impl Driver {
         if bytes > room || copied > budget.free {
             return Err(exhausted(pool, what, room.min(budget.free), bytes.max(copied)));
         }
-        Ok(state.hold(&self.capacity.state, pool, want, copied))
+        Ok(state.hold(&self.capacity.state, &pool.name, want, copied))
     }
 
     /// [`reserve`](Self::reserve) for so many bytes more of a volume.
@@ -203,7 +233,8 @@ impl Driver {
     }
 
     fn budget(&self, pool: &Pool, state: &State, measured: Measured) -> Result<Budget> {
-        let reserved = state.reserved.get(&pool.name).copied().unwrap_or_default();
+        // In this order: what is stored in between counts twice, and never not at all.
+        let reserved = state.outstanding(&pool.name, |id| self.store.get(id).is_some());
         let stored = self.store.totals(&pool.name);
         let stored = Totals { snapshot_bytes: measured.snapshots(stored.snapshot_bytes), ..stored };
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
@@ -227,6 +258,39 @@ fn exhausted(pool: &Pool, what: &str, room: u64, bytes: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::NodeKey;
+
+    /// A batch of records comes into the store at once, and then each of its calls says so when it runs again.
+    #[test]
+    fn what_is_in_the_store_is_not_held_as_well() {
+        let (shared, pools) =
+            (Arc::new(Guarded::<State>::default()), ["a", "b"].map(|name| name.parse().unwrap()));
+        let [pool, other]: [PoolName; 2] = pools;
+        let id = |number: u64| VolumeId::of_name(&NodeKey::of("node-a"), &number.to_string());
+        let hold = |pool: &PoolName, number: u64| {
+            let want = Want::Volume(BackendKind::Loop, Provisioning::Thin, number);
+            let held = shared.lock().hold(&shared, pool, want, 1);
+            held.recording(&id(number))
+        };
+        let (first, mut second, _third) = (hold(&pool, 1), hold(&pool, 20), hold(&other, 300));
+        let held = |stored: &[u64]| {
+            let is_stored = |asked: &VolumeId| stored.iter().any(|number| id(*number) == *asked);
+            let reserved = shared.lock().outstanding(&pool, is_stored);
+            (reserved.promised.thin_bytes, reserved.copying)
+        };
+        assert_eq!(
+            [held(&[]), held(&[1]), held(&[1, 20]), held(&[300])],
+            [(21, 2), (20, 2), (0, 2), (21, 2)]
+        );
+        second.recorded();
+        assert_eq!(
+            [held(&[]), held(&[1, 20])],
+            [(1, 2), (0, 2)],
+            "it says so, and nothing is taken off twice"
+        );
+        drop(first);
+        assert_eq!([held(&[]), held(&[1, 20])], [(0, 1), (0, 1)]);
+    }
 
     #[test]
     fn what_has_no_enforced_size_is_promised_nothing_and_all_else_its_bytes() {
