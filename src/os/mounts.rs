@@ -59,7 +59,8 @@ pub trait Mounts: Send + Sync {
     ///
     /// `wanted` is asked what it thinks of a mount as this process saw it first, and again what it thinks of it as it is.
     /// So a mount that came to match afterwards may be left out: one that was moved (mount(8), `--move`), or below whose
-    /// mount point or root a directory was renamed. Filesystem, source and id never change.
+    /// mount point or root a directory was renamed. Filesystem, source and id never change. It must not ask for mounts
+    /// itself.
     fn matching(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> io::Result<Vec<MountEntry>>;
     /// The id of the mount that whoever opens this path gets to, links on the way followed and not at the end. Asks no
     /// filesystem more than the way to it, so that it also tells of one that has shut down.

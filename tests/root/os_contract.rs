@@ -144,6 +144,30 @@ fn a_mount_that_was_moved_over_another_is_not_taken_away() {
     os.mounts.unmount_exactly(ours).expect("it is gone");
 }
 
+/// What is known of it is where it was: it is not gone for that.
+#[test]
+fn a_mount_whose_parent_was_renamed_is_still_there() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let before = directory(&os, dir.join("before"));
+    let (source, target) = (directory(&os, dir.join("source")), directory(&os, before.join("target")));
+    os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
+    assert_eq!(os.mounts.matching(&|mount| mount.target == target).expect("ask").len(), 1);
+    os.files.rename(&before, &dir.join("after")).expect("rename");
+    let there = |mount: &hostloop::os::MountEntry| mount.target == dir.join("after/target");
+    let [now] = os
+        .mounts
+        .list()
+        .expect("list")
+        .into_iter()
+        .filter(there)
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("one");
+    os.mounts.unmount_exactly(&now).expect("unmount");
+    assert!(!os.mounts.list().expect("list").iter().any(there), "it said that it is gone");
+}
+
 /// However the kernel is asked for them: all mounts of this machine, while others come and go.
 #[test]
 fn both_ways_show_the_same_mounts() {

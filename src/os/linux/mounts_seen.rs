@@ -35,6 +35,8 @@ struct Seen {
     ids: Vec<u64>,
     /// This kernel tells the source of mounts (Linux 6.13): it has told one.
     tells_sources: bool,
+    /// It does not, or has no such calls, or a filter of system calls refuses them: that stays so.
+    tells_too_little: bool,
 }
 
 impl MountsSeen {
@@ -55,9 +57,10 @@ impl MountsSeen {
     /// # Errors
     /// The kernel's.
     pub(super) fn whereabouts(&self, mount: &MountEntry) -> io::Result<Option<Whereabouts>> {
-        let is_it = |other: &MountEntry| other.id == mount.id && other.target == mount.target;
-        let Some(found) = self.find(&is_it)? else { return Ok(None) };
-        let Some((id, _)) = found.first() else { return Ok(Some(Whereabouts::Gone)) };
+        // By its id alone: where it was when it was seen may not be where it is.
+        let Some(found) = self.find(&|other| other.id == mount.id)? else { return Ok(None) };
+        let there = found.iter().find(|(_, other)| other.target == mount.target);
+        let Some((id, _)) = there else { return Ok(Some(Whereabouts::Gone)) };
         // What was moved there is not seen by what it was before: so each that is on it is asked.
         for child in ids_below(*id).map_err(failed("listmount"))? {
             match ask(child) {
@@ -74,26 +77,24 @@ impl MountsSeen {
     /// The mounts for which `wanted` is true, with their unique ids.
     fn find(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> io::Result<Option<Vec<(u64, MountEntry)>>> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.tells_too_little {
+            return Ok(None);
+        }
         if seen.have_changed()? {
             // Once they are read, what has changed before is of no interest.
             match ids() {
                 Ok(ids) => seen.put(ids),
                 Err(errno) => {
                     seen.table = None; // or the change would be forgotten
-                    return match errno {
-                        // An older kernel, or a filter of system calls that is.
-                        Errno::ENOSYS | Errno::EPERM | Errno::EOPNOTSUPP => Ok(None),
-                        errno => Err(failed("listmount")(errno)),
-                    };
+                    return seen.cannot("listmount", errno);
                 }
             }
         }
         let mut found = Vec::new();
         for id in seen.ids.clone() {
-            let is_old = match seen.mounts.get(&id) {
-                Some(before) if !before.as_ref().is_some_and(wanted) => continue,
-                before => before.is_some(),
-            };
+            if seen.mounts.get(&id).is_some_and(|before| !before.as_ref().is_some_and(wanted)) {
+                continue;
+            }
             match ask(id) {
                 Ok(told) => {
                     seen.tells_sources |= told.has_source;
@@ -102,15 +103,21 @@ impl MountsSeen {
                 }
                 // It went since it was listed.
                 Err(Errno::ENOENT) => drop(seen.mounts.remove(&id)),
-                Err(Errno::ENOSYS | Errno::EPERM | Errno::EOPNOTSUPP) if !is_old => return Ok(None),
-                Err(errno) => return Err(failed("statmount")(errno)),
+                Err(errno) => return seen.cannot("statmount", errno),
             }
         }
+        seen.tells_too_little = !seen.tells_sources;
         Ok(seen.tells_sources.then_some(found))
     }
 }
 
 impl Seen {
+    /// `None` where the kernel has no such call, or one that is not allowed.
+    fn cannot<T>(&mut self, call: &'static str, errno: Errno) -> io::Result<Option<T>> {
+        self.tells_too_little |= matches!(errno, Errno::ENOSYS | Errno::EPERM | Errno::EOPNOTSUPP);
+        if self.tells_too_little { Ok(None) } else { Err(failed(call)(errno)) }
+    }
+
     /// Whether mounts have come or gone since the last time that this was asked, or it was never asked.
     fn have_changed(&mut self) -> io::Result<bool> {
         let Some(table) = &self.table else {
@@ -337,6 +344,31 @@ mod tests {
             shared: true,
         };
         assert_eq!((told.entry, told.has_source), (Some(expected), true));
+    }
+
+    /// Where this kernel tells enough, it is believed.
+    #[test]
+    fn the_mounts_of_this_process_are_found() {
+        let told = ids().and_then(|ids| ids.iter().map(|id| ask(*id)).collect::<nix::Result<Vec<_>>>());
+        if told.is_ok_and(|told| told.iter().any(|told| told.has_source)) {
+            let seen = MountsSeen::default();
+            for _ in 0..2 {
+                let found =
+                    seen.matching(&|mount| mount.target == Path::new("/proc")).unwrap().expect("told");
+                assert!(found.iter().any(|mount| mount.fs_type == "proc"), "{found:?}");
+                let [first, ..] = &found[..] else { panic!("it is mounted") };
+                assert_ne!(seen.whereabouts(first).unwrap(), Some(Whereabouts::Gone));
+            }
+        }
+    }
+
+    #[test]
+    fn who_tells_too_little_is_not_asked_again() {
+        let mut seen = Seen::default();
+        assert!(seen.cannot::<()>("statmount", Errno::EIO).is_err() && !seen.tells_too_little);
+        assert!(seen.cannot::<()>("listmount", Errno::ENOSYS).unwrap().is_none() && seen.tells_too_little);
+        let seen = MountsSeen(Mutex::new(seen));
+        assert_eq!(seen.matching(&|_| true).unwrap(), None);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Seen {
         found: &[LoopDevice],
         name_of: impl Fn(u32) -> io::Result<Option<PathBuf>>,
     ) -> io::Result<()> {
-        for device in found.iter().filter(|device| !self.is_known(device)) {
+        for device in found.iter().filter(|device| !self.is_known(device, &since)) {
             self.put(device.number, device.backing, name_of(device.number)?);
         }
         let mut glimpses = self.lock();
@@ -73,11 +73,12 @@ impl Seen {
         Ok(())
     }
 
-    fn is_known(&self, device: &LoopDevice) -> bool {
-        let glimpses = self.lock();
-        let glimpse = glimpses.devices.get(&device.number);
-        device.backing.is_some()
-            && glimpse.is_some_and(|glimpse| glimpse.backing == device.backing && glimpse.name.is_some())
+    /// Whether there is nothing to learn of a device: it was as it is now, or was attached since the look began.
+    fn is_known(&self, device: &LoopDevice, since: &Since) -> bool {
+        self.lock().devices.get(&device.number).is_some_and(|glimpse| {
+            let is_same = glimpse.backing == device.backing && device.backing.is_some();
+            glimpse.at > since.0 || (is_same && glimpse.name.is_some())
+        })
     }
 
     /// The devices to ask for a file, or for files in a directory whose path ends so; `None` where nobody has looked at
@@ -165,7 +166,8 @@ mod tests {
         seen.end(seen.begin(), &[device(1, 1), device(2, 2)], name).unwrap();
         let since = seen.begin();
         seen.put(7, Some(id(7)), name(7).unwrap());
-        seen.end(since, &[device(2, 20)], name).unwrap();
+        // Number 7 had another file when it was looked at.
+        seen.end(since, &[device(2, 20), device(7, 70)], name).unwrap();
         let ask = |inode| seen.to_ask(Some(id(inode)), Path::new(NONE)).unwrap();
         assert_eq!([ask(1), ask(2), ask(20), ask(7)], [vec![], vec![], vec![2], vec![7]]);
     }
