@@ -92,6 +92,8 @@ fn logs(os: &Os, dir: &Path) {
     log.reserve(0).expect("nothing");
     log.reserve(MIB).expect("set room aside");
     assert!(stat(&file).size == 5 && stat(&file).allocated >= MIB, "{:?}", stat(&file));
+    log.reserve(4 * MIB).expect("set more room aside");
+    assert!(stat(&file).size == 5 && stat(&file).allocated >= 4 * MIB, "{:?}", stat(&file));
     assert_eq!(errno(log.reserve(total + MIB)), Some(Errno::ENOSPC));
     log.append(b" world").expect("append");
     log.sync().expect("sync");

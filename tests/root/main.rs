@@ -62,6 +62,7 @@ mod old_state;
 mod one_step;
 mod os_contract;
 mod os_copies;
+mod os_mounts;
 mod other_devices;
 mod other_release;
 mod pools;

@@ -12,7 +12,7 @@ use crate::harness::process::{BINARY, command};
 use crate::harness::{Kind, Vol, World, kernel, run, text};
 
 /// What a kernel between 5.2 and 5.11 does not have, and what one before has not either.
-const NEWER: [&[i64]; 2] =
+pub const NEWER: [&[i64]; 2] =
     [&[libc::SYS_mount_setattr], &[libc::SYS_mount_setattr, libc::SYS_open_tree, libc::SYS_move_mount]];
 
 fn start(world: &mut World, calls: &[Calls]) {

@@ -17,7 +17,7 @@ use hostloop::os::{AttachOptions, MakeOptions, Os};
 use nix::errno::Errno;
 
 /// A directory of its own, whose path has no link in it.
-fn setup() -> (Os, tempfile::TempDir, PathBuf) {
+pub fn setup() -> (Os, tempfile::TempDir, PathBuf) {
     crate::harness::require_machine();
     let temp = tempfile::Builder::new().prefix("hostloop contract ").tempdir_in("/var/tmp").expect("tempdir");
     let path = temp.path().canonicalize().expect("path");
@@ -83,106 +83,6 @@ fn a_failed_sync_loses_what_was_written() {
 }
 
 #[test]
-fn mounts() {
-    let (os, _temp, dir) = setup();
-    crate::contract::mounts(&os, &dir);
-    crate::contract::stacked(&os, &dir);
-}
-
-/// Longer than the first look at it takes, and less than it is waited for.
-#[test]
-fn a_use_of_a_mount_that_ends_soon_is_waited_for() {
-    let (os, _temp, dir) = setup();
-    let _cleanup = Cleanup::new(&os, &dir);
-    let (source, target) = (directory(&os, dir.join("source")), directory(&os, dir.join("target")));
-    for exactly in [true, false] {
-        os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
-        let mounts = os.mounts.list().expect("mountinfo");
-        let mount = mounts.iter().find(|mount| mount.target == target).expect("it is there");
-        let pinned = os.mounts.pin(mount).expect("pin");
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(std::time::Duration::from_millis(300));
-                drop(pinned);
-            });
-            match exactly {
-                true => os.mounts.unmount_exactly(mount),
-                false => os.mounts.unmount(&target),
-            }
-            .expect("unmount");
-        });
-        assert!(!os.mounts.list().expect("mountinfo").contains(mount));
-    }
-}
-
-/// Its id is known, and where it was: that it is somewhere else by now has to be seen.
-#[test]
-fn a_mount_that_was_moved_over_another_is_not_taken_away() {
-    let (os, _temp, dir) = setup();
-    let _cleanup = Cleanup::new(&os, &dir);
-    let base = directory(&os, dir.join("base"));
-    let run = |arguments: &[&str], paths: &[&Path]| {
-        let done = Command::new("mount").args(arguments).args(paths).status();
-        assert!(done.expect("mount").success(), "{arguments:?}");
-    };
-    // Below a mount that is shared nothing can be moved.
-    run(&["-t", "tmpfs", "tmpfs"], &[&base]);
-    run(&["--make-private"], &[&base]);
-    let [source, one, two] = ["source", "one", "two"].map(|name| directory(&os, base.join(name)));
-    os.mounts.bind(&source, &one, &flags(&[])).expect("bind");
-    os.mounts.bind(&source, &two, &flags(&[])).expect("bind");
-    let below = |mount: &hostloop::os::MountEntry| mount.target.starts_with(&base) && mount.target != base;
-    let seen = os.mounts.matching(&below).expect("ask");
-    let [ours, other] = &seen[..] else { panic!("{seen:?}") };
-    run(&["--move"], &[&two, &one]);
-    assert_eq!(errno(os.mounts.unmount_exactly(ours)), Some(Errno::ESTALE));
-    let all = os.mounts.list().expect("list");
-    let now: Vec<u64> = all.iter().filter(|mount| below(mount)).map(|mount| mount.id).collect();
-    assert_eq!(now, [ours.id, other.id], "both are there");
-    os.mounts.unmount(&one).expect("unmount the other");
-    os.mounts.unmount_exactly(ours).expect("unmount");
-    os.mounts.unmount_exactly(ours).expect("it is gone");
-}
-
-/// What is known of it is where it was: it is not gone for that.
-#[test]
-fn a_mount_whose_parent_was_renamed_is_still_there() {
-    let (os, _temp, dir) = setup();
-    let _cleanup = Cleanup::new(&os, &dir);
-    let before = directory(&os, dir.join("before"));
-    let (source, target) = (directory(&os, dir.join("source")), directory(&os, before.join("target")));
-    os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
-    assert_eq!(os.mounts.matching(&|mount| mount.target == target).expect("ask").len(), 1);
-    os.files.rename(&before, &dir.join("after")).expect("rename");
-    let there = |mount: &hostloop::os::MountEntry| mount.target == dir.join("after/target");
-    let [now] = os
-        .mounts
-        .list()
-        .expect("list")
-        .into_iter()
-        .filter(there)
-        .collect::<Vec<_>>()
-        .try_into()
-        .expect("one");
-    os.mounts.unmount_exactly(&now).expect("unmount");
-    assert!(!os.mounts.list().expect("list").iter().any(there), "it said that it is gone");
-}
-
-/// However the kernel is asked for them: all mounts of this machine, while others come and go.
-#[test]
-fn both_ways_show_the_same_mounts() {
-    let (os, _temp, _) = setup();
-    for _ in 0..1000 {
-        let (before, all) = (os.mounts.list().expect("list"), os.mounts.matching(&|_| true).expect("ask"));
-        if os.mounts.list().expect("list") == before {
-            assert_eq!(all, before);
-            return;
-        }
-    }
-    panic!("the mounts change all the time");
-}
-
-#[test]
 fn freeze() {
     let (os, _temp, dir) = setup();
     crate::contract::freeze(&os, &dir);
@@ -243,6 +143,37 @@ fn every_pool_filesystem() {
         }
         os.mounts.unmount(&pool).expect("unmount");
     }
+}
+
+/// What is allocated already is not asked for again: on a disk that is almost full there is room for the rest alone.
+#[test]
+fn more_of_an_allocated_file_on_a_full_disk() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let disk = directory(&os, dir.join("disk"));
+    crate::harness::run("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs", crate::harness::text(&disk)]);
+    let file = disk.join("disk.img");
+    image(&os, &file, 0);
+    os.images.allocate(&file, 40 * MIB).expect("allocate");
+    os.images.allocate(&file, 56 * MIB).expect("allocate the rest");
+    assert_eq!(errno(os.images.allocate(&file, 72 * MIB)), Some(Errno::ENOSPC));
+    let stat = os.files.stat(&file).expect("stat").expect("it is there");
+    assert_eq!((stat.size, stat.allocated), (56 * MIB, 56 * MIB));
+    os.mounts.unmount(&disk).expect("unmount");
+}
+
+/// The filesystem of POSIX message queues has neither nameless files nor direct I/O, and shares no blocks.
+#[test]
+fn a_filesystem_that_can_do_little_is_asked_with_a_named_file() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let queues = directory(&os, dir.join("queues"));
+    crate::harness::run("mount", &["-t", "mqueue", "mqueue", crate::harness::text(&queues)]);
+    assert!(!os.images.can_reflink(&queues).expect("ask"));
+    assert_eq!(os.images.direct_io_alignment(&queues).expect("ask"), None);
+    let left = os.files.list(&queues).expect("list");
+    assert!(!left.iter().any(|name| name.contains("hostloop")), "{left:?}");
+    os.mounts.unmount(&queues).expect("unmount");
 }
 
 #[test]
@@ -322,20 +253,6 @@ fn a_tree_that_is_written_to() {
         writer.join().expect("writer");
     });
     os.trees.remove(&tree).expect("remove");
-}
-
-#[test]
-fn no_link_is_followed_by_a_mount() {
-    let (os, _temp, dir) = setup();
-    let _cleanup = Cleanup::new(&os, &dir);
-    let (real, link) = (directory(&os, dir.join("real")), dir.join("link"));
-    std::os::unix::fs::symlink(&real, &link).expect("symlink");
-    let open = formatted(&os, &dir.join("m.img"), FsType::Ext4, 32 * MIB);
-    let to_link = os.mounts.mount(&open.device.path(), &link, FsType::Ext4, &flags(&[]));
-    assert!(matches!(errno(to_link), Some(Errno::ELOOP | Errno::ENOTDIR)));
-    assert_eq!(errno(os.mounts.bind(&dir, &link, &flags(&["ro"]))), Some(Errno::ELOOP));
-    assert_eq!(errno(os.mounts.bind(&link, &real, &flags(&["ro"]))), Some(Errno::ELOOP));
-    assert!(os.mounts.list().expect("list").iter().all(|m| !m.target.starts_with(&dir)));
 }
 
 /// What the kernel keeps of a device for its next user must not turn thin into thick.
@@ -455,7 +372,15 @@ fn inside_a_dev_without_nodes() {
     std::fs::remove_file(node(number)).expect("the node was made");
     std::fs::write(node(number), "not a device").expect("write");
     assert_eq!(errno(os.loops.open(&open.device).map(drop)), Some(Errno::ENOTBLK));
+    assert_eq!(errno(os.loops.list()), Some(Errno::ENOTBLK), "it is not known that it is gone");
     std::fs::remove_file(node(number)).expect("unlink");
+    // Where the kernel's word is not to be had, the device is not said to be gone either.
+    let described = PathBuf::from(format!("/sys/block/loop{number}"));
+    crate::harness::run("mount", &["-t", "tmpfs", "tmpfs", crate::harness::text(&described)]);
+    std::fs::create_dir(described.join("dev")).expect("mkdir");
+    assert_eq!(errno(os.loops.open(&open.device).map(drop)), Some(Errno::EISDIR));
+    assert_eq!(errno(os.loops.detach(&open.device)), Some(Errno::EISDIR));
+    crate::harness::run("umount", &[crate::harness::text(&described)]);
     os.loops.detach(&open.device).expect("detach makes the node");
 }
 

@@ -142,6 +142,7 @@ pub(super) fn unshare(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::is_errno;
 
     fn raw(logical: u64, length: u64, flags: u32) -> RawExtent {
         RawExtent { logical, physical: 1 << 20, length, flags }
@@ -165,5 +166,18 @@ mod tests {
         for flag in [0x2, 0x4, 0x8, 0x80, 0x100, 0x200, 0x400] {
             assert_eq!(seen(flag), Some((false, false, false)), "{flag:#x}");
         }
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let [file, link] = ["file", "link"].map(|name| temp.path().join(name));
+        std::fs::write(&file, b"content").expect("write");
+        std::os::unix::fs::symlink(&file, &link).expect("link");
+        let refused = reflink(&link, &file).expect_err("the source is a link");
+        assert!(is_errno(&refused, Errno::ELOOP), "{refused}");
+        let refused = reflink(&file, &link).expect_err("the target is a link");
+        assert!(is_errno(&refused, Errno::ELOOP), "{refused}");
+        assert_eq!(std::fs::read(&file).expect("read"), b"content");
     }
 }

@@ -271,3 +271,44 @@ impl Copy<'_> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "files of the test")]
+mod tests {
+    use super::*;
+
+    /// A file took the place of another while the directory was read, so that the name was met twice. What lies there by
+    /// now may be a link, or a file with several names.
+    #[test]
+    fn a_name_that_was_met_before_is_left_as_it_is() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let [from, to] = ["from", "to"].map(|name| temp.path().join(name));
+        for directory in [&from, &to] {
+            std::fs::create_dir(directory).expect("mkdir");
+        }
+        let opened = |path: &Path| OwnedFd::from(std::fs::File::open(path).expect("open"));
+        let (source, target) = (opened(&from), opened(&to));
+        let outside = temp.path().join("outside");
+        std::fs::write(&outside, b"of somebody else").expect("write");
+        std::fs::write(to.join("file"), b"the first").expect("write");
+        std::os::unix::fs::symlink(&outside, to.join("link")).expect("link");
+        std::os::unix::fs::symlink(temp.path().join("nothing"), to.join("dangling")).expect("link");
+        let mut progress = |_| Ok(());
+        let mut copy = Copy {
+            source: &from,
+            root_id: id_of(&fstat(&target).expect("stat")),
+            links: Links::new(opened(&to)),
+            content: Content::new(false),
+            report: Report::new(&mut progress),
+        };
+        for name in [c"file", c"link", c"dangling"] {
+            std::fs::write(from.join(name.to_str().expect("a name")), b"the second").expect("write");
+            let file = open_below(&source, name, OFlag::O_PATH).expect("open");
+            let made = copy.file(&file, &fstat(&file).expect("stat"), &target, name);
+            assert!(matches!(made, Ok(false)), "{name:?}");
+        }
+        assert_eq!(std::fs::read(to.join("file")).expect("read"), b"the first");
+        assert_eq!(std::fs::read(&outside).expect("read"), b"of somebody else");
+        assert!(!temp.path().join("nothing").exists());
+    }
+}

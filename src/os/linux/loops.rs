@@ -352,3 +352,33 @@ impl LoopDevices for LinuxLoops {
         fsync(&node.fd).map_err(at("fsync", &device.path()))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "files of the test")]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Somebody who asks whether the image is open takes a lease on it, again and again.
+    #[test]
+    fn an_image_that_somebody_looks_at_is_opened_a_moment_later() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let image = temp.path().join("disk.img");
+        let looking = std::fs::File::create(&image).expect("create");
+        let (alone, end) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    if ioctl::is_only_open_here(&looking).expect("ask") {
+                        alone.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+            let opened: Vec<_> = (0..5000).map(|_| open_image(&image, false).map(drop)).collect();
+            end.store(true, Ordering::Relaxed);
+            assert!(opened.iter().all(Result::is_ok), "{:?}", opened.iter().find(|opened| opened.is_err()));
+        });
+        assert!(alone.load(Ordering::Relaxed), "nobody ever had the lease");
+    }
+}

@@ -161,6 +161,7 @@ fn version_in(output: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "files of the test")]
 mod tests {
     use super::*;
     use crate::os::is_errno;
@@ -181,5 +182,26 @@ mod tests {
         let error = tools.path(Program::XfsGrowfs).expect_err("missing");
         assert!(is_errno(&error, Errno::ENOENT));
         assert!(error.to_string().contains("xfs_growfs is missing, install xfsprogs"), "{error}");
+    }
+
+    #[test]
+    fn each_filesystem_has_its_programs_and_a_version() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let link = |name: &str, program: &str| {
+            std::os::unix::fs::symlink(program, temp.path().join(name)).expect("link");
+        };
+        // One that says nothing like a version to -V, and one that does.
+        ["xfs_growfs", "mkfs.btrfs", "btrfs"].iter().for_each(|name| link(name, "/bin/echo"));
+        link("mkfs.xfs", "/bin/mount");
+        let tools = Tools::find_in(&[temp.path().to_str().expect("a path")]);
+        let xfs = [("mkfs.xfs", true), ("xfs_growfs", true), ("xfs_repair", false)];
+        let paths = xfs.map(|(name, there)| (name, there.then(|| temp.path().join(name))));
+        let found: Vec<_> =
+            tools.of(FsType::Xfs).into_iter().map(|(name, path)| (name, path.map(Path::to_owned))).collect();
+        assert_eq!(found, paths);
+        assert_eq!(tools.of(FsType::Ext4), [("mkfs.ext4", None), ("resize2fs", None), ("e2fsck", None)]);
+        let said = tools.version(FsType::Xfs).expect("mount(8) has a version");
+        assert!(said.starts_with('2') && said.contains('.'), "{said}");
+        assert_eq!((tools.version(FsType::Btrfs), tools.version(FsType::Ext4)), (None, None));
     }
 }

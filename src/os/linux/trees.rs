@@ -198,3 +198,47 @@ impl Visit for Count {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "files of the test")]
+mod tests {
+    use super::*;
+    use crate::os::is_errno;
+
+    #[test]
+    fn a_directory_that_is_not_empty_is_emptied_so_often_again() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let full = temp.path().join("full");
+        std::fs::create_dir_all(full.join("other")).expect("mkdir");
+        let (parent, name) = split(&full).expect("open");
+        let mut visit = Remove { retries: 2 };
+        assert_eq!([0; 3].map(|_| visit.leave(&parent, &name)), [Ok(true), Ok(true), Err(Errno::ENOTEMPTY)]);
+        std::fs::remove_dir(full.join("other")).expect("rmdir");
+        assert_eq!([0; 2].map(|_| visit.leave(&parent, &name)), [Ok(false), Ok(false)]);
+        assert!(!full.exists());
+    }
+
+    /// A pod whose process was not ended in time.
+    #[test]
+    fn what_is_written_meanwhile_goes_too_or_is_told() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        for round in 0..200 {
+            let tree = temp.path().join(format!("tree{round}"));
+            std::fs::create_dir(&tree).expect("mkdir");
+            std::fs::write(tree.join("first"), b"x").expect("write");
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let files = (0..).map(|number| std::fs::File::create(tree.join(format!("f{number}"))));
+                    files.take_while(Result::is_ok).take(200).count()
+                });
+                let removed = remove(&tree);
+                match &removed {
+                    Ok(()) => assert!(!tree.exists(), "it was said to be gone"),
+                    Err(error) => assert!(is_errno(error, Errno::ENOTEMPTY), "{error}"),
+                }
+                writer.join().expect("the writer");
+                remove(&tree).expect("remove what is left");
+            });
+        }
+    }
+}

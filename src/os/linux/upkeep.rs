@@ -185,8 +185,10 @@ fn one_block(file: &File, path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "files of the test")]
 mod tests {
     use super::*;
+    use crate::os::is_errno;
 
     const SYSTEM: u64 = 1 << 1;
     const TWO_COPIES: u64 = 1 << 5;
@@ -242,5 +244,17 @@ mod tests {
             |unusable| Upkeep { per_block: BTRFS_PER_BLOCK, unusable, metadata: None, whole_extents: true };
         assert_eq!(of_btrfs(&mixed, 2 * GIB, GIB), expected(24 * MIB));
         assert_eq!(of_btrfs(&mixed, 2 * GIB, 5 * MIB), expected(5 * MIB), "all there is");
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let [file, link] = ["file", "link"].map(|name| temp.path().join(name));
+        std::fs::write(&file, b"content").expect("write");
+        std::os::unix::fs::symlink(&file, &link).expect("link");
+        assert!(is_in_place(&file).is_ok());
+        for refused in [is_in_place(&link), write_in_place(&link)] {
+            assert!(is_errno(&refused.expect_err("a link"), Errno::ELOOP));
+        }
     }
 }

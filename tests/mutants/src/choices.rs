@@ -58,6 +58,7 @@ pub const KERNEL: Choice = Choice {
     program: ON_THE_KERNEL,
     only: &[
         "os_contract::",
+        "os_mounts::",
         "os_copies::",
         "copy_tree::",
         "blocks::",

@@ -62,3 +62,52 @@ impl<'a> Report<'a> {
         if self.entries >= REPORT_ENTRIES { self.now() } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `progress` was told while `work` was done.
+    fn told(work: impl FnOnce(&mut Report<'_>)) -> Vec<u64> {
+        let mut told = Vec::new();
+        work(&mut Report::new(&mut |bytes| {
+            told.push(bytes);
+            Ok(())
+        }));
+        told
+    }
+
+    fn done(result: Result<(), Fault>) {
+        assert!(result.is_ok());
+    }
+
+    #[test]
+    fn bytes_are_told_when_enough_have_come_together() {
+        let told = told(|report| {
+            (0..5).for_each(|_| done(report.bytes(REPORT_BYTES / 2)));
+            done(report.bytes(3 * REPORT_BYTES));
+        });
+        assert_eq!(
+            told,
+            [1, 2, 5].map(|times| times * REPORT_BYTES + if times == 5 { REPORT_BYTES / 2 } else { 0 })
+        );
+    }
+
+    #[test]
+    fn many_small_files_are_told_as_well() {
+        let told = told(|report| {
+            for _ in 0..2 * REPORT_ENTRIES + 1 {
+                done(report.bytes(1));
+                done(report.entry());
+            }
+        });
+        assert_eq!(told, [u64::from(REPORT_ENTRIES), 2 * u64::from(REPORT_ENTRIES)]);
+    }
+
+    #[test]
+    fn whoever_is_told_may_stop_it() {
+        let mut stop = |_| Err(errno_error(Errno::ECANCELED, "enough"));
+        let stopped = Report::new(&mut stop).bytes(REPORT_BYTES);
+        assert!(matches!(stopped, Err(Fault::Caller(_))));
+    }
+}

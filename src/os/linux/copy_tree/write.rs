@@ -230,3 +230,39 @@ impl TreeWriter for Writer {
         syncfs(self.links.root()).map_err(at("syncfs", &self.target))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tree;
+
+    /// The directories `numbers`, each in the one before.
+    fn directory(number: u64) -> Entry {
+        let user = nix::unistd::Uid::effective().as_raw();
+        let attributes = tree::Attributes {
+            mode: 0o755,
+            uid: user,
+            gid: nix::unistd::Gid::effective().as_raw(),
+            ..Default::default()
+        };
+        let (parent, name) = (number - 1, b"below".to_vec());
+        Entry { number, parent, name, kind: Kind::Directory, linked: false, attributes }
+    }
+
+    #[test]
+    fn of_a_deep_tree_few_directories_are_open() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let mut writer = Writer::new(&temp.path().join("tree")).expect("make the top");
+        let deep = 3 * MAX_OPEN as u64;
+        for number in 1..=deep {
+            writer.entry(&directory(number)).expect("make a directory");
+        }
+        let open = |writer: &Writer| writer.levels.iter().filter(|level| level.directory.is_some()).count();
+        assert_eq!((writer.levels.len(), open(&writer)), (3 * MAX_OPEN + 1, MAX_OPEN));
+        // All the way up again.
+        let file = Entry { name: b"beside".to_vec(), parent: 0, ..directory(deep + 1) };
+        writer.entry(&file).expect("make one beside the first");
+        assert_eq!((writer.levels.len(), open(&writer)), (2, 2));
+        assert!(temp.path().join("tree/beside").is_dir());
+    }
+}
