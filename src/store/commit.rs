@@ -1,7 +1,10 @@
-//! Group commit: the caller that finds the writer free writes every waiting change, in one append and one sync.
+//! Group commit: the caller that finds the writer free writes every waiting change, in one append and one sync. Each caller
+//! is woken by itself, when its change is written or when it is its turn to write: with one condition for all, sixteen
+//! clients spent a sixth of the processor on waking each other.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::{self, Thread};
 
 use super::error::StoreError;
 use super::memory::Memory;
@@ -28,6 +31,8 @@ struct Pending {
     members: String,
     durability: Durability,
     outcome: Arc<OnceLock<Outcome>>,
+    /// Who waits for it, parked.
+    caller: Thread,
 }
 
 /// The line in front of the writer.
@@ -42,14 +47,13 @@ pub(super) struct Committer {
     /// What has been acknowledged.
     pub memory: RwLock<Memory>,
     queue: Mutex<Queue>,
-    changed: Condvar,
 }
 
 impl Committer {
     /// Takes the state and the file that holds it.
     pub fn new(memory: Memory, writer: Writer) -> Self {
         let queue = Mutex::new(Queue { waiting: Vec::new(), writer: Some(writer) });
-        Committer { memory: RwLock::new(memory), queue, changed: Condvar::new() }
+        Committer { memory: RwLock::new(memory), queue }
     }
 
     /// Makes a change in the file, then in memory. Waits for a batch that is being written, then writes the
@@ -60,21 +64,34 @@ impl Committer {
     pub fn commit(&self, change: Change, durability: Durability) -> Result<(), StoreError> {
         let members = change.members().map_err(io::Error::from)?;
         let outcome = Arc::new(OnceLock::new());
-        let mut queue = self.queue();
-        queue.waiting.push(Pending { change, members, durability, outcome: Arc::clone(&outcome) });
+        let caller = thread::current();
+        let pending = Pending { change, members, durability, outcome: Arc::clone(&outcome), caller };
+        self.queue().waiting.push(pending);
         loop {
             if let Some(outcome) = outcome.get() {
                 return outcome.clone().map_err(|error| StoreError::Io(copy(&error)));
             }
-            queue = match queue.writer.take() {
-                Some(writer) => {
-                    let batch = std::mem::take(&mut queue.waiting);
-                    drop(queue);
-                    Turn { committer: self, writer: Some(writer), batch }.run();
-                    self.queue()
-                }
-                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            };
+            match self.next_batch() {
+                Some((writer, batch)) => Turn { committer: self, writer: Some(writer), batch }.run(),
+                // Whoever sets the outcome or gives the writer back wakes this thread, also if it has not parked yet.
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// The writer with all that waits, where nobody writes.
+    fn next_batch(&self) -> Option<(Writer, Vec<Pending>)> {
+        let mut queue = self.queue();
+        let writer = queue.writer.take()?;
+        Some((writer, std::mem::take(&mut queue.waiting)))
+    }
+
+    /// Takes the writer back, and wakes the first who waits for it: he writes for all.
+    fn give_back(&self, writer: Option<Writer>) {
+        let mut queue = self.queue();
+        queue.writer = writer;
+        if let Some(next) = queue.waiting.first() {
+            next.caller.unpark();
         }
     }
 
@@ -150,21 +167,19 @@ impl Turn<'_> {
         self.batch = kept;
     }
 
-    /// Tells all who wait, which must be done under the queue's lock so that none misses it.
+    /// Tells those whose changes are in the batch.
     fn answer(&mut self, outcome: &Outcome) {
-        let _queue = self.committer.queue();
         for pending in self.batch.drain(..) {
             let _ = pending.outcome.set(outcome.clone());
+            pending.caller.unpark();
         }
-        self.committer.changed.notify_all();
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.answer(&Err(Arc::new(interrupted())));
-        self.committer.queue().writer = self.writer.take();
-        self.committer.changed.notify_all();
+        self.committer.give_back(self.writer.take());
     }
 }
 
