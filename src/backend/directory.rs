@@ -15,7 +15,8 @@ pub(super) struct Directory;
 impl Presence for Directory {
     fn uses(&self, place: Place<'_>) -> Result<Uses> {
         let (paths, mut uses) = (place.paths, Uses::default());
-        let mounts = mounts_where(place.os, |mount| may_be_bound(mount, paths) || is_inside(mount, paths))?;
+        let (may_be_bound, is_inside) = (may_be_bound(paths), is_inside(paths));
+        let mounts = mounts_where(place.os, |mount| may_be_bound(mount) || is_inside(mount))?;
         if mounts.is_empty() {
             return Ok(uses);
         }
@@ -25,7 +26,7 @@ impl Presence for Directory {
                 Bound::Whole => uses.mounts.push(mount.clone()),
                 Bound::Part => uses.partial.push(mount.clone()),
                 // A mount that someone made inside, where removing must not go.
-                Bound::Other if is_inside(mount, paths) => uses.partial.push(mount.clone()),
+                Bound::Other if is_inside(mount) => uses.partial.push(mount.clone()),
                 Bound::Other => {}
             }
         }

@@ -9,6 +9,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem::Finder;
+
 use super::image::growing_image;
 use super::{Place, VolumePaths};
 use crate::error::{Error, OsContext, Result};
@@ -221,20 +223,21 @@ pub(super) enum Bound {
 
 /// Whether a mount shows a directory that has the name of the volume's or lies in one: where its filesystem is mounted
 /// decides whose it is ([`bound`]).
-pub(super) fn may_be_bound(mount: &MountEntry, paths: &VolumePaths) -> bool {
-    has_name_of(&mount.root, paths) && shown_of(mount, paths).is_some()
+pub(super) fn may_be_bound<'a>(paths: &'a VolumePaths) -> impl Fn(&MountEntry) -> bool + 'a {
+    // Every mount of the node is asked, which by the names of paths takes longer than the rest of a call.
+    let name = Finder::new(paths.directory.file_name().map_or(&[][..], OsStr::as_encoded_bytes));
+    move |mount| {
+        name.find(mount.root.as_os_str().as_encoded_bytes()).is_some() && shown_of(mount, paths).is_some()
+    }
 }
 
 /// Whether a mount is inside of the volume's data, where someone made it.
-pub(super) fn is_inside(mount: &MountEntry, paths: &VolumePaths) -> bool {
-    has_name_of(&mount.target, paths) && mount.target.starts_with(paths.data())
-}
-
-/// Whether the name of the volume's directory is anywhere in a path. Every mount of the node is asked, which with paths
-/// takes longer than the rest of a call.
-fn has_name_of(path: &Path, paths: &VolumePaths) -> bool {
-    let name = paths.directory.file_name().and_then(OsStr::to_str);
-    name.zip(path.to_str()).is_none_or(|(name, path)| path.contains(name))
+pub(super) fn is_inside(paths: &VolumePaths) -> impl Fn(&MountEntry) -> bool {
+    let data = paths.data();
+    move |mount| {
+        let [target, data_bytes] = [&mount.target, &data].map(|path| path.as_os_str().as_encoded_bytes());
+        target.starts_with(data_bytes) && mount.target.starts_with(&data)
+    }
 }
 
 /// The root of a mount, cut behind the first place where it has the name of the volume's data.

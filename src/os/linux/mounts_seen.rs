@@ -30,9 +30,10 @@ pub(super) struct MountsSeen(Mutex<Seen>);
 struct Seen {
     /// By the ids that are never used again; `None` is one that this process cannot reach, which mountinfo leaves out.
     mounts: BTreeMap<u64, Option<MountEntry>>,
-    /// What tells that mounts have changed, and the ids since the last change (proc_pid_mountinfo(5), poll(2)).
+    /// The ids that have come since, and were never asked.
+    new: Vec<u64>,
+    /// What tells that mounts have changed (proc_pid_mountinfo(5), poll(2)).
     table: Option<File>,
-    ids: Vec<u64>,
     /// This kernel tells the source of mounts (Linux 6.13): it has told one.
     tells_sources: bool,
     /// It does not, or has no such calls, or a filter of system calls refuses them: that stays so.
@@ -91,10 +92,7 @@ impl MountsSeen {
             }
         }
         let mut found = Vec::new();
-        for id in seen.ids.clone() {
-            if seen.mounts.get(&id).is_some_and(|before| !before.as_ref().is_some_and(wanted)) {
-                continue;
-            }
+        for id in seen.worth_asking(wanted) {
             match ask(id) {
                 Ok(told) => {
                     seen.tells_sources |= told.has_source;
@@ -106,6 +104,7 @@ impl MountsSeen {
                 Err(errno) => return seen.cannot("statmount", errno),
             }
         }
+        seen.new.clear();
         seen.tells_too_little = !seen.tells_sources;
         Ok(seen.tells_sources.then_some(found))
     }
@@ -130,9 +129,20 @@ impl Seen {
         Ok(table.iter().any(|table| table.any().unwrap_or(true)))
     }
 
+    /// Takes the ids of all mounts, in their order.
     fn put(&mut self, ids: Vec<u64>) {
         self.mounts.retain(|id, _| ids.binary_search(id).is_ok());
-        self.ids = ids;
+        self.new = ids.into_iter().filter(|id| !self.mounts.contains_key(id)).collect();
+    }
+
+    /// In mount order: those that may be wanted by what was seen of them, and those of which nothing was seen.
+    fn worth_asking(&self, wanted: &dyn Fn(&MountEntry) -> bool) -> Vec<u64> {
+        let may_be =
+            |(id, before): (&u64, &Option<MountEntry>)| before.as_ref().is_some_and(wanted).then_some(*id);
+        let mut worth: Vec<u64> =
+            self.mounts.iter().filter_map(may_be).chain(self.new.iter().copied()).collect();
+        worth.sort_unstable();
+        worth
     }
 }
 
@@ -381,6 +391,21 @@ mod tests {
         assert!(!told.has_source && entry.source == "none" && entry.superblock_read_only && !entry.read_only);
         assert_eq!(entry.flags, [VfsFlag::NoExec], "strictatime is not shown");
         assert_eq!(decode(&mount(&usual()[..1], &[])).unwrap().entry, None, "it cannot be reached");
+    }
+
+    #[test]
+    fn what_is_new_is_asked_and_of_the_others_what_may_be_wanted() {
+        let entry = decode(&mount(&usual(), &[])).unwrap().entry;
+        let mut seen = Seen::default();
+        seen.put(vec![3, 5, 9]);
+        assert_eq!(seen.worth_asking(&|_| false), [3, 5, 9]);
+        seen.mounts = [(3, entry.clone()), (5, None), (9, entry)].into();
+        seen.new.clear();
+        assert_eq!((seen.worth_asking(&|_| true), seen.worth_asking(&|_| false)), (vec![3, 9], vec![]));
+        // One that was made before 9 and is attached now has a smaller id.
+        seen.put(vec![3, 7, 9]);
+        assert_eq!((seen.worth_asking(&|_| true), seen.worth_asking(&|_| false)), (vec![3, 7, 9], vec![7]));
+        assert!(!seen.mounts.contains_key(&5), "it has gone");
     }
 
     proptest! {
