@@ -29,7 +29,7 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
-/// Examines the volumes now and every minute. Runs until it is dropped.
+/// Examines the volumes, and removes loop devices that nobody uses, now and every minute. Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };
     let mut minute = tokio::time::interval(Duration::from_secs(60));
@@ -38,7 +38,11 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
         minute.tick().await;
         let driver = Arc::clone(&driver);
         // A bug in it was logged by its panic.
-        let _ = tokio::task::spawn_blocking(move || driver.examine_volumes()).await;
+        let _ = tokio::task::spawn_blocking(move || {
+            driver.examine_volumes();
+            driver.remove_unused_loop_devices();
+        })
+        .await;
     }
 }
 

@@ -29,6 +29,7 @@ mod health;
 mod list_snapshots;
 mod list_volumes;
 mod locks;
+mod loop_devices;
 mod node_expand_volume;
 mod node_get_storage_health;
 mod node_get_volume_health;

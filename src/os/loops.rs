@@ -54,6 +54,10 @@ pub struct OpenLoop {
     pub hold: Box<dyn Send + Sync>,
 }
 
+/// So many unused numbers stay. Whoever asks for a free one gets the lowest, and opens it a moment later: it must be
+/// there then.
+pub const SPARE: usize = 16;
+
 /// Loop devices: an image as a block device.
 pub trait LoopDevices: Send + Sync {
     /// Attaches a free device to the image with one LOOP_CONFIGURE; makes the device's node where /dev lacks
@@ -104,6 +108,9 @@ pub trait LoopDevices: Send + Sync {
     fn give_back(&self, device: &LoopDevice) -> io::Result<()>;
     /// The same for every number that is not attached, whoever left it so; those that were given back.
     fn give_back_all(&self) -> io::Result<Vec<u32>>;
+    /// Removes the numbers that nothing is attached to, of those that this process made (LOOP_CTL_REMOVE), but for the
+    /// lowest [`SPARE`]; those that were removed. It made all that were not there when it attached its first device.
+    fn remove_unused(&self) -> io::Result<Vec<u32>>;
     /// fsync(2) of the device: what its users have written is in the image.
     fn flush(&self, device: &LoopDevice) -> io::Result<()>;
 }

@@ -23,7 +23,7 @@ pub use files::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space, 
 pub use filesystems::{Filesystems, MakeOptions};
 pub use images::{Extent, Images, MetadataSpace, Upkeep};
 pub use linux::ProcessFigures;
-pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop};
+pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop, SPARE};
 pub use mounts::{Frozen, MountEntry, Mounts, Pinned, holder};
 pub use trees::{TreeWriter, Trees, Usage};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::{AttachOptions, BlockDevice, LoopDevice, Os};
+use hostloop::os::{AttachOptions, BlockDevice, LoopDevice, Os, SPARE};
 use nix::errno::Errno;
 
 use super::{
@@ -20,6 +20,7 @@ pub fn loops(os: &Os, dir: &Path) {
     changes(os, &dir.join("changes.img"));
     claimed(os, dir);
     seen(os, &directory(os, dir.join("seen")));
+    unused(os, &dir.join("removed.img"));
     assert_eq!(errno(os.loops.attach(&dir.join("none"), FOR_BLOCK).map(drop)), Some(Errno::ENOENT));
     assert_eq!(errno(os.loops.attach(dir, FOR_BLOCK).map(drop)), Some(Errno::EISDIR));
 }
@@ -50,6 +51,51 @@ fn explicit(os: &Os, file: &Path) {
     os.loops.detach(&device).expect("detach again");
     assert_gone(os, file);
     assert_eq!(errno(os.loops.open(&device).map(drop)), Some(Errno::ENXIO));
+}
+
+/// What this process made and nobody uses any more goes, but for the lowest: others are given those, and may be about to
+/// open them.
+fn unused(os: &Os, file: &Path) {
+    image(os, file, 8 * MIB);
+    let number_of = |name: &String| name.strip_prefix("loop")?.parse::<u32>().ok();
+    let before = os.files.list(Path::new("/dev")).expect("list").iter().filter_map(number_of).max();
+    let attach = || os.loops.attach(file, FOR_BLOCK).expect("attach").device;
+    // Those that were there and are free are given first.
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    while own.len() < 2 * SPARE + 4 {
+        let device = attach();
+        if Some(device.number) > before {
+            own.push(device)
+        } else {
+            others.push(device)
+        }
+        assert!(others.len() < 1000, "{before:?} is the number of a node in /dev, and of no device");
+    }
+    own.sort_by_key(|device| device.number);
+    let in_use = own.split_off(own.len() - 2);
+    let detach =
+        |devices: &[LoopDevice]| devices.iter().for_each(|one| os.loops.detach(one).expect("detach"));
+    os.loops.remove_unused().expect("remove what is unused");
+    assert_eq!(devices_of(os, file).len(), others.len() + own.len() + 2, "all of it is in use");
+    detach(&others);
+    detach(&own);
+    let is_there = |device: &LoopDevice| os.files.stat(&device.path()).expect("stat").is_some();
+    let left = || own.iter().filter(|device| is_there(device)).count();
+    // Others may attach and detach with the same numbers meanwhile.
+    for _ in 0..200 {
+        let removed = os.loops.remove_unused().expect("remove what is unused");
+        assert!(removed.is_sorted_by(|a, b| a > b), "the highest first: {removed:?}");
+        if left() <= SPARE {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    assert!(left() <= SPARE, "{} of {} are left", left(), own.len());
+    assert!(others.iter().all(is_there), "they were there before");
+    assert_eq!(devices_of(os, file), in_use, "higher than all of these");
+    detach(&[attach()]);
+    detach(&in_use);
+    assert_gone(os, file);
 }
 
 /// Whoever uses a file is seen; and a device that this process knows is found without a look at all of them.

@@ -168,17 +168,6 @@ impl Driver {
         }
     }
 
-    /// Gives the numbers of loop devices back that an earlier process could not: nobody could discard with them.
-    fn give_back_loop_devices(&self) {
-        match self.os.loops.give_back_all() {
-            Ok(numbers) if numbers.is_empty() => {}
-            Ok(numbers) => tracing::info!(?numbers, "loop devices can discard again"),
-            Err(error) => {
-                tracing::warn!(%error, "some loop devices cannot discard until the next restart of the machine")
-            }
-        }
-    }
-
     fn thaw(&self, name: &str) -> Result<()> {
         let volume = name.parse().ok().and_then(|id| self.store.get(&id));
         if let Some(volume) = volume {

@@ -11,7 +11,7 @@ use super::seam::Effect;
 use super::tree::{Node, NodeRef};
 use super::world::{Open, Opened, World};
 use super::{Descriptor, Outcome, Process};
-use crate::os::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop};
+use crate::os::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, SPARE};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoopBacking {
@@ -77,6 +77,16 @@ impl World {
             }
             _ => shown.clone(),
         }
+    }
+
+    /// The numbers that there are, in order: who attaches the first makes it, and it stays.
+    fn loop_numbers(&self) -> Vec<u32> {
+        let dev = self.dev();
+        let names = self.filesystems[dev.fs].entries(dev.ino).into_iter().flatten();
+        let numbers = names.filter_map(|(name, _)| name.strip_prefix("loop")?.parse().ok());
+        let mut numbers: Vec<u32> = numbers.collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// The attached device with this device number.
@@ -221,6 +231,8 @@ impl LoopDevices for Process {
     fn attach(&self, image: &Path, options: AttachOptions) -> std::io::Result<OpenLoop> {
         // As with LOOP_CONFIGURE, the device discards until it is told not to.
         let opened = self.step("attach", image.display(), |world| {
+            let all = world.loop_numbers();
+            self.own_loops.get_or_init(|| all.last().map_or(0, |last| last + 1));
             let device = world.attach(image, AttachOptions { discard: true, ..options })?;
             // The driver replaces a device that cannot.
             world.stuck.remove(&device.number);
@@ -370,6 +382,22 @@ impl LoopDevices for Process {
         self.step("give_back_all", "loop devices", |world| {
             Ok(std::mem::take(&mut world.stuck).into_iter().collect())
         })
+    }
+
+    fn remove_unused(&self) -> std::io::Result<Vec<u32>> {
+        let Some(first) = self.own_loops.get() else { return Ok(Vec::new()) };
+        let unused = self.look("look for unused devices", "loop devices", |world| {
+            let is_unused = |number: &u32| number >= first && !world.loops.contains_key(number);
+            Ok(world.loop_numbers().into_iter().filter(is_unused).skip(SPARE).collect::<Vec<_>>())
+        })?;
+        for number in unused.iter().rev() {
+            self.step("remove_device", format!("/dev/loop{number}"), |world| {
+                let dev = world.dev();
+                world.stuck.remove(number);
+                world.fs_mut(dev.fs).unlink(dev.ino, &format!("loop{number}"))
+            })?;
+        }
+        Ok(unused.into_iter().rev().collect())
     }
 
     fn flush(&self, device: &LoopDevice) -> std::io::Result<()> {

@@ -78,6 +78,8 @@ struct Process {
     generation: u64,
     /// The attachments of loop devices that it knows of, see [`loops`].
     seen: Arc<Mutex<Option<BTreeSet<u64>>>>,
+    /// The first number of a loop device that was not there when it attached its first one.
+    own_loops: OnceLock<u32>,
 }
 
 /// An open descriptor of some process; closing it is not a step.
@@ -156,7 +158,12 @@ impl FakeKernel {
     }
 
     fn process(&self, generation: u64) -> Os {
-        let process = Arc::new(Process { kernel: self.clone(), generation, seen: Arc::default() });
+        let process = Arc::new(Process {
+            kernel: self.clone(),
+            generation,
+            seen: Arc::default(),
+            own_loops: OnceLock::new(),
+        });
         Os {
             files: process.clone(),
             images: process.clone(),

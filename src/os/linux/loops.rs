@@ -7,7 +7,7 @@ mod status;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::fsync;
 
-use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, errno_error, is_errno};
+use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, SPARE, errno_error, is_errno};
 use super::node::{Node, open_node, sysfs};
 use super::{at, discard, id_of, ioctl, kind_bits};
 
@@ -41,6 +41,8 @@ pub(super) struct LinuxLoops {
     /// Attaching in this process goes one by one: otherwise all would be given the same free device and all but
     /// one try again.
     attaching: Mutex<()>,
+    /// The first number that was not there when this process attached its first device.
+    own: OnceLock<u32>,
     seen: Seen,
 }
 
@@ -228,6 +230,8 @@ impl LoopDevices for LinuxLoops {
         let (file, id) = open_image(image, options.read_only)?;
         let (number, node) = {
             let _one = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+            // Where they cannot be read, none is its own.
+            self.own.get_or_init(|| numbers().map_or(u32::MAX, |all| all.last().map_or(0, |last| last + 1)));
             attach_free(&file, options, image)?
         };
         let disable = if options.discard { Ok(()) } else { discard::disable(number) };
@@ -345,6 +349,26 @@ impl LoopDevices for LinuxLoops {
             }
         }
         Ok(given)
+    }
+
+    fn remove_unused(&self) -> io::Result<Vec<u32>> {
+        let Some(first) = self.own.get() else { return Ok(Vec::new()) };
+        let unused = numbers()?.into_iter().filter(|number| number >= first && !is_attached(*number));
+        // The highest are those that nobody is given.
+        let unused: Vec<u32> = unused.skip(SPARE).collect();
+        let mut removed = Vec::new();
+        for number in unused.into_iter().rev() {
+            // Not for longer: each takes milliseconds.
+            let _one = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+            match ioctl::remove_device(open_control()?, number) {
+                Ok(()) => removed.push(number),
+                Err(Errno::EBUSY | Errno::ENODEV) => {} // somebody was faster
+                Err(errno) => {
+                    return Err(at(&format!("remove loop{number} with"), Path::new(CONTROL))(errno));
+                }
+            }
+        }
+        Ok(removed)
     }
 
     fn flush(&self, device: &LoopDevice) -> io::Result<()> {
