@@ -1,6 +1,7 @@
 //! The command line: every flag, declared once, with its environment variable, its help and the function that reads
 //! its value. What several flags mean together is [`crate::config`]'s.
 
+mod bench;
 mod certs;
 mod peer;
 mod pool;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub use self::bench::{BenchArgs, Candidate};
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::peer::StaticPeer;
 pub(crate) use self::pool::PoolArg;
@@ -36,6 +38,7 @@ Examples:
   hostloop serve --pool copies=/var/lib/hostloop/copies.img,kind=image,size=200Gi,fs=xfs
   hostloop serve --role controller --peer node-1=10.0.0.1:9443 --peer node-2=10.0.0.2:9443
   hostloop selftest --only ext4 --only block
+  hostloop bench --dir /var/lib/hostloop
 
 Exit codes: 0 stopped cleanly, 1 could not start or had to interrupt running calls, 2 wrong flag or value.";
 
@@ -56,6 +59,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Check, as root, that this machine can create, mount, fill and remove volumes of every kind
     Selftest(SelftestArgs),
+    /// Measure what a volume of each kind gives of the disk's speed, or how fast the RPCs of a CSI driver are
+    Bench(BenchArgs),
     /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
     /// Keep a filesystem frozen for the driver that starts this process, and thaw it whatever happens to the driver

@@ -8,12 +8,12 @@ use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{Cli, Command, one_line};
 use hostloop::cluster::certs::{self, Task};
-use hostloop::config::{Config, ConfigError, SelftestConfig, certs_task};
+use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
 use hostloop::model::Limits;
 use hostloop::os::host::host_name;
 use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
-use hostloop::{selftest, server, telemetry};
+use hostloop::{bench, selftest, server, telemetry};
 
 /// Exit code for a wrong command line.
 const USAGE: u8 = 2;
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
-        Command::Selftest(args) => Ok(check(SelftestConfig::from(&args))),
+        Command::Selftest(args) => Ok(check(|end| selftest::run(SelftestConfig::from(&args), end))),
+        Command::Bench(args) => BenchConfig::new(&args).map(|config| check(|end| bench::run(config, end))),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
@@ -71,9 +72,9 @@ fn serve(config: Config) -> ExitCode {
     })
 }
 
-fn check(config: SelftestConfig) -> ExitCode {
-    let passed = runtime()
-        .and_then(|runtime| runtime.block_on(async { Ok(selftest::run(config, on_signals()?).await) }));
+/// A client that says whether all went well.
+fn check<F: Future<Output = bool>>(client: impl FnOnce(Shutdown) -> F) -> ExitCode {
+    let passed = runtime().and_then(|runtime| runtime.block_on(async { Ok(client(on_signals()?).await) }));
     match passed {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -1,12 +1,14 @@
 //! How many lives of volumes a driver makes in a second for clients that do not wait for each other.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use comfy_table::{Table, presets};
+use hostloop::bench::rpc::{Figures, Names, load};
 use hostloop::config::Check;
 
-use super::{Sample, driver_with, life};
+use super::{caller, driver_with, show};
 
 const CLIENTS: [usize; 4] = [1, 4, 16, 64];
 /// So that all of them fit on any disk.
@@ -27,29 +29,13 @@ pub async fn measure(dir: &Path) {
         let flags: &[_] = if check == Check::Directory { &["--directories".to_owned()] } else { &[] };
         let (driver, client) = driver_with(dir.path(), flags).await;
         let mut row = vec![check.as_str().to_owned()];
+        let caller = caller(&client, check, SMALL);
+        let names = Names::new(format!("bench-{}", check.as_str()));
         for clients in CLIENTS {
-            let started = Instant::now();
-            let tasks: Vec<_> = (0..clients)
-                .map(|number| {
-                    let (client, dir) = (client.clone(), dir.path().join(number.to_string()));
-                    std::fs::create_dir_all(&dir).unwrap();
-                    tokio::spawn(async move {
-                        let mut lives = Vec::new();
-                        while started.elapsed() < TIME {
-                            // A name of its own: volumes are known by theirs.
-                            let run = lives.len() * CLIENTS.len() * 64 + number;
-                            lives.push(life(&client, check, SMALL, &dir, run).await.iter().sum::<Duration>());
-                        }
-                        lives
-                    })
-                })
-                .collect();
-            let mut sample = Sample::default();
-            for task in tasks {
-                sample.0.extend(task.await.unwrap());
-            }
-            let per_second = sample.0.len() as f64 / started.elapsed().as_secs_f64();
-            row.push(format!("{per_second:.0}: {}", sample.show()));
+            let load = load(&caller, (clients, TIME), &names, dir.path(), &Arc::default()).await.unwrap();
+            let mut figures = Figures::default();
+            figures.add(&load);
+            row.push(format!("{:.0}: {}", load.rate(), show(&figures.lives)));
         }
         driver.stop().await.unwrap();
         table.add_row(row);

@@ -1,26 +1,19 @@
 //! What a life costs on a node where many volumes are in use, and where many were: beside what it costs on an empty one.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use comfy_table::{Table, presets};
+use hostloop::bench::life::Times;
+use hostloop::bench::sample::{Sample, ratio};
 use hostloop::config::Check;
 use hostloop::selftest::client::Client;
-use hostloop::selftest::requests;
 
-use super::{Sample, driver_with, life};
+use super::{caller, driver_with, show};
 
 /// How many are in use, in turns.
 const CROWDS: [usize; 4] = [0, 50, 200, 500];
 const RUNS: usize = 30;
 const SMALL: u64 = 16 << 20;
-
-/// A volume in use.
-struct InUse {
-    id: String,
-    staging: PathBuf,
-    target: PathBuf,
-}
 
 pub async fn measure(dir: &Path) {
     println!(
@@ -36,48 +29,35 @@ pub async fn measure(dir: &Path) {
         let dir = tempfile::Builder::new().prefix("hostloop-bench-").tempdir_in(dir).unwrap();
         let flags: &[_] = if check == Check::Directory { &["--directories".to_owned()] } else { &[] };
         let (driver, client) = driver_with(dir.path(), flags).await;
+        let small = caller(&client, check, SMALL);
         let (mut crowd, mut samples) = (Vec::new(), Vec::new());
         for count in CROWDS {
             while crowd.len() < count {
-                crowd.push(use_one(&client, check, dir.path(), crowd.len()).await);
+                let (name, place) =
+                    (format!("crowd-{}", crowd.len()), dir.path().join(crowd.len().to_string()));
+                std::fs::create_dir(&place).unwrap();
+                crowd.push(small.begin(&name, &place, &mut Times::default()).await.unwrap());
             }
             samples.push(lives(&client, check, dir.path()).await);
         }
         for volume in crowd {
-            end(&client, &volume).await;
+            small.end(volume, &mut Times::default()).await.unwrap();
         }
         samples.push(lives(&client, check, dir.path()).await);
         driver.stop().await.unwrap();
-        let empty = samples[0].median();
-        let ratios = samples.iter_mut().skip(1).map(|sample| format!("{:.2}", sample.median() / empty));
+        let of_empty = |sample: &Sample| ratio(sample.median(), samples[0].median()).unwrap();
+        let ratios = samples.iter().skip(1).map(|sample| format!("{:.2}", of_empty(sample)));
         let ratios = ratios.collect::<Vec<_>>().join(" ");
-        let shown = samples.iter_mut().map(Sample::show);
+        let shown = samples.iter().map(show);
         table.add_row([check.as_str().to_owned()].into_iter().chain(shown).chain([ratios]));
     }
     println!("{}\n", table.trim_fmt());
 }
 
 async fn lives(client: &Client, check: Check, dir: &Path) -> Sample {
-    let mut sample = Sample::default();
+    let (mut sample, caller) = (Sample::default(), caller(client, check, super::BYTES));
     for run in 0..RUNS {
-        sample.0.push(life(client, check, super::BYTES, dir, run).await.iter().sum::<Duration>());
+        sample.add_time(caller.life(&format!("bench-{run}"), dir).await.unwrap().whole());
     }
     sample
-}
-
-async fn use_one(client: &Client, check: Check, dir: &Path, number: usize) -> InUse {
-    let (staging, target) = (dir.join(format!("staging-{number}")), dir.join(format!("target-{number}")));
-    std::fs::create_dir(&staging).unwrap();
-    let made = client.call(requests::create_kind(&format!("crowd-{number}"), SMALL, check)).await.unwrap();
-    let (id, capability) = (made.volume.unwrap().volume_id, requests::writer(check));
-    client.call(requests::stage(&id, &staging, capability.clone())).await.unwrap();
-    client.call(requests::publish(&id, &staging, &target, capability)).await.unwrap();
-    InUse { id, staging, target }
-}
-
-async fn end(client: &Client, volume: &InUse) {
-    client.call(requests::unpublish(&volume.id, &volume.target)).await.unwrap();
-    client.call(requests::unstage(&volume.id, &volume.staging)).await.unwrap();
-    client.call(requests::delete(&volume.id)).await.unwrap();
-    std::fs::remove_dir(&volume.staging).unwrap();
 }

@@ -18,47 +18,44 @@ mod roles;
 mod start;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use comfy_table::{CellAlignment, Table, presets};
+use hostloop::bench::life::{Caller, Order, Rpc};
+use hostloop::bench::sample::{Sample, ratio};
 use hostloop::config::Check;
+use hostloop::os::Files;
 use hostloop::os::linux::{self, Tools};
 use hostloop::selftest::client::Client;
 use hostloop::selftest::process::DriverProcess;
 use hostloop::selftest::requests;
 
 const KINDS: [Check; 4] = [Check::Ext4, Check::Xfs, Check::Block, Check::Directory];
-const RPCS: [&str; 6] = ["create", "stage", "publish", "unpublish", "unstage", "delete"];
+/// Those of a driver without `--attach`.
+const RPCS: [Rpc; 6] = [
+    Rpc::CreateVolume,
+    Rpc::NodeStageVolume,
+    Rpc::NodePublishVolume,
+    Rpc::NodeUnpublishVolume,
+    Rpc::NodeUnstageVolume,
+    Rpc::DeleteVolume,
+];
 const BYTES: u64 = 1 << 30;
 const WARM_UPS: usize = 3;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hostloop");
 
-/// Durations of the same work.
-#[derive(Default)]
-struct Sample(Vec<Duration>);
-
-impl Sample {
-    /// The value that `percent` of all are below, in milliseconds.
-    fn percentile(&mut self, percent: usize) -> f64 {
-        self.0.sort_unstable();
-        self.0[(self.0.len() - 1) * percent / 100].as_secs_f64() * 1000.0
-    }
-
-    fn median(&mut self) -> f64 {
-        self.percentile(50)
-    }
-
-    /// Median, and the 10th and 90th percentile.
-    fn show(&mut self) -> String {
-        format!("{:.2} ({:.2}–{:.2})", self.median(), self.percentile(10), self.percentile(90))
-    }
+/// Median, and the 10th and 90th percentile, of milliseconds.
+fn show(sample: &Sample) -> String {
+    let at = |percent| sample.percentile(percent).unwrap();
+    format!("{:.2} ({:.2}–{:.2})", sample.median().unwrap(), at(10.0), at(90.0))
 }
 
 #[derive(Default)]
 struct Kind {
     driver: Sample,
     raw: Sample,
-    rpcs: [Sample; 6],
+    rpcs: [Sample; RPCS.len()],
 }
 
 fn main() {
@@ -100,14 +97,14 @@ async fn lives(dir: &Path, runs: usize) {
     for _ in 0..200 {
         let started = Instant::now();
         assert!(client.is_ready().await);
-        probe.0.push(started.elapsed());
+        probe.add_time(started.elapsed());
     }
     // Such a call does all but work: it decodes, changes to a thread that may block, and finds nothing to do.
     let mut nothing = Sample::default();
     for _ in 0..200 {
         let started = Instant::now();
         client.call(requests::delete("no-volume")).await.unwrap();
-        nothing.0.push(started.elapsed());
+        nothing.add_time(started.elapsed());
     }
     let mut kinds: Vec<(Check, Kind)> = KINDS.into_iter().map(|check| (check, Kind::default())).collect();
     let (mut sync, mut log) = (Sample::default(), os.files.open_log(&dir.path().join("log"), 0).unwrap());
@@ -115,36 +112,38 @@ async fn lives(dir: &Path, runs: usize) {
         for (check, kind) in &mut kinds {
             let (check, place) = (*check, dir.path().to_owned());
             let client = if check == Check::Directory { &of_directories } else { &client };
-            let rpcs = life(client, check, BYTES, &place, run).await;
+            let caller = caller(client, check, BYTES);
+            let times = caller.life(&format!("bench-{run}-{}", check.as_str()), &place).await.unwrap();
             let os = os.clone();
             let raw = tokio::task::spawn_blocking(move || raw::life(&os, check, &place)).await.unwrap();
             let started = Instant::now();
             log.append(&[b'x'; 450]).and_then(|()| log.sync()).unwrap();
             if run >= WARM_UPS {
-                sync.0.push(started.elapsed());
-                kind.driver.0.push(rpcs.iter().sum());
-                kind.raw.0.push(raw);
-                kind.rpcs.iter_mut().zip(rpcs).for_each(|(sample, time)| sample.0.push(time));
+                sync.add_time(started.elapsed());
+                kind.driver.add_time(times.whole());
+                kind.raw.add_time(raw);
+                let each = kind.rpcs.iter_mut().zip(RPCS);
+                each.for_each(|(sample, rpc)| sample.add_time(times.of(rpc).unwrap()));
             }
         }
     }
     driver.stop().await.unwrap();
     directories.stop().await.unwrap();
     println!("A life of a volume of 1 GiB, {runs} runs; milliseconds: median (10th–90th percentile)\n");
-    print(&mut kinds);
-    println!("\nProbe: {} ms", probe.show());
-    println!("DeleteVolume of no volume: {} ms", nothing.show());
-    println!("An appended line and fdatasync: {} ms\n", sync.show());
+    print(&kinds);
+    println!("\nProbe: {} ms", show(&probe));
+    println!("DeleteVolume of no volume: {} ms", show(&nothing));
+    println!("An appended line and fdatasync: {} ms\n", show(&sync));
 }
 
-fn print(kinds: &mut [(Check, Kind)]) {
+fn print(kinds: &[(Check, Kind)]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["kind", "driver", "system calls", "ratio"].into_iter().chain(RPCS));
+    table.set_header(["kind", "driver", "system calls", "ratio"].into_iter().chain(RPCS.map(Rpc::as_str)));
     for (check, kind) in kinds {
-        let ratio = format!("{:.2}", kind.driver.median() / kind.raw.median());
-        let row = [check.as_str().to_owned(), kind.driver.show(), kind.raw.show(), ratio];
-        let rpcs = kind.rpcs.iter_mut().map(|sample| format!("{:.2}", sample.median()));
+        let ratio = ratio(kind.driver.median(), kind.raw.median()).unwrap();
+        let row = [check.as_str().to_owned(), show(&kind.driver), show(&kind.raw), format!("{ratio:.2}")];
+        let rpcs = kind.rpcs.iter().map(|sample| format!("{:.2}", sample.median().unwrap()));
         table.add_row(row.into_iter().chain(rpcs));
     }
     table.column_iter_mut().skip(1).for_each(|column| {
@@ -153,31 +152,11 @@ fn print(kinds: &mut [(Check, Kind)]) {
     println!("{}", table.trim_fmt());
 }
 
-/// One life of a volume of so many bytes through the driver: the time of each RPC.
-async fn life(client: &Client, check: Check, bytes: u64, dir: &Path, run: usize) -> [Duration; 6] {
-    let (staging, target) = (dir.join("staging"), dir.join("target"));
-    // kubelet's part, which is not the driver's.
-    std::fs::create_dir(&staging).unwrap();
-    let mut times = [Duration::ZERO; 6];
-    let mut last = Instant::now();
-    let mut done = |index: usize| {
-        times[index] = last.elapsed();
-        last = Instant::now();
-    };
-    let name = format!("bench-{run}-{}", check.as_str());
-    let made = client.call(requests::create_kind(&name, bytes, check)).await.unwrap();
-    done(0);
-    let (id, capability) = (made.volume.unwrap().volume_id, requests::writer(check));
-    client.call(requests::stage(&id, &staging, capability.clone())).await.unwrap();
-    done(1);
-    client.call(requests::publish(&id, &staging, &target, capability)).await.unwrap();
-    done(2);
-    client.call(requests::unpublish(&id, &target)).await.unwrap();
-    done(3);
-    client.call(requests::unstage(&id, &staging)).await.unwrap();
-    done(4);
-    client.call(requests::delete(&id)).await.unwrap();
-    done(5);
-    std::fs::remove_dir(&staging).unwrap();
-    times
+/// A caller for volumes of this kind.
+fn caller(client: &Client, check: Check, bytes: u64) -> Caller {
+    Caller::new(client.clone(), files(), Order::of(check, bytes))
+}
+
+fn files() -> Arc<dyn Files> {
+    linux::os(Tools::find()).files
 }

@@ -10,7 +10,7 @@ use hostloop::model::{
 use hostloop::os::linux::{self, Tools};
 use hostloop::store::{Identity, Store};
 
-use super::{Sample, driver};
+use super::{Sample, driver, show};
 
 const MANY: usize = 10_000;
 const STARTS: usize = 10;
@@ -24,13 +24,13 @@ pub async fn measure(dir: &Path) {
         for _ in 0..STARTS {
             let started = Instant::now();
             let (driver, _) = driver(dir.path()).await;
-            ready.0.push(started.elapsed());
+            ready.add_time(started.elapsed());
             memory.push(resident(driver.id()));
             driver.stop().await.unwrap();
         }
         memory.sort_unstable();
         let mib = memory[memory.len() / 2] as f64 / 1024.0;
-        println!("{volumes} volumes: ready {} ms after exec, {mib:.1} MiB resident", ready.show());
+        println!("{volumes} volumes: ready {} ms after exec, {mib:.1} MiB resident", show(&ready));
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use clap::Parser;
 use hostloop::cli::{Cli, Command, one_line};
-use hostloop::config::{Config, Role, SelftestConfig};
+use hostloop::config::{BenchConfig, Config, Role, SelftestConfig};
 
 /// Runs one input.
 pub fn run(input: &[u8]) {
@@ -25,6 +25,16 @@ pub fn run(input: &[u8]) {
             Err(error) => assert_one_line(&error),
         },
         Command::Selftest(args) => assert!(SelftestConfig::from(&args).dir.is_absolute()),
+        Command::Bench(args) => match BenchConfig::new(&args) {
+            Ok(BenchConfig::Disk(config)) => {
+                assert!(config.dir.is_absolute() && config.turns > 0 && !config.candidates.is_empty());
+            }
+            Ok(BenchConfig::Rpc(config)) => {
+                assert!(config.dir.is_absolute() && config.turns > 0 && !config.clients.contains(&0));
+                assert!(!config.clients.is_empty() && (1..=2).contains(&config.drivers.len()));
+            }
+            Err(error) => assert_one_line(&error),
+        },
         // These act at once on what they are given.
         Command::Certs(_) | Command::FreezeGuard(_) => {}
     }

@@ -339,6 +339,8 @@ fn config() -> Vec<Vec<u8>> {
         "serve\n--role\nnode\n--tls-dir\n/t\n--peer-listen\n[::1]:9443\n--metrics-listen\n127.0.0.1:9",
         "serve\n--endpoint\ntcp://127.0.0.1:1\n--socket-mode\n0600\n--shutdown-timeout\n30s",
         "selftest\n--only\next4\n--size\n64Mi\n--dir\n/tmp",
+        "bench\n--dir\n/tmp\n--only\next4-thick\n--size\n64Mi\n--seconds\n9\n--svg\na\n--json",
+        "bench\n--endpoint\n/a.sock\n--parameters\na=b\n--beside\n/b.sock\n--clients\n1,4\n--volumes\n9\n--block",
     ];
     lines.map(|line| line.as_bytes().to_vec()).into()
 }

@@ -1,5 +1,6 @@
 //! The configuration, valid by construction: made only here, from the command line.
 
+mod bench;
 mod certs;
 mod inline;
 mod operation;
@@ -12,9 +13,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::bench::{BenchConfig, BenchDriver, DiskConfig, RpcConfig};
 pub use self::certs::certs_task;
 pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role};
-pub use crate::cli::{Check, ConfigError, StaticPeer};
+pub use crate::cli::{Candidate, Check, ConfigError, StaticPeer};
 
 use crate::cli::{SelftestArgs, ServeArgs};
 use crate::model::{Limits, Settings, check_topology_value};

@@ -18,7 +18,7 @@ const SLACK: u64 = 64 << 20;
 
 /// How serious it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     /// As it should be.
     Ok,
     /// Something will not be possible, or slower.
@@ -29,13 +29,13 @@ pub(super) enum Level {
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) level: Level,
-    pub(super) what: String,
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    pub(crate) what: String,
     /// How it is.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// What to do, unless all is well.
-    pub(super) advice: Option<String>,
+    pub(crate) advice: Option<String>,
 }
 
 fn ok(what: &str, text: impl Into<String>) -> Finding {
@@ -51,7 +51,7 @@ fn fail(what: &str, text: impl Into<String>, advice: &str) -> Finding {
 }
 
 /// The filesystem that a check needs.
-pub(super) fn fs_type(check: Check) -> Option<FsType> {
+pub(crate) fn fs_type(check: Check) -> Option<FsType> {
     match check {
         Check::Ext4 => Some(FsType::Ext4),
         Check::Xfs => Some(FsType::Xfs),
@@ -74,7 +74,7 @@ fn text_of(os: &Os, file: &str) -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-fn kernel(os: &Os) -> Finding {
+pub(crate) fn kernel(os: &Os) -> Finding {
     let release = text_of(os, "/proc/sys/kernel/osrelease");
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
     match (numbers.next(), numbers.next()) {
@@ -95,7 +95,7 @@ pub(super) fn can_grow_ext4(os: &Os) -> bool {
     capabilities(os) & SYS_RESOURCE != 0
 }
 
-fn privileges(os: &Os) -> Finding {
+pub(crate) fn privileges(os: &Os) -> Finding {
     let what = "privileges";
     if capabilities(os) & SYS_ADMIN == 0 {
         fail(what, "CAP_SYS_ADMIN is missing", "run it as root (sudo); in a container, privileged")
@@ -111,7 +111,7 @@ fn privileges(os: &Os) -> Finding {
 }
 
 /// Attaches a loop device to a small file and detaches it again.
-fn loop_devices(os: &Os, dir: &Path) -> Finding {
+pub(crate) fn loop_devices(os: &Os, dir: &Path) -> Finding {
     let advice = "load the module (modprobe loop); in a container mount the host's /dev";
     let image = dir.join("probe.img");
     let attach = || -> io::Result<String> {
@@ -141,7 +141,7 @@ fn loop_devices(os: &Os, dir: &Path) -> Finding {
 }
 
 /// Whether the kernel knows a filesystem, and the tools for it.
-fn filesystem(os: &Os, tools: &Tools, fs_type: FsType) -> Finding {
+pub(crate) fn filesystem(os: &Os, tools: &Tools, fs_type: FsType) -> Finding {
     let name = fs_type.as_str();
     let known = text_of(os, "/proc/filesystems").lines().any(|line| line.trim() == name);
     let programs = tools.of(fs_type);
@@ -218,6 +218,6 @@ fn space(os: &Os, dir: &Path, size: u64) -> Finding {
 }
 
 /// The program that is running.
-pub(super) fn own_program() -> io::Result<PathBuf> {
+pub(crate) fn own_program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }

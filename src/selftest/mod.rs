@@ -9,12 +9,12 @@
 pub mod client;
 mod data;
 mod life;
-mod machine;
+pub(crate) mod machine;
 pub mod process;
-mod report;
+pub(crate) mod report;
 pub mod requests;
 mod trial;
-mod workspace;
+pub(crate) mod workspace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
     output.line(format_args!("hostloop {} selftest\n", env!("CARGO_PKG_VERSION")));
     let tools = Tools::find();
     let os = linux::os(tools.clone());
-    let workspace = match Workspace::create(&os, &config.dir) {
+    let workspace = match Workspace::create(&os, &config.dir, "selftest") {
         Ok(workspace) => Arc::new(workspace),
         Err(error) => return conclude(&output, &[format!("{error} (--dir)")]),
     };

@@ -100,7 +100,7 @@ pub(super) fn times(kinds: &[(Check, Times)]) -> String {
 }
 
 /// `a`, `a and b`, `a, b and c`.
-pub(super) fn list(names: &[&str]) -> String {
+pub(crate) fn list(names: &[&str]) -> String {
     match names {
         [] => "nothing".to_owned(),
         [one] => (*one).to_owned(),

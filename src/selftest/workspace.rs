@@ -13,17 +13,17 @@ const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A new directory, removed with all that is in and on it when it is dropped.
-pub(super) struct Workspace {
+pub(crate) struct Workspace {
     os: Os,
     path: PathBuf,
 }
 
 impl Workspace {
-    /// Makes one below `dir`.
-    pub(super) fn create(os: &Os, dir: &Path) -> io::Result<Self> {
+    /// Makes one below `dir`. Its name begins with `hostloop-` and the name of the command that needs it.
+    pub(crate) fn create(os: &Os, dir: &Path, command: &str) -> io::Result<Self> {
         let dir = os.files.canonicalize(dir)?;
         for number in 0.. {
-            let path = dir.join(format!("hostloop-selftest-{}.{number}", std::process::id()));
+            let path = dir.join(format!("hostloop-{command}-{}.{number}", std::process::id()));
             match os.files.create_directory(&path, 0o700) {
                 // An earlier one that was killed.
                 Err(e) if is_errno(&e, Errno::EEXIST) && number < 100 => {}
@@ -34,7 +34,7 @@ impl Workspace {
     }
 
     /// Its path, links resolved.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -54,7 +54,7 @@ impl Workspace {
     }
 
     /// Removes everything. Says what is left, each in a line; nothing if all went well.
-    pub(super) fn remove(&self) -> Vec<String> {
+    pub(crate) fn remove(&self) -> Vec<String> {
         let mut left = Vec::new();
         retry(|| self.unmount()).unwrap_or_else(|error| left.push(error.to_string()));
         self.detach().unwrap_or_else(|error| left.push(error.to_string()));

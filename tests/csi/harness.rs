@@ -165,6 +165,11 @@ impl Server {
         }
     }
 
+    /// Where it is reached.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Runs the server and `future` until that is done.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.as_ref().expect("a runtime").block_on(future)

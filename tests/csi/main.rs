@@ -15,6 +15,7 @@ mod harness;
 mod invariants;
 mod requests;
 
+mod bench;
 mod beside;
 mod clone;
 mod concurrency;

@@ -27,6 +27,7 @@ mod orders;
 
 mod anchor;
 mod bare_dev;
+mod bench;
 mod blocks;
 mod broken_pools;
 mod cluster;

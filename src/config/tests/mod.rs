@@ -1,5 +1,6 @@
 //! What flags and variables become: values, pools, limits and addresses here, the roles of a cluster in their own file.
 
+mod bench;
 mod roles;
 
 use clap::Parser;
@@ -20,7 +21,7 @@ fn serve(flags: &[&str]) -> Result<Config, String> {
         Command::Serve(args) => {
             Config::new(&args, Some("host-1".to_owned())).map_err(|error| error.to_string())
         }
-        Command::Selftest(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
+        _ => unreachable!(),
     }
 }
 
@@ -32,7 +33,7 @@ fn settings(flags: &[&str]) -> Settings {
 fn selftest(flags: &[&str]) -> Result<SelftestConfig, String> {
     match command("selftest", flags)? {
         Command::Selftest(args) => Ok(SelftestConfig::from(&args)),
-        Command::Serve(_) | Command::Certs(_) | Command::FreezeGuard(_) => unreachable!(),
+        _ => unreachable!(),
     }
 }
 
