@@ -84,3 +84,4 @@ mod taken_over;
 mod thick;
 mod truncated;
 mod unpublish;
+mod unused_devices;

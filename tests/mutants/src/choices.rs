@@ -60,6 +60,7 @@ pub const KERNEL: Choice = Choice {
         "os_contract::",
         "os_mounts::",
         "os_copies::",
+        "unused_devices::",
         "copy_tree::",
         "blocks::",
         "copy_on_write::",
