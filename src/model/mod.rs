@@ -31,7 +31,7 @@ pub use id::{
 pub use limits::Limits;
 pub use mount_flags::{MountFlags, VfsFlag};
 pub(crate) use parameters::Modification;
-pub use parameters::{Consistency, Provisioning, VolumeParameters};
+pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
 pub use quota::QuotaId;
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};

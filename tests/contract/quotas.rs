@@ -121,6 +121,10 @@ fn fills_and_grows(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn(), (id, oth
     os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("shrink");
     let refused = pod.append(&one.join("file"), &[1; PIECE]).expect_err("it has more than that");
     assert!(is_full(&refused), "{refused}");
+    os.quotas.set_limits(dir, id, QuotaLimits::default()).expect("lift");
+    assert_eq!(os.quotas.quota(dir, id).expect("quota").limits, QuotaLimits::default());
+    pod.append(&one.join("file"), &[1; PIECE]).expect("nothing limits it");
+    os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("set");
     // What is removed can be written again.
     os.files.remove_file(&one.join("file")).expect("unlink");
     os.files.remove_file(&one.join("more")).expect("unlink");

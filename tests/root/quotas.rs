@@ -9,12 +9,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hostloop::os::linux::{Tools, os};
-use hostloop::os::{Os, errno_of};
+use hostloop::os::{Os, errno_of, is_full};
 use nix::errno::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::contract::quotas::{Pod, inode_quotas, no_quotas, number, quotas};
-use crate::harness::{MIB, mount_loop_with, output, require_machine, run, text};
+use tonic::Code;
+
+use crate::harness::kernel::space as kernel_space;
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World, mount_loop_with, output, require_machine, run, text};
 
 /// Whether this is the emulated machine (tests/vm/root), which has project quotas.
 fn has_project_quotas() -> bool {
@@ -197,4 +201,120 @@ fn full_qgroups_are_refused() {
     no_quotas(&kernel(), &place(&disk, "plain"));
     let refused = kernel().quotas.switch_on(&disk.path).expect_err("the others are on");
     assert!(matches!(errno_of(&refused), Some(Errno::EINVAL | Errno::EOPNOTSUPP)), "{refused}");
+}
+
+const POOL: [(&str, &str); 1] = [("pool", "limited")];
+
+/// A driver with a pool on the disk.
+fn world_on(disk: &Disk) -> World {
+    let pool = place(disk, "pool");
+    World::new(&["--pool", &format!("limited={},reserve=0", text(&pool))])
+}
+
+/// Fills a file until its volume is full; how much fitted.
+fn fill(file: &Path) -> u64 {
+    let mut written = 0;
+    loop {
+        match Unprivileged.append(file, &vec![7; 256 << 10]) {
+            Ok(()) => written += 256 << 10,
+            Err(error) => {
+                assert!(is_full(&error), "{error}");
+                return written;
+            }
+        }
+    }
+}
+
+/// The whole life of a directory with an enforced size, and of what is made from it.
+fn lives(fs_type: &str, disk: &Disk) {
+    let mut world = world_on(disk);
+    let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &POOL);
+    let other = Vol::create(&world, Kind::Directory, "other", 64 * MIB, &POOL);
+    [&vol, &other].iter().for_each(|vol| vol.up());
+    let written = fill(&vol.file("a"));
+    assert!((63 * MIB..=64 * MIB).contains(&written), "{written}");
+    std::fs::write(other.file("a"), vec![1; 1 << 20]).expect("a neighbour has room");
+    sync(&disk.path);
+    let stats = vol.stats("a").expect("NodeGetVolumeStats");
+    let [total, used, available] = stats[0].1.map(|n| u64::try_from(n).expect("a size"));
+    assert_eq!(total, 64 * MIB);
+    assert!(used >= written && available <= MIB, "{stats:?}");
+    assert_eq!(stats.len(), if fs_type == "btrfs" { 1 } else { 2 }, "{stats:?}");
+    if fs_type != "btrfs" {
+        assert_eq!(kernel_space(&vol.target("a")).0, 64 * MIB, "what df shows");
+    }
+    let bytes = 96 * MIB;
+    assert_eq!(vol.expand(bytes).expect("ControllerExpandVolume"), (bytes, false));
+    let more = fill(&vol.target("a").join("more"));
+    assert!((31 * MIB..=32 * MIB + MIB / 4).contains(&more), "{more}");
+    // A process that is killed leaves it as it is, and so does a new one.
+    let volumes = [vol.volume, other.volume];
+    world.restart_after_kill();
+    let [vol, other] = volumes.map(|volume| Vol::of(&world, Kind::Directory, volume));
+    assert!(std::fs::metadata(vol.file("a")).expect("stat").len() >= written);
+    assert!(is_full(&Unprivileged.append(&vol.file("a"), &vec![1; 1 << 20]).expect_err("it is full")));
+    vol.publish("b").expect("NodePublishVolume, another pod");
+    vol.unpublish("b").expect("NodeUnpublishVolume");
+    assert_eq!(
+        world.csi.node_health(vol.id(), &vol.target("a"), &vol.staging()).expect("health").health_statuses,
+        []
+    );
+    let refused = world.csi.snapshot("in use", vol.id(), &[]).expect_err("nothing holds its writes back");
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+
+    std::fs::remove_file(vol.target("a").join("more")).expect("unlink");
+    vol.down();
+    copies(&world, &vol, bytes);
+    vol.up();
+    vol.remove();
+    other.remove();
+    let left: Vec<_> = ["volumes", "snapshots"]
+        .map(|name| disk.path.join("pool").join(name))
+        .iter()
+        .flat_map(|p| std::fs::read_dir(p).expect("list"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    world.finish();
+}
+
+/// A snapshot of it, and what is restored from that: limited as it is.
+fn copies(world: &World, vol: &Vol<'_>, bytes: u64) {
+    let snapshot = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
+    let copy = Vol::restore(world, Kind::Directory, "copy", bytes, &snapshot, &POOL);
+    copy.up();
+    let size = |vol: &Vol<'_>| std::fs::metadata(vol.file("a")).expect("stat").len();
+    let (there, more) = (size(&copy), fill(&copy.target("a").join("more")));
+    assert!((bytes - 2 * MIB..=bytes).contains(&(there + more)), "{there} and {more} of {bytes}");
+    world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
+    copy.remove();
+}
+
+#[test]
+fn a_directory_on_btrfs_lives() {
+    let Some(disk) = with_simple_quotas() else { return };
+    lives("btrfs", &disk);
+}
+
+#[test]
+fn a_directory_on_ext4_lives() {
+    let Some(disk) = with_project_quotas("ext4") else { return };
+    lives("ext4", &disk);
+}
+
+#[test]
+fn a_directory_on_xfs_lives() {
+    let Some(disk) = with_project_quotas("xfs") else { return };
+    lives("xfs", &disk);
+}
+
+#[test]
+fn a_pool_without_quotas_says_what_to_do() {
+    let disk = disk("ext4", &[], "loop").expect("mount");
+    let world = world_on(&disk);
+    let error =
+        world.csi.create(create_request(Kind::Directory, "v", 64 * MIB, &POOL)).expect_err("no quotas");
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(error.message().contains("prjquota") && error.message().contains("backend=loop"), "{error}");
+    assert_eq!(world.csi.room(&[POOL[0], ("backend", "directory")]).expect("GetCapacity"), (0, 0));
+    world.finish();
 }

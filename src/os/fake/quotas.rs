@@ -225,6 +225,13 @@ impl FakeKernel {
         world.filesystems[fs].limits.now.iter().map(|(id, limits)| (*id, *limits)).collect()
     }
 
+    /// The number that something counts under, 0 for none; nothing where there is nothing.
+    pub fn project(&self, path: impl AsRef<Path>) -> Option<u32> {
+        let world = self.lock();
+        let node = world.walk(path.as_ref(), Last::Keep).ok()?.node;
+        Some(world.inode(node).project)
+    }
+
     /// Changes the number of a file or directory, as its owner may in the first user namespace.
     pub fn set_project(&self, path: impl AsRef<Path>, project: u32) -> io::Result<()> {
         let path = path.as_ref();

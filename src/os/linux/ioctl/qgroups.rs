@@ -169,10 +169,20 @@ pub(in crate::os::linux) fn assign_qgroup(
     BTRFS_IOC_QGROUP_ASSIGN.call(file, &mut QgroupAssign { assign, member, group })
 }
 
-/// Limits the bytes of a qgroup.
-pub(in crate::os::linux) fn limit_qgroup(file: impl AsFd, qgroup: u64, bytes: u64) -> nix::Result<()> {
-    let mut limit =
-        QgroupLimit { qgroup, flags: MAX_REFERENCED, max_referenced: bytes, ..QgroupLimit::default() };
+/// Limits the bytes of a qgroup, or takes its limit away.
+pub(in crate::os::linux) fn limit_qgroup(
+    file: impl AsFd,
+    qgroup: u64,
+    bytes: Option<u64>,
+) -> nix::Result<()> {
+    /// fs/btrfs/qgroup.c, btrfs_limit_qgroup: CLEAR_VALUE
+    const NONE: u64 = u64::MAX;
+    let mut limit = QgroupLimit {
+        qgroup,
+        flags: MAX_REFERENCED,
+        max_referenced: bytes.unwrap_or(NONE),
+        ..QgroupLimit::default()
+    };
     BTRFS_IOC_QGROUP_LIMIT.call(file, &mut limit)
 }
 

@@ -106,7 +106,7 @@ pub(super) fn set_limits(file: File, id: QuotaId, limits: QuotaLimits) -> nix::R
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno),
     }
-    ioctl::limit_qgroup(&file, qgroup(id), limits.bytes)
+    ioctl::limit_qgroup(&file, qgroup(id), Some(limits.bytes).filter(|bytes| *bytes != 0))
 }
 
 pub(super) fn create_subvolume(parent: impl AsFd, name: &CStr, id: QuotaId) -> nix::Result<()> {
