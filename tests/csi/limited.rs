@@ -344,3 +344,31 @@ fn an_inline_one_is_limited() {
     assert_eq!(rig.kernel.quotas(POOL), []);
     assert_eq!(rig.kernel.tree(format!("{DIRECTORIES_DIR}/volumes")), [""; 0]);
 }
+
+/// A filesystem of the driver's own is mounted with quotas where the kernel has them.
+#[test]
+fn a_managed_xfs_pool_limits_directories() {
+    for has in [true, false] {
+        let kernel = machine();
+        kernel.set_project_quotas(has);
+        let rig = Rig::on(kernel, &["--pool", "own=/var/lib/own.img,kind=image,size=1Gi,fs=xfs"]);
+        let own = [("pool", "own"), ("backend", "directory")];
+        rig.made(sized("loop", 64 * MIB, &own[..1]));
+        if !has {
+            rig.fails(Code::ResourceExhausted, sized("v", BYTES, &own));
+            continue;
+        }
+        let (vol, target) = rig.in_use(sized("v", BYTES, &own));
+        let full = rig.kernel.write_file(format!("{target}/file"), &vec![7; BYTES as usize]);
+        assert!(is_full(&full.expect_err("it is limited")));
+        // A new process takes the mount over as it is, and so it is after a restart of the machine.
+        let mut rig = rig;
+        rig.restart();
+        rig.ok(vol.expand_request(2 * BYTES, 0));
+        rig.reboot();
+        rig.stage(&vol);
+        assert!(usage(&rig, &vol, &vol.staging(), Unit::Bytes).expect("bytes").total == 2 * BYTES);
+        rig.unstage(&vol);
+        rig.ok(vol.delete_request());
+    }
+}

@@ -50,7 +50,7 @@ fn disk(fs_type: &str, features: &[&str], options: &str) -> Result<Disk, String>
 }
 
 /// An ext4 or xfs with project quotas, where this kernel has them.
-fn with_project_quotas(fs_type: &str) -> Option<Disk> {
+pub fn with_project_quotas(fs_type: &str) -> Option<Disk> {
     let features: &[&str] = match fs_type {
         "ext4" => &["-O", "quota,project", "-E", "quotatype=prjquota"],
         _ => &[],
@@ -94,12 +94,12 @@ fn kernel() -> Os {
     os(Tools::find())
 }
 
-fn sync(path: &Path) {
+pub fn sync(path: &Path) {
     let directory = std::fs::File::open(path).expect("open");
     nix::unistd::syncfs(&directory).expect("syncfs");
 }
 
-fn place(disk: &Disk, name: &str) -> PathBuf {
+pub fn place(disk: &Disk, name: &str) -> PathBuf {
     let path = disk.path.join(name);
     std::fs::create_dir(&path).expect("mkdir");
     path
@@ -135,7 +135,7 @@ fn project_quotas_of_xfs() {
 }
 
 /// A btrfs with simple quotas, where this kernel has them.
-fn with_simple_quotas() -> Option<Disk> {
+pub fn with_simple_quotas() -> Option<Disk> {
     let disk = disk("btrfs", &[], "loop").expect("mount");
     match kernel().quotas.switch_on(&disk.path) {
         Ok(()) => Some(disk),
@@ -206,7 +206,7 @@ fn full_qgroups_are_refused() {
 const POOL: [(&str, &str); 1] = [("pool", "limited")];
 
 /// A driver with a pool on the disk.
-fn world_on(disk: &Disk) -> World {
+pub fn world_on(disk: &Disk) -> World {
     let pool = place(disk, "pool");
     World::new(&["--pool", &format!("limited={},reserve=0", text(&pool))])
 }
@@ -317,4 +317,33 @@ fn a_pool_without_quotas_says_what_to_do() {
     assert!(error.message().contains("prjquota") && error.message().contains("backend=loop"), "{error}");
     assert_eq!(world.csi.room(&[POOL[0], ("backend", "directory")]).expect("GetCapacity"), (0, 0));
     world.finish();
+}
+
+/// A filesystem of the driver's own is mounted with quotas where the kernel has them, and without them elsewhere.
+#[test]
+fn a_managed_xfs_pool_limits_directories() {
+    let has_quotas = with_project_quotas("xfs").is_some();
+    let mut world = World::empty(&[]);
+    world.set_flags(&["--pool", &format!("own={},kind=image,size=640Mi", text(&world.dir.join("own.img")))]);
+    world.start();
+    let own = [("pool", "own")];
+    Vol::create(&world, Kind::Ext4, "loop", 64 * MIB, &own).delete().expect("DeleteVolume");
+    let directory = world.csi.create(create_request(Kind::Directory, "v", 64 * MIB, &own));
+    match directory {
+        Err(refused) => {
+            assert!(!has_quotas, "{refused}");
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        }
+        Ok(volume) => {
+            assert!(has_quotas);
+            let vol = Vol::of(&world, Kind::Directory, volume);
+            vol.up();
+            let written = fill(&vol.file("a"));
+            assert!((63 * MIB..=64 * MIB).contains(&written), "{written}");
+            vol.remove();
+        }
+    }
+    world.take_driver().stop();
+    run("umount", &[text(&world.data.join("pools/own"))]);
+    world.assert_nothing_left();
 }

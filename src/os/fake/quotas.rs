@@ -11,10 +11,10 @@ use nix::errno::Errno;
 use super::content::BLOCK;
 use super::resolve::Last;
 use super::seam::Effect;
-use super::tree::{Filesystem, Node};
+use super::tree::{Filesystem, FsId, Node};
 use super::world::World;
 use super::{FakeKernel, Outcome, Process};
-use crate::model::QuotaId;
+use crate::model::{FsType, MountFlags, QuotaId};
 use crate::os::{Enforceable, Quota, QuotaLimits, Quotas};
 
 /// What a filesystem limits.
@@ -92,6 +92,18 @@ impl World {
         let ignore = ignore && self.sys_resource;
         let limited = self.filesystems.iter_mut().filter(|fs| fs.limits.on && fs.fs_type == "ext4");
         limited.for_each(|fs| fs.limits.ignored = ignore);
+    }
+
+    /// What the option `prjquota` of xfs does: nothing where the filesystem is mounted already.
+    pub(super) fn mount_quotas(&mut self, fs: FsId, fs_type: FsType, flags: &MountFlags) -> Outcome<()> {
+        let wanted = fs_type == FsType::Xfs && flags.data.iter().any(|word| word == "prjquota");
+        if wanted && !self.project_quotas {
+            return Err(Errno::EINVAL);
+        }
+        if !self.mounts.values().chain(self.detached.values()).any(|mount| mount.root.fs == fs) {
+            self.fs_mut(fs).limits.on = wanted;
+        }
+        Ok(())
     }
 
     fn filesystem_at(&self, directory: &Path) -> Outcome<&Filesystem> {
@@ -213,6 +225,11 @@ impl FakeKernel {
         let mut world = self.lock();
         let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
         world.fs_mut(fs).limits.on = on;
+    }
+
+    /// Whether the kernel has project quotas of xfs; it has from the start.
+    pub fn set_project_quotas(&self, has: bool) {
+        self.lock().project_quotas = has;
     }
 
     /// The limits that the filesystem which holds `path` enforces, by their numbers.
