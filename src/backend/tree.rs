@@ -127,6 +127,9 @@ impl Bytes for Tree {
 
     fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let removing = || format!("remove {}", paths.directory.display());
+        if paths.limit.is_some() && os.quotas.remove_at_once(&paths.directory).doing(removing)? {
+            return Ok(());
+        }
         os.trees.remove(&paths.data()).doing(removing)?;
         os.trees.remove(&paths.directory).doing(removing)
     }

@@ -72,6 +72,11 @@ pub trait Quotas: Send + Sync {
     /// # Errors
     /// EEXIST where anything is there already.
     fn create_directory(&self, path: &Path, mode: u32, id: QuotaId) -> io::Result<()>;
+    /// Removes a directory that [`create_directory`](Quotas::create_directory) has made, with everything in it, in one step
+    /// where the filesystem can (a subvolume of btrfs, whose blocks it takes back later). `false` where it is to be removed
+    /// entry by entry: on other filesystems, and where a pod has made subvolumes in it. Fine where nothing is there; durable
+    /// when the directory above is synced. A link is not followed; what is mounted in it is the caller's affair.
+    fn remove_at_once(&self, path: &Path) -> io::Result<bool>;
     /// Whether a directory counts under the number, and so will what is made in it.
     fn counts(&self, path: &Path, id: QuotaId) -> io::Result<bool>;
     /// Takes the limits of a number away, after what counted under it was removed. Fine where nobody has it. What still

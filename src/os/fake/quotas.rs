@@ -201,6 +201,25 @@ impl Quotas for Process {
         })
     }
 
+    fn remove_at_once(&self, path: &Path) -> io::Result<bool> {
+        let is_btrfs =
+            self.look("remove_at_once", path.display(), |world| match world.walk(path, Last::Keep) {
+                Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+                found => {
+                    let node = found?.node;
+                    let is_subvolume = world.inode(node).project != 0;
+                    Ok(Some(world.filesystems[node.fs].fs_type == "btrfs" && is_subvolume))
+                }
+            })?;
+        match is_btrfs {
+            None => Ok(true),
+            Some(false) => Ok(false),
+            Some(true) => self
+                .step("remove_subvolume", path.display(), |world| world.remove_tree(path, Effect::Whole))
+                .map(|()| true),
+        }
+    }
+
     fn counts(&self, path: &Path, id: QuotaId) -> io::Result<bool> {
         self.look("counts", path.display(), |world| {
             let node = world.walk(path, Last::Follow)?.node;

@@ -17,8 +17,8 @@ pub(super) use project_quotas::{
     ProjectQuota, ProjectQuotas, project, project_quota, project_quotas, set_project, set_project_limits,
 };
 pub(super) use qgroups::{
-    QuotaItem, assign_qgroup, create_qgroup, create_subvolume, limit_qgroup, remove_qgroup, search_quotas,
-    subvolume_of, switch_on_simple_quotas,
+    QuotaItem, assign_qgroup, create_qgroup, create_subvolume, limit_qgroup, remove_qgroup, remove_subvolume,
+    search_quotas, subvolume_of, switch_on_simple_quotas,
 };
 
 /// `struct fiemap` without the extents that follow it.

@@ -111,6 +111,23 @@ impl Quotas for LinuxQuotas {
         made.and_then(|made| fchmod(&made, mode)).map_err(making())
     }
 
+    fn remove_at_once(&self, path: &Path) -> io::Result<bool> {
+        let removing = || at("remove at once", path);
+        let (parent, name) = match split(path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(true),
+            found => found.map_err(removing())?,
+        };
+        if fstatfs(parent.as_fd()).map_err(removing())?.filesystem_type() != BTRFS_SUPER_MAGIC {
+            return Ok(false);
+        }
+        match ioctl::remove_subvolume(&parent, &name) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(true),
+            // Others are in it, it is a plain directory, or something is mounted on it.
+            Err(Errno::ENOTEMPTY | Errno::EINVAL | Errno::ENOTDIR | Errno::EBUSY) => Ok(false),
+            Err(errno) => Err(removing()(errno)),
+        }
+    }
+
     fn counts(&self, path: &Path, id: QuotaId) -> io::Result<bool> {
         let doing = "ask for the project of";
         match open_limited(doing, path)? {

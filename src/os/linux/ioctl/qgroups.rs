@@ -77,6 +77,13 @@ pub(super) struct VolumeArgs {
     pub(super) name: [u8; NAME],
 }
 
+/// `struct btrfs_ioctl_vol_args`
+#[repr(C)]
+pub(super) struct VolumeName {
+    pub(super) fd: i64,
+    pub(super) name: [u8; 4088],
+}
+
 /// `struct btrfs_ioctl_ino_lookup_args`
 #[repr(C)]
 pub(super) struct InodeLookup {
@@ -114,6 +121,8 @@ pub(super) const BTRFS_IOC_INO_LOOKUP: ByAddress<InodeLookup> =
     ByAddress::new(nix::request_code_readwrite!(0x94, 18, size_of::<InodeLookup>()));
 pub(super) const BTRFS_IOC_TREE_SEARCH: ByAddress<SearchArgs> =
     ByAddress::new(nix::request_code_readwrite!(0x94, 17, size_of::<SearchArgs>()));
+pub(super) const BTRFS_IOC_SNAP_DESTROY: ByAddress<VolumeName> =
+    ByAddress::new(nix::request_code_write!(0x94, 15, size_of::<VolumeName>()));
 /// The kernel only reads what the address in it leads to (fs/btrfs/ioctl.c, memdup_user).
 pub(super) const BTRFS_IOC_SUBVOL_CREATE_V2: ByAddress<VolumeArgs> =
     ByAddress::new(nix::request_code_write!(0x94, 24, size_of::<VolumeArgs>()));
@@ -201,6 +210,15 @@ pub(in crate::os::linux) fn create_subvolume(parent: impl AsFd, name: &CStr, qgr
     let name = name.to_bytes_with_nul();
     args.name.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
     BTRFS_IOC_SUBVOL_CREATE_V2.call(parent, &mut args)
+}
+
+/// Removes a subvolume of an open directory, with everything in it; EINVAL where it is none, ENOTEMPTY where there are
+/// others in it (BTRFS_IOC_SNAP_DESTROY).
+pub(in crate::os::linux) fn remove_subvolume(parent: impl AsFd, name: &CStr) -> nix::Result<()> {
+    let mut args = VolumeName { fd: 0, name: [0; 4088] };
+    let name = name.to_bytes_with_nul();
+    args.name.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
+    BTRFS_IOC_SNAP_DESTROY.call(parent, &mut args)
 }
 
 /// The id of the subvolume that a file lies in.

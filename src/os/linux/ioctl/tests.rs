@@ -3,7 +3,7 @@
 use super::project_quotas::{DiskQuota, QuotaState};
 use super::qgroups::{
     InodeLookup, QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimit, QuotaControl, SearchArgs, SearchKey,
-    VolumeArgs,
+    VolumeArgs, VolumeName,
 };
 use super::*;
 
@@ -116,6 +116,7 @@ fn structures_of_quotas_are_those_of_the_kernels_headers() {
         layout!(VolumeArgs = "struct btrfs_ioctl_vol_args_v2" {
             fd = "fd", transaction = "transid", flags = "flags", size = "size", inherit = "qgroup_inherit", name = "name",
         }),
+        layout!(VolumeName = "struct btrfs_ioctl_vol_args" { fd = "fd", name = "name" }),
         layout!(InodeLookup = "struct btrfs_ioctl_ino_lookup_args" {
             tree = "treeid", object = "objectid", name = "name",
         }),
@@ -157,6 +158,7 @@ fn numbers_and_flags_are_those_of_the_kernels_headers() {
         qgroups::BTRFS_IOC_INO_LOOKUP.number() => "BTRFS_IOC_INO_LOOKUP",
         qgroups::BTRFS_IOC_TREE_SEARCH.number() => "BTRFS_IOC_TREE_SEARCH",
         qgroups::BTRFS_IOC_SUBVOL_CREATE_V2.number() => "BTRFS_IOC_SUBVOL_CREATE_V2",
+        qgroups::BTRFS_IOC_SNAP_DESTROY.number() => "BTRFS_IOC_SNAP_DESTROY",
         qgroups::BTRFS_IOC_QUOTA_CTL.number() => "BTRFS_IOC_QUOTA_CTL",
         qgroups::BTRFS_IOC_QGROUP_ASSIGN.number() => "BTRFS_IOC_QGROUP_ASSIGN",
         qgroups::BTRFS_IOC_QGROUP_CREATE.number() => "BTRFS_IOC_QGROUP_CREATE",
