@@ -138,7 +138,7 @@ pub struct ServeArgs {
     /// options. The path is an existing directory; with kind=image, an image file in which hostloop makes and mounts a
     /// filesystem of its own (size=SIZE, fs=xfs or btrfs); with kind=device, a blank block device for the same.
     /// reserve=auto|SIZE|PERCENT% and overcommit=RATIO override --reserve and --overcommit. directories=true makes it a
-    /// pool for directory volumes, which have no enforced size, and for nothing else; its filesystem must not be that of
+    /// pool for directory volumes without an enforced size, and for nothing else; its filesystem must not be that of
     /// a pool with other volumes. Repeat the flag for more pools; in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_POOLS", value_name = "NAME=PATH[,OPTION=VALUE]...")]
     #[arg(value_parser = Value(pool::pools))]
@@ -155,7 +155,7 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_OVERCOMMIT", value_name = "RATIO", value_parser = Value(pool::overcommit))]
     pub overcommit: Option<f64>,
 
-    /// Use the pool `default` for directory volumes, which have no enforced size, and for nothing else
+    /// Use the pool `default` for directory volumes without an enforced size, and for nothing else
     #[arg(long, env = "HOSTLOOP_DIRECTORIES", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = Value(truth))]

@@ -71,6 +71,8 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         direct_io: true,
         discard: true,
         shared_on_node: false,
+        enforcement: None,
+        inodes: None,
     };
     Volume {
         id: VolumeId::of_name(key, &name),
@@ -83,6 +85,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         block_size: 512,
         source: None,
         marked: false,
+        quota: None,
         attachments: Vec::new(),
     }
 }

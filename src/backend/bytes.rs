@@ -5,10 +5,10 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use super::{Copy, Mark, OnProgress, Place, bytes_of};
+use super::{Copy, Mark, OnProgress, Place, bytes_of, limit};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, Provisioning, SnapshotId, VolumeId};
-use crate::os::Os;
+use crate::model::{BackendKind, Provisioning, QuotaId, SnapshotId, Volume, VolumeId};
+use crate::os::{Os, QuotaLimits};
 
 use nix::errno::Errno;
 
@@ -19,11 +19,27 @@ pub struct VolumePaths {
     pub parent: PathBuf,
     /// Below it, named like the id.
     pub directory: PathBuf,
+    /// What its filesystem limits it to.
+    pub(super) limit: Option<Limit>,
     kind: BackendKind,
 }
 
+/// The size of a directory that its filesystem enforces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub id: QuotaId,
+    pub limits: QuotaLimits,
+}
+
 impl VolumePaths {
-    /// The paths of volume `id` in the pool at `pool`.
+    /// The paths of a volume in the pool at `pool`.
+    pub fn of_volume(pool: &Path, volume: &Volume) -> Self {
+        let limits = QuotaLimits { bytes: volume.capacity_bytes, inodes: volume.inode_limit() };
+        let limit = volume.quota.map(|id| Limit { id, limits });
+        VolumePaths { limit, ..Self::new(pool, &volume.id, volume.parameters.backend) }
+    }
+
+    /// The paths of volume `id` in the pool at `pool`, without a limit.
     pub fn new(pool: &Path, id: &VolumeId, kind: BackendKind) -> Self {
         Self::below(pool.join("volumes"), id.as_str(), kind)
     }
@@ -35,7 +51,7 @@ impl VolumePaths {
 
     fn below(parent: PathBuf, id: &str, kind: BackendKind) -> Self {
         let directory = parent.join(id);
-        VolumePaths { parent, directory, kind }
+        VolumePaths { parent, directory, limit: None, kind }
     }
 
     /// What holds the data there.
@@ -152,7 +168,10 @@ pub trait Bytes: Send + Sync {
 /// [`Mark::Making`].
 pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     let preparing = || format!("prepare {}", paths.directory.display());
-    os.files.create_directory(&paths.directory, 0o700).doing(preparing)?;
+    match paths.limit {
+        Some(limit) => limit::create(os, paths, limit)?,
+        None => os.files.create_directory(&paths.directory, 0o700).doing(preparing)?,
+    }
     Mark::Making.set(os, paths)?;
     paths.bytes().prepare(os, paths)
 }
@@ -188,9 +207,18 @@ pub(super) fn is_full(error: &Error) -> bool {
 
 /// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.
 pub fn remove_files(os: &Os, paths: &VolumePaths) -> Result<()> {
-    paths.bytes().remove(os, paths)?;
+    match (paths.bytes().remove(os, paths), paths.limit) {
+        // btrfs may want room for a removal that a full quota does not have.
+        (Err(error), Some(limit)) if error.errno() == Some(Errno::EDQUOT) => {
+            limit::lift(os, paths, limit)?;
+            paths.bytes().remove(os, paths)?;
+        }
+        (removed, _) => removed?,
+    }
     let removing = || format!("remove {}", paths.directory.display());
-    os.files.sync_directory(&paths.parent).doing(removing)
+    os.files.sync_directory(&paths.parent).doing(removing)?;
+    // Last: as long as anything is there, its number is nobody else's.
+    paths.limit.map_or(Ok(()), |limit| limit::give_back(os, paths, limit))
 }
 
 /// What a start says of a volume or a snapshot without data.

@@ -20,6 +20,14 @@ pub fn content_for(parameters: &VolumeParameters, capabilities: &[Capability]) -
     }
 }
 
+/// A directory with an enforced size has room for its own directories at least, and what a filesystem takes for them.
+const SMALLEST_DIRECTORY: u64 = 1 << 20;
+
+/// The smallest size in bytes that a volume with this content and these parameters can have.
+pub fn minimum_bytes(content: &Content, parameters: &VolumeParameters) -> u64 {
+    if parameters.is_limited_directory() { SMALLEST_DIRECTORY } else { content.minimum_bytes() }
+}
+
 /// Why a volume with this content and these parameters does not have the capability; `None` if it has it.
 pub fn unsupported(
     content: &Content,

@@ -1,10 +1,14 @@
-//! A directory on the pool's filesystem, bind-mounted: the classic hostpath, without a size limit of its own.
+//! A directory on the pool's filesystem, bind-mounted: the classic hostpath. Its filesystem may limit what it takes.
 
 use std::path::Path;
 
+use nix::errno::Errno;
+
 use super::target::take_away;
 use super::uses::{Bound, bound, is_inside, may_be_bound, mounts_where, ways_to};
-use super::{Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, bind, health, writers};
+use super::{
+    Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, bind, health, limit, writers,
+};
 use crate::error::{Error, OsContext, Result};
 use crate::model::health::Trouble;
 use crate::os::MountEntry;
@@ -39,8 +43,11 @@ impl Presence for Directory {
         if place.os.files.stat(&source).doing(|| format!("look at {}", source.display()))?.is_none() {
             let context =
                 format!("volume {} has lost its directory; restore it or delete the volume", place.volume.id);
-            let source = crate::os::errno_error(nix::errno::Errno::ENOENT, source.display());
+            let source = crate::os::errno_error(Errno::ENOENT, source.display());
             return Err(Error::Os { context, source });
+        }
+        if let Some(limit) = place.paths.limit {
+            limit::ensure(place, limit)?;
         }
         let publish = Publish {
             staging: &source,
@@ -80,6 +87,13 @@ impl Presence for Directory {
     }
 
     fn stats(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<Stats> {
+        if let Some(limit) = place.paths.limit {
+            match limit::quota(place, limit) {
+                // Quotas are off: what is there is counted, as it is without a limit.
+                Err(error) if error.errno() == Some(Errno::EOPNOTSUPP) => {}
+                quota => return Ok(Stats::Limited(quota?, bind::space_at(place, path, uses)?)),
+            }
+        }
         let data = place.paths.data();
         let usage = place.os.trees.usage(&data).doing(|| format!("measure {}", data.display()))?;
         let space = bind::space_at(place, path, uses)?;
@@ -95,7 +109,10 @@ impl Presence for Directory {
     }
 
     fn troubles(&self, place: Place<'_>, _seen: &Seen) -> Vec<Trouble> {
-        health::directory(place).err().into_iter().collect()
+        match health::directory(place) {
+            Ok(()) => place.paths.limit.and_then(|limit| health::limit(place, limit)).into_iter().collect(),
+            Err(trouble) => vec![trouble],
+        }
     }
 
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {

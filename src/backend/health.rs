@@ -4,8 +4,9 @@
 use std::io;
 use std::path::Path;
 
+use super::bytes::Limit;
 use super::target::has_stopped;
-use super::{Place, Signature, filesystem, label, presence_of};
+use super::{Place, Signature, filesystem, label, limit, presence_of};
 use crate::error::{OsContext, Result};
 use crate::model::health::Trouble;
 use crate::model::{Format, FsType};
@@ -44,6 +45,20 @@ pub(super) fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
         Ok(Some(stat)) if stat.kind == FileKind::Directory => Ok(()),
         Ok(_) => Err(missing(place, &data, "DirectoryMissing")),
         Err(error) => Err(unreadable(&data, &error)),
+    }
+}
+
+/// The limit of a directory that is there.
+pub(super) fn limit(place: Place<'_>, limit: Limit) -> Option<Trouble> {
+    let seen = limit::not_enforced(place, limit).and_then(|not_enforced| {
+        Ok(match not_enforced {
+            Some(why) => Some(("SizeNotEnforced", format!("its size is not enforced: {why}"))),
+            None => limit::differs(place, limit)?.map(|how| ("LimitChanged", how)),
+        })
+    });
+    match seen {
+        Ok(seen) => seen.map(|(reason, message)| Trouble::degraded(reason, message)),
+        Err(error) => Some(Trouble::inaccessible("PoolUnreadable", error.to_string())),
     }
 }
 

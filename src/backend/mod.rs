@@ -15,6 +15,7 @@ mod format;
 mod growth;
 mod health;
 mod image;
+mod limit;
 mod mark;
 mod signature;
 mod target;
@@ -28,9 +29,10 @@ mod writers;
 pub(crate) use bytes::{
     Bytes, Shape, VolumePaths, begin_deletion, gone, prepare_files, remove_files, sync_files,
 };
-pub(crate) use content::{content_for, content_of_copy, unsupported};
+pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
 pub(crate) use copy::{Copy, OnProgress};
 pub(crate) use health::{Seen, troubles};
+pub(crate) use limit::too_small;
 pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;
 pub use signature::{Signature, inspect, inspect_device, label};
@@ -43,7 +45,7 @@ use std::path::Path;
 use crate::error::Result;
 use crate::model::health::Trouble;
 use crate::model::{BackendKind, Content, Format, MountFlags, Volume};
-use crate::os::{MountEntry, Os, Usage};
+use crate::os::{MountEntry, Os, Quota, Usage};
 
 /// One volume and the machine it is on.
 #[derive(Clone, Copy)]
@@ -91,6 +93,8 @@ pub(crate) enum Stats {
     Filesystem(crate::os::Space),
     /// A directory on a filesystem that it shares: what it takes, and what is there in all.
     Directory(Usage, crate::os::Space),
+    /// A directory whose size its filesystem enforces: what it takes and may take, and what is there in all.
+    Limited(Quota, crate::os::Space),
     /// A device of so many bytes.
     Device(u64),
 }

@@ -1,4 +1,5 @@
-//! A directory with everything in it: the data of a directory volume. Nothing enforces its size.
+//! A directory with everything in it: the data of a directory volume. If it has a limit, its filesystem enforces that for the
+//! directory of the volume, which the data are in.
 
 use std::fmt::Display;
 use std::io;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 
 use super::bytes::{gone, is_full};
-use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, VolumePaths};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, VolumePaths, limit};
 use crate::error::{Error, OsContext, Result};
 use crate::os::Os;
 
@@ -34,7 +35,10 @@ impl Bytes for Tree {
     fn create(&self, place: Place<'_>) -> Result<()> {
         let files = &place.os.files;
         let creating = || format!("create the directory of {}", place.volume.id);
-        files.create_directory(&place.paths.directory, 0o700).doing(creating)?;
+        match place.paths.limit {
+            Some(limit) => limit::create(place.os, place.paths, limit)?,
+            None => files.create_directory(&place.paths.directory, 0o700).doing(creating)?,
+        }
         files.create_directory(&place.paths.data(), 0o755).doing(creating)?;
         files.sync_directory(&place.paths.data()).doing(creating)?;
         files.sync_directory(&place.paths.directory).doing(creating)?;
@@ -67,8 +71,8 @@ impl Bytes for Tree {
         Ok(())
     }
 
-    fn stretch(&self, _place: Place<'_>, _bytes: u64) -> Result<()> {
-        Ok(())
+    fn stretch(&self, place: Place<'_>, _bytes: u64) -> Result<()> {
+        place.paths.limit.map_or(Ok(()), |limit| limit::expect_within(place, limit))
     }
 
     fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
@@ -96,17 +100,20 @@ impl Bytes for Tree {
     fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
         let data = place.paths.data();
         match place.os.files.stat(&data).doing(|| format!("look at {}", data.display()))? {
-            Some(_) => Ok(None),
+            Some(_) => place.paths.limit.map_or(Ok(None), |limit| limit::recover(place, limit)),
             None => Err(gone(&data, "volume")),
         }
     }
 
-    fn grow(&self, _place: Place<'_>, bytes: u64) -> Result<u64> {
-        Ok(bytes) // its size is a wish that nothing enforces
+    fn grow(&self, place: Place<'_>, bytes: u64) -> Result<u64> {
+        match place.paths.limit {
+            Some(limit) => limit::grow(place, limit, bytes),
+            None => Ok(bytes), // its size is a wish that nothing enforces
+        }
     }
 
-    fn ungrow(&self, _place: Place<'_>, _before: u64) -> Result<()> {
-        Ok(())
+    fn ungrow(&self, place: Place<'_>, _before: u64) -> Result<()> {
+        place.paths.limit.map_or(Ok(()), |limit| limit::set(place.os, place.paths, limit))
     }
 
     /// The directory takes the name of the mark itself.
@@ -120,6 +127,9 @@ impl Bytes for Tree {
 
     fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
         let removing = || format!("remove {}", paths.directory.display());
+        if paths.limit.is_some() && os.quotas.remove_at_once(&paths.directory).doing(removing)? {
+            return Ok(());
+        }
         os.trees.remove(&paths.data()).doing(removing)?;
         os.trees.remove(&paths.directory).doing(removing)
     }

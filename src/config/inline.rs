@@ -12,15 +12,6 @@ pub(super) fn inline(args: &ServeArgs, pools: &[PoolSettings]) -> Result<InlineS
         pools: names.transpose()?.unwrap_or(defaults.pools),
         backends: once(&args.inline_backends).unwrap_or(defaults.backends),
     };
-    let given = |name: &PoolName| pools.iter().find(|pool| pool.name == *name);
-    let directories = inline.pools.iter().filter_map(given).any(|pool| pool.directories);
-    if inline.backends.iter().any(|backend| !backend.is_sized()) && !directories {
-        return Err(ConfigError::of::<ServeArgs>(
-            "inline_backends",
-            "none of the pools for inline volumes is for directory volumes: name one with --inline-pools (a pool \
-             is made one with directories=true, the pool \"default\" with --directories), or leave directory out",
-        ));
-    }
     Ok(inline)
 }
 

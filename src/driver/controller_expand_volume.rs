@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Driver, pools::directories, request::check};
-use crate::backend::presence_of;
+use crate::backend::{minimum_bytes, presence_of};
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
 use crate::model::request::ControllerExpandVolume;
@@ -48,10 +48,11 @@ impl Driver {
         if size.required <= volume.capacity_bytes {
             return Ok(volume);
         }
-        let bytes = size.choose(volume.content.minimum_bytes(), self.settings.max_volume_bytes)?;
+        let bytes =
+            size.choose(minimum_bytes(&volume.content, &volume.parameters), self.settings.max_volume_bytes)?;
         let pool = self.pool_of(&volume)?;
-        if volume.parameters.backend.is_sized() {
-            directories::admit(&self.store, &pool, volume.parameters.backend)?; // more would be promised
+        if volume.parameters.is_sized() {
+            directories::admit(&self.store, &pool, &volume.parameters)?; // more would be promised
         }
         let _reservation = self.reserve_volume(&pool, &volume, bytes - volume.capacity_bytes)?;
         let paths = self.paths(&volume)?;

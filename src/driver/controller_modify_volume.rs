@@ -41,7 +41,7 @@ impl Driver {
         let (_guard, volume) = self.take_volume(&request.volume_id)?;
         let modification = request.modification.map_err(Error::Invalid)?;
         let parameters = modification.apply(&volume.parameters);
-        if !parameters.backend.is_sized() {
+        if !parameters.backend.has_image() {
             return directory(&volume, modification);
         }
         if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
@@ -128,14 +128,14 @@ impl Driver {
         if (before, after) != (Provisioning::Thin, Provisioning::Thick) {
             return Ok(None);
         }
-        directories::admit(&self.store, pool, parameters.backend)?;
+        directories::admit(&self.store, pool, parameters)?;
         let image = paths.data();
         let shared = pool.probe.may_reflink() && self.has_shared_extents(&image)?;
-        let unshares = shared && !self.may_share(pool, pool, true)?;
+        let unshares = shared && !self.may_share(pool, pool, true, false)?;
         let allocated = paths.bytes().allocated(&self.os, paths)?;
         let missing = volume.capacity_bytes.saturating_sub(if unshares { 0 } else { allocated });
         // Its thin promise counts as well until the record changes: the sum of both is held for a moment only.
-        let want = Want::Volume(parameters.backend, Provisioning::Thick, volume.capacity_bytes);
+        let want = Want::Volume(parameters.is_sized(), Provisioning::Thick, volume.capacity_bytes);
         let reservation = self.reserve_instead(pool, want, missing, volume)?;
         if unshares {
             self.os.images.unshare(&image).map_err(|error| match is_errno(&error, Errno::EOPNOTSUPP) {

@@ -82,6 +82,7 @@ mod tests {
             block_size: 512,
             source: None,
             marked: false,
+            quota: None,
             attachments,
         }
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::copies::origin::{self, Origin};
 use super::locks::Mode;
-use super::{Driver, pools::directories, request::check};
-use crate::backend::{Mark, begin_deletion, content_for, remove_files, unsupported};
+use super::pools::enforce::Chosen;
+use super::pools::{directories, enforce};
+use super::{Driver, request::check};
+use crate::backend::{Mark, begin_deletion, content_for, minimum_bytes, remove_files, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
@@ -115,16 +117,19 @@ impl Driver {
         let origin = wanted.source.as_ref().map(|source| self.origin(source, &wanted)).transpose()?;
         let volume = self.design(wanted, origin.as_ref())?;
         let pool = self.pools.require(volume.pool())?;
-        let paths = self.paths(&volume)?;
-        self.nothing_on_disk(&paths)?;
+        self.nothing_on_disk(&self.paths(&volume)?)?;
         let plan = origin.as_ref().map(|origin| self.plan(origin, &volume)).transpose()?;
         let copied = plan.map_or(0, |(_, bytes)| bytes);
         let mut reservation = self.reserve(&pool, Self::want(&volume), copied)?.recording(&volume.id);
         let shared =
             origin.as_ref().zip(plan).map(|(origin, (share, _))| self.reserve_shared(&pool, origin, share));
         let shared = shared.transpose()?.flatten();
-        let volume = self.store.put(volume)?;
+        // Until its record says so, nobody else is given it.
+        let quota = self.choose_quota(&pool, &volume)?;
+        let volume = self.store.put(Volume { quota: quota.as_ref().map(Chosen::id), ..volume })?;
         reservation.recorded();
+        drop(quota);
+        let paths = self.paths(&volume)?;
         let made = match origin.as_ref().zip(plan) {
             Some((origin, plan)) => self.copy_origin(origin, &volume, plan, consistency),
             None => paths.bytes().create(self.place(&volume, &paths)),
@@ -150,14 +155,17 @@ impl Driver {
             return Err(Error::Invalid(reason));
         }
         let pool = self.pools.require(&parameters.pool)?;
-        directories::admit(&self.store, &pool, parameters.backend)?;
+        let parameters = enforce::settle(&pool, parameters);
+        directories::admit(&self.store, &pool, &parameters)?;
+        enforce::expect_possible(&self.os, &pool, &parameters)?;
         if let Some(fs_type) = content.fs_type() {
             let tools = self.os.filesystems.check_tools(fs_type);
             tools
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
         let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
-        let capacity_bytes = size.choose(content.minimum_bytes(), self.settings.max_volume_bytes)?;
+        let capacity_bytes =
+            size.choose(minimum_bytes(&content, &parameters), self.settings.max_volume_bytes)?;
         let block_size = match origin {
             Some(origin) => origin.block_size,
             None => pool.block_size(&self.os, parameters.direct_io)?,
@@ -175,6 +183,7 @@ impl Driver {
             block_size,
             source: origin.map(|origin| origin.source.clone()),
             marked: origin.is_some(),
+            quota: None,
             attachments,
         })
     }
@@ -201,7 +210,7 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
     if !wanted.size.contains(volume.capacity_bytes) {
         return differs(format!("{} bytes", volume.capacity_bytes));
     }
-    if volume.parameters != wanted.parameters {
+    if !check::are_asked_for(&volume.parameters, &wanted.parameters) {
         return differs("other parameters".to_owned());
     }
     // A source whose id is none of ours is not a volume's.

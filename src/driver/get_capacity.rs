@@ -1,7 +1,8 @@
 //! CSI GetCapacity.
 
-use super::{Driver, pools::directories};
-use crate::backend::{content_for, unsupported};
+use super::Driver;
+use super::pools::{directories, enforce};
+use crate::backend::{content_for, minimum_bytes, unsupported};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
 use crate::model::request::GetCapacity;
@@ -28,11 +29,16 @@ impl Driver {
         if capabilities.iter().any(|c| unsupported(&content, &request.parameters, c).is_some()) {
             return Ok(nothing);
         }
-        if directories::admit(&self.store, &pool, request.parameters.backend).is_err() {
+        let parameters = enforce::settle(&pool, request.parameters);
+        if directories::admit(&self.store, &pool, &parameters).is_err() {
             return Ok(nothing);
         }
-        let available = self.room(&pool, request.parameters.backend, request.parameters.provisioning)?;
-        let minimum_volume = content.minimum_bytes().next_multiple_of(GRANULARITY);
+        match enforce::expect_possible(&self.os, &pool, &parameters) {
+            Err(Error::Exhausted(_)) => return Ok(nothing),
+            possible => possible?,
+        }
+        let available = self.room(&pool, parameters.is_sized(), parameters.provisioning)?;
+        let minimum_volume = minimum_bytes(&content, &parameters).next_multiple_of(GRANULARITY);
         let maximum_volume = match available.min(self.settings.max_volume_bytes) / GRANULARITY * GRANULARITY {
             // What is left is too little for any volume of this kind.
             left if left < minimum_volume => 0,

@@ -68,6 +68,7 @@ use capacity::usage;
 use copies::progress;
 use figures::durations;
 use locks::{Guard, Key, Locks, Mode, Taken, attachments, reservations, turns};
+use pools::enforce;
 use publish::{binds, inline};
 use pull::source;
 
@@ -95,6 +96,7 @@ pub struct Driver {
     remote_sources: Option<Arc<dyn RemoteSources>>,
     reservations: reservations::Reservations,
     pulls: pull::Running,
+    quota_ids: enforce::Given,
     recent_cuts: source::RecentCuts,
     ready: AtomicBool,
 }
@@ -126,6 +128,7 @@ impl Driver {
             remote_sources: None,
             reservations: reservations::Reservations::default(),
             pulls: pull::Running::default(),
+            quota_ids: enforce::Given::default(),
             recent_cuts: source::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }
@@ -214,13 +217,13 @@ impl Driver {
 
     /// The volume's files, in a pool that can be used.
     fn paths(&self, volume: &Volume) -> Result<VolumePaths> {
-        Ok(VolumePaths::new(&self.pool_of(volume)?.path, &volume.id, volume.parameters.backend))
+        Ok(VolumePaths::of_volume(&self.pool_of(volume)?.path, volume))
     }
 
     /// Where the volume's files are, or would be if its pool could be used: to ask the kernel who uses them. The way out
     /// of a volume must not depend on its pool.
     fn paths_of_use(&self, volume: &Volume) -> Result<VolumePaths> {
-        Ok(VolumePaths::new(&self.pools.place(volume.pool())?, &volume.id, volume.parameters.backend))
+        Ok(VolumePaths::of_volume(&self.pools.place(volume.pool())?, volume))
     }
 
     /// The snapshot's files, in a pool that can be used.

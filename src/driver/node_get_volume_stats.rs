@@ -5,6 +5,7 @@ use crate::backend::{Stats, Uses, not_at, presence_of, resolve};
 use crate::error::{Error, Result};
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
+use crate::os::Quota;
 
 impl Driver {
     /// Sizes of the volume itself. Takes no lock: kubelet polls it, and it must not disturb or wait.
@@ -60,6 +61,17 @@ fn rows(stats: Stats) -> (Option<StatsRow>, Option<StatsRow>) {
             Some(StatsRow { total: space.total, used: space.used, available: space.available }),
             inodes(space.inodes, space.inodes.saturating_sub(space.inodes_free), space.inodes_free),
         ),
+        Stats::Limited(quota, space) => {
+            let left = |limit: u64, used: u64, free: u64| limit.saturating_sub(used).min(free);
+            let Quota { bytes, inodes: files, limits } = quota;
+            let available = left(limits.bytes, bytes, space.available);
+            // Where the filesystem has no fixed number of inodes, the limit alone counts.
+            let free = if space.inodes == 0 { u64::MAX } else { space.inodes_free };
+            (
+                Some(StatsRow { total: limits.bytes, used: bytes, available }),
+                inodes(limits.inodes, files, left(limits.inodes, files, free)),
+            )
+        }
         Stats::Directory(usage, space) => (
             // Shared with others: what the volume could have is what it takes and what is free.
             Some(StatsRow {

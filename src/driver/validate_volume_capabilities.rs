@@ -21,7 +21,7 @@ impl Driver {
             Err(reason) => Some(reason.clone()),
         });
         let parameters = request.parameters.and_then(|parameters| match parameters {
-            Ok(parameters) if parameters == volume.parameters => None,
+            Ok(parameters) if check::are_asked_for(&volume.parameters, &parameters) => None,
             Ok(_) => Some("the volume was made with other parameters".to_owned()),
             Err(reason) => Some(reason),
         });

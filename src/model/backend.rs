@@ -11,20 +11,12 @@ pub enum BackendKind {
     /// An image file behind a loop device; the size is a hard limit.
     #[default]
     Loop,
-    /// A directory, bind-mounted; no size limit of its own.
+    /// A directory, bind-mounted; its filesystem may enforce a size ([`Enforcement`](super::Enforcement)).
     Directory,
 }
 
 impl BackendKind {
     pub const ALL: [BackendKind; 2] = [BackendKind::Loop, BackendKind::Directory];
-
-    /// Whether the size of a volume is a hard limit, which its pool promises. What has none takes from what is free.
-    pub const fn is_sized(self) -> bool {
-        match self {
-            BackendKind::Loop => true,
-            BackendKind::Directory => false,
-        }
-    }
 
     /// Whether the data are an image behind a loop device: only such a volume can be thick, raw or written past the page
     /// cache, and only it gets a filesystem of its own.

@@ -11,6 +11,7 @@ mod mount_flags;
 mod parameters;
 mod permit;
 pub mod pull;
+mod quota;
 pub mod request;
 mod settings;
 mod size;
@@ -30,8 +31,9 @@ pub use id::{
 pub use limits::Limits;
 pub use mount_flags::{MountFlags, VfsFlag};
 pub(crate) use parameters::Modification;
-pub use parameters::{Consistency, Provisioning, VolumeParameters};
+pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
+pub use quota::QuotaId;
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub(crate) use size::{GRANULARITY, SizeError, SizeRange, format_bytes, parse_quantity};
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};

@@ -25,6 +25,26 @@ impl Provisioning {
     }
 }
 
+/// Whether the size of a directory is a hard limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcement {
+    /// Its filesystem limits it, and the pool promises it.
+    Required,
+    /// Nothing does: it can take whatever is free.
+    None,
+}
+
+impl Enforcement {
+    /// The value of the parameter `enforcement`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Enforcement::Required => "required",
+            Enforcement::None => "none",
+        }
+    }
+}
+
 /// The typed parameters of a volume; decoding refuses every key that is not here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,6 +62,14 @@ pub struct VolumeParameters {
     pub discard: bool,
     /// `sharedOnNode`: confirm MULTI_NODE modes for pods of the one node.
     pub shared_on_node: bool,
+    /// `enforcement`, of a directory. What is not given is left to its pool; in the record of a directory it is not given
+    /// where 0.2.1 or an earlier release has made it, which enforced nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
+    /// `inodes`: how many files and directories there may be in a directory with an enforced size; as many as ext4 would
+    /// have where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<u64>,
 }
 
 fn yes() -> bool {
@@ -58,11 +86,26 @@ impl Default for VolumeParameters {
             direct_io: false,
             discard: true,
             shared_on_node: false,
+            enforcement: None,
+            inodes: None,
         }
     }
 }
 
 impl VolumeParameters {
+    /// Whether the size is a hard limit, which the pool promises. What has none takes from what is free.
+    pub fn is_sized(&self) -> bool {
+        match self.backend {
+            BackendKind::Loop => true,
+            BackendKind::Directory => self.enforcement == Some(Enforcement::Required),
+        }
+    }
+
+    /// Whether the volume is a directory with an enforced size.
+    pub fn is_limited_directory(&self) -> bool {
+        !self.backend.has_image() && self.is_sized()
+    }
+
     /// Whether the volume's loop device may give blocks of the image back.
     pub fn discards(&self) -> bool {
         self.discard && self.provisioning == Provisioning::Thin

@@ -16,7 +16,7 @@ pub struct PoolSettings {
     pub reserve: Reserve,
     /// How many bytes of thin volumes are promised for each byte there is: 1.0 promises only what exists.
     pub overcommit: f64,
-    /// Whether it is a pool of directory volumes, which have no enforced size: then it has nothing else, since they
+    /// Whether it is a pool of directory volumes without an enforced size: then it has nothing else, since they
     /// could use up what was promised to others.
     pub directories: bool,
 }

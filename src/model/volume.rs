@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Capability, Content, FsType, ObjectId, PoolName, SnapshotId, VolumeId, VolumeParameters};
+use super::{
+    Capability, Content, FsType, ObjectId, PoolName, QuotaId, SnapshotId, VolumeId, VolumeParameters,
+};
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
 /// the same: the record may be older than that.
@@ -88,7 +90,7 @@ pub struct Volume {
     /// The CSI name; for an inline volume the CSI volume id that the caller chose.
     pub name: String,
     pub phase: Phase,
-    /// Its exact size in bytes; for a directory the size asked for, which nothing enforces.
+    /// Its exact size in bytes; for a directory without an enforced size the one asked for.
     pub capacity_bytes: u64,
     pub content: Content,
     pub parameters: VolumeParameters,
@@ -103,14 +105,27 @@ pub struct Volume {
     /// A mark tells how far the copy or the deletion is that the record speaks of (`backend::Mark`). 0.1.0 made none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub marked: bool,
+    /// The number under which a directory with an enforced size counts. It is recorded before the directory is made, and
+    /// given back before the record goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaId>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
 }
 
 impl Volume {
+    /// What a small directory has all the same.
+    const FEWEST_INODES: u64 = 128;
+
     pub fn pool(&self) -> &PoolName {
         &self.parameters.pool
+    }
+
+    /// How many files and directories a directory with an enforced size may have: one for each 16 KiB, as mke2fs(8) makes
+    /// them (inode_ratio), unless the class says otherwise.
+    pub fn inode_limit(&self) -> u64 {
+        self.parameters.inodes.unwrap_or((self.capacity_bytes / 16384).max(Self::FEWEST_INODES))
     }
 
     pub fn is_block(&self) -> bool {

@@ -14,6 +14,7 @@ mod images;
 pub mod linux;
 mod loops;
 mod mounts;
+mod quotas;
 mod trees;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub use images::{Extent, Images, MetadataSpace, Upkeep};
 pub use linux::ProcessFigures;
 pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop, SPARE};
 pub use mounts::{Frozen, MountEntry, Mounts, Pinned, holder};
+pub use quotas::{Enforceable, Quota, QuotaLimits, Quotas};
 pub use trees::{TreeWriter, Trees, Usage};
 
 /// The machine, as handed to everything above: cheap to clone.
@@ -42,4 +44,6 @@ pub struct Os {
     pub loops: Arc<dyn LoopDevices>,
     /// The tools of ext4, xfs and btrfs.
     pub filesystems: Arc<dyn Filesystems>,
+    /// Limits that filesystems enforce.
+    pub quotas: Arc<dyn Quotas>,
 }

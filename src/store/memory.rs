@@ -82,7 +82,7 @@ impl Memory {
     }
 
     fn count_volume(&mut self, volume: &Volume, count: fn(u128, u128) -> u128) {
-        if !volume.parameters.backend.is_sized() {
+        if !volume.parameters.is_sized() {
             return;
         }
         let sums = self.sums.entry(volume.pool().clone()).or_default();
@@ -94,7 +94,7 @@ impl Memory {
     }
 
     fn count_snapshot(&mut self, snapshot: &Snapshot, count: fn(u128, u128) -> u128) {
-        if snapshot.content.backend().is_sized() {
+        if snapshot.content.backend().has_image() {
             let sums = self.sums.entry(snapshot.pool.clone()).or_default();
             sums.snapshots = count(sums.snapshots, u128::from(snapshot.allocated_bytes));
         }

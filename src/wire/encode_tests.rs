@@ -20,6 +20,7 @@ fn sample() -> Volume {
         block_size: 512,
         source: None,
         marked: false,
+        quota: None,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],
     }
 }

@@ -144,3 +144,36 @@ fn every_pool_filesystem() {
         contract::filesystems(&kernel.os(), &place("filesystems"));
     }
 }
+
+/// A pod of the fake kernel.
+struct FakePod(FakeKernel);
+
+impl contract::quotas::Pod for FakePod {
+    fn append(&self, file: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+        match self.0.stat(file) {
+            None => self.0.write_file(file, bytes),
+            Some(stat) => self.0.write(file, stat.size, bytes),
+        }
+    }
+}
+
+#[test]
+fn quotas() {
+    let (kernel, pools) = pools();
+    let (os, pod) = (kernel.os(), FakePod(kernel.clone()));
+    for pool in pools {
+        contract::quotas::no_quotas(&os, &pool);
+        kernel.set_quotas(&pool, true);
+        let place = |name: &str| {
+            let path = pool.join(name);
+            kernel.create_directories(&path);
+            path
+        };
+        let sync = || kernel.sync(&pool).expect("sync");
+        contract::quotas::quotas(&os, &place("quotas"), &pod, &sync);
+        if !pool.ends_with("btrfs") {
+            contract::quotas::inode_quotas(&os, &place("inodes"), &pod);
+        }
+        assert_eq!(kernel.quotas(&pool), []);
+    }
+}

@@ -12,6 +12,7 @@ mod identities;
 mod in_place;
 mod loops;
 mod mounts;
+pub mod quotas;
 mod stacked;
 mod tree_stream;
 

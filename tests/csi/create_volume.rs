@@ -359,8 +359,8 @@ fn a_pool_that_is_not_for_directories_says_which_flag_makes_it_one() {
     kernel.create_directories("/pools/fast");
     let rig = Rig::on(kernel, &["--pool", "fast=/pools/fast"]);
     for (pool, flag) in [("default", "(--directories,"), ("fast", "(directories=true in --pool fast,")] {
-        let request = create_with("v", &[("backend", "directory"), ("pool", pool)]);
-        let message = rig.fails(Code::InvalidArgument, request);
+        let directory = [("backend", "directory"), ("pool", pool), ("enforcement", "none")];
+        let message = rig.fails(Code::InvalidArgument, create_with("v", &directory));
         assert!(message.contains(flag), "{message}");
     }
     rig.assert_clean();

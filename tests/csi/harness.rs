@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub use crate::requests::LIMITED;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
@@ -62,6 +63,17 @@ pub fn with_sharing(kernel: &FakeKernel, settings: Settings) -> Settings {
     kernel.add_disk(SHARING_DIR, FsType::Xfs, 100 << 30);
     kernel.add_disk(SHARING_DIRECTORIES_DIR, FsType::Xfs, 100 << 30);
     let further = [pool(SHARING, SHARING_DIR), directories(SHARING_DIRECTORIES, SHARING_DIRECTORIES_DIR)];
+    let pools = settings.pools.into_iter().chain(further).collect();
+    Settings { pools, ..settings }
+}
+
+/// A machine with the pools [`LIMITED`], and the settings for them.
+pub fn with_limits(kernel: &FakeKernel, settings: Settings) -> Settings {
+    for (_, path, fs_type) in LIMITED {
+        kernel.add_disk(path, fs_type, 100 << 30);
+        kernel.set_quotas(path, true);
+    }
+    let further = LIMITED.map(|(name, path, _)| pool(name, path));
     let pools = settings.pools.into_iter().chain(further).collect();
     Settings { pools, ..settings }
 }

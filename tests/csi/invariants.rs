@@ -7,10 +7,10 @@ use hostloop::os::{FileKind, MountEntry};
 use hostloop::wire::csi;
 use serde_json::Value;
 
-use crate::harness::{DATA_DIR, KUBELET, SNAPSHOTS, Server, VOLUMES};
+use crate::harness::{DATA_DIR, KUBELET, LIMITED, SNAPSHOTS, Server, VOLUMES};
 
 /// Where volumes and snapshots lie, in every pool.
-pub const PLACES: [&str; 8] = [
+pub const PLACES: [&str; 14] = [
     VOLUMES,
     SNAPSHOTS,
     "/pools/sharing/volumes",
@@ -19,6 +19,12 @@ pub const PLACES: [&str; 8] = [
     "/pools/directories/snapshots",
     "/pools/sharing-directories/volumes",
     "/pools/sharing-directories/snapshots",
+    "/pools/limited-xfs/volumes",
+    "/pools/limited-xfs/snapshots",
+    "/pools/limited-ext4/volumes",
+    "/pools/limited-ext4/snapshots",
+    "/pools/limited-btrfs/volumes",
+    "/pools/limited-btrfs/snapshots",
 ];
 
 /// Panics with everything that is not as it must be; see [`broken`].
@@ -124,6 +130,36 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
     broken.extend(kernel.tree(DATA_DIR).into_iter().filter(|path| path.ends_with(".new")));
     broken.extend(kernel.frozen().iter().map(|target| format!("{} is frozen", target.display())));
     broken.extend(targets(kernel, &mounts));
+    broken.extend(limits(kernel, &recorded));
+    broken
+}
+
+/// Limits that are not those of a volume, and volumes whose limit is not there.
+fn limits(kernel: &FakeKernel, recorded: &BTreeMap<String, Value>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (name, path, _) in LIMITED.into_iter().filter(|(_, path, _)| kernel.exists(path)) {
+        let here = |record: &&Value| record["parameters"]["pool"] == name && record["quota"].is_u64();
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        let limits = kernel.quotas(path).into_iter();
+        let limits: BTreeMap<u64, u64> = limits.map(|(id, limits)| (id.into(), limits.bytes)).collect();
+        let of = |record: &Value| limits.get(&number(&record["quota"])).copied();
+        let owned = |id: &u64| recorded.values().filter(here).any(|record| number(&record["quota"]) == *id);
+        broken.extend(limits.keys().filter(|id| !owned(id)).map(|id| format!("{path}: nobody has {id}")));
+        // Of one that is being deleted it is given back first.
+        let ready = recorded.values().filter(here).filter(|record| record["phase"] == "ready");
+        let wrong = ready.filter(|record| of(record) != record["capacityBytes"].as_u64());
+        broken.extend(
+            wrong.map(|record| format!("{path} limits {:?} to {:?}: {record}", record["quota"], of(record))),
+        );
+        for (id, record) in recorded.iter().filter(|(_, record)| here(record)) {
+            let directory = format!("{path}/volumes/{id}");
+            let uncounted = kernel.tree(&directory).into_iter().chain([directory]).filter(|path| {
+                let project = kernel.project(path).map(u64::from);
+                project.is_some_and(|project| project != number(&record["quota"]))
+            });
+            broken.extend(uncounted.map(|path| format!("{path} does not count for its volume")));
+        }
+    }
     broken
 }
 

@@ -35,6 +35,7 @@ mod half_formatted;
 mod identity;
 mod inline;
 mod life;
+mod limited;
 mod limits;
 mod list_pages;
 mod list_snapshots;

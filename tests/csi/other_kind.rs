@@ -13,7 +13,7 @@ const DIRECTORIES: [&str; 2] = ["--pool", "fast=/pools/fast,reserve=0,directorie
 const IN_FAST: (&str, &str) = ("pool", "fast");
 
 fn directory(name: &str) -> hostloop::wire::csi::CreateVolumeRequest {
-    create_with(name, &[IN_FAST, ("backend", "directory")])
+    create_with(name, &[IN_FAST, ("backend", "directory"), ("enforcement", "none")])
 }
 
 fn rig(flags: &[&str]) -> Rig {
@@ -32,7 +32,7 @@ fn loop_volumes_in_a_pool_of_directories_keep_working_and_get_no_new_promise() {
     assert!(said.contains("clone the volume into another pool"), "{said}");
     rig.made(copy("elsewhere", from_volume(&vol.id), mount(), &[]));
     for (remove, left) in
-        [(false, "volumes: 1, snapshots of them: 1"), (true, "volumes: 0, snapshots of them: 1")]
+        [(false, "size: 1, snapshots of loop volumes: 1"), (true, "size: 0, snapshots of loop volumes: 1")]
     {
         if remove {
             rig.ok(vol.delete_request());

@@ -4,7 +4,7 @@ mod answers;
 mod breaks;
 mod ends;
 mod left_out;
-mod nodes;
+pub mod nodes;
 pub mod orders;
 mod permits;
 mod streams;

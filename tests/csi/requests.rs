@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use csi::volume_capability::access_mode::Mode;
+use hostloop::model::FsType;
 use hostloop::wire::csi;
 
 use crate::client;
@@ -12,6 +13,13 @@ use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, SHARING_DIRECTORIES};
 
 pub const MIB: i64 = 1 << 20;
 
+/// Pools whose filesystem limits directories, by their names and where they lie.
+pub const LIMITED: [(&str, &str, FsType); 3] = [
+    ("limited-xfs", "/pools/limited-xfs", FsType::Xfs),
+    ("limited-ext4", "/pools/limited-ext4", FsType::Ext4),
+    ("limited-btrfs", "/pools/limited-btrfs", FsType::Btrfs),
+];
+
 /// A kind of volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spec {
@@ -19,13 +27,15 @@ pub struct Spec {
     pub thick: bool,
     /// In the pool whose filesystem can share blocks.
     pub sharing: bool,
+    /// A directory in a pool whose filesystem limits it, by the number of [`LIMITED`].
+    pub limited: Option<usize>,
     pub bytes: i64,
 }
 
 impl Spec {
     /// Thin, 512 MiB.
     pub fn new(kind: Kind) -> Spec {
-        Spec { kind, thick: false, sharing: false, bytes: 512 * MIB }
+        Spec { kind, thick: false, sharing: false, limited: None, bytes: 512 * MIB }
     }
 
     pub fn thick(kind: Kind) -> Spec {
@@ -34,6 +44,11 @@ impl Spec {
 
     pub fn sharing(kind: Kind) -> Spec {
         Spec { sharing: true, ..Spec::new(kind) }
+    }
+
+    /// A directory whose size its filesystem enforces.
+    pub fn limited(number: usize) -> Spec {
+        Spec { limited: Some(number), ..Spec::new(Kind::Directory) }
     }
 
     /// The same, larger.
@@ -56,12 +71,13 @@ impl Spec {
         if self.thick {
             parameters.insert("provisioning".to_owned(), "thick".to_owned());
         }
-        let pool = match (self.kind, self.sharing) {
+        let in_its_kind = match (self.kind, self.sharing) {
             (Kind::Directory, false) => Some(DIRECTORIES),
             (Kind::Directory, true) => Some(SHARING_DIRECTORIES),
             (_, true) => Some(SHARING),
             (_, false) => None,
         };
+        let pool = self.limited.map(|number| LIMITED[number].0).or(in_its_kind);
         parameters.extend(pool.map(|pool| ("pool".to_owned(), pool.to_owned())));
         parameters
     }

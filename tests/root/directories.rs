@@ -35,7 +35,8 @@ fn unpublish_inline(world: &World) {
 /// CreateVolume of a directory, which the driver refuses.
 #[track_caller]
 fn refused(world: &World, code: Code, parameters: &[(&str, &str)]) -> String {
-    let error = world.csi.create(create_request(Kind::Directory, "refused", MIB, parameters));
+    let parameters = [parameters, &[("enforcement", "none")]].concat();
+    let error = world.csi.create(create_request(Kind::Directory, "refused", MIB, &parameters));
     let error = error.expect_err("a directory beside what was promised to others");
     assert_eq!(error.code(), code, "{error:?}");
     error.message().to_owned()
@@ -245,7 +246,7 @@ fn directories_of_before_keep_working() {
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, 4096)).expect("write");
     refused(&world, Code::InvalidArgument, &[]);
-    let clone = clone_request(Kind::Directory, "clone", MIB, vol.id(), &[]);
+    let clone = clone_request(Kind::Directory, "clone", MIB, vol.id(), &[("enforcement", "none")]);
     vol.down();
     let error = world.csi.create(clone).expect_err("a new one");
     assert_eq!(error.code(), Code::InvalidArgument, "{error:?}");
@@ -273,7 +274,7 @@ fn loop_volumes_of_before_keep_their_promises() {
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, 4096)).expect("write");
     let message = refused(&world, Code::ResourceExhausted, &[]);
-    assert!(message.contains("loop volumes: 1"), "{message}");
+    assert!(message.contains("enforced size: 1"), "{message}");
     assert_eq!(world.csi.room(&DIRECTORY).expect("GetCapacity"), (0, 0));
     let error = world.csi.snapshot("s", vol.id(), &[]).expect_err("a snapshot is promised its space too");
     assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");

@@ -69,6 +69,8 @@ mod other_release;
 mod pools;
 mod process;
 mod pull;
+mod quota_figures;
+mod quotas;
 mod read_only_sysfs;
 mod readonly;
 mod reserve;

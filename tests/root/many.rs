@@ -29,6 +29,7 @@ fn volume(world: &World, number: usize) -> Volume {
         block_size: 512,
         source: None,
         marked: false,
+        quota: None,
         attachments: Vec::new(),
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");

@@ -58,6 +58,7 @@ impl Machine {
             block_size: 512,
             source: None,
             marked: true,
+            quota: None,
             attachments: Vec::new(),
             id,
             content,

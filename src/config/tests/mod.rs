@@ -189,7 +189,6 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--inline-max-size", "10", "at least 1 Mi"),
     ("--inline-pools", "default,fast", "the pools are: default"),
     ("--inline-backends", "zfs", "loop or directory"),
-    ("--inline-backends", "loop,directory", "--inline-pools"),
     ("--pool", "a=/mnt/a,kind=zfs", "not a kind"),
     ("--pool", "a=/a.img,kind=image", "size="),
     ("--pool", "a=/a.img,kind=image,size=1TB", "not a size"),

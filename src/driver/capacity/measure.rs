@@ -11,7 +11,8 @@ use crate::backend::VolumePaths;
 use crate::driver::{Driver, Pool};
 use crate::error::{OsContext, Result};
 use crate::model::{PoolName, Volume};
-use crate::os::{MetadataSpace, Upkeep};
+use crate::os::{MetadataSpace, Upkeep, is_errno};
+use nix::errno::Errno;
 
 /// A pool as it was measured.
 #[derive(Clone, Copy)]
@@ -62,8 +63,9 @@ impl Driver {
         let recorded = self.store.totals(&pool.name).snapshot_bytes;
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let volumes = self.store.volumes().into_iter();
-        let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.backend.is_sized());
-        let volumes: Vec<Arc<Volume>> = volumes.collect();
+        let volumes = volumes.filter(|v| *v.pool() == pool.name && v.parameters.is_sized());
+        let (volumes, limited): (Vec<Arc<Volume>>, Vec<_>) =
+            volumes.partition(|volume| volume.parameters.backend.has_image());
         let snapshots = self.snapshot_images(pool);
         let mut upkeep =
             self.os.images.upkeep(&pool.path).doing(|| format!("look at {}", pool.path.display()))?;
@@ -77,7 +79,7 @@ impl Driver {
         for volume in volumes {
             tally.add(&VolumePaths::new(&pool.path, &volume.id, volume.parameters.backend).data())?;
         }
-        let in_images = tally.total();
+        let in_images = tally.total().saturating_add(self.in_directories(pool, &limited)?);
         if upkeep.whole_extents {
             kept = kept.saturating_add(tally.shared().saturating_sub(shared_by_snapshots));
         }
@@ -95,9 +97,24 @@ impl Driver {
         Ok(measured)
     }
 
+    /// What directories with an enforced size have taken. Those whose filesystem does not tell count with nothing: the
+    /// pool then has less than it could.
+    fn in_directories(&self, pool: &Pool, volumes: &[Arc<Volume>]) -> Result<u64> {
+        let taken = |id| match self.os.quotas.quota(&pool.path, id) {
+            Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Ok(0),
+            quota => quota
+                .map(|quota| quota.bytes)
+                .doing(|| format!("ask for the quotas of {}", pool.path.display())),
+        };
+        volumes
+            .iter()
+            .filter_map(|volume| volume.quota)
+            .try_fold(0, |all: u64, id| Ok(all.saturating_add(taken(id)?)))
+    }
+
     fn snapshot_images(&self, pool: &Pool) -> Vec<PathBuf> {
         let snapshots = self.store.snapshots().into_iter();
-        let here = snapshots.filter(|s| s.pool == pool.name && s.content.backend().is_sized());
+        let here = snapshots.filter(|s| s.pool == pool.name && s.content.backend().has_image());
         here.map(|s| VolumePaths::of_snapshot(&pool.path, &s.id, s.content.backend()).data()).collect()
     }
 

@@ -10,8 +10,10 @@
 //! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
 //! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
 //!
-//! Directories are promised nothing: what they take shows as less free space. They have no enforced size, so new ones
-//! are only made where nothing is promised (see `directories`).
+//! A directory whose size its filesystem enforces is a thin volume, and what its quota says is what it has allocated.
+//! Directories without an enforced size are promised nothing: what they take shows as less free space. New ones are only made
+//! where nothing is promised (see `directories`). The same goes for snapshots of directories of either kind, which are copies
+//! of their own that do not grow.
 //!
 //! A filesystem needs a part for itself (`os::Upkeep`): a promise counts with the metadata that it takes when each of its
 //! blocks is an extent of its own, and files cannot have some of what is free. So `T`, `S` and `N` are more than the
@@ -137,8 +139,8 @@ impl Drop for Reservation {
 /// What is to be made in a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Want {
-    /// A volume of this kind, or so many bytes more of one.
-    Volume(BackendKind, Provisioning, u64),
+    /// A volume, with an enforced size or without one, or so many bytes more of it.
+    Volume(bool, Provisioning, u64),
     /// A snapshot that keeps so many bytes allocated; of a directory nothing is promised.
     Snapshot(BackendKind, u64),
     /// A volume that shares so many bytes with another one, where extents stay whole.
@@ -147,15 +149,15 @@ pub(crate) enum Want {
 
 impl Want {
     fn of(volume: &Volume, bytes: u64) -> Self {
-        Want::Volume(volume.parameters.backend, volume.parameters.provisioning, bytes)
+        Want::Volume(volume.parameters.is_sized(), volume.parameters.provisioning, bytes)
     }
 
     /// The bytes, and what they are for.
     fn describe(self) -> (u64, &'static str) {
         match self {
-            Want::Volume(backend, _, bytes) if !backend.is_sized() => (bytes, "directory volume"),
-            Want::Volume(_, Provisioning::Thin, bytes) => (bytes, "thin volume"),
-            Want::Volume(_, Provisioning::Thick, bytes) => (bytes, "thick volume"),
+            Want::Volume(false, _, bytes) => (bytes, "directory volume"),
+            Want::Volume(true, Provisioning::Thin, bytes) => (bytes, "thin volume"),
+            Want::Volume(true, Provisioning::Thick, bytes) => (bytes, "thick volume"),
             Want::Snapshot(_, bytes) => (bytes, "snapshot"),
             Want::Shared(bytes) => (bytes, "copy that shares its extents"),
         }
@@ -164,9 +166,10 @@ impl Want {
     fn promise(self) -> Totals {
         let none = Totals::default();
         match self {
-            Want::Volume(backend, ..) | Want::Snapshot(backend, _) if !backend.is_sized() => none,
-            Want::Volume(_, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
-            Want::Volume(_, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
+            Want::Volume(false, ..) => none,
+            Want::Snapshot(backend, _) if !backend.has_image() => none,
+            Want::Volume(true, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
+            Want::Volume(true, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
             Want::Snapshot(_, bytes) | Want::Shared(bytes) => Totals { snapshot_bytes: bytes, ..none },
         }
     }
@@ -183,8 +186,8 @@ impl Driver {
         let budget = self.budget(pool, &state, measured)?;
         let (bytes, what) = want.describe();
         let room = match want {
-            Want::Volume(backend, provisioning, _) => budget.room(backend.is_sized(), provisioning),
-            Want::Snapshot(backend, _) if !backend.is_sized() => budget.rest().min(budget.free),
+            Want::Volume(sized, provisioning, _) => budget.room(sized, provisioning),
+            Want::Snapshot(backend, _) if !backend.has_image() => budget.rest().min(budget.free),
             Want::Snapshot(..) | Want::Shared(_) => budget.rest(),
         };
         if bytes > room {
@@ -226,10 +229,10 @@ impl Driver {
     }
 
     /// The largest volume of this kind for which the pool has room.
-    pub(crate) fn room(&self, pool: &Pool, backend: BackendKind, provisioning: Provisioning) -> Result<u64> {
+    pub(crate) fn room(&self, pool: &Pool, sized: bool, provisioning: Provisioning) -> Result<u64> {
         let measured = self.measured(pool)?;
         let state = self.capacity.state.lock();
-        Ok(self.budget(pool, &state, measured)?.room(backend.is_sized(), provisioning))
+        Ok(self.budget(pool, &state, measured)?.room(sized, provisioning))
     }
 
     fn budget(&self, pool: &Pool, state: &State, measured: Measured) -> Result<Budget> {
@@ -268,7 +271,7 @@ mod tests {
         let [pool, other]: [PoolName; 2] = pools;
         let id = |number: u64| VolumeId::of_name(&NodeKey::of("node-a"), &number.to_string());
         let hold = |pool: &PoolName, number: u64| {
-            let want = Want::Volume(BackendKind::Loop, Provisioning::Thin, number);
+            let want = Want::Volume(true, Provisioning::Thin, number);
             let held = shared.lock().hold(&shared, pool, want, 1);
             held.recording(&id(number))
         };
@@ -297,13 +300,9 @@ mod tests {
         let totals =
             |thin_bytes, thick_bytes, snapshot_bytes| Totals { thin_bytes, thick_bytes, snapshot_bytes };
         for (want, promised, what) in [
-            (Want::Volume(BackendKind::Loop, Provisioning::Thin, 7), totals(7, 0, 0), "thin volume"),
-            (Want::Volume(BackendKind::Loop, Provisioning::Thick, 7), totals(0, 7, 0), "thick volume"),
-            (
-                Want::Volume(BackendKind::Directory, Provisioning::Thin, 7),
-                totals(0, 0, 0),
-                "directory volume",
-            ),
+            (Want::Volume(true, Provisioning::Thin, 7), totals(7, 0, 0), "thin volume"),
+            (Want::Volume(true, Provisioning::Thick, 7), totals(0, 7, 0), "thick volume"),
+            (Want::Volume(false, Provisioning::Thin, 7), totals(0, 0, 0), "directory volume"),
             (Want::Snapshot(BackendKind::Loop, 7), totals(0, 0, 7), "snapshot"),
             (Want::Snapshot(BackendKind::Directory, 7), totals(0, 0, 0), "snapshot"),
             (Want::Shared(7), totals(0, 0, 7), "copy that shares its extents"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cut::Member;
-use crate::backend::{Copy, Mark, VolumePaths, content_of_copy};
+use crate::backend::{Copy, Mark, VolumePaths, content_of_copy, too_small};
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::create_volume::Wanted;
 use crate::driver::pull::Remote;
@@ -111,32 +111,46 @@ impl Driver {
 
     /// Whether a copy may share blocks with what it is made from. A thick volume has been promised that writing to
     /// it takes no new block; where blocks are shared it does. Only in a pool whose space is hostloop's alone and
-    /// not promised twice is it sure that there are some.
+    /// not promised twice is it sure that there are some. Blocks of a directory with an enforced size are its own: who shares
+    /// them is not seen in its quota, so what both were promised would not be there.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED where the disk is too full to find out whether it can.
-    pub(crate) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> Result<bool> {
-        let allowed = from.name == to.name && (!thick || (to.managed && to.overcommit <= 1.0));
+    pub(crate) fn may_share(&self, from: &Pool, to: &Pool, thick: bool, limited: bool) -> Result<bool> {
+        let allowed = from.name == to.name && !limited && (!thick || (to.managed && to.overcommit <= 1.0));
         Ok(allowed && to.reflink(&self.os)?)
     }
 
     /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
     pub(crate) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
-        let (pool, provisioning, paths) = match &origin.data {
+        let limited = |of: &VolumeParameters| of.is_limited_directory();
+        let (pool, provisioning, from_limited, paths) = match &origin.data {
             // Nothing is written to a snapshot, so that its blocks are never taken anew.
-            Data::Snapshot(snapshot) => (&snapshot.pool, Provisioning::Thin, self.snapshot_paths(snapshot)?),
-            Data::Volume(volume) => (volume.pool(), volume.parameters.provisioning, self.paths(volume)?),
-            Data::Remote(remote) => return Ok((false, remote.description().data_bytes)),
+            Data::Snapshot(snapshot) => {
+                (&snapshot.pool, Provisioning::Thin, false, self.snapshot_paths(snapshot)?)
+            }
+            Data::Volume(source) => {
+                let is = &source.parameters;
+                (source.pool(), is.provisioning, limited(is), self.paths(source)?)
+            }
+            Data::Remote(remote) => {
+                let bytes = remote.description().data_bytes;
+                return expect_room(volume, bytes).map(|()| (false, bytes));
+            }
         };
         let data = paths.bytes();
         data.expect_whole(&self.os, &paths, origin.bytes, &origin.source)?;
         let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
-        let share = self.may_share(&from, &to, thick)? && !self.is_to_be_mended(origin, &paths)?;
+        let limited = from_limited || limited(&volume.parameters);
+        let share = self.may_share(&from, &to, thick, limited)? && !self.is_to_be_mended(origin, &paths)?;
         match share && data.shares_whole() {
             true => Ok((share, 0)),
-            false => Ok((share, data.to_copy(&self.os, &paths)?)),
+            false => {
+                let bytes = data.to_copy(&self.os, &paths)?;
+                expect_room(volume, bytes).map(|()| (share, bytes))
+            }
         }
     }
 
@@ -158,7 +172,7 @@ impl Driver {
         share: bool,
     ) -> Result<Option<Reservation>> {
         let Data::Volume(source) = &origin.data else { return Ok(None) };
-        if !share || !source.parameters.backend.is_sized() || !self.keeps_whole_extents(pool)? {
+        if !share || !source.parameters.backend.has_image() || !self.keeps_whole_extents(pool)? {
             return Ok(None);
         }
         let paths = self.paths(source)?;
@@ -224,6 +238,18 @@ impl Driver {
     /// What a new volume needs of its pool.
     pub(crate) fn want(volume: &Volume) -> Want {
         let parameters = &volume.parameters;
-        Want::Volume(parameters.backend, parameters.provisioning, volume.capacity_bytes)
+        Want::Volume(parameters.is_sized(), parameters.provisioning, volume.capacity_bytes)
+    }
+}
+
+/// Refuses a directory with an enforced size that is smaller than the data it is to be made of: those of one without can be
+/// larger than its size says.
+///
+/// # Errors
+/// OUT_OF_RANGE with the size that would do.
+fn expect_room(volume: &Volume, bytes: u64) -> Result<()> {
+    match volume.parameters.is_limited_directory() && bytes > volume.capacity_bytes {
+        true => Err(too_small(volume, bytes)),
+        false => Ok(()),
     }
 }

@@ -55,7 +55,12 @@ impl Driver {
         if is_kept {
             directories::admit_snapshot(&pool, volume.parameters.backend)?;
         }
-        let share = self.may_share(&pool, &pool, volume.parameters.provisioning == Provisioning::Thick)?;
+        let share = self.may_share(
+            &pool,
+            &pool,
+            volume.parameters.provisioning == Provisioning::Thick,
+            volume.parameters.is_limited_directory(),
+        )?;
         let paths = self.paths(&volume)?;
         let data = paths.bytes();
         let what = format_args!("volume {}", volume.id);

@@ -1,8 +1,9 @@
-//! Directory volumes have no enforced size: whoever writes to one can fill its filesystem. So new ones are made only if
-//! nobody was promised anything that they could use up.
+//! Directory volumes without an enforced size: whoever writes to one can fill its filesystem. So new ones are made only if
+//! nobody was promised anything that they could use up. A directory whose size its filesystem enforces is promised that, as a
+//! loop volume is (see `enforce`), and is none of those that are meant here.
 //!
-//! - A pool is for them (`directories=true`, or `--directories` for the default one), or for loop volumes and their
-//!   snapshots: never for both.
+//! - A pool is for them (`directories=true`, or `--directories` for the default one), or for loop volumes, directories
+//!   with an enforced size, and their snapshots: never for both.
 //! - What counts is the filesystem, not the directory: a pool of directories and a pool with promises on the same
 //!   filesystem would break each other's promises. A managed pool is a filesystem of its own, allocated to the last byte,
 //!   so either kind can be in one on the disk of the other.
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use crate::driver::Pool;
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, PoolName};
+use crate::model::{BackendKind, PoolName, VolumeParameters};
 use crate::os::{MountEntry, Os, holder};
 use crate::store::Store;
 
@@ -23,45 +24,43 @@ fn count(store: &Store, pool: &PoolName, sized: bool) -> (usize, usize) {
     let volumes = store.volumes().into_iter();
     let snapshots = store.snapshots().into_iter();
     (
-        volumes
-            .filter(|volume| volume.pool() == pool && volume.parameters.backend.is_sized() == sized)
-            .count(),
+        volumes.filter(|volume| volume.pool() == pool && volume.parameters.is_sized() == sized).count(),
         snapshots
-            .filter(|snapshot| snapshot.pool == *pool && snapshot.content.backend().is_sized() == sized)
+            .filter(|snapshot| snapshot.pool == *pool && snapshot.content.backend().has_image() == sized)
             .count(),
     )
 }
 
 /// Where the flag is that makes a pool one of directories.
-fn flag(pool: &PoolName) -> String {
+pub(super) fn flag(pool: &PoolName) -> String {
     match pool.as_str() {
         PoolName::DEFAULT => "--directories".to_owned(),
         name => format!("directories=true in --pool {name}"),
     }
 }
 
-/// Whether a new volume of this backend, or a new promise to one, can be in the pool.
+/// Whether a new volume with these parameters, or a new promise to one, can be in the pool.
 ///
 /// # Errors
 /// INVALID_ARGUMENT where the pool is for the others; RESOURCE_EXHAUSTED where it still has promises of before.
-pub(crate) fn admit(store: &Store, pool: &Pool, backend: BackendKind) -> Result<()> {
+pub(crate) fn admit(store: &Store, pool: &Pool, parameters: &VolumeParameters) -> Result<()> {
     let name = pool.name.as_str();
-    match (pool.directories, backend.is_sized()) {
+    match (pool.directories, parameters.is_sized()) {
         (false, true) => Ok(()),
         (false, false) => Err(Error::Invalid(format!(
-            "pool {name:?} is not for directory volumes: they have no enforced size, and could use up what its other \
-             volumes were promised; use backend=loop, or a pool that the administrator has made for them ({}, or a \
-             further --pool with directories=true)",
+            "pool {name:?} is not for directory volumes without an enforced size (enforcement=none): they could use up what \
+             its other volumes were promised; use enforcement=required or backend=loop, or a pool that the administrator \
+             has made for them ({}, or a further --pool with directories=true)",
             flag(&pool.name)
         ))),
         (true, true) => Err(Error::Invalid(format!(
-            "pool {name:?} is for directory volumes ({}), which have no enforced size, so nothing can be promised beside them; choose another pool",
+            "pool {name:?} is for directory volumes without an enforced size ({}), so nothing can be promised beside them; choose another pool",
             flag(&pool.name)
         ))),
         (true, false) => match count(store, &pool.name, true) {
             (0, 0) => Ok(()),
             (volumes, snapshots) => Err(Error::Exhausted(format!(
-                "pool {name:?} still holds volumes whose space directory volumes could use (loop volumes: {volumes}, snapshots of them: {snapshots}): copy them to another pool and delete them first"
+                "pool {name:?} still holds volumes whose space directory volumes could use (loop volumes and directories with an enforced size: {volumes}, snapshots of loop volumes: {snapshots}): copy them to another pool and delete them first"
             ))),
         },
     }
@@ -73,7 +72,7 @@ pub(crate) fn admit(store: &Store, pool: &Pool, backend: BackendKind) -> Result<
 /// # Errors
 /// FAILED_PRECONDITION.
 pub(crate) fn admit_snapshot(pool: &Pool, backend: BackendKind) -> Result<()> {
-    match pool.directories && backend.is_sized() {
+    match pool.directories && backend.has_image() {
         true => Err(Error::InUse(format!(
             "pool {:?} is for directory volumes ({}), which could use up the space that a snapshot of a loop volume is \
              promised: clone the volume into another pool",

@@ -1,6 +1,7 @@
 //! The pools: directories whose `volumes/` holds the volumes and whose `snapshots/` holds the snapshots.
 
 pub(super) mod directories;
+pub(super) mod enforce;
 mod managed;
 mod marker;
 mod pool;

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::marker::Marker;
 use super::probe::Probe;
-use super::{managed, reserve};
+use super::{enforce, managed, reserve};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{PoolName, PoolSettings, Reserve, Settings};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
@@ -117,7 +117,7 @@ fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
         bytes = space.total, available = space.available, reserve = pool.reserve.bytes(space.total),
-        reflink = pool.probe.describe_reflink(), direct_io = pool.probe.describe_direct_io(), "pool"
+        reflink = pool.probe.describe_reflink(), direct_io = pool.probe.describe_direct_io(), limits = enforce::describe(os, pool), "pool"
     );
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::backend::unsupported;
 use crate::error::{Error, Result};
 use crate::model::request::Context;
-use crate::model::{AccessType, Capability, MountFlags, Volume};
+use crate::model::{AccessType, Capability, MountFlags, Volume, VolumeParameters};
 
 /// Refuses a capability that the volume does not have, with the error that `refuse` makes of the reason.
 pub(crate) fn capability(volume: &Volume, wanted: &Capability, refuse: fn(String) -> Error) -> Result<()> {
@@ -37,4 +37,14 @@ pub(crate) fn without_flags(capability: Capability) -> Capability {
         },
         AccessType::Block => capability,
     }
+}
+
+/// Whether these are the parameters that are asked for. What is left to the pool was settled when the volume was made, and
+/// 0.2.1 did not record it.
+pub(crate) fn are_asked_for(there: &VolumeParameters, asked: &VolumeParameters) -> bool {
+    let enforcement = match (there.enforcement, asked.enforcement) {
+        (Some(_), Some(asked)) => Some(asked),
+        (there, _) => there,
+    };
+    *there == VolumeParameters { enforcement, ..asked.clone() }
 }

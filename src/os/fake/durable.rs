@@ -8,6 +8,9 @@ use super::tree::{Change, Filesystem, Node, ROOT};
 impl Filesystem {
     /// fsync(2): of a file its contents, of a directory its entries.
     pub(super) fn sync(&mut self, ino: u64) {
+        self.limits.sync();
+        let inode = self.inode_mut(ino);
+        inode.durable_project = inode.project;
         match &mut self.inode_mut(ino).node {
             Node::File { now, durable, lost } => {
                 let before = std::mem::replace(durable, now.clone());
@@ -51,6 +54,9 @@ impl Filesystem {
             }
         }
         for inode in self.inodes.values_mut() {
+            if inode.project != inode.durable_project && chance.flip() {
+                inode.durable_project = inode.project;
+            }
             if let Node::File { now, durable, lost } = &mut inode.node
                 && *now != *durable
             {
@@ -72,7 +78,9 @@ impl Filesystem {
             format!("{name} in {directory} is {to:?}")
         });
         let files = self.files().filter(|(_, _, now, durable)| now != durable);
-        names.chain(files.map(|(ino, ..)| format!("data of {}", self.name_of(ino))))
+        let projects = self.inodes.iter().filter(|(_, inode)| inode.project != inode.durable_project);
+        let projects = projects.map(|(ino, _)| format!("project of {}", self.name_of(*ino)));
+        names.chain(files.map(|(ino, ..)| format!("data of {}", self.name_of(ino)))).chain(projects)
     }
 
     fn name_of(&self, ino: u64) -> &str {
@@ -91,8 +99,10 @@ impl Filesystem {
     /// A power cut: what was not synced is lost, and so is every inode that no durable directory names.
     pub(super) fn lose_unsynced(&mut self) {
         self.changes.clear();
+        self.limits.lose_unsynced();
         for inode in self.inodes.values_mut() {
             (inode.links, inode.open) = (0, 0);
+            inode.project = inode.durable_project;
             match &mut inode.node {
                 Node::File { now, durable, lost } => {
                     *now = durable.clone();

@@ -88,6 +88,10 @@ impl World {
         if self.is_mount_point(node) {
             return Err(Errno::EBUSY);
         }
+        let project = |node| self.inode(node).project;
+        if project(target.node) != 0 && project(target.node) != project(node) {
+            return Err(Errno::EXDEV);
+        }
         if moves_directory && target.path.starts_with(source.path.join(&old_name)) {
             return Err(Errno::EINVAL);
         }

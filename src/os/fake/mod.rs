@@ -35,6 +35,7 @@ mod mountable;
 mod mounts;
 mod pod;
 mod power;
+mod quotas;
 mod resolve;
 mod seam;
 mod space;
@@ -170,6 +171,7 @@ impl FakeKernel {
             trees: process.clone(),
             mounts: process.clone(),
             loops: process.clone(),
+            quotas: process.clone(),
             filesystems: process,
         }
     }

@@ -83,6 +83,7 @@ impl World {
             return Err(Errno::EINVAL);
         }
         let fs = self.mountable(number, fs_type, flags)?;
+        self.mount_quotas(fs, fs_type, flags)?;
         if self.mounts[&target.mount].root == target.node && self.mounts[&target.mount].root.fs == fs {
             return Err(Errno::EBUSY);
         }

@@ -222,6 +222,7 @@ impl Process {
         let context = || format!("{name} {subject}");
         let mut world = self.alive_for(name).map_err(|errno| errno_error(errno, context()))?;
         world.tick();
+        world.ignore_limits(true);
         let outcome = match world.seam.take(name, subject.to_string()) {
             None => effect(&mut world, Effect::Whole),
             Some(Plan::Fail(errno, how)) => {
@@ -235,6 +236,7 @@ impl Process {
                 Err(Errno::EIO)
             }
         };
+        world.ignore_limits(false);
         outcome.map_err(|errno| errno_error(errno, context()))
     }
 

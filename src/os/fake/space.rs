@@ -85,6 +85,7 @@ impl World {
         if demand.bytes + beside > 0 && self.left_for_files(file.fs) < demand.bytes + beside {
             return Err(Errno::ENOSPC);
         }
+        self.filesystems[file.fs].more_bytes(file.ino, demand.bytes)?;
         Ok(demand)
     }
 
@@ -189,6 +190,7 @@ impl World {
         if demand.bytes > 0 && self.left_for_files(file.fs) < demand.bytes {
             return Err(Errno::ENOSPC);
         }
+        self.filesystems[file.fs].more_bytes(file.ino, demand.bytes)?;
         self.place(file, range, demand)
     }
 

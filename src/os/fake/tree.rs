@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::Outcome;
 use super::blocks::Ranges;
 use super::content::{BLOCK, Content};
+use super::quotas::Limits;
 use crate::os::Upkeep;
 
 /// Number of a filesystem in the world.
@@ -65,6 +66,10 @@ pub(super) struct Inode {
     pub(super) links: u32,
     /// Open descriptors and loop devices on it.
     pub(super) open: u32,
+    /// The number that it counts under; 0 for none.
+    pub(super) project: u32,
+    /// The same on the disk.
+    pub(super) durable_project: u32,
 }
 
 /// A name that changed, and may not be on the disk.
@@ -97,6 +102,8 @@ pub(super) struct Filesystem {
     pub(super) default: PathBuf,
     /// What it takes for itself.
     pub(super) upkeep: Upkeep,
+    /// What it limits.
+    pub(super) limits: Limits,
     /// Some did.
     shares: bool,
     /// In the order of the calls.
@@ -105,6 +112,13 @@ pub(super) struct Filesystem {
     next: u64,
     /// The first block that no file ever had.
     next_block: u64,
+}
+
+impl Inode {
+    /// With one name.
+    fn new(node: Node, mode: u32, project: u32) -> Self {
+        Inode { node, mode, links: 1, open: 0, project, durable_project: project }
+    }
 }
 
 impl Node {
@@ -119,7 +133,7 @@ impl Node {
 
 impl Filesystem {
     pub(super) fn new(fs_type: &'static str, backing: Backing) -> Self {
-        let root = Inode { node: Node::directory(), mode: 0o755, links: 1, open: 0 };
+        let root = Inode::new(Node::directory(), 0o755, 0);
         let inodes = BTreeMap::from([(ROOT, root)]);
         Filesystem {
             backing,
@@ -132,6 +146,7 @@ impl Filesystem {
             reflink: false,
             default: PathBuf::from("/"),
             upkeep: Upkeep::default(),
+            limits: Limits::default(),
             shares: false,
             changes: Vec::new(),
             calls: 0,
@@ -185,14 +200,16 @@ impl Filesystem {
             return Err(Errno::ENAMETOOLONG);
         }
         let ino = self.next;
-        let entries = self.entries_mut(directory)?;
-        if entries.contains_key(name) {
+        if self.entries(directory)?.contains_key(name) {
             return Err(Errno::EEXIST);
         }
+        let project = self.inode(directory).project;
+        self.one_more(project)?;
+        let entries = self.entries_mut(directory)?;
         entries.insert(name.to_owned(), ino);
         self.changed(directory, name, Some(ino));
         self.next += 1;
-        self.inodes.insert(ino, Inode { node, mode, links: 1, open: 0 });
+        self.inodes.insert(ino, Inode::new(node, mode, project));
         Ok(ino)
     }
 

@@ -40,7 +40,7 @@ impl World {
         Ok(usage)
     }
 
-    fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
+    pub(super) fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
         let (parent, name) = match self.parent(path) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
             other => other?,

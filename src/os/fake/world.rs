@@ -84,6 +84,8 @@ pub(super) struct World {
     pub(super) afterwards: Afterwards,
     /// A bind gets its flags in a step of its own, as before Linux 5.12.
     pub(super) binds_in_two_steps: bool,
+    /// Whether xfs can be mounted with project quotas.
+    pub(super) project_quotas: bool,
 }
 
 impl World {
@@ -117,6 +119,7 @@ impl World {
             freezes: Freezes::default(),
             afterwards: Afterwards::default(),
             binds_in_two_steps: false,
+            project_quotas: true,
         };
         world.filesystems.push(Filesystem::new("ext4", Backing::Disk(0)));
         world.boot();

@@ -1,7 +1,10 @@
 //! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FIEMAP, FIFREEZE and
-//! FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2) and mount_setattr(2). The only
-//! file with `unsafe`.
+//! FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2) and mount_setattr(2); those of
+//! quotas are in files of their own. The only module with `unsafe`.
 #![allow(unsafe_code)]
+
+mod project_quotas;
+mod qgroups;
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,6 +12,14 @@ use nix::errno::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::super::FileId;
+
+pub(super) use project_quotas::{
+    ProjectQuota, ProjectQuotas, project, project_quota, project_quotas, set_project, set_project_limits,
+};
+pub(super) use qgroups::{
+    QuotaItem, assign_qgroup, create_qgroup, create_subvolume, limit_qgroup, remove_qgroup, remove_subvolume,
+    search_quotas, subvolume_of, switch_on_simple_quotas,
+};
 
 /// `struct fiemap` without the extents that follow it.
 #[repr(C)]
@@ -121,6 +132,13 @@ mod request {
 
     /// An ioctl whose argument is the address of a `T`.
     pub(super) struct ByAddress<T>(Request, PhantomData<T>);
+
+    impl<T> ByAddress<T> {
+        /// One whose argument has the layout of `T`, and no address in it that the kernel writes to.
+        pub(super) const fn new(number: Request) -> Self {
+            ByAddress(number, PhantomData)
+        }
+    }
 
     // Numbered by hand, without direction and size.
     pub(super) const LOOP_CLR_FD: ByNumber = ByNumber(0x4C01);

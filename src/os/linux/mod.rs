@@ -25,6 +25,7 @@ mod open;
 mod own_sysfs;
 mod probe;
 mod process;
+mod quotas;
 mod statx;
 mod tools;
 mod trees;
@@ -58,6 +59,7 @@ pub fn os(tools: Tools) -> Os {
         mounts: Arc::new(mounts::LinuxMounts::new(&tools)),
         loops: Arc::new(loops::LinuxLoops::default()),
         filesystems: Arc::new(filesystems::LinuxFilesystems::new(tools)),
+        quotas: Arc::new(quotas::LinuxQuotas),
     }
 }
 

@@ -54,6 +54,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         block_size: 512,
         source: None,
         marked: false,
+        quota: None,
         attachments: Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use super::keys::{Given, YES_NO};
 use super::mutable::{self, DIRECT_IO, DISCARD, PROVISIONING};
 use crate::model::request::PlacementClass;
 use crate::model::{
-    BackendKind, Capability, Consistency, Modification, PoolName, Provisioning, VolumeParameters,
+    BackendKind, Capability, Consistency, Enforcement, Modification, PoolName, Provisioning, VolumeParameters,
 };
 
 const BACKEND: &str = "backend";
@@ -15,9 +15,11 @@ const POOL: &str = "pool";
 const MKFS_OPTIONS: &str = "mkfsOptions";
 const SHARED_ON_NODE: &str = "sharedOnNode";
 const CROSS_NODE_COPY: &str = "crossNodeCopy";
+const ENFORCEMENT: &str = "enforcement";
+const INODES: &str = "inodes";
 
 /// What an administrator may set.
-const STORAGE_CLASS_KEYS: [&str; 10] = [
+const STORAGE_CLASS_KEYS: [&str; 12] = [
     BACKEND,
     PROVISIONING,
     POOL,
@@ -26,11 +28,13 @@ const STORAGE_CLASS_KEYS: [&str; 10] = [
     DISCARD,
     SHARED_ON_NODE,
     CROSS_NODE_COPY,
+    ENFORCEMENT,
+    INODES,
     consistency::FREEZE,
     consistency::FREEZE_TIMEOUT,
 ];
 /// What the author of a pod may set: nothing that reaches a tool's command line or lifts a check.
-const INLINE_KEYS: [&str; 5] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD];
+const INLINE_KEYS: [&str; 7] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD, ENFORCEMENT, INODES];
 /// What the author of a pod may not set although a StorageClass has it.
 const NOT_INLINE_KEYS: [&str; 5] =
     [MKFS_OPTIONS, SHARED_ON_NODE, CROSS_NODE_COPY, consistency::FREEZE, consistency::FREEZE_TIMEOUT];
@@ -109,6 +113,7 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
     if !backend.has_image() {
         refuse_for_directory(given, asked)?;
     }
+    let (enforcement, inodes) = limits(given, backend)?;
     mutable::check(asked)?;
     let defaults = VolumeParameters {
         backend,
@@ -119,8 +124,37 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
         direct_io: backend.has_image(),
         discard: true,
         shared_on_node,
+        enforcement,
+        inodes,
     };
     Ok(asked.apply(&defaults))
+}
+
+/// What a directory is limited to.
+fn limits(given: &Given<'_>, backend: BackendKind) -> Result<(Option<Enforcement>, Option<u64>), String> {
+    let kinds = [Enforcement::Required, Enforcement::None].map(|kind| (kind.as_str(), kind));
+    let enforcement = given.choose(ENFORCEMENT, &kinds)?;
+    let inodes = given.get(INODES).map(|text| inodes(given.kind, text)).transpose()?;
+    let of_no_image = [ENFORCEMENT, INODES].into_iter().find(|key| given.has(key) && backend.has_image());
+    match (of_no_image, enforcement, inodes) {
+        (Some(key), ..) => Err(format!(
+            "{key} does not work with backend={}: the size of an image is always enforced; leave it out or use backend=directory",
+            backend.as_str()
+        )),
+        (None, Some(Enforcement::None), Some(_)) => Err(format!(
+            "{INODES} does not work with {ENFORCEMENT}=none: nothing is limited then; leave it out or use {ENFORCEMENT}=required"
+        )),
+        (None, ..) => Ok((enforcement, inodes)),
+    }
+}
+
+/// The directories of the volume itself are two of them.
+fn inodes(kind: &str, text: &str) -> Result<u64, String> {
+    const FEWEST: u64 = 16;
+    match text.parse() {
+        Ok(count) if count >= FEWEST && !text.starts_with('+') => Ok(count),
+        _ => Err(format!("{kind} {INODES}: {text:?} is not a whole number of at least {FEWEST}")),
+    }
 }
 
 /// What only an image behind a loop device has.

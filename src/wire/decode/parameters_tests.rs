@@ -197,3 +197,26 @@ fn a_pod_cannot_set_what_is_for_administrators() {
     assert!(inline(&[("backend", "directory"), ("pool", "fast")]).is_ok());
     assert!(!inline(&[("discard", "false")]).expect("parameters").discards());
 }
+
+#[test]
+fn what_limits_a_directory() {
+    let directory = |entries: &[(&'static str, &'static str)]| {
+        let entries = [&[("backend", "directory")], entries].concat();
+        class(&entries).map(|parameters| (parameters.enforcement, parameters.inodes))
+    };
+    assert_eq!(directory(&[]), Ok((None, None)), "its pool decides");
+    assert_eq!(directory(&[("enforcement", "none")]), Ok((Some(Enforcement::None), None)));
+    let both = [("enforcement", "required"), ("inodes", "16")];
+    assert_eq!(directory(&both), Ok((Some(Enforcement::Required), Some(16))));
+    for count in ["15", "0", "-1", "+16", "1e6", "", " 16", "18446744073709551616"] {
+        assert!(directory(&[("inodes", count)]).expect_err("refused").contains("at least 16"), "{count}");
+    }
+    let refused = directory(&[("enforcement", "none"), ("inodes", "16")]).expect_err("refused");
+    assert!(refused.contains("inodes does not work with enforcement=none"), "{refused}");
+    for (key, value) in both {
+        assert!(reason(&[(key, value)]).contains(&format!("{key} does not work with backend=loop")));
+    }
+    let attributes = map(&[("backend", "directory"), ("enforcement", "none")]);
+    let inline = inline(&Given::new("volume attribute", &attributes)).expect("attributes");
+    assert!(!inline.is_sized());
+}

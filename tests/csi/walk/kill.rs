@@ -14,7 +14,7 @@ use super::scenario::Scenario;
 use crate::harness::Server;
 
 /// Steps of which the fake kernel can do half; for all others torn is the same as before.
-const TORN: [&str; 11] = [
+const TORN: [&str; 12] = [
     "append",
     "open_log",
     "remove_tree",
@@ -26,6 +26,7 @@ const TORN: [&str; 11] = [
     "unshare",
     "write_at",
     "write_tree",
+    "create_limited",
 ];
 
 /// One way to end.

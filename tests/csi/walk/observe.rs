@@ -9,7 +9,7 @@ use hostloop::wire::csi;
 use tonic::Status;
 
 use super::call::{Call, Cut, Known, Model, id_of, inline_id_of};
-use crate::harness::{DATA_DIR, KUBELET, SHARING_DIR, Server};
+use crate::harness::{DATA_DIR, KUBELET, LIMITED, SHARING_DIR, Server};
 use crate::invariants::{PLACES, broken, directory_of, left_over};
 use crate::requests::{Kind, MadeFrom, Spec, publish, stage, staging_path, target_path, unpublish, unstage};
 
@@ -89,7 +89,9 @@ impl Seen {
 pub fn snapshot(kernel: &FakeKernel, server: &Server) -> String {
     let (seen, loops) = (Seen::now(kernel, server), kernel.loops());
     // A marker that could not be removed does no harm, and the next start removes it.
-    let trees = [DATA_DIR, SHARING_DIR, KUBELET].map(|top| kernel.tree(top)).concat();
+    let pools = LIMITED.map(|(_, path, _)| path);
+    let tops = [DATA_DIR, SHARING_DIR, KUBELET].into_iter().chain(pools);
+    let trees = tops.map(|top| kernel.tree(top)).collect::<Vec<_>>().concat();
     // How far mkfs came is not a matter of a caller: it begins anew.
     let unformatted = |path: String| {
         let directory = ["/formatting", "/formatted"].iter().find_map(|mark| path.strip_suffix(mark));

@@ -17,7 +17,7 @@ use tonic::Code;
 use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
 use super::fault::FAULTS;
 use super::observe::{other, write_marker};
-use crate::harness::{DATA_DIR, DIRECTORIES, Server, machine, settings, with_sharing};
+use crate::harness::{DATA_DIR, DIRECTORIES, LIMITED, Server, machine, settings, with_limits, with_sharing};
 use crate::requests::{
     Kind, MIB, MadeFrom, Spec, expand, node_expand, publish, stage, staging_path, target_path,
 };
@@ -78,6 +78,8 @@ pub struct Scenario {
     pub pace: Pace,
     /// There is a pool that can share blocks.
     pub sharing: bool,
+    /// There are pools that limit directories.
+    pub limited: bool,
     /// The kernel is older than 5.12: a bind gets its flags in a step of its own.
     pub old_kernel: bool,
 }
@@ -85,8 +87,8 @@ pub struct Scenario {
 impl Scenario {
     fn new(name: impl Into<String>, before: Vec<Act>, call: Call) -> Scenario {
         let (name, settings) = (name.into(), settings());
-        let (pace, sharing, old_kernel) = (Pace::Full, false, false);
-        Scenario { name, settings, before, call, wrap: |os| os, pace, sharing, old_kernel }
+        let (pace, sharing, limited, old_kernel) = (Pace::Full, false, false, false);
+        Scenario { name, settings, before, call, wrap: |os| os, pace, sharing, limited, old_kernel }
     }
 
     fn in_container(mut self) -> Scenario {
@@ -112,6 +114,12 @@ impl Scenario {
         self
     }
 
+    fn with_limits(mut self) -> Scenario {
+        self.settings = with_limits(&machine(), self.settings);
+        self.limited = true;
+        self
+    }
+
     /// The administrator allows directories for inline volumes.
     fn with_inline_directories(mut self) -> Scenario {
         self.settings.inline.backends.push(BackendKind::Directory);
@@ -131,6 +139,9 @@ impl Scenario {
         kernel.set_binds_in_two_steps(self.old_kernel);
         if self.sharing {
             with_sharing(&kernel, settings());
+        }
+        if self.limited {
+            with_limits(&kernel, settings());
         }
         for id in [other(), id_of(VOLUME), id_of(COPY)] {
             kernel.create_directories(staging_path(&id));
@@ -263,7 +274,11 @@ impl Life {
     pub(super) fn name(&self) -> String {
         let (thick, sharing) = (self.spec.thick, self.spec.sharing);
         let name = format!("{}{}", self.spec.kind.name(), if thick { " thick" } else { "" });
-        if sharing { name + ", sharing" } else { name }
+        match self.spec.limited {
+            Some(number) => name + " " + LIMITED[number].0,
+            None if sharing => name + ", sharing",
+            None => name,
+        }
     }
 
     fn scenarios(&self) -> Vec<Scenario> {
@@ -288,7 +303,10 @@ impl Life {
             ("node expand", grown, node_expand(None)),
             ("node expand beyond", self.in_use(), node_expand(Some(self.grown()))),
         ];
-        let scenario = |(what, before, call)| Scenario::new(format!("{name}: {what}"), before, call);
+        let scenario = |(what, before, call)| {
+            let scenario = Scenario::new(format!("{name}: {what}"), before, call);
+            if spec.limited.is_some() { scenario.with_limits() } else { scenario }
+        };
         list.into_iter().map(scenario).collect()
     }
 
@@ -365,6 +383,18 @@ pub fn all() -> Vec<Scenario> {
     let directories = inline(Spec::new(Kind::Directory)).into_iter();
     all.extend(directories.map(Scenario::with_inline_directories));
     all.extend(copies::all());
+    all.extend(limited());
+    all
+}
+
+/// Directories whose size their filesystem enforces. Where one is made, grown or deleted, each filesystem is walked.
+fn limited() -> Vec<Scenario> {
+    let mut all = life(Spec::limited(0)).scenarios();
+    let differs = [": create", ": delete", ": expand in use"];
+    for number in 1..LIMITED.len() {
+        let scenarios = life(Spec::limited(number)).scenarios().into_iter();
+        all.extend(scenarios.filter(|scenario| differs.iter().any(|what| scenario.name.ends_with(what))));
+    }
     all
 }
 

@@ -23,7 +23,11 @@ impl Life {
 
     fn scenario(&self, what: &str, before: Vec<Act>, call: Call) -> Scenario {
         let scenario = Scenario::new(format!("{}: {what}", self.name()), before, call);
-        if self.spec.sharing { scenario.with_sharing() } else { scenario }
+        match self.spec {
+            Spec { limited: Some(_), .. } => scenario.with_limits(),
+            Spec { sharing: true, .. } => scenario.with_sharing(),
+            _ => scenario,
+        }
     }
 
     fn cut(&self) -> Call {
@@ -113,6 +117,7 @@ pub(super) fn all() -> Vec<Scenario> {
     let (ext4, xfs, btrfs) = (new(Kind::Ext4), new(Kind::Xfs), new(Kind::Btrfs));
     let (block, directory) = (new(Kind::Block), new(Kind::Directory));
     let thick = life(Spec::thick(Kind::Ext4));
+    let [limited, on_ext4] = [0, 1].map(|number| life(Spec::limited(number)));
     let all_at_once = [("provisioning", "thick"), ("directIO", "false"), ("discard", "false")];
     vec![
         ext4.snapshot(IN_USE),
@@ -147,5 +152,10 @@ pub(super) fn all() -> Vec<Scenario> {
         thick.modify(IN_USE, &[("provisioning", "thin"), ("directIO", "false")]),
         xfs.modify(IN_USE, &[("discard", "false")]),
         sharing(Kind::Ext4).modify_shared(),
+        limited.snapshot(AT_REST).brief(),
+        limited.restore(false),
+        limited.restore(true).brief(),
+        limited.clone_of(AT_REST, false),
+        on_ext4.clone_of(AT_REST, true).brief(),
     ]
 }

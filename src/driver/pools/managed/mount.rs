@@ -84,11 +84,24 @@ impl Managed<'_> {
     }
 
     fn mount_at(&self, medium: &Medium, place: &Path) -> Result<()> {
-        let mounted = self.os.mounts.mount(&medium.path, place, self.fs_type, &MountFlags::default());
-        mounted.map_err(|error| {
+        self.mount_with_quotas(medium, place).map_err(|error| {
             let advice = self.how_to_repair(medium);
             self.refuse(format!("its filesystem cannot be mounted: {error}; see dmesg; {advice}"))
         })
+    }
+
+    /// xfs is mounted with project quotas, for directories with an enforced size, where the kernel has them: whether it does
+    /// can be seen in no other way (CONFIG_XFS_QUOTA). Where the filesystem is mounted already, it stays as it is.
+    fn mount_with_quotas(&self, medium: &Medium, place: &Path) -> std::io::Result<()> {
+        let mount = |flags: &MountFlags| self.os.mounts.mount(&medium.path, place, self.fs_type, flags);
+        if self.fs_type != FsType::Xfs {
+            return mount(&MountFlags::default());
+        }
+        let with_quotas = MountFlags { data: vec!["prjquota".to_owned()], ..MountFlags::default() };
+        match mount(&with_quotas) {
+            Err(error) if is_errno(&error, Errno::EINVAL) => mount(&MountFlags::default()),
+            mounted => mounted,
+        }
     }
 
     fn how_to_repair(&self, medium: &Medium) -> String {

@@ -1,5 +1,10 @@
 //! The structures and numbers are those of the kernel's headers, as a C compiler reads them.
 
+use super::project_quotas::{DiskQuota, QuotaState};
+use super::qgroups::{
+    InodeLookup, QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimit, QuotaControl, SearchArgs, SearchKey,
+    VolumeArgs, VolumeName,
+};
 use super::*;
 
 /// C that says that a structure and its fields lie where ours do.
@@ -27,7 +32,8 @@ fn compiled(lines: &str) -> Result<(), String> {
     use std::process::{Command, Stdio};
     let source = format!(
         "#include <stddef.h>\n#include <linux/loop.h>\n#include <linux/fs.h>\n#include <linux/fiemap.h>\n\
-         #include <linux/btrfs.h>\n#include <linux/mount.h>\n\
+         #include <linux/btrfs.h>\n#include <linux/mount.h>\n#include <linux/btrfs_tree.h>\n#include <linux/quota.h>\n\
+         #include <linux/dqblk_xfs.h>\n\
          #define SAME(theirs, ours) _Static_assert((theirs) == (ours), #theirs)\n{lines}"
     );
     let mut command = Command::new("cc");
@@ -82,6 +88,55 @@ fn structures_are_those_of_the_kernels_headers() {
 }
 
 #[test]
+fn structures_of_quotas_are_those_of_the_kernels_headers() {
+    let structures = [
+        layout!(DiskQuota = "struct fs_disk_quota" {
+            version = "d_version", flags = "d_flags", fields = "d_fieldmask", id = "d_id",
+            block_limit = "d_blk_hardlimit", soft_block_limit = "d_blk_softlimit", inode_limit = "d_ino_hardlimit",
+            soft_inode_limit = "d_ino_softlimit", blocks = "d_bcount", inodes = "d_icount",
+            timers_and_warnings = "d_itimer", of_realtime = "d_rtb_hardlimit",
+        }),
+        layout!(QuotaState = "struct fs_quota_statv" {
+            version = "qs_version", flags = "qs_flags", in_core = "qs_incoredqs", rest = "qs_uquota",
+        }),
+        layout!(QuotaControl = "struct btrfs_ioctl_quota_ctl_args" { command = "cmd", status = "status" }),
+        layout!(QgroupCreate = "struct btrfs_ioctl_qgroup_create_args" { create = "create", qgroup = "qgroupid" }),
+        layout!(QgroupAssign = "struct btrfs_ioctl_qgroup_assign_args" {
+            assign = "assign", member = "src", group = "dst",
+        }),
+        layout!(QgroupLimit = "struct btrfs_ioctl_qgroup_limit_args" {
+            qgroup = "qgroupid", flags = "lim.flags", max_referenced = "lim.max_rfer", others = "lim.max_excl",
+        }),
+        numbers!(
+            (size_of::<QgroupInherit>() - 8) as u64 => "sizeof(struct btrfs_qgroup_inherit)",
+            std::mem::offset_of!(QgroupInherit, count) as u64 => "offsetof(struct btrfs_qgroup_inherit, num_qgroups)",
+            std::mem::offset_of!(QgroupInherit, limit) as u64 => "offsetof(struct btrfs_qgroup_inherit, lim)",
+            std::mem::offset_of!(QgroupInherit, qgroup) as u64 => "offsetof(struct btrfs_qgroup_inherit, qgroups)",
+        ),
+        layout!(VolumeArgs = "struct btrfs_ioctl_vol_args_v2" {
+            fd = "fd", transaction = "transid", flags = "flags", size = "size", inherit = "qgroup_inherit", name = "name",
+        }),
+        layout!(VolumeName = "struct btrfs_ioctl_vol_args" { fd = "fd", name = "name" }),
+        layout!(InodeLookup = "struct btrfs_ioctl_ino_lookup_args" {
+            tree = "treeid", object = "objectid", name = "name",
+        }),
+        layout!(SearchKey = "struct btrfs_ioctl_search_key" {
+            tree = "tree_id", min_object = "min_objectid", max_object = "max_objectid", min_offset = "min_offset",
+            max_offset = "max_offset", min_transaction = "min_transid", max_transaction = "max_transid",
+            min_type = "min_type", max_type = "max_type", items = "nr_items",
+        }),
+        layout!(SearchArgs = "struct btrfs_ioctl_search_args" { key = "key", found = "buf" }),
+        numbers!(
+            0_u64 => "offsetof(struct btrfs_ioctl_search_header, transid)",
+            16_u64 => "offsetof(struct btrfs_ioctl_search_header, offset)",
+            28_u64 => "offsetof(struct btrfs_ioctl_search_header, len)",
+            32_u64 => "sizeof(struct btrfs_ioctl_search_header)",
+        ),
+    ];
+    compiled(&structures.concat()).expect("the kernel's headers");
+}
+
+#[test]
 fn numbers_and_flags_are_those_of_the_kernels_headers() {
     let lines = numbers!(
         request::LOOP_CLR_FD.number() => "LOOP_CLR_FD",
@@ -100,6 +155,24 @@ fn numbers_and_flags_are_those_of_the_kernels_headers() {
         request::FS_IOC_FSSETXATTR.number() => "FS_IOC_FSSETXATTR",
         request::BTRFS_IOC_SPACE_INFO.number() => "BTRFS_IOC_SPACE_INFO",
         request::BLKGETSIZE64.number() => "BLKGETSIZE64",
+        qgroups::BTRFS_IOC_INO_LOOKUP.number() => "BTRFS_IOC_INO_LOOKUP",
+        qgroups::BTRFS_IOC_TREE_SEARCH.number() => "BTRFS_IOC_TREE_SEARCH",
+        qgroups::BTRFS_IOC_SUBVOL_CREATE_V2.number() => "BTRFS_IOC_SUBVOL_CREATE_V2",
+        qgroups::BTRFS_IOC_SNAP_DESTROY.number() => "BTRFS_IOC_SNAP_DESTROY",
+        qgroups::BTRFS_IOC_QUOTA_CTL.number() => "BTRFS_IOC_QUOTA_CTL",
+        qgroups::BTRFS_IOC_QGROUP_ASSIGN.number() => "BTRFS_IOC_QGROUP_ASSIGN",
+        qgroups::BTRFS_IOC_QGROUP_CREATE.number() => "BTRFS_IOC_QGROUP_CREATE",
+        qgroups::BTRFS_IOC_QGROUP_LIMIT.number() => "BTRFS_IOC_QGROUP_LIMIT",
+        qgroups::INHERIT => "BTRFS_SUBVOL_QGROUP_INHERIT",
+        qgroups::MAX_REFERENCED => "BTRFS_QGROUP_LIMIT_MAX_RFER",
+        project_quotas::Q_XGETQUOTA => "Q_XGETQUOTA",
+        project_quotas::Q_XSETQLIM => "Q_XSETQLIM",
+        project_quotas::Q_XGETQSTATV => "Q_XGETQSTATV",
+        project_quotas::PROJECT_QUOTA => "FS_PROJ_QUOTA",
+        project_quotas::LIMITS => "(FS_DQ_ISOFT | FS_DQ_IHARD | FS_DQ_BSOFT | FS_DQ_BHARD)",
+        project_quotas::ACCOUNTED => "FS_QUOTA_PDQ_ACCT",
+        project_quotas::ENFORCED => "FS_QUOTA_PDQ_ENFD",
+        project_quotas::INHERITED => "FS_XFLAG_PROJINHERIT",
         READ_ONLY => "LO_FLAGS_READ_ONLY",
         AUTOCLEAR => "LO_FLAGS_AUTOCLEAR",
         DIRECT_IO => "LO_FLAGS_DIRECT_IO",

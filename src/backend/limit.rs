@@ -1,0 +1,164 @@
+//! The size of a directory that its filesystem enforces (`os::Quotas`).
+//!
+//! The record says what the limit is to be, and the filesystem what it is: a change of it may be lost in a power cut. So it is
+//! set again where it is not what the record says, at the start and before the volume is staged. What is in the directory
+//! counts because the directory of the volume does, from the moment in which it is made.
+
+use super::bytes::Limit;
+use super::{Place, VolumePaths};
+use crate::error::{Error, OsContext, Result};
+use crate::model::{GRANULARITY, Volume, format_bytes};
+use crate::os::{Enforceable, Os, Quota, QuotaLimits};
+
+/// Makes the directory of a volume, which counts under the number of its limit. The limit comes first: nothing is ever in it
+/// without one.
+pub(super) fn create(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
+    set(os, paths, limit)?;
+    let creating = || format!("create {} with a limit", paths.directory.display());
+    os.quotas.create_directory(&paths.directory, 0o700, limit.id).doing(creating)
+}
+
+/// Gives the number the limits that the record says.
+pub(super) fn set(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
+    let setting = || format!("limit {}", paths.directory.display());
+    os.quotas.set_limits(&paths.parent, limit.id, limit.limits).doing(setting)
+}
+
+/// Takes the limit of what is being removed away. The number stays its own.
+pub(super) fn lift(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
+    let lifting = || format!("lift the limit of {}", paths.directory.display());
+    os.quotas.set_limits(&paths.parent, limit.id, QuotaLimits::default()).doing(lifting)
+}
+
+/// What the filesystem knows of the volume.
+pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
+    let asking = || format!("ask for the quota of {}", place.volume.id);
+    place.os.quotas.quota(&place.paths.parent, limit.id).doing(asking)
+}
+
+/// The number is nobody's from here on; the files are gone.
+pub(super) fn give_back(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
+    let giving = || format!("give the quota of {} back", paths.directory.display());
+    match os.quotas.enforceable(&paths.parent).doing(giving)? {
+        // What is off limits nothing. Where it is switched on again, the number is passed over.
+        Enforceable::Nothing(_) => Ok(()),
+        _ => os.quotas.give_back(&paths.parent, limit.id).doing(giving),
+    }
+}
+
+/// Refuses a copy that does not fit: ext4 lets a process with CAP_SYS_RESOURCE go beyond every limit.
+///
+/// # Errors
+/// OUT_OF_RANGE with the size that would do.
+pub(super) fn expect_within(place: Place<'_>, limit: Limit) -> Result<()> {
+    let taken = quota(place, limit)?;
+    let most = limit.limits;
+    if taken.bytes > most.bytes {
+        return Err(too_small(place.volume, taken.bytes));
+    }
+    if taken.inodes > most.inodes {
+        let (taken, most) = (taken.inodes, most.inodes);
+        return Err(Error::OutOfRange(format!(
+            "the data have {taken} files and directories, and the volume may have {most}; ask for a larger volume, or set inodes in the StorageClass"
+        )));
+    }
+    Ok(())
+}
+
+/// What is said of data that take more than the volume has.
+pub(crate) fn too_small(volume: &Volume, bytes: u64) -> Error {
+    let least = bytes.next_multiple_of(GRANULARITY);
+    Error::OutOfRange(format!(
+        "the data take {} ({bytes} bytes), and the volume has {} bytes; ask for at least {least}",
+        format_bytes(bytes),
+        volume.capacity_bytes
+    ))
+}
+
+/// Makes the limit what the record says, where the filesystem has lost it. A larger one is that of an expansion which was
+/// cut off, or of a newer record than this one: its bytes are given, and the record follows.
+///
+/// # Errors
+/// FAILED_PRECONDITION where the filesystem does not enforce it any more.
+pub(super) fn recover(place: Place<'_>, limit: Limit) -> Result<Option<u64>> {
+    expect_enforced(place, limit)?;
+    let (now, wanted) = (quota(place, limit)?.limits, limit.limits);
+    if now.bytes > wanted.bytes && now.bytes.is_multiple_of(GRANULARITY) {
+        return Ok(Some(now.bytes));
+    }
+    restore(place, limit, now).map(|()| None)
+}
+
+/// [`recover`] of a volume that is about to be used: its limit is exactly what its record says.
+pub(super) fn ensure(place: Place<'_>, limit: Limit) -> Result<()> {
+    expect_enforced(place, limit)?;
+    restore(place, limit, quota(place, limit)?.limits)
+}
+
+fn restore(place: Place<'_>, limit: Limit, now: QuotaLimits) -> Result<()> {
+    if is_as_recorded(now, limit) {
+        return Ok(());
+    }
+    tracing::warn!(volume.id = %place.volume.id, ?now, wanted = ?limit.limits, "the limit was not what the record says; it is set again");
+    set(place.os, place.paths, limit)
+}
+
+/// Whether these limits are what the record says; a filesystem that does not limit inodes says none of them.
+fn is_as_recorded(now: QuotaLimits, limit: Limit) -> bool {
+    now.bytes == limit.limits.bytes && (now.inodes == 0 || now.inodes == limit.limits.inodes)
+}
+
+/// Makes sure that the filesystem enforces limits, and that the volume counts.
+///
+/// # Errors
+/// FAILED_PRECONDITION with what to do.
+pub(super) fn expect_enforced(place: Place<'_>, limit: Limit) -> Result<()> {
+    match not_enforced(place, limit)? {
+        Some(why) => {
+            Err(Error::InUse(format!("the size of volume {} is not enforced: {why}", place.volume.id)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why nothing enforces the limit.
+pub(super) fn not_enforced(place: Place<'_>, limit: Limit) -> Result<Option<String>> {
+    let (os, paths) = (place.os, place.paths);
+    let asking = || format!("ask for the quotas of {}", paths.parent.display());
+    if let Enforceable::Nothing(why) = os.quotas.enforceable(&paths.parent).doing(asking)? {
+        return Ok(Some(format!("{}: {why}", paths.parent.display())));
+    }
+    for directory in [&paths.directory, &paths.data()] {
+        if !os.quotas.counts(directory, limit.id).doing(|| format!("look at {}", directory.display()))? {
+            return Ok(Some(format!(
+                "{} does not count under its number {} any more; copy its data into a new volume",
+                directory.display(),
+                limit.id
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// What is wrong with the limits that the filesystem has, where it enforces them.
+pub(super) fn differs(place: Place<'_>, limit: Limit) -> Result<Option<String>> {
+    let now = quota(place, limit)?.limits;
+    Ok((!is_as_recorded(now, limit)).then(|| {
+        let (now, wanted) = (now.bytes, limit.limits.bytes);
+        format!(
+            "its limit is {now} bytes, and the volume has {wanted}: restart the driver, which sets it again"
+        )
+    }))
+}
+
+/// Gives the limit so many bytes, and the inodes that go with them; the number of bytes that it had.
+///
+/// # Errors
+/// FAILED_PRECONDITION where nothing enforces it.
+pub(super) fn grow(place: Place<'_>, limit: Limit, bytes: u64) -> Result<u64> {
+    expect_enforced(place, limit)?;
+    let before = quota(place, limit)?.limits.bytes;
+    let inodes = Volume { capacity_bytes: bytes, ..place.volume.clone() }.inode_limit();
+    let limits = QuotaLimits { bytes, inodes };
+    set(place.os, place.paths, Limit { limits, ..limit }).map(|()| before)
+}

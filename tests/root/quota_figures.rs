@@ -1,0 +1,144 @@
+//! What a directory with an enforced size costs, in figures: `cargo test … quota_figures -- --ignored --nocapture`. They are
+//! ratios within one run, taken in turns.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kind, MIB, Vol, World};
+use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
+
+const TURNS: usize = 9;
+
+/// Something that is done in a directory, and how often.
+type Pattern = (&'static str, fn(&Path));
+
+const PATTERNS: [Pattern; 4] = [
+    ("write 4 KiB at random and sync", |dir| {
+        let file =
+            File::options().write(true).create(true).truncate(false).open(dir.join("random")).expect("open");
+        for n in 0..150_u64 {
+            let at = (n * 7919) % 4096 * 4096;
+            file.write_all_at(&[n as u8; 4096], at).and_then(|()| file.sync_data()).expect("write");
+        }
+    }),
+    ("create a file and sync", |dir| {
+        for n in 0..100 {
+            let mut file = File::create(dir.join(n.to_string())).expect("create");
+            file.write_all(b"x").and_then(|()| file.sync_all()).expect("write");
+        }
+        (0..100).for_each(|n| std::fs::remove_file(dir.join(n.to_string())).expect("unlink"));
+    }),
+    ("write 32 MiB and sync", |dir| {
+        let mut file = File::create(dir.join("stream")).expect("create");
+        (0..32).for_each(|_| file.write_all(&[1; 1 << 20]).expect("write"));
+        file.sync_all().expect("sync");
+    }),
+    ("create 2000 files", |dir| {
+        (0..2000).for_each(|n| drop(File::create(dir.join(format!("c{n}"))).expect("create")));
+        (0..2000).for_each(|n| std::fs::remove_file(dir.join(format!("c{n}"))).expect("unlink"));
+    }),
+];
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let started = Instant::now();
+    work();
+    started.elapsed()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// The data path: the directory of a volume beside a plain one of the same filesystem.
+fn data_path(name: &str, limited: &Path, plain: &Path) {
+    for (what, work) in PATTERNS {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        // What each begins with, such as the first blocks of a file, counts for neither.
+        [limited, plain].iter().for_each(|dir| work(dir));
+        for turn in 0..TURNS {
+            // Who is first may find more to do.
+            if turn % 2 == 0 {
+                theirs.push(timed(|| work(plain)));
+            }
+            ours.push(timed(|| work(limited)));
+            if turn % 2 == 1 {
+                theirs.push(timed(|| work(plain)));
+            }
+        }
+        let (ours, theirs) = (median(ours), median(theirs));
+        let ratio = theirs.as_secs_f64() / ours.as_secs_f64();
+        println!("{name}: {what}: {ours:.1?}, plain {theirs:.1?}: {ratio:.2} of it");
+    }
+}
+
+/// Create, stage, publish and back.
+fn life(world: &World, kind: Kind, name: &str) -> Duration {
+    timed(|| {
+        let vol = Vol::create(world, kind, name, 64 * MIB, &[("pool", "limited")]);
+        vol.up();
+        vol.remove();
+    })
+}
+
+fn lives(name: &str, world: &World) {
+    let kinds = [Kind::Directory, Kind::Block, Kind::Ext4];
+    let mut times = kinds.map(|_| Vec::new());
+    for turn in 0..TURNS {
+        for (kind, times) in kinds.iter().zip(&mut times) {
+            times.push(life(world, *kind, &format!("life-{turn}")));
+        }
+    }
+    for (kind, times) in kinds.iter().zip(times) {
+        println!("{name}: a life of {}: {:.1?}", kind.name(), median(times));
+    }
+}
+
+/// What should not depend on the number of files.
+fn with_files(name: &str, world: &World, disk: &Disk, files: usize) {
+    let class = [("pool", "limited"), ("inodes", "200000")];
+    let class = if name == "btrfs" { &class[..1] } else { &class };
+    let vol = Vol::create(world, Kind::Directory, &format!("files-{files}"), 256 * MIB, class);
+    vol.up();
+    for n in 0..files {
+        let directory = vol.target("a").join((n / 1000).to_string());
+        if n % 1000 == 0 {
+            std::fs::create_dir(&directory).expect("mkdir");
+        }
+        File::create(directory.join(n.to_string())).expect("create");
+    }
+    sync(&disk.path);
+    let stats = median((0..TURNS).map(|_| timed(|| drop(vol.stats("a").expect("stats")))).collect());
+    let grow = |n: u64| timed(|| assert!(vol.expand((256 + n) * MIB).is_ok()));
+    let grown = median((1..=TURNS as u64).map(grow).collect());
+    vol.down();
+    let deleted = timed(|| vol.delete().expect("DeleteVolume"));
+    println!("{name}: {files} files: statistics {stats:.1?}, expansion {grown:.1?}, deletion {deleted:.1?}");
+}
+
+fn figures(name: &str, disk: &Disk) {
+    let world = world_on(disk);
+    lives(name, &world);
+    let vol = Vol::create(&world, Kind::Directory, "data", 256 * MIB, &[("pool", "limited")]);
+    vol.up();
+    data_path(name, &vol.target("a"), &place(disk, "plain"));
+    vol.remove();
+    [10, 1000, 50_000].iter().for_each(|files| with_files(name, &world, disk, *files));
+    world.finish();
+}
+
+#[test]
+#[ignore = "it measures, which takes minutes"]
+fn on_every_filesystem() {
+    if let Some(disk) = with_simple_quotas() {
+        figures("btrfs", &disk);
+    }
+    for fs_type in ["ext4", "xfs"] {
+        if let Some(disk) = with_project_quotas(fs_type) {
+            figures(fs_type, &disk);
+        }
+    }
+}
