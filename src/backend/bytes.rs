@@ -207,14 +207,10 @@ pub(super) fn is_full(error: &Error) -> bool {
 
 /// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.
 pub fn remove_files(os: &Os, paths: &VolumePaths) -> Result<()> {
-    match (paths.bytes().remove(os, paths), paths.limit) {
-        // btrfs may want room for a removal that a full quota does not have.
-        (Err(error), Some(limit)) if error.errno() == Some(Errno::EDQUOT) => {
-            limit::lift(os, paths, limit)?;
-            paths.bytes().remove(os, paths)?;
-        }
-        (removed, _) => removed?,
-    }
+    // First, so that it is durable with the removal: a limit without a volume would keep its number from everybody. btrfs may
+    // also want room for a removal, which a full quota does not have.
+    paths.limit.map_or(Ok(()), |limit| limit::lift(os, paths, limit))?;
+    paths.bytes().remove(os, paths)?;
     let removing = || format!("remove {}", paths.directory.display());
     os.files.sync_directory(&paths.parent).doing(removing)?;
     // Last: as long as anything is there, its number is nobody else's.

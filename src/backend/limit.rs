@@ -27,7 +27,11 @@ pub(super) fn set(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
 /// Takes the limit of what is being removed away. The number stays its own.
 pub(super) fn lift(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let lifting = || format!("lift the limit of {}", paths.directory.display());
-    os.quotas.set_limits(&paths.parent, limit.id, QuotaLimits::default()).doing(lifting)
+    match os.quotas.enforceable(&paths.parent).doing(lifting)? {
+        // What is off limits nothing. Where it is switched on again, the number is passed over.
+        Enforceable::Nothing(_) => Ok(()),
+        _ => os.quotas.set_limits(&paths.parent, limit.id, QuotaLimits::default()).doing(lifting),
+    }
 }
 
 /// What the filesystem knows of the volume.
@@ -40,8 +44,7 @@ pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
 pub(super) fn give_back(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let giving = || format!("give the quota of {} back", paths.directory.display());
     match os.quotas.enforceable(&paths.parent).doing(giving)? {
-        // What is off limits nothing. Where it is switched on again, the number is passed over.
-        Enforceable::Nothing(_) => Ok(()),
+        Enforceable::Nothing(_) => Ok(()), // as above
         _ => os.quotas.give_back(&paths.parent, limit.id).doing(giving),
     }
 }

@@ -139,6 +139,8 @@ impl World {
         let fs = self.walk(directory, Last::Follow)?.node.fs;
         let (counts_inodes, all) = (self.filesystems[fs].fs_type != "btrfs", &mut self.fs_mut(fs).limits.now);
         match limits {
+            // Without limits and what counts there is nothing of a project; a qgroup stays.
+            Some(limits) if counts_inodes && limits == QuotaLimits::default() => drop(all.remove(&id)),
             Some(limits) => {
                 let inodes = if counts_inodes { limits.inodes } else { 0 };
                 all.insert(id, QuotaLimits { inodes, ..limits });
