@@ -7,10 +7,12 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, MIB, Vol, World};
+use crate::harness::{Kind, MIB, Vol, World, run, text};
 use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
 
 const TURNS: usize = 9;
+/// Of what takes little time and varies.
+const MANY_TURNS: usize = 31;
 
 /// Something that is done in a directory, and how often.
 type Pattern = (&'static str, fn(&Path));
@@ -59,7 +61,7 @@ fn data_path(name: &str, limited: &Path, plain: &Path) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         // What each begins with, such as the first blocks of a file, counts for neither.
         [limited, plain].iter().for_each(|dir| work(dir));
-        for turn in 0..TURNS {
+        for turn in 0..MANY_TURNS {
             // Who is first may find more to do.
             if turn % 2 == 0 {
                 theirs.push(timed(|| work(plain)));
@@ -125,6 +127,11 @@ fn figures(name: &str, disk: &Disk) {
     let vol = Vol::create(&world, Kind::Directory, "data", 256 * MIB, &[("pool", "limited")]);
     vol.up();
     data_path(name, &vol.target("a"), &place(disk, "plain"));
+    if name == "btrfs" {
+        let subvolume = disk.path.join("subvolume");
+        run("btrfs", &["-q", "subvolume", "create", text(&subvolume)]);
+        data_path("btrfs, beside a plain subvolume", &vol.target("a"), &subvolume);
+    }
     vol.remove();
     [10, 1000, 50_000].iter().for_each(|files| with_files(name, &world, disk, *files));
     world.finish();

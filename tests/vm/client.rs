@@ -21,12 +21,13 @@ const PODS: &str = "/var/pods";
 /// Name, filesystem as a capability has it, size in MiB, parameters.
 type Kind = (&'static str, Option<&'static str>, u64, &'static [(&'static str, &'static str)]);
 
-/// The kinds of volumes.
-pub const KINDS: [Kind; 6] = [
+/// The kinds of volumes; `limited` is a directory whose size its filesystem enforces.
+pub const KINDS: [Kind; 7] = [
     ("ext4", Some("ext4"), 32, &[]),
     ("thick", Some(""), 32, &[("provisioning", "thick")]),
     ("block", None, 32, &[]),
     ("directory", Some(""), 32, &[("backend", "directory"), ("pool", "directories")]),
+    ("limited", Some(""), 32, &[("backend", "directory"), ("pool", "limited")]),
     ("xfs", Some("xfs"), 300, &[]),
     ("btrfs", Some("btrfs"), 256, &[]),
 ];
@@ -163,8 +164,8 @@ pub fn check(id: &str, kind: &str, bytes: u64, files: &[u64]) -> Result<(), Stri
             .map_err(std::io::Error::from),
     };
     let size = size.map_err(|error| format!("size: {error}"))?;
-    // A filesystem keeps some for itself, less than it was grown by.
-    let least = if kind == "block" { bytes } else { bytes / 4 * 3 };
+    // A filesystem keeps some for itself, less than it was grown by. One that limits a directory shows the limit.
+    let least = if matches!(kind, "block" | "limited") { bytes } else { bytes / 4 * 3 };
     if size < least { Err(format!("it has {size} bytes, not {bytes}")) } else { Ok(()) }
 }
 

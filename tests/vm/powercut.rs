@@ -83,11 +83,15 @@ fn main() {
     });
 }
 
-/// The names in the driver's directories of volumes: that of the pool `default`, and beside it that of the managed pool.
+/// The names in the driver's directories of volumes: that of the pool `default`, and beside it those of the managed pools.
 fn entries(volumes: &str) -> BTreeSet<String> {
-    let managed = Path::new(volumes).with_file_name("pools/directories/volumes");
-    let both = [Path::new(volumes), &managed].into_iter().filter_map(|path| std::fs::read_dir(path).ok());
-    both.flatten().map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8")).collect()
+    let managed = ["directories", "limited"].map(|pool| format!("pools/{pool}/volumes"));
+    let managed = managed.map(|place| Path::new(volumes).with_file_name(place));
+    let all = std::iter::once(Path::new(volumes)).chain(managed.iter().map(|path| path.as_path()));
+    all.filter_map(|path| std::fs::read_dir(path).ok())
+        .flatten()
+        .map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"))
+        .collect()
 }
 
 /// Checks everything and repeats what was under way; gives the volumes that are there, published.
@@ -138,6 +142,15 @@ fn verify(client: &Client, journal: Journal, volumes: &str) -> Vec<(String, Know
     alive
 }
 
+/// Volumes of a kind are grown as long as they are smaller: those of the other pools have little room.
+fn largest(kind: &str) -> u64 {
+    match kind {
+        "directory" => 0,
+        "limited" => 64 * MIB,
+        _ => 1 << 30,
+    }
+}
+
 /// A volume's life after the other, until the power is cut.
 fn work(client: &Client, prefix: &str, mut volumes: Vec<(String, Known)>, mut random: Random) {
     for number in 0.. {
@@ -155,7 +168,7 @@ fn work(client: &Client, prefix: &str, mut volumes: Vec<(String, Known)>, mut ra
                 let (name, known) = volumes.swap_remove(index);
                 delete(client, &name, &known);
             }
-            2 | 3 if known.kind != "directory" && known.size < 1 << 30 => {
+            2 | 3 if known.size < largest(&known.kind) => {
                 let bytes = known.size * 2;
                 expand(client, name, known, bytes);
             }
