@@ -157,7 +157,7 @@ SANITIZE = RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(TEST) --target "$$(
 sanitize: deps ## Run the unit tests, and what calls the kernel past the libraries, with AddressSanitizer (root)
 	@echo '==> sanitize'
 	$(SANITIZE) --lib
-	$(SANITIZE) --test root -- os_contract:: os_mounts:: os_copies:: copy_tree:: blocks:: freeze::
+	$(SANITIZE) --test root -- os_contract:: os_mounts:: quotas:: os_copies:: copy_tree:: blocks:: freeze::
 
 test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 	@echo '==> test-sanity'
@@ -167,7 +167,7 @@ test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
 	tests/vm/complaints
-	tests/vm/root os_contract:: os_mounts:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync
+	tests/vm/root os_contract:: os_mounts:: quotas:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/power-cut
 
