@@ -1,7 +1,6 @@
 //! `hostloop bench` as people run it: what it prints, and that it leaves nothing, however it ends.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -9,7 +8,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::harness::process::{BINARY, command};
-use crate::harness::{World, eventually, kernel, require_machine, text};
+use crate::harness::{World, kernel, text};
+use crate::selftest::{directory, nothing_is_left};
 
 /// A bench that ends by itself.
 fn bench(arguments: &[&str]) -> Output {
@@ -21,18 +21,6 @@ fn started(arguments: &[&str]) -> Child {
     let mut command = command(BINARY);
     command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")
-}
-
-fn directory() -> tempfile::TempDir {
-    require_machine();
-    tempfile::Builder::new().prefix("hostloop-root-").tempdir_in("/var/tmp").expect("tempdir")
-}
-
-fn nothing_is_left(dir: &Path) {
-    let dir = dir.canonicalize().expect("path");
-    assert_eq!(std::fs::read_dir(&dir).expect("list").count(), 0, "files are left");
-    assert!(kernel::mounts(&dir).is_empty(), "mounts are left");
-    eventually("no loop device is left", || kernel::loops(&dir).is_empty());
 }
 
 fn json(output: &Output) -> Value {

@@ -19,12 +19,14 @@ fn selftest(dir: &Path, only: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts")
 }
 
-fn directory() -> tempfile::TempDir {
+/// A directory on a disk, for what makes one of its own in it.
+pub fn directory() -> tempfile::TempDir {
     require_machine();
     tempfile::Builder::new().prefix("hostloop-root-").tempdir_in("/var/tmp").expect("tempdir")
 }
 
-fn nothing_is_left(dir: &Path) {
+/// Asserts that it has removed all.
+pub fn nothing_is_left(dir: &Path) {
     let dir = dir.canonicalize().expect("path");
     assert_eq!(std::fs::read_dir(&dir).expect("list").count(), 0, "files are left");
     assert!(kernel::mounts(&dir).is_empty(), "mounts are left");

@@ -1,5 +1,6 @@
 //! The structures and numbers are those of the kernel's headers, as a C compiler reads them.
 
+use super::mounts::MountAttr;
 use super::project_quotas::{DiskQuota, QuotaState};
 use super::qgroups::{
     InodeLookup, QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimit, QuotaControl, SearchArgs, SearchKey,
