@@ -1,6 +1,7 @@
 //! What a volume's life costs, beside the bare system calls for the same work, on the same disk, run by run.
 //!
-//! `cargo bench --bench lifecycle -- [--dir DIR] [--runs N]`, as root.
+//! `cargo bench --bench lifecycle -- [--dir DIR] [--runs N] [--only PART]`, as root; the parts are lives, crowd, clients,
+//! rush, start and roles.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,6 +16,7 @@ mod clients;
 mod crowd;
 mod raw;
 mod roles;
+mod rush;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -63,12 +65,27 @@ fn main() {
     let dir = PathBuf::from(word("--dir").unwrap_or_else(|| "/var/tmp".to_owned()));
     let runs: usize = word("--runs").map_or(50, |runs| runs.parse().expect("--runs is a number"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let only = word("--only");
+    let part = |name: &str| only.as_deref().is_none_or(|only| only == name);
     runtime.block_on(async {
-        lives(&dir, runs).await;
-        crowd::measure(&dir).await;
-        clients::measure(&dir).await;
-        start::measure(&dir).await;
-        roles::measure(&dir).await;
+        if part("lives") {
+            lives(&dir, runs).await;
+        }
+        if part("crowd") {
+            crowd::measure(&dir).await;
+        }
+        if part("clients") {
+            clients::measure(&dir).await;
+        }
+        if part("rush") {
+            rush::measure(&dir).await;
+        }
+        if part("start") {
+            start::measure(&dir).await;
+        }
+        if part("roles") {
+            roles::measure(&dir).await;
+        }
     });
 }
 
