@@ -59,6 +59,7 @@ mod many;
 mod many_clients;
 mod modify;
 mod old_kernels;
+mod old_quotas;
 mod old_state;
 mod one_step;
 mod os_contract;

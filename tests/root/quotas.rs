@@ -68,7 +68,7 @@ pub fn with_project_quotas(fs_type: &str) -> Option<Disk> {
 }
 
 /// A process without the capability that lets it go beyond limits of ext4.
-struct Unprivileged;
+pub struct Unprivileged;
 
 impl Pod for Unprivileged {
     fn append(&self, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -90,7 +90,7 @@ impl Pod for Unprivileged {
     }
 }
 
-fn kernel() -> Os {
+pub fn kernel() -> Os {
     os(Tools::find())
 }
 
@@ -212,7 +212,7 @@ pub fn world_on(disk: &Disk) -> World {
 }
 
 /// Fills a file until its volume is full; how much fitted.
-fn fill(file: &Path) -> u64 {
+pub fn fill(file: &Path) -> u64 {
     let mut written = 0;
     loop {
         match Unprivileged.append(file, &vec![7; 256 << 10]) {

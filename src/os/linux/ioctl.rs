@@ -15,7 +15,8 @@ use super::super::FileId;
 
 pub(super) use mounts::{ALL_MOUNTS, list_mounts, set_mount_attributes, stat_mount};
 pub(super) use project_quotas::{
-    ProjectQuota, ProjectQuotas, project, project_quota, project_quotas, set_project, set_project_limits,
+    OfFilesystem, ProjectQuota, ProjectQuotas, project, project_quota, project_quotas, set_project,
+    set_project_limits,
 };
 pub(super) use qgroups::{
     QuotaItem, assign_qgroup, create_qgroup, create_subvolume, limit_qgroup, remove_qgroup, remove_subvolume,

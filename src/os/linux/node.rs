@@ -72,7 +72,7 @@ pub(super) fn open_some_node(number: u32) -> Option<Node> {
     is_loop.then_some(Node { fd, rdev: stat.st_rdev })
 }
 
-fn make_node(path: &Path, rdev: u64) -> io::Result<()> {
+pub(super) fn make_node(path: &Path, rdev: u64) -> io::Result<()> {
     match mknod(path, SFlag::S_IFBLK, Mode::from_bits_truncate(0o660), rdev) {
         // Somebody else, such as devtmpfs, was faster; what lies there is checked after opening.
         Ok(()) | Err(Errno::EEXIST) => Ok(()),

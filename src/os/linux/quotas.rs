@@ -1,6 +1,7 @@
 //! Limits that filesystems enforce: project quotas on xfs and ext4, simple quotas on btrfs.
 #![allow(clippy::disallowed_types, reason = "implements os::Quotas")]
 
+mod device;
 mod project;
 mod qgroup;
 

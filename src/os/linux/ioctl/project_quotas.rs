@@ -1,7 +1,8 @@
-//! Project quotas of xfs and ext4: quotactl_fd(2) with the requests of linux/dqblk_xfs.h, which the kernel takes for every
+//! Project quotas of xfs and ext4: quotactl(2) with the requests of linux/dqblk_xfs.h, which the kernel takes for every
 //! filesystem (fs/quota/quota.c), and the project of an inode (FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR).
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
@@ -74,38 +75,48 @@ pub(in crate::os::linux) struct ProjectQuota {
     pub(in crate::os::linux) inode_limit: u64,
 }
 
-/// quotactl_fd(2) of the filesystem that holds this file (Linux 5.14; ENOSYS before).
-fn quotactl<T>(file: impl AsFd, request: u32, id: u32, argument: &mut T) -> nix::Result<()> {
-    let command = request << 8 | PROJECT;
+/// How a filesystem is named to the kernel.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::os::linux) enum OfFilesystem<'a> {
+    /// The one that holds this file: quotactl_fd(2) (Linux 5.14; ENOSYS before).
+    File(BorrowedFd<'a>),
+    /// The one on the block device with this path: quotactl(2).
+    Device(&'a CStr),
+}
+
+fn quotactl<T>(of: OfFilesystem<'_>, request: u32, id: u32, argument: &mut T) -> nix::Result<()> {
+    let (command, argument) = (request << 8 | PROJECT, std::ptr::from_mut(argument));
+    let (command, id) = (command as libc::c_ulong, id as libc::c_ulong);
     // SAFETY: `T` has the layout that linux/dqblk_xfs.h gives the argument of this request, as the callers below see to; it is
-    // writable and lives through the call, as the descriptor does.
+    // writable and lives through the call, as the descriptor and the path do.
     let result = unsafe {
-        libc::syscall(
-            SYS_QUOTACTL_FD,
-            file.as_fd().as_raw_fd(),
-            command as libc::c_ulong,
-            id as libc::c_ulong,
-            std::ptr::from_mut(argument),
-        )
+        match of {
+            OfFilesystem::File(file) => {
+                libc::syscall(SYS_QUOTACTL_FD, file.as_raw_fd(), command, id, argument)
+            }
+            OfFilesystem::Device(path) => {
+                libc::syscall(libc::SYS_quotactl, command, path.as_ptr(), id, argument)
+            }
+        }
     };
     Errno::result(result).map(drop)
 }
 
-/// Whether the filesystem that holds this file keeps project quotas (Q_XGETQSTATV).
+/// Whether a filesystem keeps project quotas (Q_XGETQSTATV).
 ///
 /// # Errors
 /// ENOSYS where the kernel or the filesystem knows no quotas.
-pub(in crate::os::linux) fn project_quotas(file: impl AsFd) -> nix::Result<ProjectQuotas> {
+pub(in crate::os::linux) fn project_quotas(of: OfFilesystem<'_>) -> nix::Result<ProjectQuotas> {
     let mut state = QuotaState { version: VERSION, ..QuotaState::default() };
-    quotactl(file, Q_XGETQSTATV, 0, &mut state)?;
+    quotactl(of, Q_XGETQSTATV, 0, &mut state)?;
     let has = |flag: u16| state.flags & flag != 0;
     Ok(ProjectQuotas { accounted: has(ACCOUNTED), enforced: has(ENFORCED) })
 }
 
 /// What a project has and may have (Q_XGETQUOTA); ENOENT on xfs for one that nobody ever had, ESRCH without quotas.
-pub(in crate::os::linux) fn project_quota(file: impl AsFd, id: u32) -> nix::Result<ProjectQuota> {
+pub(in crate::os::linux) fn project_quota(of: OfFilesystem<'_>, id: u32) -> nix::Result<ProjectQuota> {
     let mut quota = DiskQuota::default();
-    quotactl(file, Q_XGETQUOTA, id, &mut quota)?;
+    quotactl(of, Q_XGETQUOTA, id, &mut quota)?;
     let bytes = |blocks: u64| blocks.saturating_mul(512);
     Ok(ProjectQuota {
         bytes: bytes(quota.blocks),
@@ -117,7 +128,7 @@ pub(in crate::os::linux) fn project_quota(file: impl AsFd, id: u32) -> nix::Resu
 
 /// Gives a project hard limits, 0 for none, and takes soft ones away (Q_XSETQLIM).
 pub(in crate::os::linux) fn set_project_limits(
-    file: impl AsFd,
+    of: OfFilesystem<'_>,
     id: u32,
     bytes: u64,
     inodes: u64,
@@ -126,7 +137,7 @@ pub(in crate::os::linux) fn set_project_limits(
     let (block_limit, inode_limit) = (bytes / 512, inodes);
     let mut quota =
         DiskQuota { version, flags, fields, id, block_limit, inode_limit, ..DiskQuota::default() };
-    quotactl(file, Q_XSETQLIM, id, &mut quota)
+    quotactl(of, Q_XSETQLIM, id, &mut quota)
 }
 
 /// The project of a file, and whether what is made in it gets it too (FS_IOC_FSGETXATTR).

@@ -1,11 +1,13 @@
 //! Project quotas, see xfs_quota(8) and tune2fs(8).
 
 use std::fs::File;
+use std::os::fd::AsFd as _;
 
 use nix::errno::Errno;
 
 use super::super::super::{Enforceable, Quota, QuotaLimits};
-use super::super::ioctl::{self, ProjectQuota, ProjectQuotas};
+use super::super::ioctl::{self, OfFilesystem, ProjectQuota, ProjectQuotas};
+use super::device;
 use crate::model::QuotaId;
 
 /// What is to be done where a filesystem does not enforce them.
@@ -29,9 +31,18 @@ pub(super) const EXT4: Advice = Advice {
     not_enforced: "mount it with the option prjquota (mount -o remount,prjquota)",
 };
 
+/// Asks by file, and by block device where the kernel is older than that.
+fn ask<T>(file: &File, request: impl Fn(OfFilesystem<'_>) -> nix::Result<T>) -> nix::Result<T> {
+    match request(OfFilesystem::File(file.as_fd())) {
+        // This is also the answer of a filesystem that knows no quotas.
+        Err(Errno::ENOSYS) => device::path(file).and_then(|path| request(OfFilesystem::Device(&path))),
+        asked => asked,
+    }
+}
+
 pub(super) fn enforceable(file: File, advice: Advice) -> nix::Result<Enforceable> {
     let Advice { name, nothing, not_enforced } = advice;
-    let why = match ioctl::project_quotas(&file) {
+    let why = match ask(&file, ioctl::project_quotas) {
         Ok(ProjectQuotas { enforced: true, .. }) => return Ok(Enforceable::BytesAndInodes),
         Ok(ProjectQuotas { accounted: true, .. }) => {
             format!("{name} counts project quotas and does not enforce them; {not_enforced}")
@@ -39,7 +50,12 @@ pub(super) fn enforceable(file: File, advice: Advice) -> nix::Result<Enforceable
         Ok(_) | Err(Errno::ESRCH | Errno::EINVAL) => format!("{name} has no project quotas; {nothing}"),
         Err(Errno::ENOSYS) => {
             format!(
-                "this kernel has no quotas of {name} (CONFIG_XFS_QUOTA, CONFIG_QUOTA and CONFIG_QFMT_V2; quotactl_fd since Linux 5.14), or they are off; {nothing}"
+                "this kernel has no quotas of {name} (CONFIG_XFS_QUOTA, CONFIG_QUOTA and CONFIG_QFMT_V2), or they are off; {nothing}"
+            )
+        }
+        Err(Errno::ENODEV | Errno::ENOTBLK) => {
+            format!(
+                "before Linux 5.14, {name} is asked for its quotas by its block device, which the driver does not find below /dev; give the driver's container the /dev of the node"
             )
         }
         Err(Errno::EPERM) => "the driver may not ask for quotas; give it CAP_SYS_ADMIN".to_owned(),
@@ -49,7 +65,7 @@ pub(super) fn enforceable(file: File, advice: Advice) -> nix::Result<Enforceable
 }
 
 pub(super) fn quota(file: File, id: QuotaId) -> nix::Result<Quota> {
-    match ioctl::project_quota(&file, id.number()) {
+    match ask(&file, |of| ioctl::project_quota(of, id.number())) {
         Ok(ProjectQuota { bytes, inodes, byte_limit, inode_limit }) => {
             Ok(Quota { bytes, inodes, limits: QuotaLimits { bytes: byte_limit, inodes: inode_limit } })
         }
@@ -59,7 +75,8 @@ pub(super) fn quota(file: File, id: QuotaId) -> nix::Result<Quota> {
 }
 
 pub(super) fn set_limits(file: File, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
-    match ioctl::set_project_limits(&file, id.number(), limits.bytes, limits.inodes) {
+    let set = |of: OfFilesystem<'_>| ioctl::set_project_limits(of, id.number(), limits.bytes, limits.inodes);
+    match ask(&file, set) {
         // Nothing is known of it that could be taken away.
         Err(Errno::ENOENT) if limits == QuotaLimits::default() => Ok(()),
         set => set.map_err(off),
