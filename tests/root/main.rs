@@ -26,6 +26,7 @@ mod model;
 mod orders;
 
 mod anchor;
+mod at_the_limit;
 mod bare_dev;
 mod bench;
 mod blocks;

@@ -203,7 +203,7 @@ fn full_qgroups_are_refused() {
     assert!(matches!(errno_of(&refused), Some(Errno::EINVAL | Errno::EOPNOTSUPP)), "{refused}");
 }
 
-const POOL: [(&str, &str); 1] = [("pool", "limited")];
+pub const POOL: [(&str, &str); 1] = [("pool", "limited")];
 
 /// A driver with a pool on the disk.
 pub fn world_on(disk: &Disk) -> World {
