@@ -49,6 +49,11 @@ fn disk(fs_type: &str, features: &[&str], options: &str) -> Result<Disk, String>
     mount_loop_with(&image, &path, options).map(|()| Disk { path, _temp: temp })
 }
 
+/// A filesystem as mkfs makes it, which limits nothing.
+pub fn plain_disk(fs_type: &str) -> Disk {
+    disk(fs_type, &[], "loop").expect("mount")
+}
+
 /// An ext4 or xfs with project quotas, where this kernel has them.
 pub fn with_project_quotas(fs_type: &str) -> Option<Disk> {
     let features: &[&str] = match fs_type {
