@@ -17,7 +17,7 @@ pub fn life(os: &Os, check: Check, dir: &Path) -> Duration {
         Check::Xfs => filesystem(os, FsType::Xfs, dir),
         Check::Btrfs => filesystem(os, FsType::Btrfs, dir),
         Check::Block => block(os, dir),
-        Check::Directory => directory(os, dir),
+        Check::Directory | Check::DirectoryEnforced => directory(os, dir),
     }
     started.elapsed()
 }

@@ -66,7 +66,8 @@ pub struct BenchArgs {
     pub json: bool,
 
     /// With --dir: measure only this kind of volume: ext4, ext4-thick, xfs, xfs-thick, btrfs, btrfs-thick, block,
-    /// block-thick, managed (ext4 in a managed pool with xfs) or directory. Repeat the flag for more [default: all]
+    /// block-thick, managed (ext4 in a managed pool with xfs), directory or directory-enforced (with an enforced size).
+    /// Repeat the flag for more [default: all that are possible in DIR]
     #[arg(long, value_name = "NAME", value_parser = Value(candidate))]
     pub only: Vec<Candidate>,
 
@@ -122,11 +123,13 @@ pub enum Candidate {
     /// A loop volume with ext4 in a managed pool, which is an image with xfs.
     Managed,
     Directory,
+    /// A directory whose size the filesystem enforces.
+    DirectoryEnforced,
 }
 
 impl Candidate {
     /// Every kind, in the order in which they are shown.
-    pub const ALL: [Candidate; 10] = [
+    pub const ALL: [Candidate; 11] = [
         Candidate::Ext4,
         Candidate::Ext4Thick,
         Candidate::Xfs,
@@ -136,6 +139,7 @@ impl Candidate {
         Candidate::Block,
         Candidate::BlockThick,
         Candidate::Managed,
+        Candidate::DirectoryEnforced,
         Candidate::Directory,
     ];
 
@@ -152,6 +156,7 @@ impl Candidate {
             Candidate::BlockThick => "block-thick",
             Candidate::Managed => "managed",
             Candidate::Directory => "directory",
+            Candidate::DirectoryEnforced => "directory-enforced",
         }
     }
 
@@ -163,6 +168,7 @@ impl Candidate {
             Candidate::Btrfs | Candidate::BtrfsThick => Check::Btrfs,
             Candidate::Block | Candidate::BlockThick => Check::Block,
             Candidate::Directory => Check::Directory,
+            Candidate::DirectoryEnforced => Check::DirectoryEnforced,
         }
     }
 

@@ -18,7 +18,8 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = Value(size))]
     pub size: u64,
 
-    /// Check only this: ext4, xfs, btrfs, block or directory. Repeat the flag for more [default: all]
+    /// Check only this: ext4, xfs, btrfs, block, directory or directory-enforced (with an enforced size). Repeat the flag for
+    /// more [default: all that the filesystem of DIR can have]
     #[arg(long, value_name = "NAME", value_parser = Value(check))]
     pub only: Vec<Check>,
 }
@@ -36,11 +37,14 @@ pub enum Check {
     Block,
     /// A volume of the directory backend.
     Directory,
+    /// The same with a size that the filesystem enforces.
+    DirectoryEnforced,
 }
 
 impl Check {
     /// Every kind, in the order in which they are checked.
-    pub const ALL: [Check; 5] = [Check::Ext4, Check::Xfs, Check::Btrfs, Check::Block, Check::Directory];
+    pub const ALL: [Check; 6] =
+        [Check::Ext4, Check::Xfs, Check::Btrfs, Check::Block, Check::Directory, Check::DirectoryEnforced];
 
     /// Its name on the command line.
     pub const fn as_str(self) -> &'static str {
@@ -50,7 +54,13 @@ impl Check {
             Check::Btrfs => "btrfs",
             Check::Block => "block",
             Check::Directory => "directory",
+            Check::DirectoryEnforced => "directory-enforced",
         }
+    }
+
+    /// Whether it is a directory of the disk, with an enforced size or without.
+    pub const fn is_directory(self) -> bool {
+        matches!(self, Check::Directory | Check::DirectoryEnforced)
     }
 }
 

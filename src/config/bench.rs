@@ -124,7 +124,7 @@ fn disk(args: &BenchArgs, dir: PathBuf) -> Result<DiskConfig, ConfigError> {
 
 fn minimum(candidate: Candidate) -> u64 {
     match candidate.check() {
-        Check::Ext4 | Check::Block | Check::Directory => 0,
+        Check::Ext4 | Check::Block | Check::Directory | Check::DirectoryEnforced => 0,
         Check::Xfs => FsType::Xfs.minimum_bytes(),
         Check::Btrfs => FsType::Btrfs.minimum_bytes(),
     }

@@ -34,7 +34,11 @@ impl Driver {
             return Ok(nothing);
         }
         match enforce::expect_possible(&self.os, &pool, &parameters) {
-            Err(Error::Exhausted(_)) => return Ok(nothing),
+            // The answer has no field for it, and no event says why no node is chosen.
+            Err(Error::Exhausted(why)) => {
+                tracing::info!(pool = %pool.name, why, "no capacity for volumes of this class");
+                return Ok(nothing);
+            }
             possible => possible?,
         }
         let available = self.room(&pool, parameters.is_sized(), parameters.provisioning)?;

@@ -121,6 +121,11 @@ impl Collector for PoolCollector {
             "hostloop_pool_overcommit_ratio",
             "Bytes of thin volumes that may be promised for each byte of the pool.",
             measured().map(|(name, pool)| ([("pool", name)], pool.overcommit)),
+        )?;
+        page.gauges(
+            "hostloop_pool_enforces",
+            "1 where the filesystem of a pool can enforce this limit of a directory, 0 where it cannot.",
+            measured().flat_map(|(name, pool)| limits(name, pool)),
         )
     }
 }
@@ -138,6 +143,11 @@ fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 8] {
         ("lacking", pool.lacking),
     ]
     .map(|(kind, bytes)| ([("pool", name), ("kind", kind)], bytes as f64))
+}
+
+fn limits<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 2] {
+    [("bytes", pool.limits_bytes), ("inodes", pool.limits_inodes)]
+        .map(|(what, can)| ([("pool", name), ("what", what)], if can { 1.0 } else { 0.0 }))
 }
 
 fn promised<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 3] {

@@ -17,7 +17,7 @@ use super::trial::{Trial, freezing};
 use super::workspace::Workspace;
 use crate::config::Check;
 use crate::model::format_bytes;
-use crate::os::Os;
+use crate::os::{Os, holder, is_full};
 use crate::shutdown::Shutdown;
 use crate::wire::csi;
 use csi::volume_usage::Unit;
@@ -254,7 +254,8 @@ impl Life {
         let bytes = bytes.ok_or_else(|| Status::internal("the answer has no bytes"))?;
         let [total, used] = [bytes.total, bytes.used].map(|bytes| u64::try_from(bytes).unwrap_or_default());
         let expected = match self.check {
-            Check::Block => volume.bytes,
+            // In a directory of btrfs statfs(2) shows the whole filesystem.
+            Check::Block | Check::DirectoryEnforced => volume.bytes,
             Check::Directory => total,
             Check::Ext4 | Check::Xfs | Check::Btrfs => place.size()?,
         };
@@ -264,12 +265,38 @@ impl Life {
             )));
         }
         let written = place.written();
-        if self.check != Check::Block && used < written {
+        // A device has no figure, and simple quotas of btrfs count with the next commit of the filesystem.
+        if !matches!(self.check, Check::Block | Check::DirectoryEnforced) && used < written {
             return Err(Failure::wrong(format_args!(
                 "{used} bytes are reported used, {written} were written"
             )));
         }
-        Ok(())
+        self.limit()
+    }
+
+    /// A pod cannot take more of the disk than the volume has.
+    fn limit(&self) -> Done {
+        let os = &self.world.os;
+        let mounts = os.mounts.list()?;
+        // Limits of ext4 do not hold whoever has CAP_SYS_RESOURCE, as this process (fs/quota/dquot.c).
+        let is_ext4 = holder(&mounts, &self.volume.target).is_some_and(|mount| mount.fs_type == "ext4");
+        if self.check != Check::DirectoryEnforced || is_ext4 {
+            return Ok(());
+        }
+        let (file, bytes) = (self.volume.target.join("too much"), self.volume.volume()?.bytes);
+        os.files.create_file(&file)?;
+        let allocated = os.images.allocate(&file, bytes);
+        os.files.remove_file(&file)?;
+        match allocated {
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                let bytes = format_bytes(bytes);
+                Err(Failure::wrong(format_args!(
+                    "a file of {bytes} fits beside the data: no limit is enforced"
+                )))
+            }
+        }
     }
 
     /// Where the driver keeps the snapshot.
@@ -346,7 +373,7 @@ impl Life {
         }
         let grown = self.volume.size()?.saturating_sub(before);
         // Of what was added, a filesystem keeps a part for itself.
-        if self.check != Check::Directory && grown < (wanted - size) / 10 * 8 {
+        if !self.check.is_directory() && grown < (wanted - size) / 10 * 8 {
             let grown = format_bytes(grown);
             return Err(Failure::wrong(format_args!("the volume in use grew by {grown} only")));
         }
@@ -368,7 +395,7 @@ pub(super) fn freezes(check: Check, reflinks: bool) -> bool {
     match check {
         Check::Ext4 | Check::Xfs | Check::Btrfs => true,
         Check::Block => reflinks,
-        Check::Directory => false,
+        Check::Directory | Check::DirectoryEnforced => false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::{Check, SelftestConfig};
 use crate::model::{FsType, format_bytes};
 use crate::os::linux::{self, Tools};
-use crate::os::{AttachOptions, Os, holder};
+use crate::os::{AttachOptions, Enforceable, Os, holder};
 
 /// LOOP_CONFIGURE came with this one, openat2 before it.
 const LEAST_KERNEL: (u32, u32) = (5, 8);
@@ -56,7 +56,7 @@ pub(crate) fn fs_type(check: Check) -> Option<FsType> {
         Check::Ext4 => Some(FsType::Ext4),
         Check::Xfs => Some(FsType::Xfs),
         Check::Btrfs => Some(FsType::Btrfs),
-        Check::Block | Check::Directory => None,
+        Check::Block | Check::Directory | Check::DirectoryEnforced => None,
     }
 }
 
@@ -65,7 +65,8 @@ pub(super) fn look(os: &Os, tools: &Tools, dir: &Path, config: &SelftestConfig) 
     let mut found = vec![kernel(os), privileges(os), loop_devices(os, dir)];
     let wanted = config.checks.iter().filter_map(|check| fs_type(*check));
     found.extend(wanted.map(|fs_type| filesystem(os, tools, fs_type)));
-    found.extend([directory(os, dir), reflink(dir), direct_io(os, dir), space(os, dir, config.size)]);
+    found.extend([directory(os, dir), limits(os, dir), reflink(dir)]);
+    found.extend([direct_io(os, dir), space(os, dir, config.size)]);
     found
 }
 
@@ -176,6 +177,40 @@ fn directory(os: &Os, dir: &Path) -> Finding {
             warn(what, text, "choose a directory on a disk with --dir, as for --data-dir")
         }
         _ => ok(what, text),
+    }
+}
+
+/// What the size of a directory can be there. A disk that enforces none is as most disks are, and no fault.
+fn limits(os: &Os, dir: &Path) -> Finding {
+    let what = "limits";
+    match os.quotas.enforceable(dir) {
+        Ok(Enforceable::BytesAndInodes) => {
+            ok(what, "bytes and inodes: a directory can have an enforced size")
+        }
+        Ok(Enforceable::Bytes) => ok(what, "bytes: a directory can have an enforced size"),
+        Ok(Enforceable::Nothing(why)) => {
+            ok(what, format!("nothing, so a directory has no enforced size here: {why}"))
+        }
+        Err(error) => warn(
+            what,
+            error.to_string(),
+            "the quotas of the filesystem cannot be asked for; see docs/volumes.md",
+        ),
+    }
+}
+
+/// Why a volume of this kind cannot be made in a directory, with what to do; `None` where it can.
+pub(crate) fn impossible(os: &Os, dir: &Path, check: Check) -> Option<String> {
+    if let Some(missing) = fs_type(check).and_then(|fs_type| os.filesystems.check_tools(fs_type).err()) {
+        return Some(missing.to_string());
+    }
+    if check != Check::DirectoryEnforced {
+        return None;
+    }
+    match os.quotas.enforceable(dir) {
+        Ok(Enforceable::BytesAndInodes | Enforceable::Bytes) => None,
+        Ok(Enforceable::Nothing(why)) => Some(why),
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -64,7 +64,7 @@ impl Output {
 
     /// The progress line of a kind begins.
     pub(super) fn begin(&self, check: Check) {
-        self.text(&format!("  {:<10}", check.as_str()));
+        self.text(&format!("  {:<20}", check.as_str()));
     }
 
     /// A step begins.

@@ -51,7 +51,7 @@ pub fn parameters(pairs: &[(&str, &str)]) -> HashMap<String, String> {
 pub fn writer(check: Check) -> VolumeCapability {
     let fs_type = match check {
         Check::Block => None,
-        Check::Directory => Some(""),
+        Check::Directory | Check::DirectoryEnforced => Some(""),
         Check::Ext4 | Check::Xfs | Check::Btrfs => Some(check.as_str()),
     };
     capability(fs_type, Mode::SingleNodeWriter)
@@ -59,8 +59,12 @@ pub fn writer(check: Check) -> VolumeCapability {
 
 /// CreateVolume of a volume of this kind, in a pool that can have it.
 pub fn create_kind(name: &str, bytes: u64, check: Check) -> CreateVolumeRequest {
-    let backend: &[_] = if check == Check::Directory { &[("backend", "directory")] } else { &[] };
-    CreateVolumeRequest { parameters: parameters(backend), ..create(name, bytes, writer(check)) }
+    let of_kind: &[_] = match check {
+        Check::Directory => &[("backend", "directory")],
+        Check::DirectoryEnforced => &[("backend", "directory"), ("enforcement", "required")],
+        Check::Ext4 | Check::Xfs | Check::Btrfs | Check::Block => &[],
+    };
+    CreateVolumeRequest { parameters: parameters(of_kind), ..create(name, bytes, writer(check)) }
 }
 
 /// CreateVolume of a volume of at least so many bytes.

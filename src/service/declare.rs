@@ -94,6 +94,8 @@ pub(crate) struct Facts<'a> {
 
 /// A request that is answered at once, also before there is a driver.
 pub(crate) trait Question: Unary {
+    /// Whether the driver then logs what its pools can limit, for which the answer has no field.
+    const TELLS_LIMITS: bool = false;
     /// The answer.
     fn answer(facts: &Facts<'_>) -> Self::Reply;
 }
@@ -152,6 +154,7 @@ impl Identifies for Option<csi::VolumeContentSource> {
 /// ```text
 /// declare! { each_of_the_service;
 ///     question ProbeRequest = |facts| …;                   // what it answers
+///     question NodeGetInfoRequest = |facts| …, tells_limits: true; // Question::TELLS_LIMITS, false if it is left out
 ///     call DeleteVolumeRequest {
 ///         logs: "volume.id" = volume_id;                   // fields of the span, fields of the request
 ///         route: |request| Route::LastOwner(…);
@@ -171,8 +174,11 @@ macro_rules! declare {
             $(declarations.$kind::<csi::$message>();)*
         }
     };
-    (@ $each:ident [$($done:tt)*] question $message:ident = |$facts:pat_param| $answer:expr; $($rest:tt)*) => {
+    (@ $each:ident [$($done:tt)*] question $message:ident = |$facts:pat_param| $answer:expr
+        $(, tells_limits: $tells:literal)?; $($rest:tt)*) => {
         impl Question for csi::$message {
+            $(const TELLS_LIMITS: bool = $tells;)?
+
             fn answer($facts: &Facts<'_>) -> Self::Reply {
                 $answer
             }

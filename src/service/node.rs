@@ -19,7 +19,7 @@ const RPCS: [Rpc; 7] = [
 
 declare! { each;
     question NodeGetCapabilitiesRequest = |_| encode::node_capabilities(&RPCS);
-    question NodeGetInfoRequest = |facts| facts.node.map(encode::node_get_info).unwrap_or_default();
+    question NodeGetInfoRequest = |facts| facts.node.map(encode::node_get_info).unwrap_or_default(), tells_limits: true;
     call NodeStageVolumeRequest {
         logs: "volume.id" = volume_id, "path" = staging_target_path;
         route: |_| Route::Node;

@@ -38,6 +38,11 @@ impl Declarations for Served {
     fn question<Q: Question>(&mut self) {
         let driver = Arc::clone(&self.driver);
         self.table.unary::<Q, _>(move |_| {
+            if Q::TELLS_LIMITS && driver.is_ready() {
+                // The answer waits for no disk. One that is silent is not asked.
+                let driver = Arc::clone(&driver);
+                tokio::task::spawn_blocking(move || driver.tell_limits());
+            }
             let settings = driver.settings();
             let reply = Q::answer(&Facts {
                 driver_name: &settings.driver_name,

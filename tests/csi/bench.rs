@@ -50,12 +50,14 @@ fn nothing_is_left(kernel: &FakeKernel) {
 #[test]
 fn lives_of_each_kind_are_measured_and_nothing_is_left() {
     let kernel = machine();
+    kernel.set_quotas("/", true);
     for attach in [false, true] {
         let server = Server::start(&kernel, &Settings { attach, ..settings() });
-        let kinds: [(&[_], _); 3] = [
+        let kinds: [(&[_], _); 4] = [
             (&[], Some("xfs")),
             (&[("provisioning", "thick")], None),
             (&[("backend", "directory"), ("pool", DIRECTORIES)], Some("")),
+            (&[("backend", "directory"), ("enforcement", "required")], Some("")),
         ];
         for (parameters, fs_type) in kinds {
             let fs_type = fs_type.map(str::to_owned);

@@ -55,6 +55,8 @@ fn calls_and_what_they_made_are_counted() {
         ("hostloop_pool_promised_bytes{pool=\"default\",to=\"thick\"}", SIZE),
         ("hostloop_pool_bytes{pool=\"default\",kind=\"lacking\"}", 0.0),
         ("hostloop_pool_overcommit_ratio{pool=\"default\"}", 1.0),
+        ("hostloop_pool_enforces{pool=\"default\",what=\"bytes\"}", 0.0),
+        ("hostloop_pool_enforces{pool=\"default\",what=\"inodes\"}", 0.0),
         ("hostloop_pool_measured{pool=\"default\"}", 1.0),
         ("hostloop_pool_available{pool=\"default\"}", 1.0),
     ] {

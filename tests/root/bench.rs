@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::harness::process::{BINARY, command};
 use crate::harness::{World, kernel, text};
+use crate::quotas::{place, plain_disk, with_simple_quotas};
 use crate::selftest::{directory, nothing_is_left};
 
 /// A bench that ends by itself.
@@ -67,6 +68,39 @@ fn volumes_are_measured_beside_a_plain_directory_and_nothing_is_left() {
     let drawn = std::fs::read_to_string(&svg).expect("the picture");
     assert!(drawn.starts_with("<svg ") && drawn.contains(">managed</text>"), "{drawn}");
     nothing_is_left(dir.path());
+}
+
+/// On a filesystem that can.
+#[test]
+fn a_directory_with_an_enforced_size_is_a_kind_of_its_own() {
+    let Some(disk) = with_simple_quotas() else { return };
+    let work = place(&disk, "work");
+    let few = ["--size", "64Mi", "--seconds", "1", "--turns", "1", "--json"];
+    let only = ["--only", "directory", "--only", "directory-enforced"];
+    let result = json(&bench(&[&["--dir", text(&work)], &few[..], &only[..]].concat()));
+    let places = result["places"].as_array().expect("places");
+    let names: Vec<&str> = places.iter().map(|place| place["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["plain directory", "directory-enforced", "directory"]);
+    assert!(places[1]["figures"]["create_sync"]["median"].as_f64().expect("a rate") > 0.0, "{result}");
+    let said = result["summary"][0].as_str().expect("a sentence");
+    assert!(said.contains("With enforcement=required it is"), "{said}");
+    nothing_is_left(&work);
+}
+
+#[test]
+fn a_disk_that_enforces_no_size_is_measured_without_and_says_so() {
+    let disk = plain_disk("btrfs");
+    let work = place(&disk, "work");
+    let few = ["--dir", text(&work), "--size", "16Mi", "--seconds", "1", "--turns", "1", "--json"];
+    let both = ["--only", "directory", "--only", "directory-enforced"];
+    let result = json(&bench(&[&few[..], &both[..]].concat()));
+    let left_out = &result["left_out"].as_array().expect("a list")[0];
+    assert!(left_out.to_string().contains("directory-enforced"), "{result}");
+    assert!(left_out.to_string().contains("simple"), "what to do: {result}");
+    assert!(result["summary"][0].as_str().expect("a sentence").ends_with("cannot be on this filesystem."));
+    let said = refused(&bench(&[&few[..], &both[2..]].concat()));
+    assert!(said.contains("there is no volume to measure: directory-enforced: "), "{said}");
+    nothing_is_left(&work);
 }
 
 #[test]

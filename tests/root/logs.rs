@@ -8,7 +8,8 @@ use tonic::Code;
 
 use crate::client;
 use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World};
+use crate::harness::{Kind, MIB, Vol, World, eventually, text};
+use crate::quotas::{place, plain_disk};
 
 /// The lines of the log as JSON.
 fn lines(world: &mut World) -> Vec<Value> {
@@ -25,6 +26,39 @@ fn field<'a>(line: &'a Value, name: &str) -> &'a Value {
 fn ended<'a>(lines: &'a [Value], method: &str) -> Vec<&'a Value> {
     let is_end = |line: &&Value| field(line, "method") == method && !field(line, "code").is_null();
     lines.iter().filter(is_end).collect()
+}
+
+/// CSI has no field for why there is no room for a class, nor for what a node's pools can limit.
+#[test]
+fn what_a_pool_cannot_limit_is_said_with_what_to_do() {
+    let disk = plain_disk("btrfs");
+    let pool = format!("plain={},reserve=0", text(&place(&disk, "pool")));
+    let mut world = World::new(&["--log-format", "json", "--log-level", "info", "--pool", &pool]);
+    world.csi.call(csi::NodeGetInfoRequest {}).expect("NodeGetInfo");
+    let parameters = [("backend", "directory"), ("enforcement", "required"), ("pool", "plain")];
+    let parameters = parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let request = csi::GetCapacityRequest { parameters, ..Default::default() };
+    let answer = world.csi.call(request).expect("GetCapacity");
+    assert_eq!(answer.available_capacity, 0);
+    eventually("each pool is told of", || {
+        let told =
+            |line: &Value| field(line, "pool") == "plain" && line["message"] == "what the pool can limit";
+        lines(&mut world).iter().any(told)
+    });
+    let lines = lines(&mut world);
+    let said = |message: &str, name: &str| {
+        let of_pool = |line: &&Value| line["message"] == message && field(line, "pool") == "plain";
+        let line = lines.iter().find(of_pool).unwrap_or_else(|| panic!("no line {message:?}: {lines:?}"));
+        field(line, name).as_str().expect("text").to_owned()
+    };
+    let limits = said("what the pool can limit", "limits");
+    let why = said("no capacity for volumes of this class", "why");
+    assert!(limits.starts_with("nothing: ") && limits == said("pool", "limits"), "{limits}");
+    assert!(
+        why.contains("cannot enforce the size of a directory") && why.contains("Or use backend=loop"),
+        "{why}"
+    );
+    world.finish();
 }
 
 #[test]

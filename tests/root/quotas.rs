@@ -49,6 +49,11 @@ fn disk(fs_type: &str, features: &[&str], options: &str) -> Result<Disk, String>
     mount_loop_with(&image, &path, options).map(|()| Disk { path, _temp: temp })
 }
 
+/// A filesystem as mkfs makes it, which limits nothing.
+pub fn plain_disk(fs_type: &str) -> Disk {
+    disk(fs_type, &[], "loop").expect("mount")
+}
+
 /// An ext4 or xfs with project quotas, where this kernel has them.
 pub fn with_project_quotas(fs_type: &str) -> Option<Disk> {
     let features: &[&str] = match fs_type {
@@ -134,6 +139,13 @@ fn project_quotas_of_xfs() {
     project_quotas("xfs");
 }
 
+/// Whether this kernel has simple quotas of btrfs: Linux 6.7.
+pub fn has_simple_quotas() -> bool {
+    let release = nix::sys::utsname::uname().expect("uname").release().to_string_lossy().into_owned();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).take(2).collect();
+    numbers >= vec![6, 7]
+}
+
 /// A btrfs with simple quotas, where this kernel has them.
 pub fn with_simple_quotas() -> Option<Disk> {
     let disk = disk("btrfs", &[], "loop").expect("mount");
@@ -141,10 +153,8 @@ pub fn with_simple_quotas() -> Option<Disk> {
         Ok(()) => Some(disk),
         Err(error) => {
             assert_eq!(errno_of(&error), Some(Errno::EOPNOTSUPP), "{error}");
-            let release = nix::sys::utsname::uname().expect("uname").release().to_string_lossy().into_owned();
-            let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).take(2).collect();
-            assert!(numbers < vec![6, 7], "Linux {release} has simple quotas: {error}");
-            println!("Linux {release} has no simple quotas of btrfs");
+            assert!(!has_simple_quotas(), "Linux 6.7 and later has simple quotas: {error}");
+            println!("this kernel has no simple quotas of btrfs");
             None
         }
     }

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use crate::harness::process::{BINARY, command};
 use crate::harness::{eventually, kernel, require_machine, text};
+use crate::quotas::{place, plain_disk, with_simple_quotas};
 
 fn selftest(dir: &Path, only: &[&str]) -> Child {
     let mut command = command(BINARY);
@@ -50,6 +51,35 @@ fn volumes_and_their_copies_are_read_back_and_nothing_is_left() {
     }
     assert!(said.contains("- a snapshot of the volume in use, restored, holds what was written"), "{said}");
     nothing_is_left(dir.path());
+}
+
+/// What the disk can limit is said, and where it can, a directory with an enforced size goes through its life.
+#[test]
+fn a_directory_with_an_enforced_size_is_one_of_the_kinds() {
+    let Some(disk) = with_simple_quotas() else { return };
+    let work = place(&disk, "work");
+    let done = selftest(&work, &["directory-enforced"]).wait_with_output().expect("wait");
+    let said = String::from_utf8(done.stdout).expect("text");
+    assert!(done.status.success() && said.ends_with("selftest passed\n"), "{said}");
+    assert!(said.contains("limits       bytes: a directory can have an enforced size"), "{said}");
+    assert!(said.contains("Verified on directory-enforced, each of 64 Mi"), "{said}");
+    nothing_is_left(&work);
+}
+
+/// A disk without quotas says so with what to do. It is a fault only for who asks for such a volume.
+#[test]
+fn a_disk_that_enforces_no_size_says_what_to_do() {
+    let disk = plain_disk("btrfs");
+    let work = place(&disk, "work");
+    let said_by = |only: &[&str]| {
+        let done = selftest(&work, only).wait_with_output().expect("wait");
+        (done.status.success(), String::from_utf8(done.stdout).expect("text"))
+    };
+    let (passed, said) = said_by(&["directory-enforced"]);
+    assert!(!passed && said.contains("directory-enforced  not possible here: "), "{said}");
+    assert!(said.contains("limits       nothing, so a directory has no enforced size here: "), "{said}");
+    assert!(said.contains("selftest failed: directory-enforced is not possible: "), "{said}");
+    nothing_is_left(&work);
 }
 
 /// The volume and its two copies are there when it is interrupted, one of them half made.

@@ -19,7 +19,8 @@ pub(super) fn summary(results: &Results) -> Vec<String> {
     let volumes = results.places.iter().filter(|place| place.candidate.is_some());
     let (unsized_ones, sized): (Vec<&Place>, Vec<&Place>) =
         volumes.partition(|place| place.candidate == Some(Candidate::Directory));
-    let of_directory = unsized_ones.first().and_then(|place| directory(results, place));
+    let enforced = sized.iter().copied().find(|place| place.candidate == Some(Candidate::DirectoryEnforced));
+    let of_directory = unsized_ones.first().and_then(|place| directory(results, place, enforced));
     let rest = of_directory.is_some();
     of_directory.into_iter().chain(best(results, &sized, rest)).chain(noise(results)).collect()
 }
@@ -31,11 +32,24 @@ fn score(results: &Results, place: &Place, patterns: &[Pattern]) -> Option<f64> 
     Some(f64::powf(product, 1.0 / patterns.len() as f64))
 }
 
-fn directory(results: &Results, place: &Place) -> Option<String> {
-    let (synced, data) = (score(results, place, &SYNCED)?, score(results, place, &DATA)?);
+/// `enforced` is the directory with an enforced size, where there is one.
+fn directory(results: &Results, place: &Place, enforced: Option<&Place>) -> Option<String> {
+    let scores = |place| Some((score(results, place, &SYNCED)?, score(results, place, &DATA)?));
+    let (synced, data) = scores(place)?;
+    let is_left_out =
+        || results.left_out.iter().any(|(candidate, _)| *candidate == Candidate::DirectoryEnforced);
+    let size = match enforced.and_then(scores) {
+        Some((synced, data)) => {
+            format!(
+                "its size is not enforced. With enforcement=required it is: then it gives {synced:.2} and {data:.2}"
+            )
+        }
+        None if is_left_out() => "its size is not enforced, and cannot be on this filesystem".to_owned(),
+        None => "its size is not enforced".to_owned(),
+    };
     Some(format!(
         "A directory volume gives {synced:.2} of what the plain directory gives programs that sync, and {data:.2} of \
-         other reads and writes; its size is not enforced."
+         other reads and writes; {size}."
     ))
 }
 
@@ -115,6 +129,25 @@ mod tests {
                  plain directory).",
             ]
         );
+    }
+
+    #[test]
+    fn a_directory_says_whether_it_can_have_a_size() {
+        let mut results = results(&[
+            (None, ONE),
+            (Some(Candidate::Directory), ONE),
+            (Some(Candidate::DirectoryEnforced), [0.5; 6]),
+        ]);
+        let said = summary(&results);
+        assert!(
+            said[0].ends_with("With enforcement=required it is: then it gives 0.50 and 0.50."),
+            "{said:?}"
+        );
+        assert!(said[1].starts_with("directory-enforced gives this much to programs that sync"), "{said:?}");
+        results.places.pop();
+        results.left_out.push((Candidate::DirectoryEnforced, "no quotas".to_owned()));
+        let said = summary(&results);
+        assert!(said[0].ends_with("its size is not enforced, and cannot be on this filesystem."), "{said:?}");
     }
 
     #[test]

@@ -104,7 +104,8 @@ fn possible(os: &Os, config: &DiskConfig) -> Result<(), String> {
         let parent = svg.parent().filter(|parent| !parent.as_os_str().is_empty());
         is_directory(os, parent.unwrap_or(Path::new(".")), "--svg")?;
     }
-    let rooms = config.candidates.iter().map(|candidate| ours::room(*candidate, config.bytes));
+    let here = |candidate: &&Candidate| machine::impossible(os, &config.dir, candidate.check()).is_none();
+    let rooms = config.candidates.iter().filter(here).map(|candidate| ours::room(*candidate, config.bytes));
     let needed = rooms.fold(config.bytes / PART + SLACK, u64::saturating_add);
     let space = os.files.space(&config.dir).map_err(|error| format!("{error} (--dir)"))?;
     if space.available < needed {
@@ -179,19 +180,18 @@ async fn measure(bench: &Bench<'_>, volumes: &mut Volumes) -> Result<Option<Resu
     Ok(Some(Results { disk, places, left_out: std::mem::take(&mut volumes.left_out) }))
 }
 
-/// The kinds whose tools are there.
+/// The kinds whose tools are there, and whose size the filesystem can enforce.
 fn possible_here(bench: &Bench<'_>, volumes: &mut Volumes) -> Result<Vec<Candidate>, String> {
     let wanted = &bench.config.candidates;
-    if !wanted.iter().copied().all(ours::is_of_directories) {
+    if !wanted.iter().all(|candidate| candidate.check().is_directory()) {
         let loops = machine::loop_devices(bench.os, bench.workspace);
         hopeless(&loops).map_or(Ok(()), Err)?;
     }
     let mut candidates = Vec::new();
     for candidate in wanted {
-        let fs_type = machine::fs_type(candidate.check());
-        match fs_type.and_then(|fs_type| bench.os.filesystems.check_tools(fs_type).err()) {
+        match machine::impossible(bench.os, bench.workspace, candidate.check()) {
             None => candidates.push(*candidate),
-            Some(missing) => leave_out(volumes, *candidate, missing.to_string()),
+            Some(why) => leave_out(volumes, *candidate, why),
         }
     }
     Ok(candidates)

@@ -26,7 +26,7 @@ pub(super) struct Ours {
     os: Os,
 }
 
-/// Which of the two drivers has this kind: directories are in a pool of their own.
+/// Which of the two drivers has this kind: directories without an enforced size are in a pool of their own.
 pub(super) fn is_of_directories(candidate: Candidate) -> bool {
     candidate.check() == Check::Directory
 }

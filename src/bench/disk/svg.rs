@@ -7,7 +7,7 @@ use super::results::Results;
 use crate::bench::output::figure;
 
 /// Pixels.
-const LABEL: f64 = 116.0;
+const LABEL: f64 = 132.0;
 const WHOLE: f64 = 150.0;
 const LONGEST: f64 = WHOLE * 1.5;
 const ROW: f64 = 16.0;

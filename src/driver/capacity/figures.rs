@@ -1,6 +1,7 @@
 //! The pools in numbers.
 
 use super::{Driver, Pool};
+use crate::driver::pools::enforce;
 use crate::error::{OsContext, Result};
 use crate::model::{PoolName, Provisioning};
 use crate::store::Totals;
@@ -26,6 +27,10 @@ pub struct PoolFigures {
     pub lacking: u64,
     /// Bytes of thin volumes that may be promised for each byte there is.
     pub overcommit: f64,
+    /// Whether its filesystem can limit the bytes of a directory.
+    pub limits_bytes: bool,
+    /// And how many files are in it.
+    pub limits_inodes: bool,
 }
 
 impl Driver {
@@ -40,6 +45,7 @@ impl Driver {
         let measured = self.measured(pool)?;
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let budget = self.budget(pool, &self.capacity.state.lock(), measured)?;
+        let (limits_bytes, limits_inodes) = enforce::can_limit(&self.os, pool)?;
         Ok(PoolFigures {
             size: space.total,
             used: space.used,
@@ -50,6 +56,8 @@ impl Driver {
             room: budget.room(!pool.directories, Provisioning::Thin),
             lacking: budget.lacking(),
             overcommit: pool.overcommit,
+            limits_bytes,
+            limits_inodes,
         })
     }
 }

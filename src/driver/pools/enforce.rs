@@ -48,7 +48,7 @@ pub(crate) fn expect_possible(os: &Os, pool: &Pool, parameters: &VolumeParameter
     }
 }
 
-/// What the start says of a pool: what its filesystem can limit.
+/// What the start and NodeGetInfo say of a pool: what its filesystem can limit.
 pub(crate) fn describe(os: &Os, pool: &Pool) -> String {
     match os.quotas.enforceable(&pool.path) {
         Ok(Enforceable::BytesAndInodes) => "bytes and inodes".to_owned(),
@@ -56,6 +56,16 @@ pub(crate) fn describe(os: &Os, pool: &Pool) -> String {
         Ok(Enforceable::Nothing(why)) => format!("nothing: {why}"),
         Err(error) => format!("unknown: {error}"),
     }
+}
+
+/// Whether the size of a directory can be limited in a pool, and its number of files.
+pub(crate) fn can_limit(os: &Os, pool: &Pool) -> Result<(bool, bool)> {
+    let asking = || format!("ask for the quotas of {}", pool.path.display());
+    Ok(match os.quotas.enforceable(&pool.path).doing(asking)? {
+        Enforceable::BytesAndInodes => (true, true),
+        Enforceable::Bytes => (true, false),
+        Enforceable::Nothing(_) => (false, false),
+    })
 }
 
 /// Numbers that were chosen, and are not in the store yet.
@@ -83,6 +93,13 @@ impl Drop for Chosen {
 }
 
 impl Driver {
+    /// Logs what each pool that can be used now can limit, which NodeGetInfo has no field for.
+    pub fn tell_limits(&self) {
+        for pool in self.pools.open() {
+            tracing::info!(pool = %pool.name, limits = describe(&self.os, &pool), "what the pool can limit");
+        }
+    }
+
     /// Chooses the number of a new volume that needs one: one that no record has, and under which nothing counts.
     ///
     /// # Errors

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hostloop::model::{GroupSnapshotId, NodeKey, SnapshotId, VolumeId};
+use hostloop::model::{GroupSnapshotId, NodeKey, QuotaId, SnapshotId, VolumeId};
+use hostloop::os::Quota;
+use hostloop::os::linux::{Tools, os};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Status;
@@ -30,6 +32,8 @@ pub enum Disk {
     Machine,
     /// One that shares blocks.
     Sharing(&'static str),
+    /// A btrfs with simple quotas.
+    Limiting,
     /// That of the machine; beside it a pool of the driver's own, of this type.
     Managed(&'static str),
 }
@@ -40,6 +44,7 @@ impl Disk {
         match self {
             Disk::Machine => String::new(),
             Disk::Sharing(fs_type) => format!(" on {fs_type}"),
+            Disk::Limiting => " with an enforced size".to_owned(),
             Disk::Managed(fs_type) => format!(" on managed {fs_type}"),
         }
     }
@@ -49,6 +54,12 @@ impl Disk {
 pub fn world(disk: Disk) -> World {
     match disk {
         Disk::Sharing(fs_type) => World::empty_on(fs_type, 4096 * MIB, &["--overcommit", "4"]),
+        Disk::Limiting => {
+            let world = World::empty_on("btrfs", 4096 * MIB, &["--overcommit", "4"]);
+            let disk = world.data.parent().expect("the mount point");
+            os(Tools::find()).quotas.switch_on(disk).expect("simple quotas");
+            world
+        }
         Disk::Machine => {
             let mut world = World::empty(&[]);
             let mount_point = world.dir.join("directories");
@@ -72,7 +83,7 @@ pub fn world(disk: Disk) -> World {
 /// Ends the driver, and takes away what is not a volume. Nothing is left.
 pub fn take_down(mut world: World, disk: Disk) {
     match disk {
-        Disk::Sharing(_) => return world.finish(),
+        Disk::Sharing(_) | Disk::Limiting => return world.finish(),
         Disk::Machine => {
             world.take_driver().stop();
             run("umount", &[text(&world.dir.join("directories"))]);
@@ -143,6 +154,13 @@ impl Bench {
         Ok(())
     }
 
+    /// What the disk counts under the number that a volume of this name gets, and limits.
+    pub fn quota(&self, name: &str) -> Option<Quota> {
+        let id = QuotaId::candidates(&VolumeId::of_name(&self.node(), name)).next()?;
+        let quota = || os(Tools::find()).quotas.quota(&self.world.data, id).expect("a quota");
+        (self.disk == Disk::Limiting).then(quota)
+    }
+
     fn node(&self) -> NodeKey {
         NodeKey::of(&node_of(&self.world.data))
     }
@@ -192,7 +210,7 @@ impl Bench {
     /// Where each pool keeps what it has.
     pub fn pools(&self) -> Vec<PathBuf> {
         let more = match self.disk {
-            Disk::Sharing(_) => None,
+            Disk::Sharing(_) | Disk::Limiting => None,
             Disk::Machine => Some(self.world.dir.join("directories")),
             Disk::Managed(_) => Some(self.world.data.join("pools").join(MANAGED)),
         };

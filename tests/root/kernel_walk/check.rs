@@ -37,7 +37,23 @@ pub fn check(bench: &Bench, model: &Model) -> Verdict {
     }
     ensure!(Seen::now(bench)? == Seen::of(bench, model), "a repeated CreateVolume changed something");
     files(bench, model)?;
+    quotas(bench, model)?;
     log(bench)
+}
+
+/// A directory with an enforced size has its limit, and no number is kept of one that is gone.
+fn quotas(bench: &Bench, model: &Model) -> Verdict {
+    for name in ["volume", "copy", "restored"] {
+        let Some(quota) = bench.quota(name) else { return Ok(()) };
+        match model.volumes.get(name) {
+            Some(known) => {
+                let limit = quota.limits.bytes;
+                ensure!(limit == known.bytes, "{name} of {} bytes is limited to {limit}", known.bytes);
+            }
+            None => ensure!(quota.is_free(), "{name} is gone, and its number is not free: {quota:?}"),
+        }
+    }
+    Ok(())
 }
 
 /// The driver has not panicked.

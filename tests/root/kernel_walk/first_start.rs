@@ -73,7 +73,7 @@ fn use_it(world: &World, disk: Disk) -> Verdict {
     let further = match disk {
         Disk::Machine => Some(Spec::new(Kind::Directory)),
         Disk::Managed(_) => Some(Spec::managed(Kind::Ext4)),
-        Disk::Sharing(_) => None,
+        Disk::Sharing(_) | Disk::Limiting => None,
     };
     for spec in [Some(Spec::new(Kind::Ext4)), further].into_iter().flatten() {
         let name = spec.pool.unwrap_or("default");

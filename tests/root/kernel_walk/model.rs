@@ -28,6 +28,11 @@ impl Spec {
         Spec { pool: Some(super::bench::MANAGED), ..Spec::new(kind) }
     }
 
+    /// A directory of the default pool, whose filesystem enforces its size.
+    pub fn limited() -> Spec {
+        Spec { pool: None, ..Spec::new(Kind::Directory) }
+    }
+
     /// The same, larger.
     pub fn grown(self) -> Spec {
         Spec { bytes: self.bytes + 128 * MIB, ..self }

@@ -69,6 +69,10 @@ impl Life {
         Life { spec: Spec::managed(kind), disk: Disk::Managed(fs_type) }
     }
 
+    fn limited() -> Life {
+        Life { spec: Spec::limited(), disk: Disk::Limiting }
+    }
+
     fn name(&self) -> String {
         let thick = if self.spec.thick { " thick" } else { "" };
         format!("{}{thick}{}", name_of(self.spec.kind), self.disk.name())
@@ -263,11 +267,15 @@ const LEAVE_WORK: [(&str, Cut); 14] = [
 fn starts(scenarios: &[Scenario]) -> Vec<Scenario> {
     let start = |(name, cut): &(&str, Cut)| {
         let scenario = scenarios.iter().find(|scenario| scenario.name == *name);
-        let scenario = scenario.unwrap_or_else(|| panic!("no scenario has the name {name}")).clone();
-        let name = format!("start after {name}, {} ({})", cut.0, cut.1);
-        Scenario { name, starts_after: Some(*cut), ..scenario }
+        start_after(scenario.unwrap_or_else(|| panic!("no scenario has the name {name}")), *cut)
     };
     LEAVE_WORK.iter().map(start).collect()
+}
+
+/// The start after a call that was cut off.
+fn start_after(scenario: &Scenario, cut: Cut) -> Scenario {
+    let name = format!("start after {}, {} ({})", scenario.name, cut.0, cut.1);
+    Scenario { name, starts_after: Some(cut), ..scenario.clone() }
 }
 
 fn copies() -> Vec<Scenario> {
@@ -313,6 +321,34 @@ fn copies() -> Vec<Scenario> {
     ]
 }
 
+/// A directory whose size btrfs enforces: where a number is taken, limited, copied into or given back.
+fn limited() -> Vec<Scenario> {
+    let life = Life::limited();
+    let chosen =
+        [": create", ": delete", ": stage first", ": unstage", ": expand at rest", ": expand in use"];
+    let mut all: Vec<_> = life.life();
+    all.retain(|scenario| chosen.iter().any(|what| scenario.name.ends_with(what)));
+    all.extend([
+        life.snapshot(AT_REST),
+        life.delete_snapshot(),
+        life.restore(false),
+        life.restore(true),
+        life.clone_of(AT_REST, false),
+    ]);
+    let cuts = [
+        (": create", ("driver: BTRFS_IOC_SUBVOL_CREATE_V2 ~/pool/data/volumes", 1)),
+        (": delete", ("driver: BTRFS_IOC_SNAP_DESTROY ~/pool/data/volumes", 1)),
+        (": expand in use", ("driver: BTRFS_IOC_QGROUP_LIMIT ~/pool/data/volumes", 1)),
+    ];
+    let starts: Vec<_> = cuts
+        .iter()
+        .filter_map(|(what, cut)| Some((all.iter().find(|one| one.name.ends_with(what))?, *cut)))
+        .map(|(scenario, cut)| start_after(scenario, cut))
+        .collect();
+    all.extend(starts);
+    all
+}
+
 /// Every scenario.
 pub fn all() -> Vec<Scenario> {
     let mut all: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| Life::new(kind).life()).collect();
@@ -324,6 +360,9 @@ pub fn all() -> Vec<Scenario> {
         let chosen = [": create", ": delete", ": stage first", ": unstage"];
         all.extend(life.life().into_iter().filter(|s| chosen.iter().any(|what| s.name.ends_with(what))));
         all.extend([life.snapshot(IN_USE), life.restore(false)]);
+    }
+    if crate::quotas::has_simple_quotas() {
+        all.extend(limited());
     }
     let starts = starts(&all);
     all.extend(starts);

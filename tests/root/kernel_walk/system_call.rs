@@ -71,7 +71,7 @@ const CHANGES: [(i64, &str, For); 47] = [
 ];
 
 /// Requests of ioctl(2) that only look. All others count as changes.
-const LOOKS: [u64; 28] = [
+const LOOKS: [u64; 30] = [
     0x5401,      // TCGETS
     0x541B,      // FIONREAD
     0x5421,      // FIONBIO
@@ -96,6 +96,8 @@ const LOOKS: [u64; 28] = [
     0x8400_941F, // BTRFS_IOC_FS_INFO
     0xD000_941E, // BTRFS_IOC_DEV_INFO
     0xC010_9414, // BTRFS_IOC_SPACE_INFO
+    0xD000_9411, // BTRFS_IOC_TREE_SEARCH
+    0xD000_9412, // BTRFS_IOC_INO_LOOKUP
     0x8100_587E, // XFS_IOC_FSGEOMETRY
     0x8070_5864, // XFS_IOC_FSGEOMETRY_V1
     0x8070_587C, // XFS_IOC_FSGEOMETRY_V4
@@ -103,7 +105,7 @@ const LOOKS: [u64; 28] = [
 ];
 
 /// Names of the requests that change something.
-const REQUESTS: [(u64, &str); 20] = [
+const REQUESTS: [(u64, &str); 26] = [
     (0x4C0A, "LOOP_CONFIGURE"),
     (0x4C01, "LOOP_CLR_FD"),
     (0x4C04, "LOOP_SET_STATUS64"),
@@ -124,6 +126,12 @@ const REQUESTS: [(u64, &str); 20] = [
     (0x4008_6610, "EXT4_IOC_RESIZE_FS"),
     (0x4010_586E, "XFS_IOC_FSGROWFSDATA"),
     (0x5000_9403, "BTRFS_IOC_RESIZE"),
+    (0x5000_940F, "BTRFS_IOC_SNAP_DESTROY"),
+    (0x5000_9418, "BTRFS_IOC_SUBVOL_CREATE_V2"),
+    (0xC010_9428, "BTRFS_IOC_QUOTA_CTL"),
+    (0x4018_9429, "BTRFS_IOC_QGROUP_ASSIGN"),
+    (0x4010_942A, "BTRFS_IOC_QGROUP_CREATE"),
+    (0x8030_942B, "BTRFS_IOC_QGROUP_LIMIT"),
 ];
 
 /// The number and the arguments of a system call.
