@@ -24,6 +24,8 @@ pub struct PoolFigures {
     pub room: u64,
     /// What it would need more to keep its promises; 0 as long as nobody else takes its filesystem's space.
     pub lacking: u64,
+    /// What is left of deleted directories with an enforced size: it counts as promised until it is gone.
+    pub removing: u64,
     /// Bytes of thin volumes that may be promised for each byte there is.
     pub overcommit: f64,
 }
@@ -40,6 +42,9 @@ impl Driver {
         let measured = self.measured(pool)?;
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let budget = self.budget(pool, &self.capacity.state.lock(), measured)?;
+        let removed = self.store.volumes().into_iter();
+        let removed = removed.filter(|v| v.is_removed() && *v.pool() == pool.name && v.quota.is_some());
+        let removing = self.in_directories(pool, &removed.collect::<Vec<_>>())?;
         Ok(PoolFigures {
             size: space.total,
             used: space.used,
@@ -49,6 +54,7 @@ impl Driver {
             promised: budget.promised,
             room: budget.room(!pool.directories, Provisioning::Thin),
             lacking: budget.lacking(),
+            removing,
             overcommit: pool.overcommit,
         })
     }
