@@ -39,7 +39,7 @@ pub use self::controller::run_controller;
 pub use self::node::{OtherNodes, connector, run_node};
 pub use self::start_error::StartError;
 pub use self::watch::{IDLE_SOURCES, watch_sources};
-use self::watch::{watch_health, watch_pools};
+use self::watch::{watch_health, watch_pools, watch_removals};
 
 /// Enough for threads without work to end.
 const LEAST_LEFT: Duration = Duration::from_millis(250);
@@ -234,6 +234,7 @@ where
         tokio::select! {
             registered = operation::register(operation.registration, shutdown.clone()) => registered,
             never = watch_health(parts.driver.clone()) => match never {},
+            never = watch_removals(parts.driver.clone()) => match never {},
             never = watch_pools(parts.driver) => match never {},
         }
     };

@@ -46,6 +46,13 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     }
 }
 
+/// Removes what is left of large directories that were deleted. Runs until it is dropped.
+pub(super) async fn watch_removals(driver: Option<Arc<Driver>>) -> Infallible {
+    let _removing = driver.as_ref().map(Driver::remove_in_background);
+    drop(driver);
+    std::future::pending().await
+}
+
 /// Tries pools that cannot be used again, and looks whether the others still can be. Runs until it is dropped.
 pub(super) async fn watch_pools(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };

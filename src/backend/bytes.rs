@@ -87,6 +87,9 @@ pub enum Shape {
     Tree(PathBuf),
 }
 
+/// Asked before each entry of a tree is removed: whether to go on.
+pub type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+
 /// What holds data on a pool.
 pub trait Bytes: Send + Sync {
     /// The name of the data within the directory of the volume or snapshot.
@@ -161,7 +164,12 @@ pub trait Bytes: Send + Sync {
     fn begin_deletion_without_mark(&self, os: &Os, paths: &VolumePaths, full: Error) -> Result<()>;
 
     /// Removes the data, whatever of them there is, then the marks, since they say what the rest is, then the directory.
-    fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()>;
+    /// Whether nothing is left: entries are removed one by one only as long as `go_on` says so.
+    fn remove(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool>;
+
+    /// The first part of [`remove`](Bytes::remove) of what has a limit, while that still holds. Whether nothing is left of
+    /// what can be removed so.
+    fn remove_within_limit(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool>;
 }
 
 /// Makes the directory of a volume or a snapshot, and what a copy of another one goes into. From here on it carries
@@ -205,16 +213,48 @@ pub(super) fn is_full(error: &Error) -> bool {
     matches!(error.errno(), Some(Errno::ENOSPC | Errno::EDQUOT))
 }
 
-/// Removes the files of a volume or a snapshot, whatever of them there is. Durable on return.
-pub fn remove_files(os: &Os, paths: &VolumePaths) -> Result<()> {
+/// Removes the files of a volume or a snapshot, whatever of them there is, as long as `go_on` says so. Whether nothing is left,
+/// durably.
+pub fn remove_files(os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
     // First, so that it is durable with the removal: a limit without a volume would keep its number from everybody. btrfs may
     // also want room for a removal, which a full quota does not have.
     paths.limit.map_or(Ok(()), |limit| limit::lift(os, paths, limit))?;
-    paths.bytes().remove(os, paths)?;
+    if !paths.bytes().remove(os, paths, go_on)? {
+        return Ok(false);
+    }
     let removing = || format!("remove {}", paths.directory.display());
     os.files.sync_directory(&paths.parent).doing(removing)?;
     // Last: as long as anything is there, its number is nobody else's.
-    paths.limit.map_or(Ok(()), |limit| limit::give_back(os, paths, limit))
+    paths.limit.map_or(Ok(()), |limit| limit::give_back(os, paths, limit)).map(|()| true)
+}
+
+/// [`remove_files`] of a large tree, which takes long: as long as there is much of it, its limit holds, so that nobody who still
+/// has a file of it open can take more of the pool.
+pub fn remove_large_files(os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
+    let removed = match paths.limit {
+        Some(_) => paths.bytes().remove_within_limit(os, paths, go_on),
+        None => Ok(true),
+    };
+    match removed {
+        Ok(false) => Ok(false),
+        Err(error) if !is_full(&error) => Err(error),
+        _ => remove_files(os, paths, go_on),
+    }
+}
+
+/// Moves what is being removed to another place of the same filesystem, with its mark; durable on return.
+///
+/// # Errors
+/// EXDEV where it is not the same filesystem; the kernel's others.
+pub fn move_files(os: &Os, from: &VolumePaths, to: &VolumePaths) -> Result<()> {
+    let moving = || format!("move {} to {}", from.directory.display(), to.directory.display());
+    os.files.sync_directory(&from.directory).doing(moving)?;
+    os.files.rename(&from.directory, &to.directory).doing(moving)?;
+    os.files.sync_directory(&to.parent).doing(moving)?;
+    match from.parent == to.parent {
+        true => Ok(()),
+        false => os.files.sync_directory(&from.parent).doing(moving),
+    }
 }
 
 /// What a start says of a volume or a snapshot without data.

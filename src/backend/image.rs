@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::bytes::{gone, is_thick};
+use super::bytes::{GoOn, gone, is_thick};
 use super::copy::copy_extents;
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Signature, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
@@ -182,12 +182,17 @@ impl Bytes for Image {
         Ok(())
     }
 
-    fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+    fn remove(&self, os: &Os, paths: &VolumePaths, _go_on: GoOn<'_>) -> Result<bool> {
         let (files, removing) = (&os.files, || format!("remove {}", paths.directory.display()));
         files.remove_file(&paths.data()).doing(removing)?;
         files.remove_file(&growing_image(paths)).doing(removing)?;
         Mark::clear_all(os, paths)?;
-        files.remove_directory(&paths.directory).doing(removing)
+        files.remove_directory(&paths.directory).doing(removing).map(|()| true)
+    }
+
+    /// No image has a limit.
+    fn remove_within_limit(&self, _os: &Os, _paths: &VolumePaths, _go_on: GoOn<'_>) -> Result<bool> {
+        Ok(true)
     }
 }
 

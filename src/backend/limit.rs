@@ -40,6 +40,18 @@ pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
     place.os.quotas.quota(&place.paths.parent, limit.id).doing(asking)
 }
 
+/// What counts under the number of what is being removed; `None` where there is none, or where the filesystem does not count
+/// files.
+pub(crate) fn counted(os: &Os, paths: &VolumePaths) -> Option<Quota> {
+    let limit = paths.limit?;
+    os.quotas.quota(&paths.parent, limit.id).ok().filter(|quota| quota.inodes > 0)
+}
+
+/// Lets what is being removed take no more than its record says now.
+pub(crate) fn narrow(os: &Os, paths: &VolumePaths) -> Result<()> {
+    paths.limit.map_or(Ok(()), |limit| set(os, paths, limit))
+}
+
 /// The number is nobody's from here on; the files are gone.
 pub(super) fn give_back(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let giving = || format!("give the quota of {} back", paths.directory.display());

@@ -27,12 +27,13 @@ mod uses;
 mod writers;
 
 pub(crate) use bytes::{
-    Bytes, Shape, VolumePaths, begin_deletion, gone, prepare_files, remove_files, sync_files,
+    Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
+    remove_large_files, sync_files,
 };
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
 pub(crate) use copy::{Copy, OnProgress};
 pub(crate) use health::{Seen, troubles};
-pub(crate) use limit::too_small;
+pub(crate) use limit::{counted, narrow, too_small};
 pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;
 pub use signature::{Signature, inspect, inspect_device, label};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use super::bytes::{gone, is_full};
+use super::bytes::{GoOn, gone, is_full};
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, VolumePaths, limit};
 use crate::error::{Error, OsContext, Result};
 use crate::os::Os;
@@ -125,13 +125,18 @@ impl Bytes for Tree {
         renamed.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
     }
 
-    fn remove(&self, os: &Os, paths: &VolumePaths) -> Result<()> {
+    fn remove(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
         let removing = || format!("remove {}", paths.directory.display());
         if paths.limit.is_some() && os.quotas.remove_at_once(&paths.directory).doing(removing)? {
-            return Ok(());
+            return Ok(true);
         }
-        os.trees.remove(&paths.data()).doing(removing)?;
-        os.trees.remove(&paths.directory).doing(removing)
+        Ok(os.trees.remove_while(&paths.data(), go_on).doing(removing)?
+            && os.trees.remove_while(&paths.directory, go_on).doing(removing)?)
+    }
+
+    fn remove_within_limit(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
+        let data = paths.data();
+        os.trees.remove_while(&data, go_on).doing(|| format!("remove {}", data.display()))
     }
 }
 

@@ -7,14 +7,13 @@ use super::locks::Mode;
 use super::pools::enforce::Chosen;
 use super::pools::{directories, enforce};
 use super::{Driver, request::check};
-use crate::backend::{Mark, begin_deletion, content_for, minimum_bytes, remove_files, unsupported};
+use crate::backend::{Mark, content_for, minimum_bytes, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
     Capability, Consistency, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
 };
-use crate::store::Durability;
 
 /// What a new volume is to be; also for an inline volume.
 pub(crate) struct Wanted {
@@ -186,17 +185,6 @@ impl Driver {
             quota: None,
             attachments,
         })
-    }
-
-    /// Removes a volume's files and its record, in this order: a crash in between is finished by start-up.
-    pub(super) fn remove_volume(&self, volume: &Volume) -> Result<()> {
-        let paths = self.paths(volume)?;
-        if volume.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths)?;
-        }
-        remove_files(&self.os, &paths)?;
-        // The record need not be gone durably before the answer: where it comes back, start-up removes it again.
-        Ok(self.store.delete(&volume.id, Durability::Lazy)?)
     }
 }
 

@@ -42,6 +42,7 @@ mod pools;
 mod publish;
 mod pull;
 mod recovery;
+mod removals;
 mod request;
 mod validate_volume_capabilities;
 
@@ -53,6 +54,7 @@ pub(crate) use pools::pulse;
 pub(crate) use pools::{Pool, Pools, pulse::Site};
 pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recovery::Recovered;
+pub use removals::Removing;
 pub(crate) use request::token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +99,7 @@ pub struct Driver {
     reservations: reservations::Reservations,
     pulls: pull::Running,
     quota_ids: enforce::Given,
+    removals: removals::Removals,
     recent_cuts: source::RecentCuts,
     ready: AtomicBool,
 }
@@ -129,6 +132,7 @@ impl Driver {
             reservations: reservations::Reservations::default(),
             pulls: pull::Running::default(),
             quota_ids: enforce::Given::default(),
+            removals: removals::Removals::default(),
             recent_cuts: source::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }

@@ -57,6 +57,15 @@ fn objects(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
         "hostloop_group_snapshots",
         "Group snapshots by phase.",
         figures.groups.iter().map(|(phase, count)| ([("phase", phase.as_str())], *count as f64)),
+    )?;
+    let removals = figures.removals.iter();
+    page.gauges(
+        "hostloop_removals",
+        "Deleted directories whose files are still being removed, and those of them with which that failed when it was tried last.",
+        removals.flat_map(|(pool, waiting)| {
+            let states = [("waiting", waiting.trees), ("failing", waiting.failing)];
+            states.map(|(state, count)| ([("pool", pool.as_str()), ("state", state)], count as f64))
+        }),
     )
 }
 

@@ -130,7 +130,7 @@ impl Collector for PoolCollector {
     }
 }
 
-fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 8] {
+fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 9] {
     let promised = pool.promised;
     [
         ("size", pool.size),
@@ -141,6 +141,7 @@ fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 8] {
         ("promised", promised.thin_bytes + promised.thick_bytes + promised.snapshot_bytes),
         ("room", pool.room),
         ("lacking", pool.lacking),
+        ("removing", pool.removing),
     ]
     .map(|(kind, bytes)| ([("pool", name), ("kind", kind)], bytes as f64))
 }

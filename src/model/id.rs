@@ -54,6 +54,12 @@ impl VolumeId {
         VolumeId(derive("inl", node, &format!("inline/{csi_volume_id}")))
     }
 
+    /// The id of what is left of a deleted volume or snapshot, whose own id is free again. `random` is what nobody else has,
+    /// so that no name leads to it.
+    pub fn of_removed(node: &NodeKey, random: &str) -> Self {
+        VolumeId(derive("vol", node, &format!("removed/{random}")))
+    }
+
     /// Whether the volume was made by NodePublishVolume for one pod.
     pub fn is_inline(&self) -> bool {
         self.0.starts_with("inl-")

@@ -87,7 +87,8 @@ impl fmt::Display for VolumeSource {
 pub struct Volume {
     /// Its id, and its directory's name.
     pub id: VolumeId,
-    /// The CSI name; for an inline volume the CSI volume id that the caller chose.
+    /// The CSI name; for an inline volume the CSI volume id that the caller chose. None for a [removed
+    /// one](Volume::is_removed).
     pub name: String,
     pub phase: Phase,
     /// Its exact size in bytes; for a directory without an enforced size the one asked for.
@@ -140,6 +141,12 @@ impl Volume {
     /// Whether callers may see it: made, and not being deleted.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
+    }
+
+    /// Whether it is only what is left of a deleted volume or snapshot, whose id may be somebody else's by now. No caller has
+    /// ever heard of it. To earlier releases it is a volume whose deletion was interrupted.
+    pub fn is_removed(&self) -> bool {
+        self.phase == Phase::Deleting && self.name.is_empty()
     }
 
     /// CSI `volume_context`: fixed for life, so without what ControllerModifyVolume changes, the same in every answer,

@@ -51,7 +51,12 @@ pub trait Trees: Send + Sync {
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
     /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
     /// a mount inside stops it with EBUSY or EXDEV. Fine if nothing is there.
-    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.remove_while(path, &mut || true).map(drop)
+    }
+    /// The same in parts: `go_on` says before each entry whether to go on. Whether nothing is left; what is left is removed by
+    /// the next call.
+    fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool>;
 }
 
 /// A tree that is being made, entry by entry.

@@ -129,7 +129,8 @@ impl Memory {
     pub fn leads_out(&self, change: &Change) -> bool {
         match change {
             Change::Delete(_) => true,
-            Change::Put(put) if put.phase() == Phase::Deleting => true,
+            // A new one is what is left of another, which can go without it.
+            Change::Put(put) if put.phase() == Phase::Deleting => self.before(change).is_some(),
             Change::Put(put) => self.before(change).is_some_and(|old| put.attachments() < old.attachments()),
         }
     }

@@ -57,6 +57,7 @@ mod pool_markers;
 mod pull;
 mod recovered;
 mod register;
+mod removals;
 mod restart;
 mod restore;
 mod scrape;

@@ -113,6 +113,13 @@ impl Rig {
         self.start(os);
     }
 
+    /// Starts the driver again after its process was killed.
+    pub fn start_again(&mut self) {
+        self.server = None;
+        let os = self.kernel.restart();
+        self.start(os);
+    }
+
     /// The same with other flags.
     pub fn restart_with(mut self, flags: &[&str]) -> Self {
         self.stop();

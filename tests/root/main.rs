@@ -75,6 +75,7 @@ mod quota_figures;
 mod quotas;
 mod read_only_sysfs;
 mod readonly;
+mod removals;
 mod reserve;
 mod restart;
 mod selftest;

@@ -25,6 +25,8 @@ pub struct PoolFigures {
     pub room: u64,
     /// What it would need more to keep its promises; 0 as long as nobody else takes its filesystem's space.
     pub lacking: u64,
+    /// What is left of deleted directories with an enforced size: it counts as promised until it is gone.
+    pub removing: u64,
     /// Bytes of thin volumes that may be promised for each byte there is.
     pub overcommit: f64,
     /// Whether its filesystem can limit the bytes of a directory.
@@ -46,6 +48,9 @@ impl Driver {
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let budget = self.budget(pool, &self.capacity.state.lock(), measured)?;
         let (limits_bytes, limits_inodes) = enforce::can_limit(&self.os, pool)?;
+        let removed = self.store.volumes().into_iter();
+        let removed = removed.filter(|v| v.is_removed() && *v.pool() == pool.name && v.quota.is_some());
+        let removing = self.in_directories(pool, &removed.collect::<Vec<_>>())?;
         Ok(PoolFigures {
             size: space.total,
             used: space.used,
@@ -55,6 +60,7 @@ impl Driver {
             promised: budget.promised,
             room: budget.room(!pool.directories, Provisioning::Thin),
             lacking: budget.lacking(),
+            removing,
             overcommit: pool.overcommit,
             limits_bytes,
             limits_inodes,

@@ -99,7 +99,7 @@ impl Driver {
 
     /// What directories with an enforced size have taken. Those whose filesystem does not tell count with nothing: the
     /// pool then has less than it could.
-    fn in_directories(&self, pool: &Pool, volumes: &[Arc<Volume>]) -> Result<u64> {
+    pub(super) fn in_directories(&self, pool: &Pool, volumes: &[Arc<Volume>]) -> Result<u64> {
         let taken = |id| match self.os.quotas.quota(&pool.path, id) {
             Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Ok(0),
             quota => quota

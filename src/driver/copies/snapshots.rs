@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cut::Member;
-use crate::backend::{Mark, begin_deletion, remove_files};
+use crate::backend::{Mark, begin_deletion};
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::{Driver, pools::directories};
 use crate::error::{Error, Result};
@@ -143,11 +143,7 @@ impl Driver {
 
     /// Removes a snapshot's files and its record, in this order: a crash in between is finished by start-up.
     pub(crate) fn remove_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
-        let paths = self.snapshot_paths(snapshot)?;
-        if snapshot.phase == Phase::Deleting {
-            begin_deletion(&self.os, &paths)?;
-        }
-        remove_files(&self.os, &paths)?;
+        self.remove_files_of_snapshot(snapshot, &self.snapshot_paths(snapshot)?)?;
         self.store.delete_snapshot(&snapshot.id, Durability::Lazy)?;
         self.measure_again(&snapshot.pool);
         Ok(())

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::copies::progress::CopyFigures;
+use crate::driver::removals::Waiting;
 use crate::driver::{Driver, Recovered, TurnFigures};
 use crate::model::health::Severity;
-use crate::model::{BackendKind, Phase, Volume};
+use crate::model::{BackendKind, Phase, PoolName, Volume};
 use durations::DurationFigures;
 
 /// The driver at one moment.
@@ -25,6 +26,8 @@ pub struct Figures {
     pub snapshots: Vec<(Phase, usize)>,
     /// How many group snapshots of each phase.
     pub groups: Vec<(Phase, usize)>,
+    /// What is left of deleted directories, by pool.
+    pub removals: Vec<(PoolName, Waiting)>,
     pub copies: CopyFigures,
     pub copy_turns: TurnFigures,
     pub stream_turns: TurnFigures,
@@ -53,6 +56,7 @@ impl Driver {
             unhealthy: self.health.count(),
             snapshots: by_phase(&snapshots),
             groups: by_phase(&groups),
+            removals: self.removals_by_pool(),
             copies: self.copies.figures(),
             copy_turns: self.copy_turns.figures(),
             stream_turns: self.stream_turns.figures(),

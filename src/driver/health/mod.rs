@@ -78,7 +78,8 @@ impl Driver {
     /// What is wrong with the pools, each reason once.
     pub(crate) fn pool_troubles(&self) -> Result<Vec<Trouble>> {
         let troubles = self.look()?.pools.into_iter().map(|(_, trouble)| trouble);
-        Ok(merged(troubles.collect()))
+        // No volume is worse off by what another one has left.
+        Ok(merged(troubles.chain(self.troubles_of_removals()).collect()))
     }
 
     fn look(&self) -> Result<Look> {

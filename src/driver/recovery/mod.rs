@@ -78,6 +78,9 @@ impl Driver {
 
     /// Brings one volume, which nobody else works on, and its record together.
     fn recover_volume(&self, volume: &Arc<Volume>, found: &mut Recovered) {
+        if volume.is_removed() {
+            return self.remove_later(volume);
+        }
         let result = match volume.phase {
             Phase::Creating | Phase::Deleting => self.settle_volume(volume),
             Phase::Ready => Ok(Some(Arc::clone(volume))),

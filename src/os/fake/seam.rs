@@ -328,7 +328,7 @@ impl Process {
     }
 
     /// The world, if this process still lives in it.
-    fn alive(&self) -> Outcome<MutexGuard<'_, World>> {
+    pub(super) fn alive(&self) -> Outcome<MutexGuard<'_, World>> {
         let world = self.kernel.lock();
         if world.alive.contains(&self.generation) { Ok(world) } else { Err(Errno::EIO) }
     }

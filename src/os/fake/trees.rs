@@ -41,25 +41,38 @@ impl World {
     }
 
     pub(super) fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
+        self.remove_entries(path, usize::MAX, how).map(drop)
+    }
+
+    /// How many entries there are to remove.
+    fn entries_of(&self, path: &Path) -> usize {
+        let Ok((parent, name)) = self.parent(path) else { return 0 };
+        let mut order = Vec::new();
+        self.post_order(&parent, &name, &mut order);
+        order.len()
+    }
+
+    /// Removes so many entries of a tree, and says whether that was all of it.
+    fn remove_entries(&mut self, path: &Path, most: usize, how: Effect) -> Outcome<bool> {
         let (parent, name) = match self.parent(path) {
-            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(true),
             other => other?,
         };
         if self.bare_child(&parent, &name) == Err(Errno::ENOENT) {
-            return Ok(());
+            return Ok(true);
         }
         self.writable(&parent)?;
         let mut order = Vec::new();
         self.post_order(&parent, &name, &mut order);
-        let whole = order.len();
-        let count = if how == Effect::Torn { whole / 2 } else { whole };
+        let (whole, asked) = (order.len(), order.len().min(most));
+        let count = if how == Effect::Torn { asked / 2 } else { asked };
         for (directory, name, node) in order.into_iter().take(count) {
             if self.is_mount_point(node) {
                 return Err(Errno::EBUSY);
             }
             self.fs_mut(node.fs).unlink(directory.ino, &name)?;
         }
-        Ok(())
+        Ok(count == whole)
     }
 
     /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
@@ -102,7 +115,12 @@ impl Trees for Process {
         self.look("usage", directory.display(), |world| world.usage(directory))
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.step_torn("remove_tree", path.display(), |world, how| world.remove_tree(path, how))
+    fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+        let there = self.alive().map_or(0, |world| world.entries_of(path));
+        let most = (0..there).take_while(|_| go_on()).count();
+        if most == 0 && there > 0 {
+            return Ok(false);
+        }
+        self.step_torn("remove_tree", path.display(), |world, how| world.remove_entries(path, most, how))
     }
 }

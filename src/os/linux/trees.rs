@@ -43,8 +43,12 @@ impl Trees for LinuxTrees {
         usage(directory).map_err(at("usage of", directory))
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        remove(path).map_err(at("remove", path))
+    fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+        let mut visit = Remove { retries: RETRIES, go_on, stopped: false };
+        match remove(path, &mut visit) {
+            Err(_) if visit.stopped => Ok(false),
+            removed => removed.map(|()| true).map_err(at("remove", path)),
+        }
     }
 }
 
@@ -65,15 +69,14 @@ pub(super) fn split(path: &Path) -> nix::Result<(Dir, CString)> {
 /// # Errors
 /// EBUSY or EXDEV at a mount, ENOTEMPTY where somebody writes faster than this removes; what was removed by then
 /// is gone.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove(path: &Path, visit: &mut Remove<'_>) -> io::Result<()> {
     let (parent, name) = match split(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         result => result?,
     };
-    let mut visit = Remove { retries: RETRIES };
     while visit.entry(&parent, &name, None)? {
         match open_directory(&parent, &name) {
-            Ok(directory) => walk(directory, &mut visit)?,
+            Ok(directory) => walk(directory, visit)?,
             Err(Errno::ENOENT) => return Ok(()),
             Err(errno @ (Errno::EXDEV | Errno::ENOTDIR | Errno::ELOOP)) => {
                 visit.refused(&parent, &name, errno)?
@@ -87,12 +90,19 @@ fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-struct Remove {
+struct Remove<'a> {
     retries: u32,
+    go_on: &'a mut dyn FnMut() -> bool,
+    /// It was told not to go on, which ends the walk with an error.
+    stopped: bool,
 }
 
-impl Visit for Remove {
+impl Visit for Remove<'_> {
     fn entry(&mut self, parent: &Dir, name: &CStr, kind: Option<Type>) -> nix::Result<bool> {
+        if !(self.go_on)() {
+            self.stopped = true;
+            return Err(Errno::ECANCELED);
+        }
         if kind != Some(Type::Directory) {
             match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => return Ok(false),
@@ -211,7 +221,7 @@ mod tests {
         let full = temp.path().join("full");
         std::fs::create_dir_all(full.join("other")).expect("mkdir");
         let (parent, name) = split(&full).expect("open");
-        let mut visit = Remove { retries: 2 };
+        let mut visit = Remove { retries: 2, go_on: &mut || true, stopped: false };
         assert_eq!([0; 3].map(|_| visit.leave(&parent, &name)), [Ok(true), Ok(true), Err(Errno::ENOTEMPTY)]);
         std::fs::remove_dir(full.join("other")).expect("rmdir");
         assert_eq!([0; 2].map(|_| visit.leave(&parent, &name)), [Ok(false), Ok(false)]);
@@ -231,13 +241,13 @@ mod tests {
                     let files = (0..).map(|number| std::fs::File::create(tree.join(format!("f{number}"))));
                     files.take_while(Result::is_ok).take(200).count()
                 });
-                let removed = remove(&tree);
+                let removed = LinuxTrees.remove(&tree);
                 match &removed {
                     Ok(()) => assert!(!tree.exists(), "it was said to be gone"),
                     Err(error) => assert!(is_errno(error, Errno::ENOTEMPTY), "{error}"),
                 }
                 writer.join().expect("the writer");
-                remove(&tree).expect("remove what is left");
+                LinuxTrees.remove(&tree).expect("remove what is left");
             });
         }
     }

@@ -1,0 +1,142 @@
+//! Large directories are removed after their deletion was answered.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
+
+const FILES: usize = 20_000;
+
+/// Fills a volume that is published.
+fn fill(top: &Path, files: usize) {
+    for directory in 0..files.div_ceil(1000) {
+        let directory = top.join(format!("{directory}"));
+        std::fs::create_dir(&directory).expect("mkdir");
+        (0..1000.min(files))
+            .for_each(|n| std::fs::write(directory.join(format!("{n}")), b"data").expect("write"));
+    }
+}
+
+/// A volume with many files that is not in use.
+fn large<'a>(world: &'a World, parameters: &[(&str, &str)], files: usize) -> Vol<'a> {
+    let vol = Vol::create(world, Kind::Directory, "v", 512 * MIB, parameters);
+    vol.up();
+    fill(&vol.target("a"), files);
+    vol.down();
+    vol
+}
+
+fn names(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).expect("list").map(|entry| entry.expect("entry").path()).collect()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A driver that is killed again and again while it removes comes to an end, and a volume of the same name is not touched.
+fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
+    let asked = [parameters, &[("backend", "directory")]].concat();
+    let room = world.csi.room(&asked).expect("GetCapacity");
+    let vol = large(&world, parameters, FILES);
+    let id = vol.id().to_owned();
+    let began = Instant::now();
+    vol.delete().expect("DeleteVolume");
+    println!("DeleteVolume of {FILES} files: {:?}", began.elapsed());
+    assert!(!names(volumes).is_empty(), "it has not waited for the files");
+    assert!(!volumes.join(&id).exists(), "its name is free");
+    vol.delete().expect("DeleteVolume again");
+    let again = Vol::create(&world, Kind::Directory, "v", 64 * MIB, parameters);
+    assert_eq!(again.id(), id);
+    again.up();
+    std::fs::write(again.target("a").join("mine"), b"data").expect("write");
+    again.down();
+    let volume = again.volume;
+    while names(volumes).len() > 1 {
+        world.restart_after_kill();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let again = Vol::of(&world, Kind::Directory, volume);
+    assert_eq!(names(volumes), [volumes.join(again.id())]);
+    again.up();
+    assert_eq!(std::fs::read(again.target("a").join("mine")).expect("read"), b"data");
+    again.remove();
+    assert!(names(volumes).is_empty(), "{:?}", names(volumes));
+    sync(volumes);
+    until("everything is free again", || {
+        let now = world.csi.room(&asked).expect("GetCapacity");
+        now.0.abs_diff(room.0) < 64 * MIB
+    });
+    world.finish();
+}
+
+fn limited(disk: &Disk) {
+    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"));
+}
+
+#[test]
+fn a_directory_of_ext4_with_an_enforced_size() {
+    let Some(disk) = with_project_quotas("ext4") else { return };
+    limited(&disk);
+}
+
+#[test]
+fn a_directory_of_xfs_with_an_enforced_size() {
+    let Some(disk) = with_project_quotas("xfs") else { return };
+    limited(&disk);
+}
+
+/// As a pool of directories without an enforced size.
+#[test]
+fn a_plain_directory() {
+    let Some(disk) = with_simple_quotas() else { return };
+    let pool = place(&disk, "plain");
+    let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
+    goes_on(world, &[("pool", "plain"), ("enforcement", "none")], &pool.join("volumes"));
+}
+
+/// A subvolume of the pod's own keeps btrfs from removing the volume in one step.
+#[test]
+fn a_directory_of_btrfs_with_a_subvolume_in_it() {
+    let Some(disk) = with_simple_quotas() else { return };
+    let world = world_on(&disk);
+    let volumes = disk.path.join("pool/volumes");
+    let vol = Vol::create(&world, Kind::Directory, "v", 512 * MIB, &[("pool", "limited")]);
+    vol.up();
+    let nested = vol.target("a").join("nested");
+    run("btrfs", &["-q", "subvolume", "create", text(&nested)]);
+    fill(&nested, FILES);
+    vol.down();
+    vol.delete().expect("DeleteVolume");
+    assert!(!volumes.join(vol.id()).exists(), "its name is free");
+    until("it is removed", || names(&volumes).is_empty());
+    world.finish();
+}
+
+/// What somebody mounts in a directory that is being removed is not touched.
+#[test]
+fn a_mount_in_it_is_not_entered() {
+    let Some(disk) = with_simple_quotas() else { return };
+    let pool = place(&disk, "plain");
+    let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
+    let vol = large(&world, &[("pool", "plain"), ("enforcement", "none")], 100_000);
+    let began = Instant::now();
+    vol.delete().expect("DeleteVolume");
+    println!("DeleteVolume of 100,000 files: {:?}", began.elapsed());
+    let point = names(&pool.join("volumes")).pop().expect("it is there").join("data/99");
+    run("mount", &["-t", "tmpfs", "tmpfs", text(&point)]);
+    std::fs::write(point.join("theirs"), b"data").expect("write");
+    until("health tells", || {
+        world.csi.storage_health().expect("health").contains(&"RemovalFailing".to_owned())
+    });
+    assert_eq!(std::fs::read(point.join("theirs")).expect("read"), b"data");
+    run("umount", &[text(&point)]);
+    until("it is removed", || names(&pool.join("volumes")).is_empty());
+    until("health is good", || world.csi.storage_health().expect("health").is_empty());
+    world.finish();
+}
