@@ -1,6 +1,7 @@
 //! Project quotas, see xfs_quota(8) and tune2fs(8).
 
 use std::fs::File;
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
@@ -48,17 +49,20 @@ pub(super) fn enforceable(file: File, advice: Advice) -> nix::Result<Enforceable
     Ok(Enforceable::Nothing(why))
 }
 
-pub(super) fn quota(file: File, id: QuotaId) -> nix::Result<Quota> {
+pub(super) fn quota(file: impl AsFd, id: QuotaId) -> nix::Result<Quota> {
     match ioctl::project_quota(&file, id.number()) {
-        Ok(ProjectQuota { bytes, inodes, byte_limit, inode_limit }) => {
-            Ok(Quota { bytes, inodes, limits: QuotaLimits { bytes: byte_limit, inodes: inode_limit } })
-        }
+        Ok(ProjectQuota { bytes, inodes, byte_limit, inode_limit }) => Ok(Quota {
+            bytes,
+            own_bytes: bytes,
+            inodes,
+            limits: QuotaLimits { bytes: byte_limit, inodes: inode_limit },
+        }),
         Err(Errno::ENOENT) => Ok(Quota::default()),
         Err(errno) => Err(off(errno)),
     }
 }
 
-pub(super) fn set_limits(file: File, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
+pub(super) fn set_limits(file: impl AsFd, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
     match ioctl::set_project_limits(&file, id.number(), limits.bytes, limits.inodes) {
         // Nothing is known of it that could be taken away.
         Err(Errno::ENOENT) if limits == QuotaLimits::default() => Ok(()),
