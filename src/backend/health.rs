@@ -50,7 +50,11 @@ pub(super) fn directory(place: Place<'_>) -> std::result::Result<(), Trouble> {
 
 /// The limit of a directory that is there.
 pub(super) fn limit(place: Place<'_>, limit: Limit) -> Option<Trouble> {
-    let seen = limit::not_enforced(place, limit).and_then(|not_enforced| {
+    let not_enforced = || match limit::not_enforced(place, limit)? {
+        Some(why) => Ok(Some(why)),
+        None => limit::escapes(place),
+    };
+    let seen = not_enforced().and_then(|not_enforced| {
         Ok(match not_enforced {
             Some(why) => Some(("SizeNotEnforced", format!("its size is not enforced: {why}"))),
             None => limit::differs(place, limit)?.map(|how| ("LimitChanged", how)),

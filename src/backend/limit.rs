@@ -8,20 +8,18 @@ use super::bytes::Limit;
 use super::{Place, VolumePaths};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{GRANULARITY, Volume, format_bytes};
-use crate::os::{Enforceable, Os, Quota, QuotaLimits};
+use crate::os::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
 
-/// Makes the directory of a volume, which counts under the number of its limit. The limit comes first: nothing is ever in it
-/// without one.
+/// Makes the directory of a volume, which counts under the number of its limit. Nothing is ever in it without one.
 pub(super) fn create(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
-    set(os, paths, limit)?;
     let creating = || format!("create {} with a limit", paths.directory.display());
-    os.quotas.create_directory(&paths.directory, 0o700, limit.id).doing(creating)
+    os.quotas.create_directory(&paths.directory, 0o700, limit.id, limit.limits).doing(creating)
 }
 
 /// Gives the number the limits that the record says.
 pub(super) fn set(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let setting = || format!("limit {}", paths.directory.display());
-    os.quotas.set_limits(&paths.parent, limit.id, limit.limits).doing(setting)
+    os.quotas.set_limits(&paths.directory, limit.id, limit.limits).doing(setting)
 }
 
 /// Takes the limit of what is being removed away. The number stays its own.
@@ -30,14 +28,14 @@ pub(super) fn lift(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     match os.quotas.enforceable(&paths.parent).doing(lifting)? {
         // What is off limits nothing. Where it is switched on again, the number is passed over.
         Enforceable::Nothing(_) => Ok(()),
-        _ => os.quotas.set_limits(&paths.parent, limit.id, QuotaLimits::default()).doing(lifting),
+        _ => os.quotas.set_limits(&paths.directory, limit.id, QuotaLimits::default()).doing(lifting),
     }
 }
 
 /// What the filesystem knows of the volume.
 pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
     let asking = || format!("ask for the quota of {}", place.volume.id);
-    place.os.quotas.quota(&place.paths.parent, limit.id).doing(asking)
+    place.os.quotas.quota(&place.paths.directory, limit.id).doing(asking)
 }
 
 /// What counts under the number of what is being removed; `None` where there is none, or where the filesystem does not count
@@ -57,7 +55,7 @@ pub(super) fn give_back(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()
     let giving = || format!("give the quota of {} back", paths.directory.display());
     match os.quotas.enforceable(&paths.parent).doing(giving)? {
         Enforceable::Nothing(_) => Ok(()), // as above
-        _ => os.quotas.give_back(&paths.parent, limit.id).doing(giving),
+        _ => os.quotas.give_back(&paths.directory, limit.id).doing(giving),
     }
 }
 
@@ -97,6 +95,7 @@ pub(crate) fn too_small(volume: &Volume, bytes: u64) -> Error {
 /// FAILED_PRECONDITION where the filesystem does not enforce it any more.
 pub(super) fn recover(place: Place<'_>, limit: Limit) -> Result<Option<u64>> {
     expect_enforced(place, limit)?;
+    recount(place)?;
     let (now, wanted) = (quota(place, limit)?.limits, limit.limits);
     if now.bytes > wanted.bytes && now.bytes.is_multiple_of(GRANULARITY) {
         return Ok(Some(now.bytes));
@@ -107,7 +106,14 @@ pub(super) fn recover(place: Place<'_>, limit: Limit) -> Result<Option<u64>> {
 /// [`recover`] of a volume that is about to be used: its limit is exactly what its record says.
 pub(super) fn ensure(place: Place<'_>, limit: Limit) -> Result<()> {
     expect_enforced(place, limit)?;
+    recount(place)?;
     restore(place, limit, quota(place, limit)?.limits)
+}
+
+/// Has btrfs count anew where its counts are not to be relied on. The volume is used meanwhile, and its health tells of it.
+fn recount(place: Place<'_>) -> Result<()> {
+    let parent = &place.paths.parent;
+    place.os.quotas.recount(parent).doing(|| format!("count anew what is in {}", parent.display()))
 }
 
 fn restore(place: Place<'_>, limit: Limit, now: QuotaLimits) -> Result<()> {
@@ -144,15 +150,32 @@ pub(super) fn not_enforced(place: Place<'_>, limit: Limit) -> Result<Option<Stri
         return Ok(Some(format!("{}: {why}", paths.parent.display())));
     }
     for directory in [&paths.directory, &paths.data()] {
-        if !os.quotas.counts(directory, limit.id).doing(|| format!("look at {}", directory.display()))? {
+        let looking = || format!("look at {}", directory.display());
+        if !os.quotas.counts(&paths.directory, directory, limit.id).doing(looking)? {
             return Ok(Some(format!(
-                "{} does not count under its number {} any more; copy its data into a new volume",
+                "{} does not count under the limit of the volume (number {}) any more; copy its data into a new volume",
                 directory.display(),
                 limit.id
             )));
         }
     }
     Ok(None)
+}
+
+/// What of the volume is not limited although it counts: subvolumes in it, and whatever is written while btrfs counts anew.
+pub(super) fn escapes(place: Place<'_>) -> Result<Option<String>> {
+    let (quotas, paths) = (&place.os.quotas, place.paths);
+    let asking = || format!("ask for the quotas of {}", paths.directory.display());
+    if quotas.enforceable(&paths.parent).doing(asking)? == Enforceable::Bytes(Qgroups::Inconsistent) {
+        return Ok(Some("btrfs has to count its qgroups anew, and limits nothing until it has; wait for it (btrfs quota rescan --status), or restart the driver, which has it begin".to_owned()));
+    }
+    let has_others = quotas.subvolume(&paths.directory).doing(asking)?.is_some_and(|it| it.has_others);
+    Ok(has_others.then(|| {
+        format!(
+            "{} has subvolumes in it, which its limit does not count; remove them (btrfs subvolume list -o)",
+            paths.directory.display()
+        )
+    }))
 }
 
 /// What is wrong with the limits that the filesystem has, where it enforces them.

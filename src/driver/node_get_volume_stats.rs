@@ -63,7 +63,7 @@ fn rows(stats: Stats) -> (Option<StatsRow>, Option<StatsRow>) {
         ),
         Stats::Limited(quota, space) => {
             let left = |limit: u64, used: u64, free: u64| limit.saturating_sub(used).min(free);
-            let Quota { bytes, inodes: files, limits } = quota;
+            let Quota { bytes, inodes: files, limits, .. } = quota;
             let available = left(limits.bytes, bytes, space.available);
             // Where the filesystem has no fixed number of inodes, the limit alone counts.
             let free = if space.inodes == 0 { u64::MAX } else { space.inodes_free };

@@ -26,7 +26,7 @@ pub use images::{Extent, Images, MetadataSpace, Upkeep};
 pub use linux::ProcessFigures;
 pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop, SPARE};
 pub use mounts::{Frozen, MountEntry, Mounts, Pinned, holder};
-pub use quotas::{Enforceable, Quota, QuotaLimits, Quotas};
+pub use quotas::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
 pub use trees::{TreeWriter, Trees, Usage};
 
 /// The machine, as handed to everything above: cheap to clone.

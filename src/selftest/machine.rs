@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::{Check, SelftestConfig};
 use crate::model::{FsType, format_bytes};
 use crate::os::linux::{self, Tools};
-use crate::os::{AttachOptions, Enforceable, Os, holder};
+use crate::os::{AttachOptions, Enforceable, Os, Qgroups, holder};
 
 /// LOOP_CONFIGURE came with this one, openat2 before it.
 const LEAST_KERNEL: (u32, u32) = (5, 8);
@@ -187,7 +187,12 @@ fn limits(os: &Os, dir: &Path) -> Finding {
         Ok(Enforceable::BytesAndInodes) => {
             ok(what, "bytes and inodes: a directory can have an enforced size")
         }
-        Ok(Enforceable::Bytes) => ok(what, "bytes: a directory can have an enforced size"),
+        Ok(Enforceable::Bytes(Qgroups::Full | Qgroups::Simple)) => {
+            ok(what, "bytes: a directory can have an enforced size")
+        }
+        Ok(Enforceable::Bytes(Qgroups::Inconsistent)) => {
+            warn(what, "its qgroups are inconsistent", "run: btrfs quota rescan -w DIR")
+        }
         Ok(Enforceable::Nothing(why)) => {
             ok(what, format!("nothing, so a directory has no enforced size here: {why}"))
         }
@@ -208,7 +213,7 @@ pub(crate) fn impossible(os: &Os, dir: &Path, check: Check) -> Option<String> {
         return None;
     }
     match os.quotas.enforceable(dir) {
-        Ok(Enforceable::BytesAndInodes | Enforceable::Bytes) => None,
+        Ok(Enforceable::BytesAndInodes | Enforceable::Bytes(_)) => None,
         Ok(Enforceable::Nothing(why)) => Some(why),
         Err(error) => Some(error.to_string()),
     }

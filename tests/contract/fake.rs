@@ -177,3 +177,16 @@ fn quotas() {
         assert_eq!(kernel.quotas(&pool), []);
     }
 }
+
+#[test]
+fn full_qgroups() {
+    let kernel = FakeKernel::new();
+    kernel.add_disk("/mnt", hostloop::model::FsType::Btrfs, 20 << 30);
+    let os = kernel.spawn();
+    os.quotas.switch_on("/mnt".as_ref(), hostloop::os::Qgroups::Full).expect("switch on");
+    let directory = contract::directory(&os, "/mnt/quotas".into());
+    contract::quotas::quotas(&os, &directory, &FakePod(kernel.clone()), &|| {
+        kernel.sync("/mnt").expect("sync")
+    });
+    assert_eq!(kernel.quotas("/mnt"), []);
+}

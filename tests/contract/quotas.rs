@@ -41,20 +41,21 @@ fn fill(pod: &dyn Pod, file: &Path) -> u64 {
 }
 
 /// Durable, so that a filesystem which counts at its commits has counted.
-fn used(os: &Os, dir: &Path, id: QuotaId) -> Quota {
+fn used(os: &Os, directory: &Path, id: QuotaId) -> Quota {
+    let dir = directory.parent().expect("a parent");
     os.files.sync_directory(dir).expect("sync");
     let settle = dir.join("settle");
     os.files.create_directory(&settle, 0o700).expect("mkdir");
     os.files.sync_directory(dir).expect("sync");
     os.files.remove_directory(&settle).expect("rmdir");
-    os.quotas.quota(dir, id).expect("quota")
+    os.quotas.quota(directory, id).expect("quota")
 }
 
 /// The same once it is so. xfs takes back what was removed in the background (fs/xfs/xfs_icache.c, xfs_inodegc_worker).
-fn eventually(os: &Os, dir: &Path, id: QuotaId, what: &str, is_so: impl Fn(&Quota) -> bool) {
+fn eventually(os: &Os, directory: &Path, id: QuotaId, what: &str, is_so: impl Fn(&Quota) -> bool) {
     let mut last = Quota::default();
     for _ in 0..500 {
-        last = used(os, dir, id);
+        last = used(os, directory, id);
         if is_so(&last) {
             return;
         }
@@ -74,7 +75,7 @@ pub fn no_quotas(os: &Os, dir: &Path) {
         panic!("nothing can be limited in {}", dir.display());
     };
     assert!(why.contains(';'), "what is, and what to do: {why}");
-    let set = os.quotas.set_limits(dir, number("none"), bytes(LIMIT));
+    let set = os.quotas.set_limits(&dir.join("none"), number("none"), bytes(LIMIT));
     assert_eq!(errno(set), Some(Errno::EOPNOTSUPP));
     os.files.create_directory(&dir.join("plain"), 0o755).expect("mkdir");
 }
@@ -85,22 +86,23 @@ pub fn quotas(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn()) {
     let (id, other) = (number("one"), number("other"));
     let (one, two, plain) = (dir.join("one"), dir.join("two"), directory(os, dir.join("plain")));
     for (id, path) in [(id, &one), (other, &two)] {
-        assert!(os.quotas.quota(dir, id).expect("quota").is_free());
-        os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("set");
-        os.quotas.create_directory(path, 0o777, id).expect("make");
-        assert_eq!(errno(os.quotas.create_directory(path, 0o777, id)), Some(Errno::EEXIST));
+        assert!(os.quotas.quota(path, id).expect("quota").is_free());
+        os.quotas.set_limits(path, id, QuotaLimits::default()).expect("lift what is not there");
+        os.quotas.create_directory(path, 0o777, id, bytes(LIMIT)).expect("make");
+        assert_eq!(errno(os.quotas.create_directory(path, 0o777, id, bytes(LIMIT))), Some(Errno::EEXIST));
     }
-    assert_eq!(os.quotas.quota(dir, id).expect("quota").limits, bytes(LIMIT));
+    assert_eq!(os.quotas.quota(&one, id).expect("quota").limits, bytes(LIMIT));
     let inner = directory(os, one.join("inner"));
     for (path, counts) in [(&one, true), (&inner, true), (&two, false), (&plain, false)] {
-        assert_eq!(os.quotas.counts(path, id).expect("ask"), counts, "{}", path.display());
+        assert_eq!(os.quotas.counts(&one, path, id).expect("ask"), counts, "{}", path.display());
     }
     fills_and_grows(os, dir, pod, sync, (id, other));
     removed(os, dir, pod, sync, id);
     assert!(!os.quotas.remove_at_once(&plain).expect("a plain directory"));
     assert!(os.files.stat(&plain.join("file")).expect("stat").is_some());
+    assert!(!os.quotas.counts(&plain, &plain, id).expect("ask"), "a plain directory");
     os.trees.remove(&two).expect("remove");
-    os.quotas.give_back(dir, other).expect("give back");
+    os.quotas.give_back(&two, other).expect("give back");
 }
 
 /// `dir` has the directories `one` and `two`, with a limit each.
@@ -112,48 +114,47 @@ fn fills_and_grows(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn(), (id, oth
     pod.append(&two.join("file"), &vec![1; 4 << 20]).expect("of a limit of its own");
     pod.append(&plain.join("file"), &vec![1; PIECE]).expect("of no limit");
     sync();
-    let full = used(os, dir, id);
+    let full = used(os, &one, id);
     assert!(full.bytes >= written && full.bytes <= LIMIT, "{full:?} for {written} bytes");
-    let second = used(os, dir, other).bytes;
+    let second = used(os, &two, other).bytes;
     assert!((4 * MIB..5 * MIB).contains(&second), "{second}");
     // It grows while it is in use, and is not made smaller than what is in it.
-    os.quotas.set_limits(dir, id, bytes(2 * LIMIT)).expect("grow");
+    os.quotas.set_limits(&one, id, bytes(2 * LIMIT)).expect("grow");
     let more = fill(pod, &one.join("more"));
     assert_at(written + more, 2 * LIMIT);
-    os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("shrink");
+    os.quotas.set_limits(&one, id, bytes(LIMIT)).expect("shrink");
     let refused = pod.append(&one.join("file"), &[1; PIECE]).expect_err("it has more than that");
     assert!(is_full(&refused), "{refused}");
-    os.quotas.set_limits(dir, id, QuotaLimits::default()).expect("lift");
-    assert_eq!(os.quotas.quota(dir, id).expect("quota").limits, QuotaLimits::default());
+    os.quotas.set_limits(&one, id, QuotaLimits::default()).expect("lift");
+    assert_eq!(os.quotas.quota(&one, id).expect("quota").limits, QuotaLimits::default());
     pod.append(&one.join("file"), &[1; PIECE]).expect("nothing limits it");
-    os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("set");
+    os.quotas.set_limits(&one, id, bytes(LIMIT)).expect("set");
     // What is removed can be written again.
     os.files.remove_file(&one.join("file")).expect("unlink");
     os.files.remove_file(&one.join("more")).expect("unlink");
     sync();
-    eventually(os, dir, id, "the files are gone", |quota| quota.bytes < MIB);
+    eventually(os, &one, id, "the files are gone", |quota| quota.bytes < MIB);
     assert_at(fill(pod, &one.join("again")), LIMIT);
 }
 
 /// What is given back is free, and can be had again.
 fn removed(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn(), id: QuotaId) {
+    let one = dir.join("one");
     for round in 0..2 {
-        let one = dir.join("one");
         // One of the ways in which it may go.
         if round == 0 || !os.quotas.remove_at_once(&one).expect("remove at once") {
             os.trees.remove(&one).expect("remove");
         }
         os.quotas.remove_at_once(&one).expect("nothing is there");
-        os.quotas.give_back(dir, id).expect("give back");
-        os.quotas.give_back(dir, id).expect("twice");
+        os.quotas.give_back(&one, id).expect("give back");
+        os.quotas.give_back(&one, id).expect("twice");
         sync();
-        eventually(os, dir, id, &format!("free, round {round}"), Quota::is_free);
-        os.quotas.set_limits(dir, id, bytes(LIMIT)).expect("set");
-        os.quotas.create_directory(&one, 0o777, id).expect("make");
+        eventually(os, &one, id, &format!("free, round {round}"), Quota::is_free);
+        os.quotas.create_directory(&one, 0o777, id, bytes(LIMIT)).expect("make");
         pod.append(&one.join("file"), &vec![1; PIECE]).expect("write");
     }
-    os.trees.remove(&dir.join("one")).expect("remove");
-    os.quotas.give_back(dir, id).expect("give back");
+    os.trees.remove(&one).expect("remove");
+    os.quotas.give_back(&one, id).expect("give back");
 }
 
 /// Where files are counted too.
@@ -161,20 +162,19 @@ pub fn inode_quotas(os: &Os, dir: &Path, pod: &dyn Pod) {
     assert_eq!(os.quotas.enforceable(dir).expect("ask"), Enforceable::BytesAndInodes);
     let (id, path) = (number("inodes"), dir.join("inodes"));
     let limits = QuotaLimits { bytes: LIMIT, inodes: 100 };
-    os.quotas.set_limits(dir, id, limits).expect("set");
-    os.quotas.create_directory(&path, 0o777, id).expect("make");
+    os.quotas.create_directory(&path, 0o777, id, limits).expect("make");
     let made = (0..200).take_while(|n| pod.append(&path.join(n.to_string()), b"").is_ok()).count();
     assert_eq!(made, 99, "the directory counts");
     let refused = pod.append(&path.join("more"), b"").expect_err("it has as many as it may");
     assert!(is_full(&refused), "{refused:?} {:?}", errno_of(&refused));
-    let quota = os.quotas.quota(dir, id).expect("quota");
+    let quota = os.quotas.quota(&path, id).expect("quota");
     assert_eq!((quota.inodes, quota.limits), (100, limits));
-    os.quotas.set_limits(dir, id, QuotaLimits { inodes: 101, ..limits }).expect("grow");
+    os.quotas.set_limits(&path, id, QuotaLimits { inodes: 101, ..limits }).expect("grow");
     pod.append(&path.join("more"), b"").expect("one more");
     // A file of elsewhere cannot be brought in uncounted.
     pod.append(&dir.join("outside"), b"x").expect("write");
     let moved = os.files.rename(&dir.join("outside"), &path.join("outside"));
     assert_eq!(errno(moved), Some(Errno::EXDEV));
     os.trees.remove(&path).expect("remove");
-    os.quotas.give_back(dir, id).expect("give back");
+    os.quotas.give_back(&path, id).expect("give back");
 }

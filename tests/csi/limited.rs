@@ -2,7 +2,7 @@
 
 use hostloop::model::FsType;
 use hostloop::os::fake::FakeKernel;
-use hostloop::os::{QuotaLimits, is_full};
+use hostloop::os::{Qgroups, QuotaLimits, is_full};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;
 use tonic::Code;
@@ -28,6 +28,13 @@ fn kernel(fs_type: FsType) -> FakeKernel {
 
 fn rig(fs_type: FsType) -> Rig {
     Rig::on(kernel(fs_type), &FLAGS)
+}
+
+/// A pool on btrfs with full qgroups.
+fn with_full_qgroups() -> Rig {
+    let kernel = kernel(FsType::Btrfs);
+    kernel.set_qgroups(POOL, Qgroups::Full);
+    Rig::on(kernel, &FLAGS)
 }
 
 fn sized(name: &str, bytes: i64, parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
@@ -56,8 +63,8 @@ fn troubles(rig: &Rig, vol: &Vol) -> Vec<String> {
 
 #[test]
 fn a_full_one_is_full_for_its_pod_and_for_nobody_else() {
-    for fs_type in FsType::ALL {
-        let rig = rig(fs_type);
+    let rigs = FsType::ALL.map(|fs_type| (fs_type, rig(fs_type)));
+    for (fs_type, rig) in rigs.into_iter().chain([(FsType::Btrfs, with_full_qgroups())]) {
         let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
         let (other, beside) = rig.in_use(sized("other", BYTES, &LIMITED));
         let chunk = vec![1; 1 << 20];
@@ -300,7 +307,8 @@ fn a_limit_that_was_lost_is_set_again() {
     assert_eq!(number.number(), id);
     let set = |bytes: u64| {
         let limits = QuotaLimits { bytes, ..limits };
-        rig.kernel.spawn().quotas.set_limits(POOL.as_ref(), number, limits).expect("set");
+        let directory = format!("{POOL}/volumes/{}", vol.id);
+        rig.kernel.spawn().quotas.set_limits(directory.as_ref(), number, limits).expect("set");
     };
     set(0);
     assert_eq!(troubles(&rig, &vol), ["LimitChanged"]);
@@ -309,6 +317,65 @@ fn a_limit_that_was_lost_is_set_again() {
     set(4096);
     rig.restart();
     assert_eq!(rig.kernel.quotas(POOL), [(id, limits)]);
+    rig.unstage(&vol);
+}
+
+/// With full qgroups the limit is that of the volume's own subvolume.
+#[test]
+fn a_limit_of_a_subvolume_that_was_lost_is_set_again() {
+    let mut rig = with_full_qgroups();
+    let vol = rig.made(sized("v", BYTES, &LIMITED));
+    let [(id, limits)] = rig.kernel.quotas(POOL)[..] else { panic!() };
+    let number =
+        hostloop::model::QuotaIds::default().candidates(&vol.id.parse().expect("an id")).next().expect("any");
+    let set = |bytes: u64| {
+        let limits = QuotaLimits { bytes, ..limits };
+        let directory = format!("{POOL}/volumes/{}", vol.id);
+        rig.kernel.spawn().quotas.set_limits(directory.as_ref(), number, limits).expect("set");
+    };
+    set(0);
+    assert_eq!(troubles(&rig, &vol), ["LimitChanged"]);
+    rig.stage(&vol);
+    assert_eq!((rig.kernel.quotas(POOL), troubles(&rig, &vol)), (vec![(id, limits)], vec![]));
+    set(4096);
+    rig.restart();
+    assert_eq!(rig.kernel.quotas(POOL), [(id, limits)]);
+    rig.unstage(&vol);
+    rig.ok(vol.delete_request());
+    assert_eq!(rig.kernel.quotas(POOL), []);
+}
+
+/// A subvolume that a pod makes escapes full qgroups: the volume is used on, and its health tells of it.
+#[test]
+fn a_subvolume_in_a_volume_is_told() {
+    let rig = with_full_qgroups();
+    let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
+    assert_eq!(troubles(&rig, &vol), [""; 0]);
+    rig.kernel.make_subvolume(format!("{target}/nested")).expect("make");
+    assert_eq!(troubles(&rig, &vol), ["SizeNotEnforced"]);
+    rig.rest(&vol);
+    rig.stage(&vol);
+    rig.unstage(&vol);
+    rig.ok(vol.delete_request());
+    assert_eq!(rig.kernel.tree(format!("{POOL}/volumes")), [""; 0]);
+}
+
+/// Inconsistent qgroups limit nothing until everything was counted anew, which the start and each staging begin.
+#[test]
+fn inconsistent_qgroups_are_counted_anew() {
+    let mut rig = with_full_qgroups();
+    let vol = rig.made(sized("v", BYTES, &LIMITED));
+    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
+    assert_eq!(troubles(&rig, &vol), ["SizeNotEnforced"]);
+    let said = rig.fails(Code::Unavailable, sized("w", BYTES, &LIMITED));
+    assert!(said.contains("try again"), "{said}");
+    rig.made(sized("w", BYTES, &LIMITED));
+    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
+    rig.stage(&vol);
+    assert_eq!(troubles(&rig, &vol), [""; 0]);
+    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
+    rig.restart();
+    assert_eq!(troubles(&rig, &vol), [""; 0]);
     rig.unstage(&vol);
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hostloop::os::linux::{Tools, os};
-use hostloop::os::{Os, errno_of, is_full};
+use hostloop::os::{Enforceable, Os, Qgroups, errno_of, is_full};
 use nix::errno::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -149,7 +149,7 @@ pub fn has_simple_quotas() -> bool {
 /// A btrfs with simple quotas, where this kernel has them.
 pub fn with_simple_quotas() -> Option<Disk> {
     let disk = disk("btrfs", &[], "loop").expect("mount");
-    match kernel().quotas.switch_on(&disk.path) {
+    match kernel().quotas.switch_on(&disk.path, Qgroups::Simple) {
         Ok(()) => Some(disk),
         Err(error) => {
             assert_eq!(errno_of(&error), Some(Errno::EOPNOTSUPP), "{error}");
@@ -163,7 +163,7 @@ pub fn with_simple_quotas() -> Option<Disk> {
 #[test]
 fn simple_quotas_of_btrfs() {
     let Some(disk) = with_simple_quotas() else { return };
-    kernel().quotas.switch_on(&disk.path).expect("they are on");
+    kernel().quotas.switch_on(&disk.path, Qgroups::Simple).expect("they are on");
     quotas(&kernel(), &place(&disk, "bytes"), &Unprivileged, &|| sync(&disk.path));
 }
 
@@ -174,15 +174,15 @@ fn a_nested_subvolume_counts() {
     let (os, id) = (kernel(), number("nested"));
     let volume = disk.path.join("volume");
     let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
-    os.quotas.set_limits(&disk.path, id, limits).expect("set");
-    os.quotas.create_directory(&volume, 0o755, id).expect("make");
+    os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
     let [nested, deep, snapshot] = ["nested", "nested/deep", "snapshot"].map(|name| volume.join(name));
     for path in [&nested, &deep] {
         run("btrfs", &["-q", "subvolume", "create", text(path)]);
     }
     run("btrfs", &["-q", "subvolume", "snapshot", text(&nested), text(&snapshot)]);
     let all = [&volume, &nested, &deep, &snapshot];
-    all.iter().for_each(|path| assert!(os.quotas.counts(path, id).expect("ask"), "{}", path.display()));
+    all.iter()
+        .for_each(|path| assert!(os.quotas.counts(&volume, path, id).expect("ask"), "{}", path.display()));
     let mut written = 0;
     let pod = Unprivileged;
     'full: loop {
@@ -198,19 +198,62 @@ fn a_nested_subvolume_counts() {
     }
     assert!((63 * MIB..=64 * MIB).contains(&written), "{written}");
     os.trees.remove(&volume).expect("remove");
-    os.quotas.give_back(&disk.path, id).expect("give back");
+    os.quotas.give_back(&volume, id).expect("give back");
     sync(&disk.path);
-    assert!(os.quotas.quota(&disk.path, id).expect("quota").is_free());
+    assert!(os.quotas.quota(&volume, id).expect("quota").is_free());
 }
 
-/// Qgroups of the other kind, which a nested subvolume escapes, are not taken for what they are not.
-#[test]
-fn full_qgroups_are_refused() {
+/// A btrfs with full qgroups.
+pub fn with_full_qgroups() -> Disk {
     let disk = disk("btrfs", &[], "loop").expect("mount");
-    run("btrfs", &["quota", "enable", text(&disk.path)]);
-    no_quotas(&kernel(), &place(&disk, "plain"));
-    let refused = kernel().quotas.switch_on(&disk.path).expect_err("the others are on");
+    kernel().quotas.switch_on(&disk.path, Qgroups::Full).expect("every kernel has them");
+    disk
+}
+
+#[test]
+fn full_qgroups_of_btrfs() {
+    let disk = with_full_qgroups();
+    let os = kernel();
+    os.quotas.switch_on(&disk.path, Qgroups::Full).expect("they are on");
+    assert_eq!(os.quotas.enforceable(&disk.path).expect("ask"), Enforceable::Bytes(Qgroups::Full));
+    let refused = os.quotas.switch_on(&disk.path, Qgroups::Simple).expect_err("the others are on");
     assert!(matches!(errno_of(&refused), Some(Errno::EINVAL | Errno::EOPNOTSUPP)), "{refused}");
+    quotas(&os, &place(&disk, "bytes"), &Unprivileged, &|| sync(&disk.path));
+}
+
+/// What a pod makes in its volume as a subvolume is not limited, and is seen.
+#[test]
+fn a_nested_subvolume_escapes_full_qgroups_and_is_seen() {
+    let disk = with_full_qgroups();
+    let (os, id, volume) = (kernel(), number("nested"), disk.path.join("volume"));
+    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
+    let has_others = || os.quotas.subvolume(&volume).expect("look").expect("a subvolume").has_others;
+    assert!(!has_others());
+    let nested = volume.join("nested");
+    run("btrfs", &["-q", "subvolume", "create", text(&nested)]);
+    assert!(has_others());
+    assert!(!os.quotas.counts(&volume, &nested, id).expect("ask"));
+    assert!(!os.quotas.remove_at_once(&volume).expect("remove at once"), "the other one is in it");
+    os.trees.remove(&volume).expect("remove");
+    assert_eq!(os.quotas.subvolume(&volume).expect("look"), None);
+}
+
+/// What two subvolumes have counts for both, and is neither's own.
+#[test]
+fn what_is_shared_is_nobodys_own() {
+    let disk = with_full_qgroups();
+    let (os, id, volume) = (kernel(), number("shared"), disk.path.join("volume"));
+    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
+    Unprivileged.append(&volume.join("file"), &vec![7; 40 << 20]).expect("write");
+    sync(&disk.path);
+    let before = os.quotas.quota(&volume, id).expect("quota");
+    assert!(before.bytes >= 40 * MIB && before.own_bytes == before.bytes, "{before:?}");
+    run("btrfs", &["-q", "subvolume", "snapshot", text(&volume), text(&disk.path.join("snapshot"))]);
+    let after = os.quotas.quota(&volume, id).expect("quota");
+    assert!(after.bytes >= 40 * MIB && after.own_bytes < MIB, "{after:?}");
+    assert_eq!(after.limits, limits);
 }
 
 pub const POOL: [(&str, &str); 1] = [("pool", "limited")];
@@ -303,6 +346,11 @@ fn copies(world: &World, vol: &Vol<'_>, bytes: u64) {
 fn a_directory_on_btrfs_lives() {
     let Some(disk) = with_simple_quotas() else { return };
     lives("btrfs", &disk);
+}
+
+#[test]
+fn a_directory_on_btrfs_with_full_qgroups_lives() {
+    lives("btrfs", &with_full_qgroups());
 }
 
 #[test]

@@ -97,19 +97,20 @@ impl Driver {
         Ok(measured)
     }
 
-    /// What directories with an enforced size have taken. Those whose filesystem does not tell count with nothing: the
-    /// pool then has less than it could.
+    /// What directories with an enforced size have taken, and nobody else has as well: what they share they need anew when
+    /// they are written to. Those whose filesystem does not tell count with nothing: the pool then has less than it could.
     pub(super) fn in_directories(&self, pool: &Pool, volumes: &[Arc<Volume>]) -> Result<u64> {
-        let taken = |id| match self.os.quotas.quota(&pool.path, id) {
-            Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Ok(0),
-            quota => quota
-                .map(|quota| quota.bytes)
-                .doing(|| format!("ask for the quotas of {}", pool.path.display())),
+        let taken = |volume: &Volume, id| {
+            let directory = VolumePaths::of_volume(&pool.path, volume).directory;
+            match self.os.quotas.quota(&directory, id) {
+                Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Ok(0),
+                quota => quota
+                    .map(|quota| quota.own_bytes)
+                    .doing(|| format!("ask for the quotas of {}", pool.path.display())),
+            }
         };
-        volumes
-            .iter()
-            .filter_map(|volume| volume.quota)
-            .try_fold(0, |all: u64, id| Ok(all.saturating_add(taken(id)?)))
+        let numbered = volumes.iter().filter_map(|volume| Some((volume, volume.quota?)));
+        numbered.into_iter().try_fold(0, |all: u64, (volume, id)| Ok(all.saturating_add(taken(volume, id)?)))
     }
 
     fn snapshot_images(&self, pool: &Pool) -> Vec<PathBuf> {

@@ -7,7 +7,7 @@ use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Enforcement, PoolName, QuotaId, Volume, VolumeParameters};
-use crate::os::{Enforceable, Os};
+use crate::os::{Enforceable, Os, Qgroups};
 
 /// How many numbers are tried. More than one is taken only where drivers share a filesystem, or somebody else uses those of
 /// the driver.
@@ -37,10 +37,16 @@ pub(crate) fn expect_possible(os: &Os, pool: &Pool, parameters: &VolumeParameter
     let asking = || format!("ask for the quotas of {}", pool.path.display());
     match os.quotas.enforceable(&pool.path).doing(asking)? {
         Enforceable::BytesAndInodes => Ok(()),
-        Enforceable::Bytes if parameters.inodes.is_none() => Ok(()),
-        Enforceable::Bytes => Err(Error::Exhausted(format!(
+        Enforceable::Bytes(_) if parameters.inodes.is_some() => Err(Error::Exhausted(format!(
             "the filesystem of pool {name:?} at {path} limits bytes and not inodes; leave the parameter inodes out, or use a pool on xfs or ext4"
         ))),
+        Enforceable::Bytes(Qgroups::Inconsistent) => {
+            os.quotas.recount(&pool.path).doing(asking)?;
+            Err(Error::Unavailable(format!(
+                "btrfs counts the qgroups of pool {name:?} at {path} anew, and limits nothing until it has; try again when it has ended (btrfs quota rescan --status)"
+            )))
+        }
+        Enforceable::Bytes(Qgroups::Full | Qgroups::Simple) => Ok(()),
         Enforceable::Nothing(why) => Err(Error::Exhausted(format!(
             "pool {name:?} cannot enforce the size of a directory (enforcement=required) at {path}: {why}. Or use backend=loop, or a pool that is for directories without an enforced size ({})",
             super::directories::flag(&pool.name)
@@ -52,7 +58,11 @@ pub(crate) fn expect_possible(os: &Os, pool: &Pool, parameters: &VolumeParameter
 pub(crate) fn describe(os: &Os, pool: &Pool) -> String {
     match os.quotas.enforceable(&pool.path) {
         Ok(Enforceable::BytesAndInodes) => "bytes and inodes".to_owned(),
-        Ok(Enforceable::Bytes) => "bytes".to_owned(),
+        Ok(Enforceable::Bytes(Qgroups::Full)) => "bytes (qgroups)".to_owned(),
+        Ok(Enforceable::Bytes(Qgroups::Inconsistent)) => {
+            "bytes (qgroups), when btrfs has counted them anew".to_owned()
+        }
+        Ok(Enforceable::Bytes(Qgroups::Simple)) => "bytes (simple quotas)".to_owned(),
         Ok(Enforceable::Nothing(why)) => format!("nothing: {why}"),
         Err(error) => format!("unknown: {error}"),
     }
@@ -63,8 +73,8 @@ pub(crate) fn can_limit(os: &Os, pool: &Pool) -> Result<(bool, bool)> {
     let asking = || format!("ask for the quotas of {}", pool.path.display());
     Ok(match os.quotas.enforceable(&pool.path).doing(asking)? {
         Enforceable::BytesAndInodes => (true, true),
-        Enforceable::Bytes => (true, false),
-        Enforceable::Nothing(_) => (false, false),
+        Enforceable::Bytes(Qgroups::Full | Qgroups::Simple) => (true, false),
+        Enforceable::Bytes(Qgroups::Inconsistent) | Enforceable::Nothing(_) => (false, false),
     })
 }
 
@@ -111,7 +121,7 @@ impl Driver {
         let volumes = self.store.volumes().into_iter();
         let recorded: BTreeSet<QuotaId> =
             volumes.filter(|other| *other.pool() == pool.name).filter_map(|other| other.quota).collect();
-        let ids = self.settings.quota_ids;
+        let (ids, directory) = (self.settings.quota_ids, self.paths(volume)?.directory);
         for id in ids.candidates(&volume.id).take(TRIES).filter(|id| !recorded.contains(id)) {
             let key = (pool.name.clone(), id);
             if !self.quota_ids.0.lock().insert(key.clone()) {
@@ -119,7 +129,7 @@ impl Driver {
             }
             let chosen = Chosen { given: Arc::clone(&self.quota_ids.0), key };
             let asking = || format!("ask for the quota {id} of {}", pool.path.display());
-            if self.os.quotas.quota(&pool.path, id).doing(asking)?.is_free() {
+            if self.os.quotas.quota(&directory, id).doing(asking)?.is_free() {
                 return Ok(Some(chosen));
             }
         }

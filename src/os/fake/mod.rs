@@ -39,6 +39,7 @@ mod quotas;
 mod resolve;
 mod seam;
 mod space;
+mod subvolumes;
 mod superblock;
 #[cfg(test)]
 mod tests;

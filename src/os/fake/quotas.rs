@@ -1,6 +1,8 @@
 //! Quotas: numbers of inodes, and limits for each number.
 //!
 //! A process of the driver has CAP_SYS_RESOURCE, so that ext4 lets it take more than a limit allows.
+//!
+//! Where btrfs has full qgroups, each subvolume has a number that it is given when it is made (`subvolumes`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,17 +17,21 @@ use super::tree::{Filesystem, FsId, Node};
 use super::world::World;
 use super::{FakeKernel, Outcome, Process};
 use crate::model::{FsType, MountFlags, QuotaId};
-use crate::os::{Enforceable, Quota, QuotaLimits, Quotas};
+use crate::os::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
 
 /// What a filesystem limits.
 #[derive(Clone, Default)]
 pub(super) struct Limits {
     /// It was mounted with quotas.
-    on: bool,
+    pub(super) on: bool,
     /// Who writes now may go beyond.
     ignored: bool,
-    now: BTreeMap<u32, QuotaLimits>,
-    durable: BTreeMap<u32, QuotaLimits>,
+    /// What btrfs counts where it is on.
+    pub(super) qgroups: Option<Qgroups>,
+    /// How many subvolumes were made with full qgroups.
+    pub(super) subvolumes: u32,
+    pub(super) now: BTreeMap<u32, QuotaLimits>,
+    pub(super) durable: BTreeMap<u32, QuotaLimits>,
 }
 
 impl Limits {
@@ -38,14 +44,15 @@ impl Limits {
     }
 
     fn of(&self, project: u32) -> QuotaLimits {
-        let limits = self.now.get(&project).filter(|_| self.on && project != 0 && !self.ignored);
+        let enforced = self.on && self.qgroups != Some(Qgroups::Inconsistent);
+        let limits = self.now.get(&project).filter(|_| enforced && project != 0 && !self.ignored);
         limits.copied().unwrap_or_default()
     }
 }
 
 impl Filesystem {
     /// What counts under a number.
-    fn counted(&self, project: u32) -> (u64, u64) {
+    pub(super) fn counted(&self, project: u32) -> (u64, u64) {
         let counts =
             |inode: &&super::tree::Inode| inode.project == project && (inode.links > 0 || inode.open > 0);
         let bytes = |inode: &super::tree::Inode| match &inode.node {
@@ -81,7 +88,7 @@ impl Filesystem {
         }
     }
 
-    fn limited(&self) -> Outcome<()> {
+    pub(super) fn limited(&self) -> Outcome<()> {
         if self.limits.on { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
     }
 }
@@ -106,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    fn filesystem_at(&self, directory: &Path) -> Outcome<&Filesystem> {
+    pub(super) fn filesystem_at(&self, directory: &Path) -> Outcome<&Filesystem> {
         let node = self.walk(directory, Last::Follow)?.node;
         self.filesystems[node.fs].entries(node.ino)?;
         Ok(&self.filesystems[node.fs])
@@ -115,7 +122,7 @@ impl World {
     fn enforceable(&self, directory: &Path) -> Outcome<Enforceable> {
         let filesystem = self.filesystem_at(directory)?;
         Ok(match (filesystem.limits.on, filesystem.fs_type) {
-            (true, "btrfs") => Enforceable::Bytes,
+            (true, "btrfs") => Enforceable::Bytes(filesystem.limits.qgroups.unwrap_or(Qgroups::Simple)),
             (true, _) => Enforceable::BytesAndInodes,
             (false, fs_type) => {
                 Enforceable::Nothing(format!("{fs_type} has no quotas; mount it with prjquota"))
@@ -123,30 +130,73 @@ impl World {
         })
     }
 
-    fn quota(&self, directory: &Path, id: u32) -> Outcome<Quota> {
-        let filesystem = self.filesystem_at(directory)?;
+    /// The filesystem that is asked for a directory with a number, and the number.
+    fn numbered(&self, directory: &Path, id: u32) -> Outcome<(FsId, Option<u32>)> {
+        let (parent, name) = self.parent(directory)?;
+        let filesystem = &self.filesystems[parent.node.fs];
         filesystem.limited()?;
-        let (bytes, inodes) = filesystem.counted(id);
-        let limits = filesystem.limits.now.get(&id).copied().unwrap_or_default();
+        if !filesystem.has_full_qgroups() {
+            return Ok((parent.node.fs, Some(id)));
+        }
+        let project = match self.bare_child(&parent, &name) {
+            Err(Errno::ENOENT) => None,
+            child => Some(self.inode(child?).project).filter(|project| is_subvolume(*project)),
+        };
+        Ok((parent.node.fs, project))
+    }
+
+    fn quota(&self, directory: &Path, id: u32) -> Outcome<Quota> {
+        let (fs, number) = self.numbered(directory, id)?;
+        let (filesystem, Some(number)) = (&self.filesystems[fs], number) else {
+            return Ok(Quota::default());
+        };
+        let (bytes, inodes) = filesystem.counted(number);
+        let own_bytes = match filesystem.limits.qgroups {
+            Some(Qgroups::Full) => filesystem.own_bytes(number),
+            Some(Qgroups::Inconsistent) => 0,
+            _ => bytes,
+        };
+        let limits = filesystem.limits.now.get(&number).copied().unwrap_or_default();
         Ok(match filesystem.fs_type {
-            "btrfs" => Quota { bytes, inodes: 0, limits: QuotaLimits { inodes: 0, ..limits } },
-            _ => Quota { bytes, inodes, limits },
+            "btrfs" => Quota { bytes, own_bytes, inodes: 0, limits: QuotaLimits { inodes: 0, ..limits } },
+            _ => Quota { bytes, own_bytes, inodes, limits },
         })
     }
 
-    fn set_limits(&mut self, directory: &Path, id: u32, limits: Option<QuotaLimits>) -> Outcome<()> {
-        self.filesystem_at(directory)?.limited()?;
-        let fs = self.walk(directory, Last::Follow)?.node.fs;
+    pub(super) fn set_limits(
+        &mut self,
+        directory: &Path,
+        id: u32,
+        limits: Option<QuotaLimits>,
+    ) -> Outcome<()> {
+        let (fs, number) = self.numbered(directory, id)?;
+        let Some(number) = number else {
+            let nothing = limits.unwrap_or_default() == QuotaLimits::default();
+            return if nothing { Ok(()) } else { Err(Errno::ENOENT) };
+        };
         let (counts_inodes, all) = (self.filesystems[fs].fs_type != "btrfs", &mut self.fs_mut(fs).limits.now);
         match limits {
             // Without limits and what counts there is nothing of a project; a qgroup stays.
-            Some(limits) if counts_inodes && limits == QuotaLimits::default() => drop(all.remove(&id)),
+            Some(limits) if counts_inodes && limits == QuotaLimits::default() => drop(all.remove(&number)),
             Some(limits) => {
                 let inodes = if counts_inodes { limits.inodes } else { 0 };
-                all.insert(id, QuotaLimits { inodes, ..limits });
+                all.insert(number, QuotaLimits { inodes, ..limits });
             }
-            None => drop(all.remove(&id)),
+            None => drop(all.remove(&number)),
         }
+        Ok(())
+    }
+
+    /// A directory with a number and a limit of its own, in one call.
+    fn create_subvolume(&mut self, path: &Path, mode: u32, limits: QuotaLimits) -> Outcome<()> {
+        let made = self.create(path, Node::directory(), mode)?;
+        let number = self.fs_mut(made.fs).next_subvolume();
+        let filesystem = self.fs_mut(made.fs);
+        let inode = filesystem.inode_mut(made.ino);
+        (inode.project, inode.durable_project) = (number, number);
+        let limits = QuotaLimits { inodes: 0, ..limits };
+        filesystem.limits.now.insert(number, limits);
+        filesystem.limits.durable.insert(number, limits);
         Ok(())
     }
 
@@ -171,18 +221,50 @@ impl World {
     }
 }
 
+/// Whether a number is that of a subvolume, with full qgroups.
+pub(super) fn is_subvolume(number: u32) -> bool {
+    number > Filesystem::SUBVOLUMES
+}
+
+impl Process {
+    fn has_full_qgroups(&self, directory: &Path) -> io::Result<bool> {
+        self.look("enforceable", directory.display(), |world| {
+            let (parent, _) = world.parent(directory)?;
+            Ok(world.filesystems[parent.node.fs].has_full_qgroups())
+        })
+    }
+}
+
 impl Quotas for Process {
     fn enforceable(&self, directory: &Path) -> io::Result<Enforceable> {
         self.look("enforceable", directory.display(), |world| world.enforceable(directory))
     }
 
-    fn switch_on(&self, directory: &Path) -> io::Result<()> {
+    fn switch_on(&self, directory: &Path, qgroups: Qgroups) -> io::Result<()> {
         self.step("switch_quotas_on", directory.display(), |world| {
             let fs = world.walk(directory, Last::Follow)?.node.fs;
             if world.filesystems[fs].fs_type != "btrfs" {
                 return Err(Errno::EOPNOTSUPP);
             }
-            world.fs_mut(fs).limits.on = true;
+            let limits = &mut world.fs_mut(fs).limits;
+            match limits.qgroups {
+                Some(on) if (on == Qgroups::Simple) != (qgroups == Qgroups::Simple) => Err(Errno::EINVAL),
+                _ => {
+                    (limits.on, limits.qgroups) = (true, Some(qgroups));
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    fn recount(&self, directory: &Path) -> io::Result<()> {
+        let is_inconsistent = Enforceable::Bytes(Qgroups::Inconsistent);
+        if self.enforceable(directory)? != is_inconsistent {
+            return Ok(());
+        }
+        self.step("recount", directory.display(), |world| {
+            let fs = world.walk(directory, Last::Follow)?.node.fs;
+            world.fs_mut(fs).limits.qgroups = Some(Qgroups::Full);
             Ok(())
         })
     }
@@ -197,9 +279,21 @@ impl Quotas for Process {
         })
     }
 
-    fn create_directory(&self, path: &Path, mode: u32, id: QuotaId) -> io::Result<()> {
-        self.step_torn("create_limited", path.display(), |world, how| {
-            world.create_counting(path, mode, id.number(), how)
+    fn create_directory(
+        &self,
+        directory: &Path,
+        mode: u32,
+        id: QuotaId,
+        limits: QuotaLimits,
+    ) -> io::Result<()> {
+        if self.has_full_qgroups(directory)? {
+            return self.step("create_limited", directory.display(), |world| {
+                world.create_subvolume(directory, mode, limits)
+            });
+        }
+        self.set_limits(directory, id, limits)?;
+        self.step_torn("create_limited", directory.display(), |world, how| {
+            world.create_counting(directory, mode, id.number(), how)
         })
     }
 
@@ -209,8 +303,9 @@ impl Quotas for Process {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
                 found => {
                     let node = found?.node;
-                    let is_subvolume = world.inode(node).project != 0;
-                    Ok(Some(world.filesystems[node.fs].fs_type == "btrfs" && is_subvolume))
+                    let filesystem = &world.filesystems[node.fs];
+                    let is_subvolume = world.inode(node).project != 0 && !filesystem.has_others(node.ino);
+                    Ok(Some(filesystem.fs_type == "btrfs" && is_subvolume))
                 }
             })?;
         match is_btrfs {
@@ -222,12 +317,21 @@ impl Quotas for Process {
         }
     }
 
-    fn counts(&self, path: &Path, id: QuotaId) -> io::Result<bool> {
-        self.look("counts", path.display(), |world| {
-            let node = world.walk(path, Last::Follow)?.node;
+    fn counts(&self, directory: &Path, inside: &Path, id: QuotaId) -> io::Result<bool> {
+        self.look("counts", inside.display(), |world| {
+            let (top, node) =
+                (world.walk(directory, Last::Keep)?.node, world.walk(inside, Last::Follow)?.node);
             world.filesystems[node.fs].entries(node.ino)?;
-            Ok(world.inode(node).project == id.number())
+            let number = match world.filesystems[top.fs].has_full_qgroups() {
+                true => world.inode(top).project,
+                false => id.number(),
+            };
+            Ok(number != 0 && world.inode(node).project == number)
         })
+    }
+
+    fn subvolume(&self, directory: &Path) -> io::Result<Option<Subvolume>> {
+        self.look("subvolume", directory.display(), |world| world.subvolume(directory))
     }
 
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()> {
@@ -248,6 +352,17 @@ impl FakeKernel {
         world.fs_mut(fs).limits.on = on;
     }
 
+    /// The same where the filesystem is btrfs, with what it counts.
+    ///
+    /// # Panics
+    /// Where nothing is there: the test is wrong.
+    pub fn set_qgroups(&self, path: impl AsRef<Path>, qgroups: Qgroups) {
+        self.set_quotas(path.as_ref(), true);
+        let mut world = self.lock();
+        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
+        world.fs_mut(fs).limits.qgroups = Some(qgroups);
+    }
+
     /// Whether the kernel has project quotas of xfs; it has from the start.
     pub fn set_project_quotas(&self, has: bool) {
         self.lock().project_quotas = has;
@@ -260,7 +375,16 @@ impl FakeKernel {
     pub fn quotas(&self, path: impl AsRef<Path>) -> Vec<(u32, QuotaLimits)> {
         let world = self.lock();
         let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
-        world.filesystems[fs].limits.now.iter().map(|(id, limits)| (*id, *limits)).collect()
+        let filesystem = &world.filesystems[fs];
+        // That of a subvolume goes with it.
+        let is_there = |id: u32| !is_subvolume(id) || filesystem.counted(id).1 > 0;
+        filesystem
+            .limits
+            .now
+            .iter()
+            .map(|(id, limits)| (*id, *limits))
+            .filter(|(id, _)| is_there(*id))
+            .collect()
     }
 
     /// The number that something counts under, 0 for none; nothing where there is nothing.

@@ -30,6 +30,8 @@ struct Demand {
     /// Blocks that it will get.
     fresh: Fresh,
     bytes: u64,
+    /// The bytes of that by which the file comes to have more.
+    more: u64,
 }
 
 impl World {
@@ -60,8 +62,9 @@ impl World {
         let shared = filesystem.blocks_of_others(file.ino);
         let again =
             places.among(start, end, &shared, true).iter().map(|run| run.end - run.start).sum::<u64>();
-        let count = places.missing(start, end) + again;
-        Ok(Demand { shared, fresh: Fresh::new(filesystem.free_blocks(count)), bytes: count * BLOCK })
+        let missing = places.missing(start, end);
+        let fresh = Fresh::new(filesystem.free_blocks(missing + again));
+        Ok(Demand { shared, fresh, bytes: (missing + again) * BLOCK, more: missing * BLOCK })
     }
 
     /// How many bytes of the disk it takes to write to these blocks.
@@ -85,7 +88,7 @@ impl World {
         if demand.bytes + beside > 0 && self.left_for_files(file.fs) < demand.bytes + beside {
             return Err(Errno::ENOSPC);
         }
-        self.filesystems[file.fs].more_bytes(file.ino, demand.bytes)?;
+        self.filesystems[file.fs].more_bytes(file.ino, demand.more)?;
         Ok(demand)
     }
 
@@ -186,7 +189,8 @@ impl World {
         let range = blocks(offset, len);
         let count = self.content(file)?.places().missing(range.0, range.1);
         let fresh = Fresh::new(self.filesystems[file.fs].free_blocks(count));
-        let demand = Demand { shared: Ranges::default(), fresh, bytes: count * BLOCK };
+        let bytes = count * BLOCK;
+        let demand = Demand { shared: Ranges::default(), fresh, bytes, more: bytes };
         if demand.bytes > 0 && self.left_for_files(file.fs) < demand.bytes {
             return Err(Errno::ENOSPC);
         }

@@ -19,8 +19,9 @@ pub(super) use project_quotas::{
     set_project_limits,
 };
 pub(super) use qgroups::{
-    QuotaItem, assign_qgroup, create_qgroup, create_subvolume, limit_qgroup, remove_qgroup, remove_subvolume,
-    search_quotas, subvolume_of, switch_on_simple_quotas,
+    QuotaItem, assign_qgroup, await_rescan, create_limited_subvolume, create_qgroup, create_subvolume,
+    has_subvolumes, limit_qgroup, remove_qgroup, remove_subvolume, rescan_quotas, search_quotas,
+    subvolume_of, switch_on_quotas,
 };
 
 /// `struct fiemap` without the extents that follow it.
@@ -169,6 +170,11 @@ mod request {
         ByAddress(nix::request_code_read!(0x12, 114, size_of::<libc::size_t>()), PhantomData);
 
     impl ByNumber {
+        /// One whose argument is a number, or is not looked at.
+        pub(super) const fn new(number: Request) -> Self {
+            ByNumber(number)
+        }
+
         #[cfg(test)]
         pub(super) fn number(self) -> Request {
             self.0
@@ -176,7 +182,7 @@ mod request {
 
         /// The ioctl; what it answers.
         pub(super) fn call(self, file: impl AsFd, argument: i32) -> nix::Result<i32> {
-            // SAFETY: none of the requests above takes this for an address, and the descriptor is open for the length of
+            // SAFETY: none of the requests that are made so takes this for an address, and the descriptor is open for the length of
             // the call.
             Errno::result(unsafe {
                 libc::ioctl(file.as_fd().as_raw_fd(), self.0, libc::c_long::from(argument))

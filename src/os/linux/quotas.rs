@@ -1,21 +1,24 @@
-//! Limits that filesystems enforce: project quotas on xfs and ext4, simple quotas on btrfs.
+//! Limits that filesystems enforce: project quotas on xfs and ext4, simple quotas or full qgroups on btrfs.
 #![allow(clippy::disallowed_types, reason = "implements os::Quotas")]
 
 mod device;
 mod project;
 mod qgroup;
+mod subvolume;
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, fstatfs};
 
-use super::super::{Enforceable, Quota, QuotaLimits, Quotas, errno_error};
+use super::super::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume, errno_error};
 use super::open::open_file;
 use super::trees::split;
 use super::walk::open_below;
@@ -39,20 +42,86 @@ enum Way {
 /// A directory, open, and how its filesystem limits what is in it.
 fn open(directory: &Path) -> io::Result<(File, Option<Way>)> {
     let file = open_file(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-    let way = match fstatfs(&file).map_err(at("statfs", directory))?.filesystem_type() {
+    let way = way(&file).map_err(at("statfs", directory))?;
+    Ok((file, way))
+}
+
+fn way(file: impl AsFd) -> nix::Result<Option<Way>> {
+    Ok(match fstatfs(file)?.filesystem_type() {
         XFS_SUPER_MAGIC => Some(Way::Xfs),
         EXT4_SUPER_MAGIC => Some(Way::Ext4),
         BTRFS_SUPER_MAGIC => Some(Way::Btrfs),
         _ => None,
-    };
-    Ok((file, way))
+    })
 }
 
-/// The same where there has to be a way.
-fn open_limited(doing: &str, directory: &Path) -> io::Result<(File, Way)> {
-    let (file, way) = open(directory)?;
-    let none = || errno_error(Errno::EOPNOTSUPP, format_args!("{doing} {}", directory.display()));
-    Ok((file, way.ok_or_else(none)?))
+/// The directory above one with a number, and its name in there.
+struct Place {
+    parent: Dir,
+    name: CString,
+    way: Option<Way>,
+}
+
+impl Place {
+    /// The directory itself is not looked at.
+    fn of(directory: &Path) -> nix::Result<Self> {
+        let (parent, name) = split(directory)?;
+        let way = way(&parent)?;
+        Ok(Place { parent, name, way })
+    }
+
+    /// The same where there has to be a way.
+    fn limited(directory: &Path) -> nix::Result<(Self, Way)> {
+        let place = Self::of(directory)?;
+        let way = place.way.ok_or(Errno::EOPNOTSUPP)?;
+        Ok((place, way))
+    }
+
+    fn open(&self) -> nix::Result<OwnedFd> {
+        open_below(&self.parent, &self.name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)
+    }
+
+    /// The directory, if it is there.
+    fn open_if_there(&self) -> nix::Result<Option<OwnedFd>> {
+        match self.open() {
+            Err(Errno::ENOENT) => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// With project quotas, after the number has its limits.
+    fn create_with_project(&self, id: QuotaId) -> nix::Result<OwnedFd> {
+        mkdirat(&self.parent, self.name.as_c_str(), Mode::S_IRWXU)?;
+        let made = self.open()?;
+        ioctl::set_project(&made, id.number()).map(|()| made)
+    }
+
+    /// As a subvolume, which has its limit from the start.
+    fn create_with_qgroup(&self, limits: QuotaLimits) -> nix::Result<OwnedFd> {
+        ioctl::create_limited_subvolume(&self.parent, &self.name, limits.bytes)?;
+        let made = self.open()?;
+        // It is in force and is committed with the subvolume, and cannot be read before (fs/btrfs/qgroup.c, qgroup_dirty).
+        subvolume::set_limits(&self.parent, &made, limits).map(|()| made)
+    }
+
+    fn create(&self, id: QuotaId, limits: QuotaLimits) -> nix::Result<OwnedFd> {
+        match self.way {
+            Some(Way::Btrfs) => match qgroup::mode(&self.parent)? {
+                qgroup::Mode::Off => Err(Errno::EOPNOTSUPP),
+                qgroup::Mode::Full { .. } => self.create_with_qgroup(limits),
+                qgroup::Mode::Simple => {
+                    qgroup::set_limits(&self.parent, id, limits)?;
+                    qgroup::create_subvolume(&self.parent, &self.name, id)?;
+                    self.open()
+                }
+            },
+            Some(Way::Xfs | Way::Ext4) => {
+                project::set_limits(&self.parent, id, limits)?;
+                self.create_with_project(id)
+            }
+            None => Err(Errno::EOPNOTSUPP),
+        }
+    }
 }
 
 impl Quotas for LinuxQuotas {
@@ -61,7 +130,7 @@ impl Quotas for LinuxQuotas {
         match way {
             Some(Way::Xfs) => project::enforceable(file, project::XFS),
             Some(Way::Ext4) => project::enforceable(file, project::EXT4),
-            Some(Way::Btrfs) => qgroup::enforceable(file),
+            Some(Way::Btrfs) => qgroup::enforceable(&file),
             None => Ok(Enforceable::Nothing(
                 "only xfs, ext4 and btrfs can limit the size of a directory; use a pool on one of them"
                     .to_owned(),
@@ -70,58 +139,75 @@ impl Quotas for LinuxQuotas {
         .map_err(at("ask for the quotas of", directory))
     }
 
-    fn switch_on(&self, directory: &Path) -> io::Result<()> {
-        let doing = "switch simple quotas on for";
-        match open_limited(doing, directory)? {
-            (file, Way::Btrfs) => qgroup::switch_on(file).map_err(at(doing, directory)),
+    fn switch_on(&self, directory: &Path, qgroups: Qgroups) -> io::Result<()> {
+        let doing = "switch quotas on for";
+        match open(directory)? {
+            (file, Some(Way::Btrfs)) => qgroup::switch_on(&file, qgroups).map_err(at(doing, directory)),
             _ => Err(errno_error(Errno::EOPNOTSUPP, format_args!("{doing} {}", directory.display()))),
         }
     }
 
-    fn quota(&self, directory: &Path, id: QuotaId) -> io::Result<Quota> {
-        let doing = "ask for a quota of";
-        match open_limited(doing, directory)? {
-            (file, Way::Btrfs) => qgroup::quota(file, id),
-            (file, _) => project::quota(file, id),
+    fn recount(&self, directory: &Path) -> io::Result<()> {
+        match open(directory)? {
+            (file, Some(Way::Btrfs)) => qgroup::recount(&file).map_err(at("count anew for", directory)),
+            _ => Ok(()),
         }
-        .map_err(at(doing, directory))
+    }
+
+    fn quota(&self, directory: &Path, id: QuotaId) -> io::Result<Quota> {
+        let ask = || match Place::limited(directory)? {
+            (place, Way::Btrfs) => match qgroup::mode(&place.parent)? {
+                qgroup::Mode::Full { is_consistent } => match place.open_if_there()? {
+                    Some(there) => subvolume::quota(&there, is_consistent),
+                    None => Ok(Quota::default()),
+                },
+                _ => qgroup::quota(&place.parent, id),
+            },
+            (place, _) => project::quota(&place.parent, id),
+        };
+        ask().map_err(at("ask for the quota of", directory))
     }
 
     fn set_limits(&self, directory: &Path, id: QuotaId, limits: QuotaLimits) -> io::Result<()> {
-        let doing = "set a quota of";
-        match open_limited(doing, directory)? {
-            (file, Way::Btrfs) => qgroup::set_limits(file, id, limits),
-            (file, _) => project::set_limits(file, id, limits),
-        }
-        .map_err(at(doing, directory))
-    }
-
-    fn create_directory(&self, path: &Path, mode: u32, id: QuotaId) -> io::Result<()> {
-        let making = || at("make with a quota", path);
-        let (parent, name) = split(path).map_err(making())?;
-        let mode = Mode::from_bits_truncate(mode);
-        let open_made = || open_below(&parent, &name, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
-        let magic = fstatfs(parent.as_fd()).map_err(making())?.filesystem_type();
-        let made: nix::Result<OwnedFd> = match magic {
-            BTRFS_SUPER_MAGIC => qgroup::create_subvolume(&parent, &name, id).and_then(|()| open_made()),
-            _ => mkdirat(&parent, name.as_c_str(), Mode::S_IRWXU).and_then(|()| {
-                let made = open_made()?;
-                ioctl::set_project(&made, id.number()).map(|()| made)
-            }),
+        let set = || match Place::limited(directory)? {
+            (place, Way::Btrfs) => match qgroup::mode(&place.parent)? {
+                qgroup::Mode::Full { .. } => match place.open_if_there()? {
+                    None if limits == QuotaLimits::default() => Ok(()),
+                    None => Err(Errno::ENOENT),
+                    Some(there) => subvolume::set_limits(&place.parent, &there, limits),
+                },
+                qgroup::Mode::Simple => qgroup::set_limits(&place.parent, id, limits),
+                qgroup::Mode::Off => Err(Errno::EOPNOTSUPP),
+            },
+            (place, _) => project::set_limits(&place.parent, id, limits),
         };
-        made.and_then(|made| fchmod(&made, mode)).map_err(making())
+        set().map_err(at("set the quota of", directory))
     }
 
-    fn remove_at_once(&self, path: &Path) -> io::Result<bool> {
-        let removing = || at("remove at once", path);
-        let (parent, name) = match split(path) {
+    fn create_directory(
+        &self,
+        directory: &Path,
+        mode: u32,
+        id: QuotaId,
+        limits: QuotaLimits,
+    ) -> io::Result<()> {
+        let make = || {
+            let made = Place::of(directory)?.create(id, limits)?;
+            fchmod(&made, Mode::from_bits_truncate(mode))
+        };
+        make().map_err(at("make with a quota", directory))
+    }
+
+    fn remove_at_once(&self, directory: &Path) -> io::Result<bool> {
+        let removing = || at("remove at once", directory);
+        let place = match Place::of(directory) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(true),
             found => found.map_err(removing())?,
         };
-        if fstatfs(parent.as_fd()).map_err(removing())?.filesystem_type() != BTRFS_SUPER_MAGIC {
+        if place.way != Some(Way::Btrfs) {
             return Ok(false);
         }
-        match ioctl::remove_subvolume(&parent, &name) {
+        match ioctl::remove_subvolume(&place.parent, &place.name) {
             Ok(()) | Err(Errno::ENOENT) => Ok(true),
             // Others are in it, it is a plain directory, or something is mounted on it.
             Err(Errno::ENOTEMPTY | Errno::EINVAL | Errno::ENOTDIR | Errno::EBUSY) => Ok(false),
@@ -129,21 +215,38 @@ impl Quotas for LinuxQuotas {
         }
     }
 
-    fn counts(&self, path: &Path, id: QuotaId) -> io::Result<bool> {
-        let doing = "ask for the project of";
-        match open_limited(doing, path)? {
-            (file, Way::Btrfs) => qgroup::counts(file, id),
-            (file, _) => ioctl::project(file).map(|found| found == (id.number(), true)),
-        }
-        .map_err(at(doing, path))
+    fn counts(&self, directory: &Path, inside: &Path, id: QuotaId) -> io::Result<bool> {
+        let (file, _) = open(inside)?;
+        let ask = || match Place::limited(directory)? {
+            (place, Way::Btrfs) => match qgroup::mode(&place.parent)? {
+                qgroup::Mode::Full { .. } => subvolume::counts(&place.open()?, &file),
+                _ => qgroup::counts(&file, id),
+            },
+            _ => ioctl::project(&file).map(|found| found == (id.number(), true)),
+        };
+        ask().map_err(at("ask for the project of", inside))
+    }
+
+    fn subvolume(&self, directory: &Path) -> io::Result<Option<Subvolume>> {
+        let look = || {
+            let place = Place::of(directory)?;
+            match (place.way, place.open_if_there()?) {
+                (Some(Way::Btrfs), Some(there)) => subvolume::look(&there),
+                _ => Ok(None),
+            }
+        };
+        look().map_err(at("look at the subvolume", directory))
     }
 
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()> {
-        let doing = "give a quota back to";
-        match open_limited(doing, directory)? {
-            (file, Way::Btrfs) => qgroup::give_back(file, id),
-            (file, _) => project::set_limits(file, id, QuotaLimits::default()),
-        }
-        .map_err(at(doing, directory))
+        let give = || match Place::limited(directory)? {
+            (place, Way::Btrfs) => match qgroup::mode(&place.parent)? {
+                // That of a subvolume goes with it.
+                qgroup::Mode::Full { .. } => Ok(()),
+                _ => qgroup::give_back(&place.parent, id),
+            },
+            (place, _) => project::set_limits(&place.parent, id, QuotaLimits::default()),
+        };
+        give().map_err(at("give back the quota of", directory))
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hostloop::model::{GroupSnapshotId, NodeKey, QuotaId, SnapshotId, VolumeId};
-use hostloop::os::Quota;
+use hostloop::model::{GroupSnapshotId, NodeKey, QuotaIds, SnapshotId, VolumeId};
 use hostloop::os::linux::{Tools, os};
+use hostloop::os::{Qgroups, Quota};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Status;
@@ -57,7 +57,7 @@ pub fn world(disk: Disk) -> World {
         Disk::Limiting => {
             let world = World::empty_on("btrfs", 4096 * MIB, &["--overcommit", "4"]);
             let disk = world.data.parent().expect("the mount point");
-            os(Tools::find()).quotas.switch_on(disk).expect("simple quotas");
+            os(Tools::find()).quotas.switch_on(disk, Qgroups::Simple).expect("simple quotas");
             world
         }
         Disk::Machine => {
@@ -156,7 +156,7 @@ impl Bench {
 
     /// What the disk counts under the number that a volume of this name gets, and limits.
     pub fn quota(&self, name: &str) -> Option<Quota> {
-        let id = QuotaId::candidates(&VolumeId::of_name(&self.node(), name)).next()?;
+        let id = QuotaIds::default().candidates(&VolumeId::of_name(&self.node(), name)).next()?;
         let quota = || os(Tools::find()).quotas.quota(&self.world.data, id).expect("a quota");
         (self.disk == Disk::Limiting).then(quota)
     }

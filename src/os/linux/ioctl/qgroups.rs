@@ -5,14 +5,20 @@ use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
-use super::request::ByAddress;
+use super::request::{ByAddress, ByNumber};
 
-/// BTRFS_QUOTA_TREE_OBJECTID
+/// BTRFS_ROOT_TREE_OBJECTID and BTRFS_QUOTA_TREE_OBJECTID
+const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
+/// BTRFS_ROOT_REF_KEY
+const ROOT_REF: u32 = 156;
 /// The inode of the top of each subvolume (BTRFS_FIRST_FREE_OBJECTID).
 const TOP: u64 = 256;
-/// BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA (Linux 6.7)
+/// BTRFS_QUOTA_CTL_ENABLE, and BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA (Linux 6.7)
+const ENABLE_QUOTAS: u64 = 1;
 const ENABLE_SIMPLE_QUOTAS: u64 = 4;
+/// BTRFS_QGROUP_INHERIT_SET_LIMITS
+pub(super) const SET_LIMITS: u64 = 1;
 /// BTRFS_SUBVOL_QGROUP_INHERIT
 pub(super) const INHERIT: u64 = 1 << 2;
 /// BTRFS_QGROUP_LIMIT_MAX_RFER
@@ -52,6 +58,15 @@ pub(super) struct QgroupLimit {
     pub(super) flags: u64,
     pub(super) max_referenced: u64,
     pub(super) others: [u64; 3],
+}
+
+/// `struct btrfs_ioctl_quota_rescan_args`
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct QuotaRescan {
+    pub(super) flags: u64,
+    pub(super) progress: u64,
+    pub(super) reserved: [u64; 6],
 }
 
 /// `struct btrfs_qgroup_inherit` with one qgroup.
@@ -136,7 +151,11 @@ pub(super) const BTRFS_IOC_QGROUP_CREATE: ByAddress<QgroupCreate> =
 pub(super) const BTRFS_IOC_QGROUP_LIMIT: ByAddress<QgroupLimit> =
     ByAddress::new(nix::request_code_read!(0x94, 43, size_of::<QgroupLimit>()));
 
-/// An item of the quota tree.
+pub(super) const BTRFS_IOC_QUOTA_RESCAN: ByAddress<QuotaRescan> =
+    ByAddress::new(nix::request_code_write!(0x94, 44, size_of::<QuotaRescan>()));
+pub(super) const BTRFS_IOC_QUOTA_RESCAN_WAIT: ByNumber = ByNumber::new(nix::request_code_none!(0x94, 46));
+
+/// An item of the tree of quotas, or of that of roots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::os::linux) struct QuotaItem {
     pub(in crate::os::linux) offset: u64,
@@ -152,9 +171,28 @@ impl QuotaItem {
     }
 }
 
-/// Switches simple quotas on, where no quotas are on; EINVAL before Linux 6.7.
-pub(in crate::os::linux) fn switch_on_simple_quotas(file: impl AsFd) -> nix::Result<()> {
-    BTRFS_IOC_QUOTA_CTL.call(file, &mut QuotaControl { command: ENABLE_SIMPLE_QUOTAS, status: 0 })
+/// Switches quotas on, where none are on; EINVAL for simple ones before Linux 6.7.
+pub(in crate::os::linux) fn switch_on_quotas(file: impl AsFd, simple: bool) -> nix::Result<()> {
+    let command = if simple { ENABLE_SIMPLE_QUOTAS } else { ENABLE_QUOTAS };
+    BTRFS_IOC_QUOTA_CTL.call(file, &mut QuotaControl { command, status: 0 })
+}
+
+/// Has full qgroups count everything anew, in the background; fine where they do so already.
+pub(in crate::os::linux) fn rescan_quotas(file: impl AsFd) -> nix::Result<()> {
+    match BTRFS_IOC_QUOTA_RESCAN.call(file, &mut QuotaRescan::default()) {
+        Err(Errno::EINPROGRESS) => Ok(()),
+        begun => begun,
+    }
+}
+
+/// Returns when they have done so.
+pub(in crate::os::linux) fn await_rescan(file: impl AsFd) -> nix::Result<()> {
+    loop {
+        match BTRFS_IOC_QUOTA_RESCAN_WAIT.call(&file, 0) {
+            Err(Errno::EINTR) => {}
+            waited => return waited.map(drop),
+        }
+    }
 }
 
 /// Makes a qgroup; EEXIST where it is there.
@@ -198,26 +236,50 @@ pub(in crate::os::linux) fn limit_qgroup(
 /// Makes a subvolume in an open directory, as a member of a qgroup.
 pub(in crate::os::linux) fn create_subvolume(parent: impl AsFd, name: &CStr, qgroup: u64) -> nix::Result<()> {
     let inherit = QgroupInherit { count: 1, qgroup, ..QgroupInherit::default() };
+    create_inheriting(parent, name, &inherit, size_of::<QgroupInherit>())
+}
+
+/// The same with a limit of its own, where full qgroups are on.
+pub(in crate::os::linux) fn create_limited_subvolume(
+    parent: impl AsFd,
+    name: &CStr,
+    bytes: u64,
+) -> nix::Result<()> {
+    let limit = [MAX_REFERENCED, bytes, 0, 0, 0];
+    let inherit = QgroupInherit { flags: SET_LIMITS, limit, ..QgroupInherit::default() };
+    // Without the qgroup behind it.
+    create_inheriting(parent, name, &inherit, size_of::<QgroupInherit>() - size_of::<u64>())
+}
+
+fn create_inheriting(
+    parent: impl AsFd,
+    name: &CStr,
+    inherit: &QgroupInherit,
+    size: usize,
+) -> nix::Result<()> {
     let mut args = VolumeArgs {
         fd: 0,
         transaction: 0,
         flags: INHERIT,
-        size: size_of::<QgroupInherit>() as u64,
-        inherit: &raw const inherit,
+        size: size as u64,
+        inherit: std::ptr::from_ref(inherit),
         unused: [0; 2],
-        name: [0; NAME],
+        name: volume_name(name)?,
     };
-    let name = name.to_bytes_with_nul();
-    args.name.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
     BTRFS_IOC_SUBVOL_CREATE_V2.call(parent, &mut args)
+}
+
+/// A name as these calls take it.
+fn volume_name<const N: usize>(name: &CStr) -> nix::Result<[u8; N]> {
+    let (mut bytes, name) = ([0; N], name.to_bytes_with_nul());
+    bytes.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
+    Ok(bytes)
 }
 
 /// Removes a subvolume of an open directory, with everything in it; EINVAL where it is none, ENOTEMPTY where there are
 /// others in it (BTRFS_IOC_SNAP_DESTROY).
 pub(in crate::os::linux) fn remove_subvolume(parent: impl AsFd, name: &CStr) -> nix::Result<()> {
-    let mut args = VolumeName { fd: 0, name: [0; 4088] };
-    let name = name.to_bytes_with_nul();
-    args.name.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
+    let mut args = VolumeName { fd: 0, name: volume_name(name)? };
     BTRFS_IOC_SNAP_DESTROY.call(parent, &mut args)
 }
 
@@ -228,16 +290,31 @@ pub(in crate::os::linux) fn subvolume_of(file: impl AsFd) -> nix::Result<u64> {
     Ok(lookup.tree)
 }
 
+/// Whether subvolumes lie in a subvolume of the filesystem that a file is on.
+pub(in crate::os::linux) fn has_subvolumes(file: impl AsFd, subvolume: u64) -> nix::Result<bool> {
+    search(file, ROOT_TREE, subvolume, ROOT_REF, (0, u64::MAX)).map(|items| !items.is_empty())
+}
+
 /// The items of the quota tree with this object and type, and an offset of these, as many as fit into 4 KiB; ENOENT where
 /// there are no quotas (BTRFS_IOC_TREE_SEARCH).
 pub(in crate::os::linux) fn search_quotas(
     file: impl AsFd,
     object: u64,
     kind: u32,
+    offsets: (u64, u64),
+) -> nix::Result<Vec<QuotaItem>> {
+    search(file, QUOTA_TREE, object, kind, offsets)
+}
+
+fn search(
+    file: impl AsFd,
+    tree: u64,
+    object: u64,
+    kind: u32,
     (min_offset, max_offset): (u64, u64),
 ) -> nix::Result<Vec<QuotaItem>> {
     let key = SearchKey {
-        tree: QUOTA_TREE,
+        tree,
         min_object: object,
         max_object: object,
         min_offset,

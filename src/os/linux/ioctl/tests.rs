@@ -3,8 +3,8 @@
 use super::mounts::MountAttr;
 use super::project_quotas::{DiskQuota, QuotaState};
 use super::qgroups::{
-    InodeLookup, QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimit, QuotaControl, SearchArgs, SearchKey,
-    VolumeArgs, VolumeName,
+    InodeLookup, QgroupAssign, QgroupCreate, QgroupInherit, QgroupLimit, QuotaControl, QuotaRescan,
+    SearchArgs, SearchKey, VolumeArgs, VolumeName,
 };
 use super::*;
 
@@ -101,6 +101,9 @@ fn structures_of_quotas_are_those_of_the_kernels_headers() {
             version = "qs_version", flags = "qs_flags", in_core = "qs_incoredqs", rest = "qs_uquota",
         }),
         layout!(QuotaControl = "struct btrfs_ioctl_quota_ctl_args" { command = "cmd", status = "status" }),
+        layout!(QuotaRescan = "struct btrfs_ioctl_quota_rescan_args" {
+            flags = "flags", progress = "progress", reserved = "reserved",
+        }),
         layout!(QgroupCreate = "struct btrfs_ioctl_qgroup_create_args" { create = "create", qgroup = "qgroupid" }),
         layout!(QgroupAssign = "struct btrfs_ioctl_qgroup_assign_args" {
             assign = "assign", member = "src", group = "dst",
@@ -164,6 +167,9 @@ fn numbers_and_flags_are_those_of_the_kernels_headers() {
         qgroups::BTRFS_IOC_QGROUP_ASSIGN.number() => "BTRFS_IOC_QGROUP_ASSIGN",
         qgroups::BTRFS_IOC_QGROUP_CREATE.number() => "BTRFS_IOC_QGROUP_CREATE",
         qgroups::BTRFS_IOC_QGROUP_LIMIT.number() => "BTRFS_IOC_QGROUP_LIMIT",
+        qgroups::BTRFS_IOC_QUOTA_RESCAN.number() => "BTRFS_IOC_QUOTA_RESCAN",
+        qgroups::BTRFS_IOC_QUOTA_RESCAN_WAIT.number() => "BTRFS_IOC_QUOTA_RESCAN_WAIT",
+        qgroups::SET_LIMITS => "BTRFS_QGROUP_INHERIT_SET_LIMITS",
         qgroups::INHERIT => "BTRFS_SUBVOL_QGROUP_INHERIT",
         qgroups::MAX_REFERENCED => "BTRFS_QGROUP_LIMIT_MAX_RFER",
         project_quotas::Q_XGETQUOTA => "Q_XGETQUOTA",

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "sysfs is read for os::Quotas")]
 
 use std::ffi::CString;
-use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -15,8 +15,8 @@ use super::super::node::make_node;
 ///
 /// # Errors
 /// ENODEV for a filesystem that is not on a block device of its own; ENOTBLK where something else lies there.
-pub(super) fn path(file: &File) -> nix::Result<CString> {
-    let device = fstat(file)?.st_dev;
+pub(super) fn path(file: &impl AsFd) -> nix::Result<CString> {
+    let device = fstat(file.as_fd())?.st_dev;
     let path = Path::new("/dev").join(name(device)?);
     let looked_at = match nix::sys::stat::lstat(&path) {
         Err(Errno::ENOENT) => {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn what_is_on_no_block_device_has_none() {
-        let proc = File::open("/proc").unwrap();
+        let proc = std::fs::File::open("/proc").unwrap();
         assert_eq!(path(&proc), Err(Errno::ENODEV));
     }
 }

@@ -1,7 +1,7 @@
 //! Project quotas, see xfs_quota(8) and tune2fs(8).
 
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
@@ -32,7 +32,7 @@ pub(super) const EXT4: Advice = Advice {
 };
 
 /// Asks by file, and by block device where the kernel is older than that.
-fn ask<T>(file: &File, request: impl Fn(OfFilesystem<'_>) -> nix::Result<T>) -> nix::Result<T> {
+fn ask<T>(file: &impl AsFd, request: impl Fn(OfFilesystem<'_>) -> nix::Result<T>) -> nix::Result<T> {
     match request(OfFilesystem::File(file.as_fd())) {
         // This is also the answer of a filesystem that knows no quotas.
         Err(Errno::ENOSYS) => device::path(file).and_then(|path| request(OfFilesystem::Device(&path))),
@@ -64,17 +64,20 @@ pub(super) fn enforceable(file: File, advice: Advice) -> nix::Result<Enforceable
     Ok(Enforceable::Nothing(why))
 }
 
-pub(super) fn quota(file: File, id: QuotaId) -> nix::Result<Quota> {
+pub(super) fn quota(file: impl AsFd, id: QuotaId) -> nix::Result<Quota> {
     match ask(&file, |of| ioctl::project_quota(of, id.number())) {
-        Ok(ProjectQuota { bytes, inodes, byte_limit, inode_limit }) => {
-            Ok(Quota { bytes, inodes, limits: QuotaLimits { bytes: byte_limit, inodes: inode_limit } })
-        }
+        Ok(ProjectQuota { bytes, inodes, byte_limit, inode_limit }) => Ok(Quota {
+            bytes,
+            own_bytes: bytes,
+            inodes,
+            limits: QuotaLimits { bytes: byte_limit, inodes: inode_limit },
+        }),
         Err(Errno::ENOENT) => Ok(Quota::default()),
         Err(errno) => Err(off(errno)),
     }
 }
 
-pub(super) fn set_limits(file: File, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
+pub(super) fn set_limits(file: impl AsFd, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
     let set = |of: OfFilesystem<'_>| ioctl::set_project_limits(of, id.number(), limits.bytes, limits.inodes);
     match ask(&file, set) {
         // Nothing is known of it that could be taken away.

@@ -2,8 +2,8 @@
 //! that this is in.
 //!
 //! A volume has a qgroup of level 1. A subvolume that is made inside of another one joins the qgroups of that
-//! (fs/btrfs/qgroup.c, qgroup_auto_inherit), so nothing that a pod makes in its volume escapes. With the other kind of
-//! qgroups, which follow who shares an extent, it would.
+//! (fs/btrfs/qgroup.c, qgroup_auto_inherit), so nothing that a pod makes in its volume escapes. The other kind of qgroups,
+//! which follow who shares an extent, is in `subvolume`.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 use nix::unistd::syncfs;
 
-use super::super::super::{Enforceable, Quota, QuotaLimits};
+use super::super::super::{Enforceable, Qgroups, Quota, QuotaLimits};
 use super::super::ioctl;
 use crate::model::QuotaId;
 
@@ -22,8 +22,10 @@ const INFO: u32 = 242;
 const LIMIT: u32 = 244;
 const RELATION: u32 = 246;
 
-/// BTRFS_QGROUP_STATUS_FLAG_ON and _SIMPLE_MODE
+/// BTRFS_QGROUP_STATUS_FLAG_ON, _RESCAN, _INCONSISTENT and _SIMPLE_MODE
 const ON: u64 = 1;
+const RESCAN: u64 = 1 << 1;
+const INCONSISTENT: u64 = 1 << 2;
 const SIMPLE: u64 = 1 << 3;
 
 /// BTRFS_QGROUP_LIMIT_MAX_RFER
@@ -31,9 +33,9 @@ const MAX_REFERENCED: u64 = 1;
 
 /// Which quotas are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Off,
-    Full,
+    Full { is_consistent: bool },
     Simple,
 }
 
@@ -42,25 +44,28 @@ fn qgroup(id: QuotaId) -> u64 {
     1 << 48 | u64::from(id.number())
 }
 
-fn mode(file: &File) -> nix::Result<Mode> {
+pub(super) fn mode(file: impl AsFd) -> nix::Result<Mode> {
     match ioctl::search_quotas(file, 0, STATUS, (0, 0)) {
         Err(Errno::ENOENT) => Ok(Mode::Off),
-        items => Ok(match items?.first().map(|status| status.number(2)) {
-            Some(flags) if flags & (ON | SIMPLE) == ON | SIMPLE => Mode::Simple,
-            Some(flags) if flags & ON != 0 => Mode::Full,
-            _ => Mode::Off,
-        }),
+        items => Ok(items?.first().map_or(Mode::Off, |status| mode_of(status.number(2)))),
     }
 }
 
-pub(super) fn enforceable(file: File) -> nix::Result<Enforceable> {
-    let why = match mode(&file) {
-        Ok(Mode::Simple) => return Ok(Enforceable::Bytes),
-        Ok(Mode::Full) => {
-            "btrfs has qgroups that a subvolume inside of a volume escapes; switch them off (btrfs quota disable) and simple quotas on (btrfs quota enable --simple, Linux 6.7)"
-        }
+fn mode_of(flags: u64) -> Mode {
+    match flags {
+        _ if flags & ON == 0 => Mode::Off,
+        _ if flags & SIMPLE != 0 => Mode::Simple,
+        _ => Mode::Full { is_consistent: flags & (INCONSISTENT | RESCAN) == 0 },
+    }
+}
+
+pub(super) fn enforceable(file: &File) -> nix::Result<Enforceable> {
+    let why = match mode(file) {
+        Ok(Mode::Simple) => return Ok(Enforceable::Bytes(Qgroups::Simple)),
+        Ok(Mode::Full { is_consistent: true }) => return Ok(Enforceable::Bytes(Qgroups::Full)),
+        Ok(Mode::Full { is_consistent: false }) => return Ok(Enforceable::Bytes(Qgroups::Inconsistent)),
         Ok(Mode::Off) => {
-            "btrfs has no quotas; switch simple quotas on (btrfs quota enable --simple, Linux 6.7)"
+            "btrfs has no quotas; switch them on (btrfs quota enable, or btrfs quota enable --simple since Linux 6.7)"
         }
         Err(Errno::EPERM) => "the driver may not ask for quotas; give it CAP_SYS_ADMIN",
         Err(errno) => return Err(errno),
@@ -68,59 +73,93 @@ pub(super) fn enforceable(file: File) -> nix::Result<Enforceable> {
     Ok(Enforceable::Nothing(why.to_owned()))
 }
 
-pub(super) fn switch_on(file: File) -> nix::Result<()> {
-    match ioctl::switch_on_simple_quotas(&file) {
-        // An older kernel does not know the command.
-        Err(Errno::EINVAL) => return Err(Errno::EOPNOTSUPP),
-        switched => switched?,
+pub(super) fn switch_on(file: &File, qgroups: Qgroups) -> nix::Result<()> {
+    let is_simple = qgroups == Qgroups::Simple;
+    if mode(file)? == Mode::Off {
+        match ioctl::switch_on_quotas(file, is_simple) {
+            // An older kernel does not know the command.
+            Err(Errno::EINVAL) => return Err(Errno::EOPNOTSUPP),
+            switched => switched?,
+        }
     }
     // Where the other ones are on, it is a success that changes nothing (fs/btrfs/qgroup.c, btrfs_quota_enable).
-    if mode(&file)? == Mode::Simple { Ok(()) } else { Err(Errno::EINVAL) }
+    match mode(file)? {
+        Mode::Simple if is_simple => Ok(()),
+        Mode::Full { is_consistent: true } if !is_simple => Ok(()),
+        Mode::Full { .. } if !is_simple => {
+            ioctl::rescan_quotas(file)?;
+            ioctl::await_rescan(file)?;
+            // What it found is in the tree of quotas when it is committed.
+            syncfs(file)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+pub(super) fn recount(file: &File) -> nix::Result<()> {
+    match mode(file)? {
+        Mode::Full { is_consistent: false } => ioctl::rescan_quotas(file),
+        _ => Ok(()),
+    }
 }
 
 /// ENOENT of the tree of quotas, which a filesystem without them lacks.
-fn search(file: &File, object: u64, kind: u32, offsets: (u64, u64)) -> nix::Result<Vec<ioctl::QuotaItem>> {
+fn search(
+    file: impl AsFd,
+    object: u64,
+    kind: u32,
+    offsets: (u64, u64),
+) -> nix::Result<Vec<ioctl::QuotaItem>> {
     match ioctl::search_quotas(file, object, kind, offsets) {
         Err(Errno::ENOENT) => Err(Errno::EOPNOTSUPP),
         items => items,
     }
 }
 
-pub(super) fn quota(file: File, id: QuotaId) -> nix::Result<Quota> {
-    let number = qgroup(id);
+/// What counts for a qgroup of whatever level, and its limit.
+pub(super) fn quota_of(file: impl AsFd, number: u64) -> nix::Result<Quota> {
     let of_it = |kind| Ok(search(&file, 0, kind, (number, number))?.into_iter().next());
     let (info, limit): (Option<_>, Option<_>) = (of_it(INFO)?, of_it(LIMIT)?);
     let limit = limit.filter(|limit: &ioctl::QuotaItem| limit.number(0) & MAX_REFERENCED != 0);
+    let counted = |n| info.as_ref().map_or(0, |info: &ioctl::QuotaItem| info.number(n));
     Ok(Quota {
-        bytes: info.map_or(0, |info: ioctl::QuotaItem| info.number(1)),
+        bytes: counted(1),
+        own_bytes: counted(3),
         inodes: 0,
         limits: QuotaLimits { bytes: limit.map_or(0, |limit| limit.number(1)), inodes: 0 },
     })
 }
 
-pub(super) fn set_limits(file: File, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
-    if mode(&file)? != Mode::Simple {
-        return Err(Errno::EOPNOTSUPP);
-    }
+pub(super) fn quota(file: impl AsFd, id: QuotaId) -> nix::Result<Quota> {
+    let quota = quota_of(file, qgroup(id))?;
+    Ok(Quota { own_bytes: quota.bytes, ..quota })
+}
+
+/// Where simple quotas are on.
+pub(super) fn set_limits(file: impl AsFd, id: QuotaId, limits: QuotaLimits) -> nix::Result<()> {
     match ioctl::create_qgroup(&file, qgroup(id)) {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno),
     }
-    ioctl::limit_qgroup(&file, qgroup(id), Some(limits.bytes).filter(|bytes| *bytes != 0))
+    limit(file, qgroup(id), limits)
+}
+
+pub(super) fn limit(file: impl AsFd, number: u64, limits: QuotaLimits) -> nix::Result<()> {
+    ioctl::limit_qgroup(file, number, Some(limits.bytes).filter(|bytes| *bytes != 0))
 }
 
 pub(super) fn create_subvolume(parent: impl AsFd, name: &CStr, id: QuotaId) -> nix::Result<()> {
     ioctl::create_subvolume(parent, name, qgroup(id))
 }
 
-pub(super) fn counts(file: File, id: QuotaId) -> nix::Result<bool> {
-    let (number, subvolume) = (qgroup(id), ioctl::subvolume_of(&file)?);
-    Ok(!search(&file, subvolume, RELATION, (number, number))?.is_empty())
+pub(super) fn counts(file: &File, id: QuotaId) -> nix::Result<bool> {
+    let (number, subvolume) = (qgroup(id), ioctl::subvolume_of(file)?);
+    Ok(!search(file, subvolume, RELATION, (number, number))?.is_empty())
 }
 
 /// A subvolume that was removed is a member until the cleaner has been there, and what it had counts so long. It is taken
 /// out of the group with that, and what becomes of it is the kernel's business.
-pub(super) fn give_back(file: File, id: QuotaId) -> nix::Result<()> {
+pub(super) fn give_back(file: impl AsFd, id: QuotaId) -> nix::Result<()> {
     let number = qgroup(id);
     for tries in 0.. {
         // As many as one search gives, until there are none.
@@ -142,9 +181,29 @@ pub(super) fn give_back(file: File, id: QuotaId) -> nix::Result<()> {
         match ioctl::remove_qgroup(&file, number) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTCONN) => return Ok(()),
             // What was written last counts when it is committed.
-            Err(Errno::EBUSY) if tries == 0 => syncfs(&file)?,
+            Err(Errno::EBUSY) if tries == 0 => syncfs(file.as_fd())?,
             Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_says_which_quotas_are_on() {
+        let full = |is_consistent| Mode::Full { is_consistent };
+        for (flags, mode) in [
+            (0, Mode::Off),
+            (INCONSISTENT, Mode::Off),
+            (ON, full(true)),
+            (ON | RESCAN, full(false)),
+            (ON | INCONSISTENT, full(false)),
+            (ON | SIMPLE, Mode::Simple),
+        ] {
+            assert_eq!(mode_of(flags), mode, "{flags:#x}");
+        }
+    }
 }
