@@ -17,7 +17,7 @@ use super::trial::{Trial, freezing};
 use super::workspace::Workspace;
 use crate::config::Check;
 use crate::model::format_bytes;
-use crate::os::{Os, holder, is_full};
+use crate::os::Os;
 use crate::shutdown::Shutdown;
 use crate::wire::csi;
 use csi::volume_usage::Unit;
@@ -271,32 +271,7 @@ impl Life {
                 "{used} bytes are reported used, {written} were written"
             )));
         }
-        self.limit()
-    }
-
-    /// A pod cannot take more of the disk than the volume has.
-    fn limit(&self) -> Done {
-        let os = &self.world.os;
-        let mounts = os.mounts.list()?;
-        // Limits of ext4 do not hold whoever has CAP_SYS_RESOURCE, as this process (fs/quota/dquot.c).
-        let is_ext4 = holder(&mounts, &self.volume.target).is_some_and(|mount| mount.fs_type == "ext4");
-        if self.check != Check::DirectoryEnforced || is_ext4 {
-            return Ok(());
-        }
-        let (file, bytes) = (self.volume.target.join("too much"), self.volume.volume()?.bytes);
-        os.files.create_file(&file)?;
-        let allocated = os.images.allocate(&file, bytes);
-        os.files.remove_file(&file)?;
-        match allocated {
-            Err(error) if is_full(&error) => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                let bytes = format_bytes(bytes);
-                Err(Failure::wrong(format_args!(
-                    "a file of {bytes} fits beside the data: no limit is enforced"
-                )))
-            }
-        }
+        self.volume.limit()
     }
 
     /// Where the driver keeps the snapshot.

@@ -10,6 +10,8 @@ use super::data::{Data, length};
 use super::life::{Done, Failure, World};
 use super::requests::{self, MadeFrom};
 use crate::config::Check;
+use crate::model::format_bytes;
+use crate::os::{holder, is_full};
 use crate::wire::csi;
 
 /// What is written, where the volume is not too small for it.
@@ -144,6 +146,31 @@ impl Trial {
         match self.check {
             Check::Block => length(&self.target),
             _ => self.world.os.files.space(&self.target).map(|space| space.total),
+        }
+    }
+
+    /// A pod cannot take more of the disk than the volume has, where the filesystem limits it.
+    pub(super) fn limit(&self) -> Done {
+        let os = &self.world.os;
+        let mounts = os.mounts.list()?;
+        // Limits of ext4 do not hold whoever has CAP_SYS_RESOURCE, as this process (fs/quota/dquot.c).
+        let is_ext4 = holder(&mounts, &self.target).is_some_and(|mount| mount.fs_type == "ext4");
+        if self.check != Check::DirectoryEnforced || is_ext4 {
+            return Ok(());
+        }
+        let (file, bytes) = (self.target.join("too much"), self.volume()?.bytes);
+        os.files.create_file(&file)?;
+        let allocated = os.images.allocate(&file, bytes);
+        os.files.remove_file(&file)?;
+        match allocated {
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                let bytes = format_bytes(bytes);
+                Err(Failure::wrong(format_args!(
+                    "a file of {bytes} fits beside the data: no limit is enforced"
+                )))
+            }
         }
     }
 
