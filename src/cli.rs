@@ -24,7 +24,7 @@ use self::value::*;
 pub(crate) use self::value::{RoleName, absolute};
 use self::wrong::Value;
 pub use self::wrong::{ConfigError, one_line};
-use crate::model::{BackendKind, Reserve};
+use crate::model::{BackendKind, QuotaIds, Reserve};
 use crate::server::Endpoint;
 use crate::telemetry::{LogFormat, LogLevel};
 
@@ -189,6 +189,14 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_INLINE_BACKENDS", value_name = "BACKEND[,BACKEND]...")]
     #[arg(value_parser = Value(backends))]
     pub inline_backends: Option<List<BackendKind>>,
+
+    /// The numbers that directories with an enforced size get on their filesystem: project ids of xfs and ext4, qgroups of
+    /// level 1 on btrfs. Neither 0 nor those of kubelet's own quotas, which begin at 1048577. A number that is in
+    /// use is passed over. If nodes share a filesystem (kind), give each a range of its own. Volumes keep the numbers that
+    /// they have [default: 1073741824-2147483647]
+    #[arg(long, env = "HOSTLOOP_QUOTA_IDS", value_name = "FIRST-LAST")]
+    #[arg(value_parser = Value(maybe(str::parse::<QuotaIds>)))]
+    pub quota_ids: Option<Maybe<QuotaIds>>,
 
     /// kubelet's directory, such as /var/lib/kubelet. If set, staging and target paths must be below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR", value_parser = Value(maybe(absolute)))]

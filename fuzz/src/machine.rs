@@ -39,6 +39,7 @@ pub fn settings(node_id: &str) -> Settings {
         max_volume_bytes: 16 << 40,
         inline: InlineSettings::default(),
         kubelet_dir: Some(PathBuf::from(KUBELET)),
+        quota_ids: Default::default(),
     }
 }
 

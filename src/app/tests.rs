@@ -36,6 +36,7 @@ fn machine() -> Machine {
         max_volume_bytes: 1 << 40,
         inline: InlineSettings::default(),
         kubelet_dir: None,
+        quota_ids: Default::default(),
     };
     let server = ServerConfig {
         endpoint: Endpoint::Unix(dir.path().join("csi.sock")),

@@ -98,6 +98,7 @@ fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, Con
         max_volumes_per_node: args.max_volumes_per_node.unwrap_or(0),
         max_volume_bytes: args.max_volume_size.unwrap_or(DEFAULT_MAX_VOLUME),
         kubelet_dir: args.kubelet_dir.clone().flatten(),
+        quota_ids: args.quota_ids.flatten().unwrap_or_default(),
     })
 }
 

@@ -33,7 +33,7 @@ pub use mount_flags::{MountFlags, VfsFlag};
 pub(crate) use parameters::Modification;
 pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
-pub use quota::QuotaId;
+pub use quota::{QuotaId, QuotaIds};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub(crate) use size::{GRANULARITY, SizeError, SizeRange, format_bytes, parse_quantity};
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};

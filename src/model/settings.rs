@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{BackendKind, FsType, PoolName};
+use super::{BackendKind, FsType, PoolName, QuotaIds};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
@@ -134,6 +134,8 @@ pub struct Settings {
     pub inline: InlineSettings,
     /// Staging and target paths must lie below this directory, if it is given.
     pub kubelet_dir: Option<PathBuf>,
+    /// The numbers that directories with an enforced size get.
+    pub quota_ids: QuotaIds,
 }
 
 impl Settings {

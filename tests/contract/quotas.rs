@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use hostloop::model::{NodeKey, QuotaId, VolumeId};
+use hostloop::model::{NodeKey, QuotaId, QuotaIds, VolumeId};
 use hostloop::os::{Enforceable, Os, Quota, QuotaLimits, errno_of, is_full};
 use nix::errno::Errno;
 
@@ -21,7 +21,7 @@ const PIECE: usize = 64 << 10;
 /// A number that no other test has.
 pub fn number(name: &str) -> QuotaId {
     let volume = VolumeId::of_name(&NodeKey::of("contract"), name);
-    QuotaId::candidates(&volume).next().expect("a number")
+    QuotaIds::default().candidates(&volume).next().expect("a number")
 }
 
 fn bytes(bytes: u64) -> QuotaLimits {

@@ -91,6 +91,7 @@ pub fn settings() -> Settings {
         max_volume_bytes: 16 << 40,
         inline: InlineSettings::default(),
         kubelet_dir: None,
+        quota_ids: Default::default(),
     }
 }
 

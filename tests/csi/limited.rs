@@ -268,13 +268,35 @@ fn a_number_that_somebody_has_is_passed_over() {
 }
 
 #[test]
+fn numbers_are_those_of_the_flag_and_stay() {
+    let flags = |range| [&FLAGS[..], &["--quota-ids", range]].concat();
+    let numbers = |rig: &Rig| rig.kernel.quotas(POOL).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    let rig = Rig::on(kernel(FsType::Xfs), &flags("7-8"));
+    let vol = rig.made(sized("v", BYTES, &LIMITED));
+    let other = rig.made(sized("other", BYTES, &LIMITED));
+    assert_eq!(numbers(&rig), [7, 8]);
+    let said = rig.fails(Code::ResourceExhausted, sized("more", BYTES, &LIMITED));
+    assert!(said.contains("7-8") && said.contains("--quota-ids"), "{said}");
+    let rig = rig.restart_with(&flags("100-100"));
+    rig.made(sized("more", BYTES, &LIMITED));
+    assert_eq!(numbers(&rig), [7, 8, 100]);
+    assert_eq!(rig.ok(vol.expand_request(2 * BYTES, 0)).capacity_bytes, 2 * BYTES);
+    assert_eq!(troubles(&rig, &vol), [""; 0]);
+    rig.ok(vol.delete_request());
+    rig.ok(other.delete_request());
+    assert_eq!(numbers(&rig), [100], "they are given back");
+}
+
+#[test]
 fn a_limit_that_was_lost_is_set_again() {
     let mut rig = rig(FsType::Ext4);
     let vol = rig.made(sized("v", BYTES, &LIMITED));
     assert_eq!(troubles(&rig, &vol), [""; 0]);
     let [(id, limits)] = rig.kernel.quotas(POOL)[..] else { panic!() };
-    let number =
-        hostloop::model::QuotaId::candidates(&vol.id.parse().expect("an id")).next().expect("a number");
+    let number = hostloop::model::QuotaIds::default()
+        .candidates(&vol.id.parse().expect("an id"))
+        .next()
+        .expect("a number");
     assert_eq!(number.number(), id);
     let set = |bytes: u64| {
         let limits = QuotaLimits { bytes, ..limits };

@@ -412,5 +412,6 @@ fn settings(id: &str) -> Settings {
         max_volume_bytes: 1 << 40,
         inline: InlineSettings::default(),
         kubelet_dir: None,
+        quota_ids: Default::default(),
     }
 }

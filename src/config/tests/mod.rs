@@ -126,6 +126,8 @@ fn good_values() {
     assert_eq!(serve(&["--socket-mode", "0660"]).unwrap().server.socket_mode, 0o660);
     assert_eq!(serve(&["--socket-mode", "0o600"]).unwrap().server.socket_mode, 0o600);
     assert_eq!(settings(&["--kubelet-dir", ""]).kubelet_dir, None);
+    assert_eq!(settings(&["--quota-ids", ""]).quota_ids.to_string(), "1073741824-2147483647");
+    assert_eq!(settings(&["--quota-ids", "5000-6000"]).quota_ids.to_string(), "5000-6000");
     assert_eq!(settings(&["--kubelet-dir", "/k/"]).kubelet_dir, Some("/k".into()));
     assert_eq!(settings(&["--driver-name", "1a.B-2.3"]).driver_name, "1a.B-2.3");
     assert_eq!(settings(&["--node-id", "n.1_a"]).node_id, "n.1_a");
@@ -187,6 +189,14 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--pool", "a=/mnt/a,directories=yes", "not true or false"),
     ("--directories", "maybe", "not true or false"),
     ("--inline-max-size", "10", "at least 1 Mi"),
+    ("--quota-ids", "many", "FIRST-LAST"),
+    ("--quota-ids", "1000", "FIRST-LAST"),
+    ("--quota-ids", "1000-5000000000", "FIRST-LAST"),
+    ("--quota-ids", "0-1000", "use 1 or more"),
+    ("--quota-ids", "1000-4294967295", "at most 4294967294"),
+    ("--quota-ids", "20-10", "use 10-20"),
+    ("--quota-ids", "1-1048577", "kubelet"),
+    ("--quota-ids", "2097152-3000000", "kubelet"),
     ("--inline-pools", "default,fast", "the pools are: default"),
     ("--inline-backends", "zfs", "loop or directory"),
     ("--pool", "a=/mnt/a,kind=zfs", "not a kind"),

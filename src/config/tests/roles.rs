@@ -54,6 +54,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--role=controller", PEERS, "--max-volume-size=1Gi"], "--max-volume-size", "all and node"),
         (&["--role=controller", PEERS, "--max-volumes-per-node=1"], "--max-volumes-per-node", "all and node"),
         (&["--role=controller", PEERS, "--kubelet-dir=/k"], "--kubelet-dir", "all and node"),
+        (&["--role=controller", PEERS, "--quota-ids=1-2"], "--quota-ids", "all and node"),
         (&["--role=controller", PEERS, "--peer-listen=[::]:1"], "--peer-listen", "node only"),
         (&["--role=node", PEERS], "--peer (HOSTLOOP_PEERS)", "controller only"),
         (&["--role=node", "--peer-service=a/b"], "--peer-service (HOSTLOOP_PEER_SERVICE)", "controller only"),
@@ -70,7 +71,7 @@ fn a_flag_of_another_role_stops_the_start() {
 #[test]
 fn what_a_manifest_leaves_empty_is_not_given() {
     let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
-    let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends="];
+    let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends=", "--quota-ids="];
     let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];
     controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();
 }

@@ -94,7 +94,8 @@ impl Driver {
         let volumes = self.store.volumes().into_iter();
         let recorded: BTreeSet<QuotaId> =
             volumes.filter(|other| *other.pool() == pool.name).filter_map(|other| other.quota).collect();
-        for id in QuotaId::candidates(&volume.id).take(TRIES).filter(|id| !recorded.contains(id)) {
+        let ids = self.settings.quota_ids;
+        for id in ids.candidates(&volume.id).take(TRIES).filter(|id| !recorded.contains(id)) {
             let key = (pool.name.clone(), id);
             if !self.quota_ids.0.lock().insert(key.clone()) {
                 continue;
@@ -106,8 +107,9 @@ impl Driver {
             }
         }
         Err(Error::Exhausted(format!(
-            "pool {:?} has no free number for a quota: of {TRIES} that were tried all are in use by others",
-            pool.name.as_str()
+            "pool {:?} has no free number for a quota: of {ids} (--quota-ids), {} were tried, and all are in use; widen the range or choose another one",
+            pool.name.as_str(),
+            ids.candidates(&volume.id).take(TRIES).count()
         )))
     }
 }

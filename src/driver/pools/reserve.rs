@@ -134,6 +134,7 @@ mod tests {
             max_volume_bytes: u64::MAX,
             inline: InlineSettings::default(),
             kubelet_dir: kubelet.map(PathBuf::from),
+            quota_ids: Default::default(),
         };
         let lines = Lines::default();
         let writer = lines.clone();

@@ -42,6 +42,7 @@ fn prepared(kernel: &FakeKernel, further: impl IntoIterator<Item = PoolSettings>
         max_volume_bytes: 1 << 40,
         inline: InlineSettings::default(),
         kubelet_dir: None,
+        quota_ids: Default::default(),
     };
     let identity = Identity { driver: settings.driver_name.clone(), node_id: settings.node_id.clone() };
     let store = Store::open(os.files.clone(), Path::new(DATA), identity).unwrap();

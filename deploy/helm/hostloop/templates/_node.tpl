@@ -85,6 +85,9 @@ The directory itself is never made, as it would be on another disk. Argument: $
 - --inline-max-size={{ .Values.node.inline.maxSize }}
 - --inline-pools={{ join "," .Values.node.inline.pools }}
 - --inline-backends={{ join "," .Values.node.inline.backends }}
+{{- with .Values.node.quotaIds }}
+- --quota-ids={{ . }}
+{{- end }}
 {{- range .Values.node.pools }}
 - {{ printf "--pool=%s" (include "hostloop.pool" .) | quote }}
 {{- end }}
