@@ -28,7 +28,7 @@ pub struct QuotaIds {
 }
 
 impl Default for QuotaIds {
-    /// Others use small ones (projid(5), container runtimes) and those of [`KUBELET`].
+    /// Others use small ones (projid(5), container runtimes) and kubelet those of `KUBELET`.
     fn default() -> Self {
         QuotaIds { first: 1 << 30, last: (1 << 31) - 1 }
     }

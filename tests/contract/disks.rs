@@ -124,9 +124,20 @@ fn trees(os: &Os, dir: &Path) {
     let usage = os.trees.usage(&root).expect("usage");
     assert_eq!(usage.inodes, empty.inodes + 200);
     assert!(usage.bytes >= empty.bytes + MIB, "{usage:?}");
+    // In parts: as many entries as it is told, and not one more.
+    let mut asked = 0;
+    let mut three = || {
+        asked += 1;
+        asked <= 3
+    };
+    assert!(!os.trees.remove_while(&root, &mut three).expect("remove a part"));
+    assert_eq!(asked, 4);
+    let left = os.trees.usage(&root).expect("usage").inodes;
+    assert!((usage.inodes - 3..=usage.inodes).contains(&left), "{left} of {}", usage.inodes);
     os.trees.remove(&root).expect("remove");
     assert_eq!(os.files.stat(&root).expect("stat"), None);
     os.trees.remove(&root).expect("remove nothing");
+    assert!(!os.trees.remove_while(&root, &mut || false).expect("it asks before it looks"));
     image(os, &root, MIB);
     os.trees.remove(&root).expect("remove a file");
     assert_eq!(os.files.stat(&root).expect("stat"), None);

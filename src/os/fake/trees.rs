@@ -117,8 +117,8 @@ impl Trees for Process {
 
     fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         let there = self.alive().map_or(0, |world| world.entries_of(path));
-        let most = (0..there).take_while(|_| go_on()).count();
-        if most == 0 && there > 0 {
+        let most = (0..there.max(1)).take_while(|_| go_on()).count();
+        if most == 0 {
             return Ok(false);
         }
         self.step_torn("remove_tree", path.display(), |world, how| world.remove_entries(path, most, how))
