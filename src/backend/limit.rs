@@ -157,7 +157,7 @@ pub(super) fn escapes(place: Place<'_>) -> Result<Option<String>> {
     if quotas.enforceable(&paths.parent).doing(asking)? == Enforceable::Bytes(Qgroups::Inconsistent) {
         return Ok(Some("btrfs has to count its qgroups anew, and limits nothing until it has; wait for it (btrfs quota rescan --status), or restart the driver, which has it begin".to_owned()));
     }
-    let has_others = quotas.subvolume(&paths.directory).doing(asking)?.is_some_and(|it| it.has_others);
+    let has_others = quotas.subvolume(&paths.directory, false).doing(asking)?.is_some_and(|it| it.has_others);
     Ok(has_others.then(|| {
         format!(
             "{} has subvolumes in it, which its limit does not count; remove them (btrfs subvolume list -o)",

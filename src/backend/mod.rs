@@ -30,7 +30,7 @@ pub(crate) use bytes::{
     Bytes, Shape, VolumePaths, begin_deletion, gone, prepare_files, remove_files, sync_files,
 };
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
-pub(crate) use copy::{Copy, OnProgress};
+pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use health::{Seen, troubles};
 pub(crate) use limit::too_small;
 pub(crate) use mark::Mark;

@@ -69,6 +69,7 @@ mod other_release;
 mod pools;
 mod process;
 mod pull;
+mod qgroups;
 mod quota_figures;
 mod quotas;
 mod read_only_sysfs;
