@@ -48,6 +48,8 @@ pub enum Enforceable {
     BytesAndInodes,
     /// Not the number of files (btrfs).
     Bytes(Qgroups),
+    /// Nothing, but it can be [switched on](Quotas::switch_on) while it is mounted (btrfs): what to do.
+    Off(String),
     /// Nothing: why, and what to do.
     Nothing(String),
 }

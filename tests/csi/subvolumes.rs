@@ -6,6 +6,7 @@ use hostloop::wire::csi;
 use tonic::Code;
 
 use crate::cuts::*;
+use crate::harness::machine;
 use crate::life::*;
 use crate::limited::{BYTES, FLAGS, LIMITED, POOL, kernel, largest, sized, troubles};
 use crate::support::*;
@@ -219,4 +220,29 @@ fn a_full_volume_is_cut() {
     assert_eq!(content(&rig, &restored).len(), rig.kernel.read_file(file(&target)).expect("read").len());
     rig.ok(delete_snapshot(&cut.snapshot_id));
     rig.ok(restored.delete_request());
+}
+
+/// A managed btrfs pool has full qgroups from the first directory with an enforced size on, and not before.
+#[test]
+fn a_managed_btrfs_pool_limits_directories() {
+    let flags = ["--pool", "own=/var/lib/own.img,kind=image,size=1Gi,fs=btrfs"];
+    let rig = Rig::on(machine(), &flags);
+    let own = [("pool", "own"), ("backend", "directory")];
+    rig.made(sized("loop", 64 * MIB, &own[..1]));
+    assert!(largest(&rig, &own) > 64 * MIB, "there is room for one");
+    assert!(!rig.steps().contains(&"switch_quotas_on"), "nobody has asked for one");
+    let (vol, target) = rig.in_use(sized("v", BYTES, &own));
+    assert_eq!(rig.steps().iter().filter(|step| **step == "switch_quotas_on").count(), 1);
+    let other = rig.made(sized("w", BYTES, &own));
+    assert!(!rig.steps().contains(&"switch_quotas_on"), "they are on");
+    rig.kernel.write_file(file(&target), b"text").expect("write");
+    let full = rig.kernel.write_file(format!("{target}/more"), &vec![7; BYTES as usize]);
+    assert!(is_full(&full.expect_err("it is limited")));
+    rig.cut("s", &vol);
+    let mut rig = rig;
+    rig.reboot();
+    for vol in [vol, other] {
+        assert_eq!(troubles(&rig, &vol), [""; 0]);
+        rig.ok(vol.delete_request());
+    }
 }

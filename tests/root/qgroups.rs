@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::contract::quotas::{Pod as _, number, quotas};
 use crate::harness::volume::clone_request;
-use crate::harness::{Kind, MIB, Vol, run, text};
+use crate::harness::{Kind, MIB, Vol, World, run, text};
 use crate::quotas::{Disk, POOL, Unprivileged, disk, fill, kernel, lives, place, sync, world_on};
 
 /// A btrfs with full qgroups.
@@ -180,4 +180,28 @@ fn a_volume_with_subvolumes_is_not_cut_in_use() {
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
     vol.remove();
     world.finish();
+}
+
+/// A managed pool has them from the first directory with an enforced size on.
+#[test]
+fn a_managed_btrfs_pool_limits_directories() {
+    let mut world = World::empty(&[]);
+    let image = world.dir.join("own.img");
+    world.set_flags(&["--pool", &format!("own={},kind=image,size=1Gi,fs=btrfs", text(&image))]);
+    world.start();
+    let (own, place) = ([("pool", "own")], world.data.join("pools/own"));
+    Vol::create(&world, Kind::Block, "loop", 64 * MIB, &own).delete().expect("DeleteVolume");
+    let enforceable = || kernel().quotas.enforceable(&place).expect("ask");
+    assert!(matches!(enforceable(), Enforceable::Off(_)), "{:?}", enforceable());
+    let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &own);
+    assert_eq!(enforceable(), Enforceable::Bytes(Qgroups::Full));
+    vol.up();
+    let written = fill(&vol.file("a"));
+    assert!((63 * MIB..=64 * MIB).contains(&written), "{written}");
+    let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot, in use");
+    world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
+    vol.remove();
+    world.take_driver().stop();
+    run("umount", &[text(&place)]);
+    world.assert_nothing_left();
 }

@@ -107,6 +107,9 @@ impl World {
         if wanted && !self.project_quotas {
             return Err(Errno::EINVAL);
         }
+        if fs_type == FsType::Btrfs {
+            return Ok(()); // what is on stays on
+        }
         if !self.mounts.values().chain(self.detached.values()).any(|mount| mount.root.fs == fs) {
             self.fs_mut(fs).limits.on = wanted;
         }
@@ -124,6 +127,7 @@ impl World {
         Ok(match (filesystem.limits.on, filesystem.fs_type) {
             (true, "btrfs") => Enforceable::Bytes(filesystem.limits.qgroups.unwrap_or(Qgroups::Simple)),
             (true, _) => Enforceable::BytesAndInodes,
+            (false, "btrfs") => Enforceable::Off("btrfs has no quotas; switch them on".to_owned()),
             (false, fs_type) => {
                 Enforceable::Nothing(format!("{fs_type} has no quotas; mount it with prjquota"))
             }
