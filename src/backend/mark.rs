@@ -77,6 +77,12 @@ impl Mark {
         if self == Mark::Making { Mark::clear_beside(os, paths) } else { Ok(()) }
     }
 
+    /// Whose it is, by the name of a file beside directories.
+    pub fn owner_of(name: &str) -> &str {
+        let owner = name.strip_suffix(Mark::Making.name()).and_then(|rest| rest.strip_suffix('.'));
+        owner.unwrap_or(name)
+    }
+
     /// Takes the one beside the directory away, if it is there.
     pub(super) fn clear_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
         beside(paths).map_or(Ok(()), |path| remove(os, &path))

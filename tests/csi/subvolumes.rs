@@ -9,6 +9,7 @@ use crate::cuts::*;
 use crate::harness::machine;
 use crate::life::*;
 use crate::limited::{BYTES, FLAGS, LIMITED, POOL, kernel, largest, sized, troubles};
+use crate::pull::nodes::Pair;
 use crate::support::*;
 
 /// A pool on btrfs with full qgroups.
@@ -245,4 +246,24 @@ fn a_managed_btrfs_pool_limits_directories() {
         assert_eq!(troubles(&rig, &vol), [""; 0]);
         rig.ok(vol.delete_request());
     }
+}
+
+/// Another node pulls what such a snapshot has, and a volume in use is cut for it at one moment.
+#[test]
+fn another_node_pulls_from_a_volume_in_use() {
+    let kernel = machine();
+    kernel.add_disk(DATA, FsType::Btrfs, 20 << 30);
+    kernel.set_qgroups(DATA, Qgroups::Full);
+    let (rig, directory) = (Rig::on(kernel, &[]), [("backend", "directory")]);
+    let (vol, target) = rig.in_use(sized("v", BYTES, &directory));
+    rig.kernel.write_file(file(&target), b"before").expect("write");
+    let cut = rig.cut("s", &vol);
+    rig.kernel.write_file(file(&target), b"after").expect("write");
+    let pair = Pair::new(rig);
+    pair.target.kernel.set_quotas(DATA, true);
+    let restored = pair.pulled(copy("r", from_snapshot(&cut.snapshot_id), mount(), &directory));
+    let cloned = pair.pulled(copy("c", from_volume(&vol.id), mount(), &directory));
+    let target = pair.into_target();
+    assert_eq!(content(&target, &restored), b"before");
+    assert_eq!(content(&target, &cloned), b"after");
 }

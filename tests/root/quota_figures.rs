@@ -136,7 +136,7 @@ fn copies(name: &str, world: &World, vol: &Vol<'_>, files: usize) {
         cuts.push(started.elapsed());
         let started = Instant::now();
         let pool = [("pool", "limited")];
-        let restored = Vol::restore(world, Kind::Directory, &cut_name, 512 * MIB, &cut, &pool);
+        let restored = Vol::restore(world, Kind::Directory, &cut_name, 272 * MIB, &cut, &pool);
         restores.push(started.elapsed());
         restored.delete().expect("DeleteVolume");
         deletions.push(timed(|| world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot")));
