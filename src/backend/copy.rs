@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{VolumePaths, prepare_files, sync_files};
+use super::{Mark, Shape, VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, OsContext, Result};
 use crate::os::{Os, errno_error};
 
@@ -23,14 +23,33 @@ pub struct Copy<'a> {
     pub from: &'a VolumePaths,
     /// The new files; nothing is there yet.
     pub to: &'a VolumePaths,
-    /// The copy may share blocks with the original.
-    pub share: bool,
+    pub share: Share,
+}
+
+/// What a copy shares with its original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Nothing: it gets blocks of its own.
+    Nothing,
+    /// Blocks of each file, one file after the other.
+    Files,
+    /// Everything, in one step: it is of one moment, and takes no room.
+    Whole,
 }
 
 impl Copy<'_> {
     /// Makes what the bytes go into. Whatever fails from here on, [`super::remove_files`] removes it all.
     pub fn prepare(&self) -> Result<()> {
-        prepare_files(self.os, self.to)
+        match self.is_subvolume() {
+            // It comes with all that is in it.
+            true => Mark::set_beside(self.os, self.to),
+            false => prepare_files(self.os, self.to),
+        }
+    }
+
+    /// Whether its directory is made as a snapshot of that of the original.
+    pub(super) fn is_subvolume(&self) -> bool {
+        self.share == Share::Whole && matches!(self.to.shape(), Shape::Tree(_))
     }
 
     ///

@@ -118,11 +118,24 @@ impl Presence for Directory {
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
         Ok(match writers::mount(place, uses)? {
             Some(mount) => {
-                Writers::Unstoppable(format!("is a directory in use at {}", mount.target.display()))
+                let why = if has_others(place)? {
+                    ", with subvolumes in it that a copy in one step would leave out"
+                } else {
+                    ""
+                };
+                Writers::Directory(format!("is a directory in use at {}{why}", mount.target.display()))
             }
             None => Writers::None,
         })
     }
+}
+
+/// Whether subvolumes lie in one that could be copied in one step otherwise.
+fn has_others(place: Place<'_>) -> Result<bool> {
+    let directory = &place.paths.directory;
+    let looking = || format!("look at {}", directory.display());
+    let subvolume = place.os.quotas.subvolume(directory, false).doing(looking)?;
+    Ok(subvolume.is_some_and(|subvolume| subvolume.has_others))
 }
 
 /// Why a mount of the volume does not show the directory that lies in the pool now.

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::bytes::{GoOn, gone, is_thick};
 use super::copy::copy_extents;
-use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Signature, VolumePaths, label};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, Signature, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
 use crate::os::{FileStat, Os};
 
@@ -57,8 +57,8 @@ impl Bytes for Image {
     fn copy(&self, copy: &Copy<'_>, progress: OnProgress<'_>) -> Result<()> {
         let (from, to) = (copy.from.data(), copy.to.data());
         match copy.share {
-            true => copy.os.images.reflink(&from, &to).doing(|| copy.doing("reflink")),
-            false => copy_extents(copy.os, &from, &to, || copy.doing("copy"), progress),
+            Share::Files | Share::Whole => copy.os.images.reflink(&from, &to).doing(|| copy.doing("reflink")),
+            Share::Nothing => copy_extents(copy.os, &from, &to, || copy.doing("copy"), progress),
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) fn lift(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let lifting = || format!("lift the limit of {}", paths.directory.display());
     match os.quotas.enforceable(&paths.parent).doing(lifting)? {
         // What is off limits nothing. Where it is switched on again, the number is passed over.
-        Enforceable::Nothing(_) => Ok(()),
+        Enforceable::Off(_) | Enforceable::Nothing(_) => Ok(()),
         _ => os.quotas.set_limits(&paths.directory, limit.id, QuotaLimits::default()).doing(lifting),
     }
 }
@@ -54,7 +54,7 @@ pub(crate) fn narrow(os: &Os, paths: &VolumePaths) -> Result<()> {
 pub(super) fn give_back(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
     let giving = || format!("give the quota of {} back", paths.directory.display());
     match os.quotas.enforceable(&paths.parent).doing(giving)? {
-        Enforceable::Nothing(_) => Ok(()), // as above
+        Enforceable::Off(_) | Enforceable::Nothing(_) => Ok(()), // as above
         _ => os.quotas.give_back(&paths.directory, limit.id).doing(giving),
     }
 }
@@ -146,7 +146,9 @@ pub(super) fn expect_enforced(place: Place<'_>, limit: Limit) -> Result<()> {
 pub(super) fn not_enforced(place: Place<'_>, limit: Limit) -> Result<Option<String>> {
     let (os, paths) = (place.os, place.paths);
     let asking = || format!("ask for the quotas of {}", paths.parent.display());
-    if let Enforceable::Nothing(why) = os.quotas.enforceable(&paths.parent).doing(asking)? {
+    if let Enforceable::Off(why) | Enforceable::Nothing(why) =
+        os.quotas.enforceable(&paths.parent).doing(asking)?
+    {
         return Ok(Some(format!("{}: {why}", paths.parent.display())));
     }
     for directory in [&paths.directory, &paths.data()] {
@@ -169,7 +171,7 @@ pub(super) fn escapes(place: Place<'_>) -> Result<Option<String>> {
     if quotas.enforceable(&paths.parent).doing(asking)? == Enforceable::Bytes(Qgroups::Inconsistent) {
         return Ok(Some("btrfs has to count its qgroups anew, and limits nothing until it has; wait for it (btrfs quota rescan --status), or restart the driver, which has it begin".to_owned()));
     }
-    let has_others = quotas.subvolume(&paths.directory).doing(asking)?.is_some_and(|it| it.has_others);
+    let has_others = quotas.subvolume(&paths.directory, false).doing(asking)?.is_some_and(|it| it.has_others);
     Ok(has_others.then(|| {
         format!(
             "{} has subvolumes in it, which its limit does not count; remove them (btrfs subvolume list -o)",

@@ -6,13 +6,15 @@
 //! begins, and is removed after the record describes the end. The first needs no sync of its own, because a filesystem
 //! with a journal puts no later change on the disk before an earlier one of the same directory. Nor does the second: a
 //! mark that a power cut brings back is removed before the data are used.
+//!
+//! A directory that is made as a snapshot of another one comes with everything in it. [`Mark::Making`] is therefore beside it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::VolumePaths;
-use crate::error::{OsContext, Result};
+use super::{Shape, VolumePaths};
+use crate::error::{Error, OsContext, Result};
 use crate::os::{Os, is_errno};
 
 /// See the module.
@@ -51,28 +53,39 @@ impl Mark {
 
     /// Whether it is there.
     pub fn is_set(self, os: &Os, paths: &VolumePaths) -> Result<bool> {
-        let path = self.path(paths);
-        Ok(os.files.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some())
+        let is_there = |path: &PathBuf| {
+            let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
+            Ok::<_, Error>(found.is_some())
+        };
+        let is_beside = || beside(paths).map_or(Ok(false), |path| is_there(&path));
+        Ok(is_there(&self.path(paths))? || (self == Mark::Making && is_beside()?))
     }
 
     /// Makes it, if it is not there.
     pub fn set(self, os: &Os, paths: &VolumePaths) -> Result<()> {
-        let path = self.path(paths);
-        match os.files.create_file(&path) {
-            Err(error) if is_errno(&error, Errno::EEXIST) => Ok(()),
-            set => set.doing(|| format!("make {}", path.display())),
-        }
+        make(os, &self.path(paths))
+    }
+
+    /// Makes [`Mark::Making`] beside the directory, which is not there yet.
+    pub(super) fn set_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
+        beside(paths).map_or(Ok(()), |path| make(os, &path))
     }
 
     /// Takes it away, if it is there.
     pub fn clear(self, os: &Os, paths: &VolumePaths) -> Result<()> {
-        match self.is_set(os, paths)? {
-            true => {
-                let path = self.path(paths);
-                os.files.remove_file(&path).doing(|| format!("remove {}", path.display()))
-            }
-            false => Ok(()),
-        }
+        remove(os, &self.path(paths))?;
+        if self == Mark::Making { Mark::clear_beside(os, paths) } else { Ok(()) }
+    }
+
+    /// Whose it is, by the name of a file beside directories.
+    pub fn owner_of(name: &str) -> &str {
+        let owner = name.strip_suffix(Mark::Making.name()).and_then(|rest| rest.strip_suffix('.'));
+        owner.unwrap_or(name)
+    }
+
+    /// Takes the one beside the directory away, if it is there.
+    pub(super) fn clear_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
+        beside(paths).map_or(Ok(()), |path| remove(os, &path))
     }
 
     /// Makes another one of it, and says whether it was there.
@@ -88,5 +101,27 @@ impl Mark {
     /// Takes all of them away.
     pub(super) fn clear_all(os: &Os, paths: &VolumePaths) -> Result<()> {
         Mark::ALL.into_iter().try_for_each(|mark| mark.clear(os, paths))
+    }
+}
+
+/// Where the mark of a directory is that comes with everything in it; an image never does.
+fn beside(paths: &VolumePaths) -> Option<PathBuf> {
+    let name = paths.directory.file_name()?.to_str()?;
+    matches!(paths.shape(), Shape::Tree(_))
+        .then(|| paths.parent.join(format!("{name}.{}", Mark::Making.name())))
+}
+
+fn make(os: &Os, path: &Path) -> Result<()> {
+    match os.files.create_file(path) {
+        Err(error) if is_errno(&error, Errno::EEXIST) => Ok(()),
+        set => set.doing(|| format!("make {}", path.display())),
+    }
+}
+
+fn remove(os: &Os, path: &Path) -> Result<()> {
+    let removing = || format!("remove {}", path.display());
+    match os.files.stat(path).doing(removing)? {
+        Some(_) => os.files.remove_file(path).doing(removing),
+        None => Ok(()),
     }
 }

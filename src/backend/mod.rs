@@ -31,7 +31,7 @@ pub(crate) use bytes::{
     remove_large_files, sync_files,
 };
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
-pub(crate) use copy::{Copy, OnProgress};
+pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use health::{Seen, troubles};
 pub(crate) use limit::{counted, narrow, too_small};
 pub(crate) use mark::Mark;

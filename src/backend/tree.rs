@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 
 use super::bytes::{GoOn, gone, is_full};
-use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, VolumePaths, limit};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, VolumePaths, limit};
 use crate::error::{Error, OsContext, Result};
 use crate::os::Os;
 
@@ -51,6 +51,9 @@ impl Bytes for Tree {
     }
 
     fn copy(&self, copy: &Copy<'_>, progress: OnProgress<'_>) -> Result<()> {
+        if copy.is_subvolume() {
+            return copy_subvolume(copy);
+        }
         let mut stopped = None;
         let mut report = |done: u64| {
             progress(done).map_err(|error| {
@@ -59,7 +62,7 @@ impl Bytes for Tree {
             })
         };
         let (from, to) = (copy.from.data(), copy.to.data());
-        let copied = copy.os.trees.copy(&from, &to, copy.share, &mut report);
+        let copied = copy.os.trees.copy(&from, &to, copy.share == Share::Files, &mut report);
         match stopped {
             Some(error) => Err(error),
             None => copied.doing(|| copy.doing("copy")),
@@ -82,11 +85,15 @@ impl Bytes for Tree {
 
     fn allocated(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
         let looking = || format!("look at {}", paths.directory.display());
-        Ok(os.trees.usage(&paths.data()).doing(looking)?.bytes)
+        match os.quotas.subvolume(&paths.directory, false).doing(looking)? {
+            Some(subvolume) => Ok(subvolume.bytes),
+            None => self.to_copy(os, paths),
+        }
     }
 
     fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
-        self.allocated(os, paths)
+        let looking = || format!("look at {}", paths.directory.display());
+        Ok(os.trees.usage(&paths.data()).doing(looking)?.bytes)
     }
 
     fn is_copied_on_write(&self, _os: &Os, _paths: &VolumePaths) -> Result<bool> {
@@ -127,16 +134,37 @@ impl Bytes for Tree {
 
     fn remove(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
         let removing = || format!("remove {}", paths.directory.display());
-        if paths.limit.is_some() && os.quotas.remove_at_once(&paths.directory).doing(removing)? {
-            return Ok(true);
+        let is_gone = os.quotas.remove_at_once(&paths.directory).doing(removing)?
+            || (os.trees.remove_while(&paths.data(), go_on).doing(removing)?
+                && os.trees.remove_while(&paths.directory, go_on).doing(removing)?);
+        if is_gone {
+            Mark::clear_beside(os, paths)?;
         }
-        Ok(os.trees.remove_while(&paths.data(), go_on).doing(removing)?
-            && os.trees.remove_while(&paths.directory, go_on).doing(removing)?)
+        Ok(is_gone)
     }
 
     fn remove_within_limit(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
         let data = paths.data();
         os.trees.remove_while(&data, go_on).doing(|| format!("remove {}", data.display()))
+    }
+}
+
+/// Makes the directory of the copy as a snapshot of that of the original.
+///
+/// # Errors
+/// UNAVAILABLE where a pod has made a subvolume in it meanwhile, which the copy may lack.
+fn copy_subvolume(copy: &Copy<'_>) -> Result<()> {
+    let (quotas, from) = (&copy.os.quotas, &copy.from.directory);
+    // A snapshot is written to by nobody, and marks have to fit into it.
+    let limits = copy.to.limit.map(|limit| limit.limits).unwrap_or_default();
+    quotas.snapshot(from, &copy.to.directory, limits).doing(|| copy.doing("make a snapshot"))?;
+    let looking = || format!("look at {}", from.display());
+    match quotas.subvolume(from, false).doing(looking)? {
+        Some(subvolume) if subvolume.has_others => Err(Error::Unavailable(format!(
+            "a subvolume was made in {} while it was copied, and the copy would lack it; try again",
+            from.display()
+        ))),
+        _ => Ok(()),
     }
 }
 

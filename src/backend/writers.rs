@@ -12,7 +12,9 @@ pub enum Writers {
     Mounted(MountEntry),
     /// Its raw devices are attached.
     Raw(Vec<LoopDevice>),
-    /// Its directory is mounted, or its filesystem where this process does not see it: it cannot be frozen. How it is.
+    /// Its directory is mounted: a copy is of one moment if it is made in one step. How it is.
+    Directory(String),
+    /// Its filesystem is mounted where this process does not see it: it cannot be frozen. How it is.
     Unstoppable(String),
 }
 

@@ -131,7 +131,7 @@ impl Driver {
         directories::admit(&self.store, pool, parameters)?;
         let image = paths.data();
         let shared = pool.probe.may_reflink() && self.has_shared_extents(&image)?;
-        let unshares = shared && !self.may_share(pool, pool, true, false)?;
+        let unshares = shared && !self.may_share(pool, pool, true)?;
         let allocated = paths.bytes().allocated(&self.os, paths)?;
         let missing = volume.capacity_bytes.saturating_sub(if unshares { 0 } else { allocated });
         // Its thin promise counts as well until the record changes: the sum of both is held for a moment only.

@@ -157,6 +157,7 @@ impl Driver {
         let parameters = enforce::settle(&pool, parameters);
         directories::admit(&self.store, &pool, &parameters)?;
         enforce::expect_possible(&self.os, &pool, &parameters)?;
+        enforce::switch_on(&self.os, &pool, &parameters)?;
         if let Some(fs_type) = content.fs_type() {
             let tools = self.os.filesystems.check_tools(fs_type);
             tools

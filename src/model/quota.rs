@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::VolumeId;
 
-/// The number that a directory's quota has on its filesystem: a project id on xfs and ext4, a qgroup of level 1 on btrfs.
+/// The number that a directory's quota has on its filesystem: a project id on xfs and ext4, a qgroup of level 1 on btrfs
+/// with simple quotas. With full qgroups nothing has it.
 /// Never 0, under which everything counts that has no quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -48,6 +48,8 @@ pub enum Enforceable {
     BytesAndInodes,
     /// Not the number of files (btrfs).
     Bytes(Qgroups),
+    /// Nothing, but it can be [switched on](Quotas::switch_on) while it is mounted (btrfs): what to do.
+    Off(String),
     /// Nothing: why, and what to do.
     Nothing(String),
 }
@@ -118,9 +120,17 @@ pub trait Quotas: Send + Sync {
     fn remove_at_once(&self, directory: &Path) -> io::Result<bool>;
     /// Whether a directory counts under the number, and so will what is made in `inside`, which is the directory or lies in it.
     fn counts(&self, directory: &Path, inside: &Path, id: QuotaId) -> io::Result<bool>;
-    /// The directory as one that can be copied in one step; nothing where it cannot, and where full qgroups are
-    /// [inconsistent](Qgroups::Inconsistent).
-    fn subvolume(&self, directory: &Path) -> io::Result<Option<Subvolume>>;
+    /// The directory as one that can be [copied in one step](Quotas::snapshot); nothing where it cannot, and where full
+    /// qgroups are [inconsistent](Qgroups::Inconsistent). With `sync` what was written a moment ago counts too.
+    fn subvolume(&self, directory: &Path, sync: bool) -> io::Result<Option<Subvolume>>;
+    /// Makes a directory with what a [`subvolume`](Quotas::subvolume) has at one moment, without the subvolumes in that. It
+    /// shares all blocks. Whoever writes to the original waits for no longer than it takes. On return it has these limits,
+    /// and it is durable with everything that was made before it; after a crash it is whole or not there, perhaps with the
+    /// limits of its original.
+    ///
+    /// # Errors
+    /// EEXIST where anything is there already; EOPNOTSUPP for what is no subvolume.
+    fn snapshot(&self, original: &Path, directory: &Path, limits: QuotaLimits) -> io::Result<()>;
     /// Takes the limits of a number away, after what counted under it was removed. Fine where nobody has it. What still
     /// counts, such as a removed file that is open, keeps the number from being [free](Quota::is_free).
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()>;

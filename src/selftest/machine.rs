@@ -193,7 +193,7 @@ fn limits(os: &Os, dir: &Path) -> Finding {
         Ok(Enforceable::Bytes(Qgroups::Inconsistent)) => {
             warn(what, "its qgroups are inconsistent", "run: btrfs quota rescan -w DIR")
         }
-        Ok(Enforceable::Nothing(why)) => {
+        Ok(Enforceable::Off(why) | Enforceable::Nothing(why)) => {
             ok(what, format!("nothing, so a directory has no enforced size here: {why}"))
         }
         Err(error) => warn(
@@ -214,7 +214,7 @@ pub(crate) fn impossible(os: &Os, dir: &Path, check: Check) -> Option<String> {
     }
     match os.quotas.enforceable(dir) {
         Ok(Enforceable::BytesAndInodes | Enforceable::Bytes(_)) => None,
-        Ok(Enforceable::Nothing(why)) => Some(why),
+        Ok(Enforceable::Off(why) | Enforceable::Nothing(why)) => Some(why),
         Err(error) => Some(error.to_string()),
     }
 }

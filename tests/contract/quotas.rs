@@ -71,7 +71,7 @@ fn assert_at(written: u64, limit: u64) {
 
 /// Calls what is not there yet with an errno that says so.
 pub fn no_quotas(os: &Os, dir: &Path) {
-    let Enforceable::Nothing(why) = os.quotas.enforceable(dir).expect("ask") else {
+    let (Enforceable::Off(why) | Enforceable::Nothing(why)) = os.quotas.enforceable(dir).expect("ask") else {
         panic!("nothing can be limited in {}", dir.display());
     };
     assert!(why.contains(';'), "what is, and what to do: {why}");

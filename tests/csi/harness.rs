@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub use crate::requests::LIMITED;
+pub use crate::requests::{LIMITED, QGROUPS};
 use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
@@ -73,6 +73,7 @@ pub fn with_limits(kernel: &FakeKernel, settings: Settings) -> Settings {
         kernel.add_disk(path, fs_type, 100 << 30);
         kernel.set_quotas(path, true);
     }
+    kernel.set_qgroups(LIMITED[QGROUPS].1, hostloop::os::Qgroups::Full);
     let further = LIMITED.map(|(name, path, _)| pool(name, path));
     let pools = settings.pools.into_iter().chain(further).collect();
     Settings { pools, ..settings }

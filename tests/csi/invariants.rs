@@ -7,10 +7,10 @@ use hostloop::os::{FileKind, MountEntry};
 use hostloop::wire::csi;
 use serde_json::Value;
 
-use crate::harness::{DATA_DIR, KUBELET, LIMITED, SNAPSHOTS, Server, VOLUMES};
+use crate::harness::{DATA_DIR, KUBELET, LIMITED, QGROUPS, SNAPSHOTS, Server, VOLUMES};
 
 /// Where volumes and snapshots lie, in every pool.
-pub const PLACES: [&str; 14] = [
+pub const PLACES: [&str; 16] = [
     VOLUMES,
     SNAPSHOTS,
     "/pools/sharing/volumes",
@@ -25,6 +25,8 @@ pub const PLACES: [&str; 14] = [
     "/pools/limited-ext4/snapshots",
     "/pools/limited-btrfs/volumes",
     "/pools/limited-btrfs/snapshots",
+    "/pools/limited-qgroups/volumes",
+    "/pools/limited-qgroups/snapshots",
 ];
 
 /// Panics with everything that is not as it must be; see [`broken`].
@@ -139,11 +141,18 @@ fn limits(kernel: &FakeKernel, recorded: &BTreeMap<String, Value>) -> Vec<String
     let mut broken = Vec::new();
     for (name, path, _) in LIMITED.into_iter().filter(|(_, path, _)| kernel.exists(path)) {
         let here = |record: &&Value| record["parameters"]["pool"] == name && record["quota"].is_u64();
-        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        // With full qgroups it is that of the volume's subvolume.
+        let number = |record: &Value| match name == LIMITED[QGROUPS].0 {
+            true => {
+                let id = record["id"].as_str().unwrap_or_default();
+                kernel.project(format!("{path}/volumes/{id}")).map(u64::from).unwrap_or_default()
+            }
+            false => record["quota"].as_u64().unwrap_or_default(),
+        };
         let limits = kernel.quotas(path).into_iter();
         let limits: BTreeMap<u64, u64> = limits.map(|(id, limits)| (id.into(), limits.bytes)).collect();
-        let of = |record: &Value| limits.get(&number(&record["quota"])).copied();
-        let owned = |id: &u64| recorded.values().filter(here).any(|record| number(&record["quota"]) == *id);
+        let of = |record: &Value| limits.get(&number(record)).copied();
+        let owned = |id: &u64| recorded.values().filter(here).any(|record| number(record) == *id);
         // A qgroup without a limit may be left by a power cut: it is nobody's, and whoever gets its number takes it over.
         let left = limits.iter().filter(|(id, bytes)| **bytes > 0 && !owned(id));
         broken.extend(left.map(|(id, _)| format!("{path}: nobody has {id}")));
@@ -157,7 +166,7 @@ fn limits(kernel: &FakeKernel, recorded: &BTreeMap<String, Value>) -> Vec<String
             let directory = format!("{path}/volumes/{id}");
             let uncounted = kernel.tree(&directory).into_iter().chain([directory]).filter(|path| {
                 let project = kernel.project(path).map(u64::from);
-                project.is_some_and(|project| project != number(&record["quota"]))
+                project.is_some_and(|project| project != number(record))
             });
             broken.extend(uncounted.map(|path| format!("{path} does not count for its volume")));
         }

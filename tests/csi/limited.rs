@@ -2,7 +2,7 @@
 
 use hostloop::model::FsType;
 use hostloop::os::fake::FakeKernel;
-use hostloop::os::{Qgroups, QuotaLimits, is_full};
+use hostloop::os::{QuotaLimits, is_full};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;
 use tonic::Code;
@@ -11,15 +11,16 @@ use crate::cuts::*;
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, machine};
 use crate::life::*;
 use crate::pull::nodes::Pair;
+use crate::subvolumes::with_full_qgroups;
 use crate::support::*;
 
-const FLAGS: [&str; 4] = ["--pool", "limited=/pools/limited,reserve=0", "--reserve", "0"];
-const POOL: &str = "/pools/limited";
-const LIMITED: [(&str, &str); 2] = [("backend", "directory"), ("pool", "limited")];
-const UNLIMITED: [(&str, &str); 2] = [("backend", "directory"), ("pool", DIRECTORIES)];
-const BYTES: i64 = 64 * MIB;
+pub const FLAGS: [&str; 4] = ["--pool", "limited=/pools/limited,reserve=0", "--reserve", "0"];
+pub const POOL: &str = "/pools/limited";
+pub const LIMITED: [(&str, &str); 2] = [("backend", "directory"), ("pool", "limited")];
+pub const UNLIMITED: [(&str, &str); 2] = [("backend", "directory"), ("pool", DIRECTORIES)];
+pub const BYTES: i64 = 64 * MIB;
 
-fn kernel(fs_type: FsType) -> FakeKernel {
+pub fn kernel(fs_type: FsType) -> FakeKernel {
     let kernel = machine();
     kernel.add_disk(POOL, fs_type, 20 << 30);
     kernel.set_quotas(POOL, true);
@@ -30,31 +31,24 @@ fn rig(fs_type: FsType) -> Rig {
     Rig::on(kernel(fs_type), &FLAGS)
 }
 
-/// A pool on btrfs with full qgroups.
-fn with_full_qgroups() -> Rig {
-    let kernel = kernel(FsType::Btrfs);
-    kernel.set_qgroups(POOL, Qgroups::Full);
-    Rig::on(kernel, &FLAGS)
-}
-
-fn sized(name: &str, bytes: i64, parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
+pub fn sized(name: &str, bytes: i64, parameters: &[(&str, &str)]) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest { capacity_range: range(bytes, 0), ..create_with(name, parameters) }
 }
 
-fn with(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+pub fn with(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     [&LIMITED, more].concat()
 }
 
-fn largest(rig: &Rig, parameters: &[(&str, &str)]) -> i64 {
+pub fn largest(rig: &Rig, parameters: &[(&str, &str)]) -> i64 {
     rig.ok(capacity(parameters)).maximum_volume_size.expect("a maximum")
 }
 
-fn usage(rig: &Rig, vol: &Vol, path: &str, unit: Unit) -> Option<csi::VolumeUsage> {
+pub fn usage(rig: &Rig, vol: &Vol, path: &str, unit: Unit) -> Option<csi::VolumeUsage> {
     rig.ok(vol.stats_request(path)).usage.into_iter().find(|row| row.unit == i32::from(unit))
 }
 
 /// Why a volume is not healthy.
-fn troubles(rig: &Rig, vol: &Vol) -> Vec<String> {
+pub fn troubles(rig: &Rig, vol: &Vol) -> Vec<String> {
     let volume_id = vol.id.clone();
     let health = rig.ok(csi::ControllerGetVolumeHealthRequest { volume_id, ..Default::default() });
     let entries = health.volume_health.expect("a health").health_statuses.into_iter();
@@ -317,65 +311,6 @@ fn a_limit_that_was_lost_is_set_again() {
     set(4096);
     rig.restart();
     assert_eq!(rig.kernel.quotas(POOL), [(id, limits)]);
-    rig.unstage(&vol);
-}
-
-/// With full qgroups the limit is that of the volume's own subvolume.
-#[test]
-fn a_limit_of_a_subvolume_that_was_lost_is_set_again() {
-    let mut rig = with_full_qgroups();
-    let vol = rig.made(sized("v", BYTES, &LIMITED));
-    let [(id, limits)] = rig.kernel.quotas(POOL)[..] else { panic!() };
-    let number =
-        hostloop::model::QuotaIds::default().candidates(&vol.id.parse().expect("an id")).next().expect("any");
-    let set = |bytes: u64| {
-        let limits = QuotaLimits { bytes, ..limits };
-        let directory = format!("{POOL}/volumes/{}", vol.id);
-        rig.kernel.spawn().quotas.set_limits(directory.as_ref(), number, limits).expect("set");
-    };
-    set(0);
-    assert_eq!(troubles(&rig, &vol), ["LimitChanged"]);
-    rig.stage(&vol);
-    assert_eq!((rig.kernel.quotas(POOL), troubles(&rig, &vol)), (vec![(id, limits)], vec![]));
-    set(4096);
-    rig.restart();
-    assert_eq!(rig.kernel.quotas(POOL), [(id, limits)]);
-    rig.unstage(&vol);
-    rig.ok(vol.delete_request());
-    assert_eq!(rig.kernel.quotas(POOL), []);
-}
-
-/// A subvolume that a pod makes escapes full qgroups: the volume is used on, and its health tells of it.
-#[test]
-fn a_subvolume_in_a_volume_is_told() {
-    let rig = with_full_qgroups();
-    let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
-    assert_eq!(troubles(&rig, &vol), [""; 0]);
-    rig.kernel.make_subvolume(format!("{target}/nested")).expect("make");
-    assert_eq!(troubles(&rig, &vol), ["SizeNotEnforced"]);
-    rig.rest(&vol);
-    rig.stage(&vol);
-    rig.unstage(&vol);
-    rig.ok(vol.delete_request());
-    assert_eq!(rig.kernel.tree(format!("{POOL}/volumes")), [""; 0]);
-}
-
-/// Inconsistent qgroups limit nothing until everything was counted anew, which the start and each staging begin.
-#[test]
-fn inconsistent_qgroups_are_counted_anew() {
-    let mut rig = with_full_qgroups();
-    let vol = rig.made(sized("v", BYTES, &LIMITED));
-    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
-    assert_eq!(troubles(&rig, &vol), ["SizeNotEnforced"]);
-    let said = rig.fails(Code::Unavailable, sized("w", BYTES, &LIMITED));
-    assert!(said.contains("try again"), "{said}");
-    rig.made(sized("w", BYTES, &LIMITED));
-    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
-    rig.stage(&vol);
-    assert_eq!(troubles(&rig, &vol), [""; 0]);
-    rig.kernel.set_qgroups(POOL, Qgroups::Inconsistent);
-    rig.restart();
-    assert_eq!(troubles(&rig, &vol), [""; 0]);
     rig.unstage(&vol);
 }
 

@@ -65,6 +65,7 @@ mod secrets;
 mod silent;
 mod space;
 mod starting;
+mod subvolumes;
 mod support;
 mod taken_over;
 mod turns;

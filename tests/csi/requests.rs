@@ -14,11 +14,15 @@ use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, SHARING_DIRECTORIES};
 pub const MIB: i64 = 1 << 20;
 
 /// Pools whose filesystem limits directories, by their names and where they lie.
-pub const LIMITED: [(&str, &str, FsType); 3] = [
+pub const LIMITED: [(&str, &str, FsType); 4] = [
     ("limited-xfs", "/pools/limited-xfs", FsType::Xfs),
     ("limited-ext4", "/pools/limited-ext4", FsType::Ext4),
     ("limited-btrfs", "/pools/limited-btrfs", FsType::Btrfs),
+    ("limited-qgroups", "/pools/limited-qgroups", FsType::Btrfs),
 ];
+
+/// The number of the one of these with full qgroups, where copies share everything.
+pub const QGROUPS: usize = 3;
 
 /// A kind of volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -71,6 +71,7 @@ mod other_release;
 mod pools;
 mod process;
 mod pull;
+mod qgroups;
 mod quota_figures;
 mod quotas;
 mod read_only_sysfs;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::qgroups::with_full_qgroups;
 use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
 
 const TURNS: usize = 9;
@@ -102,7 +103,7 @@ fn lives(name: &str, world: &World) {
 /// What should not depend on the number of files.
 fn with_files(name: &str, world: &World, disk: &Disk, files: usize) {
     let class = [("pool", "limited"), ("inodes", "200000")];
-    let class = if name == "btrfs" { &class[..1] } else { &class };
+    let class = if name.starts_with("btrfs") { &class[..1] } else { &class };
     let vol = Vol::create(world, Kind::Directory, &format!("files-{files}"), 256 * MIB, class);
     vol.up();
     for n in 0..files {
@@ -116,9 +117,34 @@ fn with_files(name: &str, world: &World, disk: &Disk, files: usize) {
     let stats = median((0..TURNS).map(|_| timed(|| drop(vol.stats("a").expect("stats")))).collect());
     let grow = |n: u64| timed(|| assert!(vol.expand((256 + n) * MIB).is_ok()));
     let grown = median((1..=TURNS as u64).map(grow).collect());
+    if disk.copies_in_one_step {
+        copies(name, world, &vol, files);
+    }
     vol.down();
     let deleted = timed(|| vol.delete().expect("DeleteVolume"));
     println!("{name}: {files} files: statistics {stats:.1?}, expansion {grown:.1?}, deletion {deleted:.1?}");
+}
+
+/// Snapshots of a volume in use, and restores of them.
+fn copies(name: &str, world: &World, vol: &Vol<'_>, files: usize) {
+    let (mut cuts, mut restores, mut deletions) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        // Something that is not on the disk yet.
+        std::fs::write(vol.file("a"), vec![turn as u8; 1 << 20]).expect("write");
+        let (started, cut_name) = (Instant::now(), format!("{files}-{turn}"));
+        let cut = world.csi.snapshot(&cut_name, vol.id(), &[]).expect("CreateSnapshot");
+        cuts.push(started.elapsed());
+        let started = Instant::now();
+        let pool = [("pool", "limited")];
+        let restored = Vol::restore(world, Kind::Directory, &cut_name, 272 * MIB, &cut, &pool);
+        restores.push(started.elapsed());
+        restored.delete().expect("DeleteVolume");
+        deletions.push(timed(|| world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot")));
+    }
+    let (cut, restore, deletion) = (median(cuts), median(restores), median(deletions));
+    println!(
+        "{name}: {files} files: snapshot in use {cut:.1?}, restore {restore:.1?}, its deletion {deletion:.1?}"
+    );
 }
 
 fn figures(name: &str, disk: &Disk) {
@@ -127,21 +153,22 @@ fn figures(name: &str, disk: &Disk) {
     let vol = Vol::create(&world, Kind::Directory, "data", 256 * MIB, &[("pool", "limited")]);
     vol.up();
     data_path(name, &vol.target("a"), &place(disk, "plain"));
-    if name == "btrfs" {
+    if name.starts_with("btrfs") {
         let subvolume = disk.path.join("subvolume");
         run("btrfs", &["-q", "subvolume", "create", text(&subvolume)]);
-        data_path("btrfs, beside a plain subvolume", &vol.target("a"), &subvolume);
+        data_path(&format!("{name}, beside a plain subvolume"), &vol.target("a"), &subvolume);
     }
     vol.remove();
-    [10, 1000, 50_000].iter().for_each(|files| with_files(name, &world, disk, *files));
+    [10, 10_000, 100_000].iter().for_each(|files| with_files(name, &world, disk, *files));
     world.finish();
 }
 
 #[test]
 #[ignore = "it measures, which takes minutes"]
 fn on_every_filesystem() {
+    figures("btrfs with full qgroups", &with_full_qgroups());
     if let Some(disk) = with_simple_quotas() {
-        figures("btrfs", &disk);
+        figures("btrfs with simple quotas", &disk);
     }
     for fs_type in ["ext4", "xfs"] {
         if let Some(disk) = with_project_quotas(fs_type) {

@@ -132,7 +132,7 @@ fn a_copy_that_fails_names_what_is_copied_where() {
     for directory in [&to.parent, &to.directory] {
         machine.kernel.create_directories(directory);
     }
-    for (share, step) in [(true, "reflink"), (false, "copy_range")] {
+    for (share, step) in [(Share::Whole, "reflink"), (Share::Nothing, "copy_range")] {
         let copy = Copy { os: &machine.os, from: &machine.paths, to: &to, share };
         machine.paths.bytes().prepare(&machine.os, &to).unwrap();
         let error = machine.failing(step, Errno::EIO, || copy.run(&mut |_| Ok(()))).unwrap_err();

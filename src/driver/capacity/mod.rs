@@ -10,10 +10,12 @@
 //! - a thick volume of `P − T − S − N / R` bytes, and never more than is free now;
 //! - a snapshot of `P − T − S − N / R` bytes, and if its blocks have to be copied never more than is free now.
 //!
-//! A directory whose size its filesystem enforces is a thin volume, and what its quota says is what it has allocated.
+//! A directory whose size its filesystem enforces is a thin volume, and what its quota says that it alone has is what it has
+//! allocated. What it shares with copies (btrfs with full qgroups) it needs again when it is rewritten, so making one takes
+//! room for that.
 //! Directories without an enforced size are promised nothing: what they take shows as less free space. New ones are only made
-//! where nothing is promised (see `directories`). The same goes for snapshots of directories of either kind, which are copies
-//! of their own that do not grow.
+//! where nothing is promised (see `directories`). The same goes for snapshots of directories of either kind, which do not
+//! grow.
 //!
 //! A filesystem needs a part for itself (`os::Upkeep`): a promise counts with the metadata that it takes when each of its
 //! blocks is an extent of its own, and files cannot have some of what is free. So `T`, `S` and `N` are more than the

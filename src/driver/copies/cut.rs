@@ -1,7 +1,7 @@
 //! The cut: copies of volumes as they are at one point in time, even while they are written to.
 //!
 //! A mounted filesystem is frozen, so that its image is whole and at rest. A raw device is flushed and then shared by one
-//! FICLONE, which is a point in time by itself. What cannot be cut at one point in time is refused, unless the caller
+//! FICLONE, which is a point in time by itself. So is a snapshot of a btrfs subvolume, of a directory in use. What cannot be cut at one point in time is refused, unless the caller
 //! said `freeze: "false"`. Slow work that does not need the freeze is done before it (creating files, flushing) or after
 //! it (syncing the copy).
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::freeze::Freeze;
-use crate::backend::{Copy, VolumePaths, Writers, presence_of};
+use crate::backend::{Copy, Share, VolumePaths, Writers, presence_of};
 use crate::driver::locks::{Guard, Key, Mode};
 use crate::driver::{Driver, settled};
 use crate::error::{Error, OsContext, Result};
@@ -22,8 +22,8 @@ pub(crate) struct Member<'a> {
     pub(crate) to: VolumePaths,
     /// The id of what is made, for progress.
     pub(crate) id: &'a str,
-    /// The copy may share blocks with the volume.
-    pub(crate) share: bool,
+    /// What the copy may share with the volume.
+    pub(crate) share: Share,
     /// About so many bytes have to be copied.
     pub(crate) bytes: u64,
 }
@@ -110,7 +110,7 @@ impl Driver {
     fn flush(&self, paths: &VolumePaths, live: &Writers) -> Result<()> {
         let flushing = || format!("flush {}", paths.directory.display());
         match live {
-            Writers::None | Writers::Unstoppable(_) => Ok(()),
+            Writers::None | Writers::Directory(_) | Writers::Unstoppable(_) => Ok(()),
             // The freeze begins with a syncfs(2) of the filesystem.
             Writers::Mounted(_) => self.os.files.sync_file(&paths.data()).doing(flushing),
             Writers::Raw(devices) => {
@@ -131,15 +131,19 @@ fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -
     let moves = |live: &Writers| match live {
         Writers::None => false,
         Writers::Mounted(_) => !consistency.freeze,
-        Writers::Raw(_) | Writers::Unstoppable(_) => true,
+        Writers::Raw(_) | Writers::Directory(_) | Writers::Unstoppable(_) => true,
     };
     let moving: Vec<(&Member<'_>, &Writers)> =
         members.iter().zip(lives).filter(|(_, live)| moves(live)).collect();
     let (first, live) = match moving.as_slice() {
         [] => return Ok(()),
-        // FICLONE is a point in time by itself. With others that stand still it is one for all: what follows a write
+        // FICLONE is a point in time by itself, and so is a snapshot of a subvolume. With others that stand still it is one for all: what follows a write
         // to this member can be in none of them.
-        [(member, Writers::Raw(_) | Writers::Mounted(_))] if member.share => return Ok(()),
+        [(member, Writers::Raw(_) | Writers::Mounted(_) | Writers::Directory(_))]
+            if member.share == Share::Whole =>
+        {
+            return Ok(());
+        }
         [_] if members.len() == 1 && !consistency.freeze => return Ok(()),
         [first, ..] => *first,
     };
@@ -155,7 +159,7 @@ fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -
                 "the volumes cannot be copied at one point in time, because writes to {ids} cannot be held back: stop their pods"
             )
         }
-        Writers::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
+        Writers::Directory(how) | Writers::Unstoppable(how) => format!("volume {id} {how}: {way_out}"),
         _ => format!(
             "volume {id} is a raw device in use, and its copy cannot share blocks, so it would not be of one point in time: {way_out}"
         ),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cut::Member;
-use crate::backend::{Copy, Mark, VolumePaths, content_of_copy, too_small};
+use crate::backend::{Copy, Mark, Share, VolumePaths, content_of_copy, too_small};
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::create_volume::Wanted;
 use crate::driver::pull::Remote;
@@ -111,18 +111,32 @@ impl Driver {
 
     /// Whether a copy may share blocks with what it is made from. A thick volume has been promised that writing to
     /// it takes no new block; where blocks are shared it does. Only in a pool whose space is hostloop's alone and
-    /// not promised twice is it sure that there are some. Blocks of a directory with an enforced size are its own: who shares
-    /// them is not seen in its quota, so what both were promised would not be there.
+    /// not promised twice is it sure that there are some.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED where the disk is too full to find out whether it can.
-    pub(crate) fn may_share(&self, from: &Pool, to: &Pool, thick: bool, limited: bool) -> Result<bool> {
-        let allowed = from.name == to.name && !limited && (!thick || (to.managed && to.overcommit <= 1.0));
+    pub(crate) fn may_share(&self, from: &Pool, to: &Pool, thick: bool) -> Result<bool> {
+        let allowed = from.name == to.name && (!thick || (to.managed && to.overcommit <= 1.0));
         Ok(allowed && to.reflink(&self.os)?)
     }
 
+    /// What a copy of a directory with an enforced size, or one that becomes it, shares with what it is made from: all, where
+    /// the quotas tell what nobody else has, so that both still find what they were promised; else nothing. A snapshot of a
+    /// subvolume lacks the subvolumes in that.
+    pub(crate) fn share_of_limited(&self, from: &Pool, to: &Pool, paths: &VolumePaths) -> Result<Share> {
+        let looking = || format!("look at {}", paths.directory.display());
+        let subvolume = match from.name == to.name {
+            true => self.os.quotas.subvolume(&paths.directory, false).doing(looking)?,
+            false => None,
+        };
+        Ok(match subvolume {
+            Some(subvolume) if !subvolume.has_others => Share::Whole,
+            _ => Share::Nothing,
+        })
+    }
+
     /// How the volume's bytes get there: whether blocks are shared, and how many bytes have to be copied.
-    pub(crate) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(bool, u64)> {
+    pub(crate) fn plan(&self, origin: &Origin, volume: &Volume) -> Result<(Share, u64)> {
         let limited = |of: &VolumeParameters| of.is_limited_directory();
         let (pool, provisioning, from_limited, paths) = match &origin.data {
             // Nothing is written to a snapshot, so that its blocks are never taken anew.
@@ -135,7 +149,7 @@ impl Driver {
             }
             Data::Remote(remote) => {
                 let bytes = remote.description().data_bytes;
-                return expect_room(volume, bytes).map(|()| (false, bytes));
+                return expect_room(volume, bytes).map(|()| (Share::Nothing, bytes));
             }
         };
         let data = paths.bytes();
@@ -143,11 +157,18 @@ impl Driver {
         let from = self.pools.get(pool)?;
         let to = self.pools.require(volume.pool())?;
         let thick = [provisioning, volume.parameters.provisioning].contains(&Provisioning::Thick);
-        let limited = from_limited || limited(&volume.parameters);
-        let share = self.may_share(&from, &to, thick, limited)? && !self.is_to_be_mended(origin, &paths)?;
-        match share && data.shares_whole() {
-            true => Ok((share, 0)),
-            false => {
+        let share = match (from_limited, limited(&volume.parameters)) {
+            (_, true) => self.share_of_limited(&from, &to, &paths)?,
+            (true, false) => Share::Nothing,
+            _ if !self.may_share(&from, &to, thick)? || self.is_to_be_mended(origin, &paths)? => {
+                Share::Nothing
+            }
+            _ if data.shares_whole() => Share::Whole,
+            _ => Share::Files,
+        };
+        match share {
+            Share::Whole => Ok((share, 0)),
+            Share::Files | Share::Nothing => {
                 let bytes = data.to_copy(&self.os, &paths)?;
                 expect_room(volume, bytes).map(|()| (share, bytes))
             }
@@ -169,15 +190,40 @@ impl Driver {
         &self,
         pool: &Pool,
         origin: &Origin,
-        share: bool,
+        share: Share,
     ) -> Result<Option<Reservation>> {
         let Data::Volume(source) = &origin.data else { return Ok(None) };
-        if !share || !source.parameters.backend.has_image() || !self.keeps_whole_extents(pool)? {
+        if share == Share::Whole && source.parameters.is_limited_directory() {
+            return self.reserve_subvolume(pool, source).map(Some);
+        }
+        let is_image = source.parameters.backend.has_image();
+        if share == Share::Nothing || !is_image || !self.keeps_whole_extents(pool)? {
             return Ok(None);
         }
         let paths = self.paths(source)?;
         let bytes = paths.bytes().allocated(&self.os, &paths)?;
         self.reserve(pool, Want::Shared(bytes), 0).map(Some)
+    }
+
+    /// Holds room for what a directory with an enforced size comes to share with a copy that is made in one step, until both
+    /// have been measured: from then on it is not its own, and it needs as much again to be rewritten.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub(crate) fn reserve_subvolume(&self, pool: &Pool, source: &Volume) -> Result<Reservation> {
+        // It has no more than that. To know what it has, all that was written to the disk has to be placed first, which is
+        // worth its time only where it decides.
+        match self.reserve(pool, Want::Shared(source.capacity_bytes), 0) {
+            Err(Error::Exhausted(_)) => {
+                let directory = self.paths(source)?.directory;
+                let looking = || format!("look at {}", directory.display());
+                let subvolume = self.os.quotas.subvolume(&directory, true).doing(looking)?;
+                let own = subvolume.map_or(source.capacity_bytes, |subvolume| subvolume.own_bytes);
+                self.measure_again(&pool.name);
+                self.reserve(pool, Want::Shared(own), 0)
+            }
+            reserved => reserved,
+        }
     }
 
     /// Whether what is copied is what a mkfs has left that was cut off.
@@ -204,7 +250,7 @@ impl Driver {
         &self,
         origin: &Origin,
         volume: &Volume,
-        (share, bytes): (bool, u64),
+        (share, bytes): (Share, u64),
         consistency: Consistency,
     ) -> Result<()> {
         let to = self.paths(volume)?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::cut::Member;
-use crate::backend::{Mark, begin_deletion};
+use crate::backend::{Mark, Share, begin_deletion};
 use crate::driver::capacity::{Reservation, Want};
-use crate::driver::{Driver, pools::directories};
+use crate::driver::{Driver, Pool, pools::directories};
 use crate::error::{Error, Result};
 use crate::model::{
     Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
@@ -16,7 +16,7 @@ use crate::store::Durability;
 pub(crate) struct Draft {
     pub(crate) volume: Arc<Volume>,
     pub(crate) snapshot: Arc<Snapshot>,
-    share: bool,
+    share: Share,
     bytes: u64,
     /// Room for what is copied, until it has been.
     _reservation: Reservation,
@@ -55,19 +55,14 @@ impl Driver {
         if is_kept {
             directories::admit_snapshot(&pool, volume.parameters.backend)?;
         }
-        let share = self.may_share(
-            &pool,
-            &pool,
-            volume.parameters.provisioning == Provisioning::Thick,
-            volume.parameters.is_limited_directory(),
-        )?;
         let paths = self.paths(&volume)?;
         let data = paths.bytes();
+        let share = self.share_with_snapshot(&pool, &volume)?;
         let what = format_args!("volume {}", volume.id);
         data.expect_whole(&self.os, &paths, volume.capacity_bytes, &what)?;
         let bytes = match share {
-            true => data.allocated(&self.os, &paths)?,
-            false => data.to_copy(&self.os, &paths)?,
+            Share::Nothing => data.to_copy(&self.os, &paths)?,
+            Share::Files | Share::Whole => data.allocated(&self.os, &paths)?,
         };
         let content = match volume.content.format() {
             Some(_) if self.is_volume_half_formatted(&volume)? => {
@@ -92,19 +87,49 @@ impl Driver {
             pulled_for,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
-        let (shares_whole, kind) = (share && data.shares_whole(), volume.parameters.backend);
-        let copied = if shares_whole { 0 } else { bytes };
-        let mut reservation = match self.reserve(&pool, Want::Snapshot(kind, bytes), copied) {
-            // Looking at every extent is worth its time only where it decides.
-            Err(Error::Exhausted(_)) if shares_whole => {
-                let fresh = self.not_kept_yet(&pool, &paths.data())?;
-                self.reserve(&pool, Want::Snapshot(kind, fresh), copied)?
-            }
-            reserved => reserved?,
-        };
+        let mut reservation = self.reserve_snapshot(&pool, &volume, share, bytes)?;
         let snapshot = self.store.put_snapshot(snapshot)?;
-        reservation.recorded();
+        // What a directory shares shows only when it has been copied.
+        if share != Share::Whole || volume.parameters.backend.has_image() {
+            reservation.recorded();
+        }
         Ok(Draft { volume, snapshot, share, bytes, _reservation: reservation })
+    }
+
+    /// What a snapshot of the volume shares with it.
+    fn share_with_snapshot(&self, pool: &Pool, volume: &Volume) -> Result<Share> {
+        let is = &volume.parameters;
+        if is.is_limited_directory() {
+            return self.share_of_limited(pool, pool, &self.paths(volume)?);
+        }
+        let thick = is.provisioning == Provisioning::Thick;
+        Ok(match self.may_share(pool, pool, thick)? {
+            false => Share::Nothing,
+            true if self.paths(volume)?.bytes().shares_whole() => Share::Whole,
+            true => Share::Files,
+        })
+    }
+
+    fn reserve_snapshot(
+        &self,
+        pool: &Pool,
+        volume: &Volume,
+        share: Share,
+        bytes: u64,
+    ) -> Result<Reservation> {
+        let kind = volume.parameters.backend;
+        match share {
+            Share::Whole if volume.parameters.is_limited_directory() => self.reserve_subvolume(pool, volume),
+            Share::Whole => match self.reserve(pool, Want::Snapshot(kind, bytes), 0) {
+                // Looking at every extent is worth its time only where it decides.
+                Err(Error::Exhausted(_)) => {
+                    let fresh = self.not_kept_yet(pool, &self.paths(volume)?.data())?;
+                    self.reserve(pool, Want::Snapshot(kind, fresh), 0)
+                }
+                reserved => reserved,
+            },
+            Share::Files | Share::Nothing => self.reserve(pool, Want::Snapshot(kind, bytes), bytes),
+        }
     }
 
     /// The member of a cut that makes the snapshot.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, Pool};
@@ -47,11 +48,31 @@ pub(crate) fn expect_possible(os: &Os, pool: &Pool, parameters: &VolumeParameter
             )))
         }
         Enforceable::Bytes(Qgroups::Full | Qgroups::Simple) => Ok(()),
-        Enforceable::Nothing(why) => Err(Error::Exhausted(format!(
+        // The first one has them switched on.
+        Enforceable::Off(_) if pool.managed => Ok(()),
+        Enforceable::Off(why) | Enforceable::Nothing(why) => Err(Error::Exhausted(format!(
             "pool {name:?} cannot enforce the size of a directory (enforcement=required) at {path}: {why}. Or use backend=loop, or a pool that is for directories without an enforced size ({})",
             super::directories::flag(&pool.name)
         ))),
     }
+}
+
+/// Switches full qgroups on in a managed btrfs pool, before the first directory with an enforced size is made in it: what has
+/// only images does not pay for their counting. It takes as long as everything that is there is counted. What an
+/// administrator has switched on stays.
+pub(crate) fn switch_on(os: &Os, pool: &Pool, parameters: &VolumeParameters) -> Result<()> {
+    let asking = || format!("ask for the quotas of {}", pool.path.display());
+    if !pool.managed || !parameters.is_limited_directory() {
+        return Ok(());
+    }
+    if !matches!(os.quotas.enforceable(&pool.path).doing(asking)?, Enforceable::Off(_)) {
+        return Ok(());
+    }
+    let started = Instant::now();
+    let switching = || format!("switch qgroups on in pool {:?}", pool.name.as_str());
+    os.quotas.switch_on(&pool.path, Qgroups::Full).doing(switching)?;
+    tracing::info!(pool = %pool.name, ms = started.elapsed().as_millis() as u64, "switched qgroups of btrfs on, for directories with an enforced size");
+    Ok(())
 }
 
 /// What the start and NodeGetInfo say of a pool: what its filesystem can limit.
@@ -63,7 +84,10 @@ pub(crate) fn describe(os: &Os, pool: &Pool) -> String {
             "bytes (qgroups), when btrfs has counted them anew".to_owned()
         }
         Ok(Enforceable::Bytes(Qgroups::Simple)) => "bytes (simple quotas)".to_owned(),
-        Ok(Enforceable::Nothing(why)) => format!("nothing: {why}"),
+        Ok(Enforceable::Off(_)) if pool.managed => {
+            "bytes (qgroups), which the first directory with an enforced size has switched on".to_owned()
+        }
+        Ok(Enforceable::Off(why) | Enforceable::Nothing(why)) => format!("nothing: {why}"),
         Err(error) => format!("unknown: {error}"),
     }
 }
@@ -74,6 +98,8 @@ pub(crate) fn can_limit(os: &Os, pool: &Pool) -> Result<(bool, bool)> {
     Ok(match os.quotas.enforceable(&pool.path).doing(asking)? {
         Enforceable::BytesAndInodes => (true, true),
         Enforceable::Bytes(Qgroups::Full | Qgroups::Simple) => (true, false),
+        // The first such directory switches them on.
+        Enforceable::Off(_) => (pool.managed, false),
         Enforceable::Bytes(Qgroups::Inconsistent) | Enforceable::Nothing(_) => (false, false),
     })
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::backend::{gone, presence_of};
+use crate::backend::{Mark, gone, presence_of};
 use crate::driver::locks::Mode;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
@@ -253,7 +253,7 @@ impl Driver {
 
     fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
         match self.os.files.list(directory) {
-            Ok(names) => names.iter().filter(|name| !known(name)).for_each(|name| {
+            Ok(names) => names.iter().filter(|name| !known(Mark::owner_of(name))).for_each(|name| {
                 tracing::warn!(path = %directory.join(name).display(), "this has no record and is left alone");
             }),
             Err(error) => tracing::warn!(path = %directory.display(), %error, "it could not be listed"),

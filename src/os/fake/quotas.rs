@@ -107,6 +107,9 @@ impl World {
         if wanted && !self.project_quotas {
             return Err(Errno::EINVAL);
         }
+        if fs_type == FsType::Btrfs {
+            return Ok(()); // what is on stays on
+        }
         if !self.mounts.values().chain(self.detached.values()).any(|mount| mount.root.fs == fs) {
             self.fs_mut(fs).limits.on = wanted;
         }
@@ -124,6 +127,7 @@ impl World {
         Ok(match (filesystem.limits.on, filesystem.fs_type) {
             (true, "btrfs") => Enforceable::Bytes(filesystem.limits.qgroups.unwrap_or(Qgroups::Simple)),
             (true, _) => Enforceable::BytesAndInodes,
+            (false, "btrfs") => Enforceable::Off("btrfs has no quotas; switch them on".to_owned()),
             (false, fs_type) => {
                 Enforceable::Nothing(format!("{fs_type} has no quotas; mount it with prjquota"))
             }
@@ -188,7 +192,7 @@ impl World {
     }
 
     /// A directory with a number and a limit of its own, in one call.
-    fn create_subvolume(&mut self, path: &Path, mode: u32, limits: QuotaLimits) -> Outcome<()> {
+    pub(super) fn create_subvolume(&mut self, path: &Path, mode: u32, limits: QuotaLimits) -> Outcome<()> {
         let made = self.create(path, Node::directory(), mode)?;
         let number = self.fs_mut(made.fs).next_subvolume();
         let filesystem = self.fs_mut(made.fs);
@@ -330,8 +334,14 @@ impl Quotas for Process {
         })
     }
 
-    fn subvolume(&self, directory: &Path) -> io::Result<Option<Subvolume>> {
+    fn subvolume(&self, directory: &Path, _sync: bool) -> io::Result<Option<Subvolume>> {
         self.look("subvolume", directory.display(), |world| world.subvolume(directory))
+    }
+
+    fn snapshot(&self, original: &Path, directory: &Path, limits: QuotaLimits) -> io::Result<()> {
+        let subject = format!("{} of {}", directory.display(), original.display());
+        self.step("snapshot", subject, |world| world.snapshot(original, directory))?;
+        self.step("set_limits", directory.display(), |world| world.set_limits(directory, 0, Some(limits)))
     }
 
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()> {

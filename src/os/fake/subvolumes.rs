@@ -1,5 +1,6 @@
 //! Full qgroups: what a subvolume refers to, and what of that nobody else has.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -7,6 +8,7 @@ use nix::errno::Errno;
 use super::blocks::Ranges;
 use super::content::BLOCK;
 use super::quotas::is_subvolume;
+use super::resolve::Last;
 use super::tree::{Filesystem, Node};
 use super::world::World;
 use super::{FakeKernel, Outcome};
@@ -59,7 +61,64 @@ impl Filesystem {
     }
 }
 
+/// A subvolume that is being copied.
+struct Snapshot<'a> {
+    filesystem: &'a mut Filesystem,
+    /// The number of the original.
+    number: u32,
+    /// The copy of each file.
+    links: BTreeMap<u64, u64>,
+}
+
+impl Snapshot<'_> {
+    fn directory(&mut self, from: u64, to: u64) -> Outcome<()> {
+        for (name, ino) in self.filesystem.entries(from)?.clone() {
+            self.entry(&name, ino, to)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &str, ino: u64, to: u64) -> Outcome<()> {
+        let original = self.filesystem.inode(ino).clone();
+        match original.node {
+            Node::Directory { .. } => {
+                let made = self.filesystem.add(to, name, Node::directory(), original.mode)?;
+                // Another subvolume is an empty directory in it.
+                if original.project == self.number { self.directory(ino, made) } else { Ok(()) }
+            }
+            _ if self.links.contains_key(&ino) => {
+                let copy = self.links.get(&ino).copied().ok_or(Errno::ENOENT)?;
+                self.filesystem.link(to, name, copy)
+            }
+            node => {
+                let copy = self.filesystem.add(to, name, node, original.mode)?;
+                self.links.insert(ino, copy);
+                Ok(())
+            }
+        }
+    }
+}
+
 impl World {
+    /// What was made before is durable with it: it commits.
+    pub(super) fn snapshot(&mut self, original: &Path, directory: &Path) -> Outcome<()> {
+        let from = self.walk(original, Last::Keep)?.node;
+        let (number, mode) = (self.inode(from).project, self.inode(from).mode);
+        if !self.filesystems[from.fs].has_full_qgroups() || !is_subvolume(number) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let limits = self.filesystems[from.fs].limits.now.get(&number).copied().unwrap_or_default();
+        self.create_subvolume(directory, mode, limits)?;
+        let to = self.walk(directory, Last::Keep)?.node;
+        let filesystem = self.fs_mut(from.fs);
+        filesystem.begin_sharing();
+        Snapshot { filesystem, number, links: BTreeMap::new() }.directory(from.ino, to.ino)?;
+        let filesystem = self.fs_mut(from.fs);
+        filesystem.recount_shared();
+        filesystem.sync_all();
+        Ok(())
+    }
+
     pub(super) fn subvolume(&self, directory: &Path) -> Outcome<Option<Subvolume>> {
         let (parent, name) = self.parent(directory)?;
         let filesystem = &self.filesystems[parent.node.fs];

@@ -19,9 +19,9 @@ pub(super) use project_quotas::{
     set_project_limits,
 };
 pub(super) use qgroups::{
-    QuotaItem, assign_qgroup, await_rescan, create_limited_subvolume, create_qgroup, create_subvolume,
-    has_subvolumes, limit_qgroup, remove_qgroup, remove_subvolume, rescan_quotas, search_quotas,
-    subvolume_of, switch_on_quotas,
+    QuotaItem, assign_qgroup, await_rescan, create_limited_subvolume, create_qgroup, create_snapshot,
+    create_subvolume, has_subvolumes, limit_qgroup, remove_qgroup, remove_subvolume, rescan_quotas,
+    search_quotas, subvolume_of, switch_on_quotas,
 };
 
 /// `struct fiemap` without the extents that follow it.

@@ -227,15 +227,28 @@ impl Quotas for LinuxQuotas {
         ask().map_err(at("ask for the project of", inside))
     }
 
-    fn subvolume(&self, directory: &Path) -> io::Result<Option<Subvolume>> {
+    fn subvolume(&self, directory: &Path, sync: bool) -> io::Result<Option<Subvolume>> {
         let look = || {
             let place = Place::of(directory)?;
             match (place.way, place.open_if_there()?) {
-                (Some(Way::Btrfs), Some(there)) => subvolume::look(&there),
+                (Some(Way::Btrfs), Some(there)) => subvolume::look(&there, sync),
                 _ => Ok(None),
             }
         };
         look().map_err(at("look at the subvolume", directory))
+    }
+
+    fn snapshot(&self, original: &Path, directory: &Path, limits: QuotaLimits) -> io::Result<()> {
+        let copy = || {
+            let (from, to) = (Place::of(original)?, Place::of(directory)?);
+            if (from.way, to.way) != (Some(Way::Btrfs), Some(Way::Btrfs)) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            subvolume::snapshot(from.open()?, &to.parent, &to.name)?;
+            // It has those of its original until here.
+            subvolume::set_limits(&to.parent, to.open()?, limits)
+        };
+        copy().map_err(at("make a snapshot at", directory))
     }
 
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()> {

@@ -17,7 +17,9 @@ use tonic::Code;
 use super::call::{Call, Model, group_id_of, id_of, snapshot_id_of};
 use super::fault::FAULTS;
 use super::observe::{other, write_marker};
-use crate::harness::{DATA_DIR, DIRECTORIES, LIMITED, Server, machine, settings, with_limits, with_sharing};
+use crate::harness::{
+    DATA_DIR, DIRECTORIES, LIMITED, QGROUPS, Server, machine, settings, with_limits, with_sharing,
+};
 use crate::requests::{
     Kind, MIB, MadeFrom, Spec, expand, node_expand, publish, stage, staging_path, target_path,
 };

@@ -43,6 +43,7 @@ impl Life {
     /// The volume's snapshot, taken where it can be.
     fn cut_source(&self, in_use: bool) -> Vec<Act> {
         match self.spec.kind {
+            Kind::Directory if self.spec.limited == Some(QGROUPS) => self.source(in_use, Some(self.cut())),
             Kind::Block | Kind::Directory => {
                 let mut acts = self.source(AT_REST, None);
                 acts.push(Act::Call(self.cut()));
@@ -118,6 +119,7 @@ pub(super) fn all() -> Vec<Scenario> {
     let (block, directory) = (new(Kind::Block), new(Kind::Directory));
     let thick = life(Spec::thick(Kind::Ext4));
     let [limited, on_ext4] = [0, 1].map(|number| life(Spec::limited(number)));
+    let subvolume = life(Spec::limited(QGROUPS));
     let all_at_once = [("provisioning", "thick"), ("directIO", "false"), ("discard", "false")];
     vec![
         ext4.snapshot(IN_USE),
@@ -157,5 +159,11 @@ pub(super) fn all() -> Vec<Scenario> {
         limited.restore(true).brief(),
         limited.clone_of(AT_REST, false),
         on_ext4.clone_of(AT_REST, true).brief(),
+        subvolume.snapshot(IN_USE),
+        subvolume.delete_snapshot(),
+        subvolume.restore(false).brief(),
+        subvolume.restore(true),
+        subvolume.clone_of(IN_USE, false),
+        subvolume.group().brief(),
     ]
 }

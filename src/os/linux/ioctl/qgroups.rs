@@ -1,7 +1,7 @@
 //! Subvolumes and qgroups of btrfs (linux/btrfs.h, linux/btrfs_tree.h).
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
 
@@ -138,6 +138,8 @@ pub(super) const BTRFS_IOC_TREE_SEARCH: ByAddress<SearchArgs> =
     ByAddress::new(nix::request_code_readwrite!(0x94, 17, size_of::<SearchArgs>()));
 pub(super) const BTRFS_IOC_SNAP_DESTROY: ByAddress<VolumeName> =
     ByAddress::new(nix::request_code_write!(0x94, 15, size_of::<VolumeName>()));
+pub(super) const BTRFS_IOC_SNAP_CREATE_V2: ByAddress<VolumeArgs> =
+    ByAddress::new(nix::request_code_write!(0x94, 23, size_of::<VolumeArgs>()));
 /// The kernel only reads what the address in it leads to (fs/btrfs/ioctl.c, memdup_user).
 pub(super) const BTRFS_IOC_SUBVOL_CREATE_V2: ByAddress<VolumeArgs> =
     ByAddress::new(nix::request_code_write!(0x94, 24, size_of::<VolumeArgs>()));
@@ -267,6 +269,24 @@ fn create_inheriting(
         name: volume_name(name)?,
     };
     BTRFS_IOC_SUBVOL_CREATE_V2.call(parent, &mut args)
+}
+
+/// Makes a subvolume in an open directory that has at one moment what another one has, which is open.
+pub(in crate::os::linux) fn create_snapshot(
+    original: impl AsFd,
+    parent: impl AsFd,
+    name: &CStr,
+) -> nix::Result<()> {
+    let mut args = VolumeArgs {
+        fd: i64::from(original.as_fd().as_raw_fd()),
+        transaction: 0,
+        flags: 0,
+        size: 0,
+        inherit: std::ptr::null(),
+        unused: [0; 2],
+        name: volume_name(name)?,
+    };
+    BTRFS_IOC_SNAP_CREATE_V2.call(parent, &mut args)
 }
 
 /// A name as these calls take it.

@@ -161,6 +161,7 @@ fn numbers_and_flags_are_those_of_the_kernels_headers() {
         request::BLKGETSIZE64.number() => "BLKGETSIZE64",
         qgroups::BTRFS_IOC_INO_LOOKUP.number() => "BTRFS_IOC_INO_LOOKUP",
         qgroups::BTRFS_IOC_TREE_SEARCH.number() => "BTRFS_IOC_TREE_SEARCH",
+        qgroups::BTRFS_IOC_SNAP_CREATE_V2.number() => "BTRFS_IOC_SNAP_CREATE_V2",
         qgroups::BTRFS_IOC_SUBVOL_CREATE_V2.number() => "BTRFS_IOC_SUBVOL_CREATE_V2",
         qgroups::BTRFS_IOC_SNAP_DESTROY.number() => "BTRFS_IOC_SNAP_DESTROY",
         qgroups::BTRFS_IOC_QUOTA_CTL.number() => "BTRFS_IOC_QUOTA_CTL",

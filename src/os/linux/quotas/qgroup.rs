@@ -65,7 +65,8 @@ pub(super) fn enforceable(file: &File) -> nix::Result<Enforceable> {
         Ok(Mode::Full { is_consistent: true }) => return Ok(Enforceable::Bytes(Qgroups::Full)),
         Ok(Mode::Full { is_consistent: false }) => return Ok(Enforceable::Bytes(Qgroups::Inconsistent)),
         Ok(Mode::Off) => {
-            "btrfs has no quotas; switch them on (btrfs quota enable, or btrfs quota enable --simple since Linux 6.7)"
+            let how = "btrfs has no quotas; switch them on (btrfs quota enable, or btrfs quota enable --simple since Linux 6.7)";
+            return Ok(Enforceable::Off(how.to_owned()));
         }
         Err(Errno::EPERM) => "the driver may not ask for quotas; give it CAP_SYS_ADMIN",
         Err(errno) => return Err(errno),

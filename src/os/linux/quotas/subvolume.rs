@@ -4,10 +4,12 @@
 //! make each snapshot a reason to count everything anew (fs/btrfs/qgroup.c, btrfs_qgroup_inherit). What is made inside of
 //! the subvolume as a subvolume of its own does not count.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
+use nix::unistd::syncfs;
 
 use super::super::super::{Quota, QuotaLimits, Subvolume};
 use super::super::ioctl;
@@ -49,11 +51,23 @@ pub(super) fn counts(directory: impl AsFd, inside: impl AsFd) -> nix::Result<boo
     })
 }
 
-pub(super) fn look(directory: impl AsFd) -> nix::Result<Option<Subvolume>> {
+/// The kernel places what was written before, and commits (fs/btrfs/ioctl.c, btrfs_mksnapshot). A limit of the original
+/// comes along (fs/btrfs/qgroup.c, btrfs_qgroup_inherit).
+pub(super) fn snapshot(original: impl AsFd, parent: impl AsFd, name: &CStr) -> nix::Result<()> {
+    match id_of(&original)? {
+        Some(_) => ioctl::create_snapshot(original, parent, name),
+        None => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+pub(super) fn look(directory: impl AsFd, sync: bool) -> nix::Result<Option<Subvolume>> {
     let (Mode::Full { is_consistent: true }, Some(id)) = (qgroup::mode(&directory)?, id_of(&directory)?)
     else {
         return Ok(None);
     };
+    if sync {
+        syncfs(directory.as_fd())?;
+    }
     let has_others = ioctl::has_subvolumes(&directory, id)?;
     let Quota { bytes, own_bytes, .. } = qgroup::quota_of(directory, id)?;
     Ok(Some(Subvolume { bytes, own_bytes, has_others }))
