@@ -251,10 +251,11 @@ pub fn move_files(os: &Os, from: &VolumePaths, to: &VolumePaths) -> Result<()> {
     os.files.sync_directory(&from.directory).doing(moving)?;
     os.files.rename(&from.directory, &to.directory).doing(moving)?;
     os.files.sync_directory(&to.parent).doing(moving)?;
-    match from.parent == to.parent {
-        true => Ok(()),
-        false => os.files.sync_directory(&from.parent).doing(moving),
+    if from.parent != to.parent {
+        os.files.sync_directory(&from.parent).doing(moving)?;
     }
+    // What is left of it is being removed, whatever a mark said of its making.
+    Mark::clear_beside(os, from)
 }
 
 /// What a start says of a volume or a snapshot without data.

@@ -78,7 +78,9 @@ fn at_the_limit(fs_type: &str, disk: &Disk) {
         let left = match who.run(&top, &["chattr", "-p", "7", "file"]) {
             Ok(()) => true,
             Err(told) => {
-                assert!(told.contains("while setting project"), "{who:?}: {told}");
+                // chattr sets the flags first, and a full btrfs has no room for any change.
+                let is_full = fs_type == "btrfs" && told.contains("Disk quota exceeded while setting flags");
+                assert!(is_full || told.contains("while setting project"), "{who:?}: {told}");
                 false
             }
         };
