@@ -42,7 +42,7 @@ pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
 /// files.
 pub(crate) fn counted(os: &Os, paths: &VolumePaths) -> Option<Quota> {
     let limit = paths.limit?;
-    os.quotas.quota(&paths.parent, limit.id).ok().filter(|quota| quota.inodes > 0)
+    os.quotas.quota(&paths.directory, limit.id).ok().filter(|quota| quota.inodes > 0)
 }
 
 /// Lets what is being removed take no more than its record says now.

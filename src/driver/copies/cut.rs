@@ -1,9 +1,9 @@
 //! The cut: copies of volumes as they are at one point in time, even while they are written to.
 //!
 //! A mounted filesystem is frozen, so that its image is whole and at rest. A raw device is flushed and then shared by one
-//! FICLONE, which is a point in time by itself. So is a snapshot of a btrfs subvolume, of a directory in use. What cannot be cut at one point in time is refused, unless the caller
-//! said `freeze: "false"`. Slow work that does not need the freeze is done before it (creating files, flushing) or after
-//! it (syncing the copy).
+//! FICLONE, which is a point in time by itself. So is a snapshot of a btrfs subvolume, of a directory in use. What cannot be
+//! cut at one point in time is refused, unless the caller said `freeze: "false"`. Slow work that does not need the freeze is
+//! done before it (creating files, flushing) or after it (syncing the copy).
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -137,8 +137,8 @@ fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -
         members.iter().zip(lives).filter(|(_, live)| moves(live)).collect();
     let (first, live) = match moving.as_slice() {
         [] => return Ok(()),
-        // FICLONE is a point in time by itself, and so is a snapshot of a subvolume. With others that stand still it is one for all: what follows a write
-        // to this member can be in none of them.
+        // FICLONE is a point in time by itself, and so is a snapshot of a subvolume. With others that stand still it is one
+        // for all: what follows a write to this member can be in none of them.
         [(member, Writers::Raw(_) | Writers::Mounted(_) | Writers::Directory(_))]
             if member.share == Share::Whole =>
         {
