@@ -167,7 +167,7 @@ test-sanity: deps-test ## Run csi-sanity against the release binary (root)
 test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
 	tests/vm/complaints
-	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync
+	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/power-cut
 

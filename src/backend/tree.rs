@@ -75,7 +75,7 @@ impl Bytes for Tree {
     }
 
     fn stretch(&self, place: Place<'_>, _bytes: u64) -> Result<()> {
-        place.paths.limit.map_or(Ok(()), |limit| limit::expect_within(place, limit))
+        limit::expect_within(place)
     }
 
     fn is_blank(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {

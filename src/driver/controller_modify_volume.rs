@@ -11,16 +11,21 @@ use crate::model::{Modification, Provisioning, Volume, VolumeParameters};
 use crate::os::{LoopDevice, is_errno};
 use nix::errno::Errno;
 
-/// A directory is thin, and has no image of which anything else could be true.
-fn directory(volume: &Volume, modification: Modification) -> Result<()> {
-    match modification {
-        Modification { provisioning: None | Some(Provisioning::Thin), direct_io: None, discard: None } => {
-            Ok(())
-        }
-        _ => Err(Error::Invalid(format!(
-            "volume {} is a directory; of provisioning, directIO and discard it can only have provisioning=thin",
+/// A directory is thin, and has no image of which anything else could be true; the size of an image is always enforced.
+fn expect_fitting(volume: &Volume, modification: Modification) -> Result<()> {
+    let Modification { provisioning, direct_io, discard, enforcement } = modification;
+    match volume.parameters.backend.has_image() {
+        true if enforcement.is_some() => Err(Error::Invalid(format!(
+            "volume {} is an image, whose size is always enforced; leave enforcement out",
             volume.id
         ))),
+        false if provisioning == Some(Provisioning::Thick) || direct_io.is_some() || discard.is_some() => {
+            Err(Error::Invalid(format!(
+                "volume {} is a directory; of provisioning, directIO and discard it can only have provisioning=thin",
+                volume.id
+            )))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -33,6 +38,7 @@ impl Driver {
     /// - `directIO`: a device in use is switched at once.
     /// - `discard`: off takes effect at once; on, with the next attachment, since the kernel has no way back for a
     ///   device in use.
+    /// - `enforcement` none to required: see [`limit_directory`](Self::limit_directory).
     ///
     /// # Errors
     /// NOT_FOUND; INVALID_ARGUMENT for what no volume of this kind has; RESOURCE_EXHAUSTED without room for a thick
@@ -41,8 +47,9 @@ impl Driver {
         let (_guard, volume) = self.take_volume(&request.volume_id)?;
         let modification = request.modification.map_err(Error::Invalid)?;
         let parameters = modification.apply(&volume.parameters);
+        expect_fitting(&volume, modification)?;
         if !parameters.backend.has_image() {
-            return directory(&volume, modification);
+            return self.limit_directory(&volume, parameters);
         }
         if modification.discard == Some(true) && parameters.provisioning == Provisioning::Thick {
             return Err(Error::Invalid(format!(

@@ -26,6 +26,7 @@ mod get_metadata_delta;
 mod get_snapshot;
 mod get_volume_group_snapshot;
 mod health;
+mod limit_directory;
 mod list_snapshots;
 mod list_volumes;
 mod locks;

@@ -118,6 +118,7 @@ pub struct Modification {
     pub provisioning: Option<Provisioning>,
     pub direct_io: Option<bool>,
     pub discard: Option<bool>,
+    pub enforcement: Option<Enforcement>,
 }
 
 impl Modification {
@@ -127,6 +128,7 @@ impl Modification {
             provisioning: self.provisioning.unwrap_or(parameters.provisioning),
             direct_io: self.direct_io.unwrap_or(parameters.direct_io),
             discard: self.discard.unwrap_or(parameters.discard),
+            enforcement: self.enforcement.or(parameters.enforcement),
             ..parameters.clone()
         }
     }

@@ -113,6 +113,14 @@ pub trait Quotas: Send + Sync {
         id: QuotaId,
         limits: QuotaLimits,
     ) -> io::Result<()>;
+    /// Has a directory that is there already count under a number, with everything in it and whatever is made in it from here
+    /// on; durable on return. Links, devices, sockets and pipes do not count, and nothing in what is mounted inside. Files may
+    /// be in use. After an error or a crash some of it counts.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP on btrfs, where only what is made as a subvolume has a limit; EBUSY where files come faster than they are
+    /// counted.
+    fn adopt(&self, directory: &Path, id: QuotaId) -> io::Result<()>;
     /// Removes a directory that [`create_directory`](Quotas::create_directory) has made, with everything in it, in one step
     /// where the filesystem can (a subvolume of btrfs, whose blocks it takes back later). `false` where it is to be removed
     /// entry by entry: on other filesystems, and where a pod has made subvolumes in it. Fine where nothing is there; durable

@@ -173,6 +173,7 @@ fn quotas() {
         contract::quotas::quotas(&os, &place("quotas"), &pod, &sync);
         if !pool.ends_with("btrfs") {
             contract::quotas::inode_quotas(&os, &place("inodes"), &pod);
+            contract::quotas::adopted(&os, &place("adopted"), &pod);
         }
         assert_eq!(kernel.quotas(&pool), []);
     }

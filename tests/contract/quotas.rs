@@ -80,6 +80,28 @@ pub fn no_quotas(os: &Os, dir: &Path) {
     os.files.create_directory(&dir.join("plain"), 0o755).expect("mkdir");
 }
 
+/// What was there before counts from here on, and so does what is made in it.
+pub fn adopted(os: &Os, dir: &Path, pod: &dyn Pod) {
+    let (id, path) = (number("adopted"), directory(os, dir.join("old")));
+    let inner = directory(os, path.join("inner"));
+    let deep = directory(os, inner.join("deep"));
+    pod.append(&deep.join("file"), &vec![1; 8 << 20]).expect("write");
+    for _ in 0..2 {
+        os.quotas.adopt(&path, id).expect("adopt");
+    }
+    for inside in [&path, &inner, &deep] {
+        assert!(os.quotas.counts(&path, inside, id).expect("ask"), "{}", inside.display());
+    }
+    let quota = os.quotas.quota(&path, id).expect("quota");
+    assert!((8 * MIB..9 * MIB).contains(&quota.bytes) && quota.inodes == 4, "{quota:?}");
+    assert_eq!(quota.limits, QuotaLimits::default());
+    os.quotas.set_limits(&path, id, bytes(16 * MIB)).expect("limit");
+    let more = fill(pod, &deep.join("more"));
+    assert_at(8 * MIB + more, 16 * MIB);
+    os.trees.remove(&path).expect("remove");
+    os.quotas.give_back(&path, id).expect("give back");
+}
+
 /// What holds wherever bytes are limited. `sync` makes the whole filesystem durable.
 pub fn quotas(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn()) {
     assert_ne!(os.quotas.enforceable(dir).expect("ask"), Enforceable::Nothing(String::new()));

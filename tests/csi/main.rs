@@ -30,6 +30,7 @@ mod expand_volume;
 mod expiry;
 mod get_capacity;
 mod get_snapshot;
+mod given_limit;
 mod group_snapshot;
 mod half_formatted;
 mod identity;

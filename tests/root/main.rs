@@ -41,6 +41,7 @@ mod flags;
 mod foreign;
 mod freeze;
 mod full_disk;
+mod given_limit;
 mod golden;
 mod groups;
 mod growth;

@@ -13,7 +13,7 @@ use hostloop::os::{Os, Qgroups, errno_of, is_full};
 use nix::errno::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use crate::contract::quotas::{Pod, inode_quotas, no_quotas, number, quotas};
+use crate::contract::quotas::{Pod, adopted, inode_quotas, no_quotas, number, quotas};
 use tonic::Code;
 
 use crate::harness::kernel::space as kernel_space;
@@ -129,6 +129,7 @@ fn project_quotas(fs_type: &str) {
     let Some(disk) = with_project_quotas(fs_type) else { return };
     quotas(&kernel(), &place(&disk, "bytes"), &Unprivileged, &|| sync(&disk.path));
     inode_quotas(&kernel(), &place(&disk, "inodes"), &Unprivileged);
+    adopted(&kernel(), &place(&disk, "adopted"), &Unprivileged);
 }
 
 #[test]

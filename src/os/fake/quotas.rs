@@ -15,7 +15,7 @@ use super::resolve::Last;
 use super::seam::Effect;
 use super::tree::{Filesystem, FsId, Node};
 use super::world::World;
-use super::{FakeKernel, Outcome, Process};
+use super::{Outcome, Process};
 use crate::model::{FsType, MountFlags, QuotaId};
 use crate::os::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
 
@@ -204,6 +204,30 @@ impl World {
         Ok(())
     }
 
+    /// Torn, half of it counts.
+    fn adopt(&mut self, directory: &Path, id: u32, how: Effect) -> Outcome<()> {
+        let (fs, _) = self.numbered(directory, id)?;
+        if self.filesystems[fs].fs_type == "btrfs" {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut below = vec![self.walk(directory, Last::Keep)?.node.ino];
+        let mut next = 0;
+        while let Some(ino) = below.get(next).copied() {
+            next += 1;
+            if let Ok(entries) = self.filesystems[fs].entries(ino) {
+                below.extend(entries.values().copied());
+            }
+        }
+        let count = if how == Effect::Torn { below.len() / 2 } else { below.len() };
+        for ino in below.into_iter().take(count) {
+            let inode = self.fs_mut(fs).inode_mut(ino);
+            if matches!(inode.node, Node::File { .. } | Node::Directory { .. }) {
+                (inode.project, inode.durable_project) = (id, id);
+            }
+        }
+        Ok(())
+    }
+
     /// Torn, it does not count: mkdir(2) is a call of its own, but on btrfs.
     fn create_counting(&mut self, path: &Path, mode: u32, id: u32, how: Effect) -> Outcome<()> {
         let parent = path.parent().ok_or(Errno::EEXIST)?;
@@ -301,6 +325,10 @@ impl Quotas for Process {
         })
     }
 
+    fn adopt(&self, directory: &Path, id: QuotaId) -> io::Result<()> {
+        self.step_torn("adopt", directory.display(), |world, how| world.adopt(directory, id.number(), how))
+    }
+
     fn remove_at_once(&self, path: &Path) -> io::Result<bool> {
         let is_btrfs =
             self.look("remove_at_once", path.display(), |world| match world.walk(path, Last::Keep) {
@@ -347,70 +375,6 @@ impl Quotas for Process {
     fn give_back(&self, directory: &Path, id: QuotaId) -> io::Result<()> {
         self.step("give_back_quota", directory.display(), |world| {
             world.set_limits(directory, id.number(), None)
-        })
-    }
-}
-
-impl FakeKernel {
-    /// Whether the filesystem of the disk that holds `path` was mounted with quotas; that of `/` was not.
-    ///
-    /// # Panics
-    /// Where nothing is there: the test is wrong.
-    pub fn set_quotas(&self, path: impl AsRef<Path>, on: bool) {
-        let mut world = self.lock();
-        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
-        world.fs_mut(fs).limits.on = on;
-    }
-
-    /// The same where the filesystem is btrfs, with what it counts.
-    ///
-    /// # Panics
-    /// Where nothing is there: the test is wrong.
-    pub fn set_qgroups(&self, path: impl AsRef<Path>, qgroups: Qgroups) {
-        self.set_quotas(path.as_ref(), true);
-        let mut world = self.lock();
-        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
-        world.fs_mut(fs).limits.qgroups = Some(qgroups);
-    }
-
-    /// Whether the kernel has project quotas of xfs; it has from the start.
-    pub fn set_project_quotas(&self, has: bool) {
-        self.lock().project_quotas = has;
-    }
-
-    /// The limits that the filesystem which holds `path` enforces, by their numbers.
-    ///
-    /// # Panics
-    /// Where nothing is there: the test is wrong.
-    pub fn quotas(&self, path: impl AsRef<Path>) -> Vec<(u32, QuotaLimits)> {
-        let world = self.lock();
-        let fs = world.walk(path.as_ref(), Last::Follow).expect("a path of the machine").node.fs;
-        let filesystem = &world.filesystems[fs];
-        // That of a subvolume goes with it.
-        let is_there = |id: u32| !is_subvolume(id) || filesystem.counted(id).1 > 0;
-        filesystem
-            .limits
-            .now
-            .iter()
-            .map(|(id, limits)| (*id, *limits))
-            .filter(|(id, _)| is_there(*id))
-            .collect()
-    }
-
-    /// The number that something counts under, 0 for none; nothing where there is nothing.
-    pub fn project(&self, path: impl AsRef<Path>) -> Option<u32> {
-        let world = self.lock();
-        let node = world.walk(path.as_ref(), Last::Keep).ok()?.node;
-        Some(world.inode(node).project)
-    }
-
-    /// Changes the number of a file or directory, as its owner may in the first user namespace.
-    pub fn set_project(&self, path: impl AsRef<Path>, project: u32) -> io::Result<()> {
-        let path = path.as_ref();
-        self.outside("set project", path, |world| {
-            let node = world.walk(path, Last::Keep)?.node;
-            world.fs_mut(node.fs).inode_mut(node.ino).project = project;
-            Ok(())
         })
     }
 }

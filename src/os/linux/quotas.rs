@@ -1,6 +1,7 @@
 //! Limits that filesystems enforce: project quotas on xfs and ext4, simple quotas or full qgroups on btrfs.
 #![allow(clippy::disallowed_types, reason = "implements os::Quotas")]
 
+mod adopt;
 mod device;
 mod project;
 mod qgroup;
@@ -196,6 +197,14 @@ impl Quotas for LinuxQuotas {
             fchmod(&made, Mode::from_bits_truncate(mode))
         };
         make().map_err(at("make with a quota", directory))
+    }
+
+    fn adopt(&self, directory: &Path, id: QuotaId) -> io::Result<()> {
+        let adopt = || match Place::limited(directory)? {
+            (_, Way::Btrfs) => Err(Errno::EOPNOTSUPP),
+            (place, _) => adopt::adopt(&place.parent, &place.name, id),
+        };
+        adopt().map_err(at("have it count under a number:", directory))
     }
 
     fn remove_at_once(&self, directory: &Path) -> io::Result<bool> {

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 
 use super::keys::{Given, YES_NO};
 use super::parameters;
-use crate::model::{Modification, Provisioning};
+use crate::model::{Enforcement, Modification, Provisioning};
 
 pub(super) const PROVISIONING: &str = "provisioning";
 pub(super) const DIRECT_IO: &str = "directIO";
 pub(super) const DISCARD: &str = "discard";
+pub(super) const ENFORCEMENT: &str = "enforcement";
 
 /// What a key is called in a message.
 pub(super) const KIND: &str = "mutable parameter";
 /// What can change while a volume lives.
-const KEYS: [&str; 3] = [PROVISIONING, DIRECT_IO, DISCARD];
+const KEYS: [&str; 4] = [PROVISIONING, DIRECT_IO, DISCARD, ENFORCEMENT];
 
 /// `mutable_parameters`; empty ones change nothing. The error says what to change.
 pub(super) fn decode(mutable: &HashMap<String, String>) -> Result<Modification, String> {
@@ -45,6 +46,10 @@ pub(super) fn changeable(given: &Given<'_>) -> Result<Modification, String> {
             .choose(PROVISIONING, &[("thin", Provisioning::Thin), ("thick", Provisioning::Thick)])?,
         direct_io: given.choose(DIRECT_IO, &YES_NO)?,
         discard: given.choose(DISCARD, &YES_NO)?,
+        enforcement: given.choose(
+            ENFORCEMENT,
+            &[Enforcement::Required, Enforcement::None].map(|kind| (kind.as_str(), kind)),
+        )?,
     })
 }
 
@@ -54,6 +59,7 @@ pub(super) fn over(upper: Modification, lower: Modification) -> Modification {
         provisioning: upper.provisioning.or(lower.provisioning),
         direct_io: upper.direct_io.or(lower.direct_io),
         discard: upper.discard.or(lower.discard),
+        enforcement: upper.enforcement.or(lower.enforcement),
     }
 }
 
@@ -75,11 +81,17 @@ mod tests {
 
     #[test]
     fn every_key() {
-        let all = map(&[("provisioning", "thin"), ("directIO", "false"), ("discard", "true")]);
+        let all = map(&[
+            ("provisioning", "thin"),
+            ("directIO", "false"),
+            ("discard", "true"),
+            ("enforcement", "required"),
+        ]);
         let want = Modification {
             provisioning: Some(Provisioning::Thin),
             direct_io: Some(false),
             discard: Some(true),
+            enforcement: Some(Enforcement::Required),
         };
         assert_eq!(decode(&all), Ok(want));
         assert_eq!(
@@ -105,7 +117,9 @@ mod tests {
 
     #[test]
     fn values_are_exact_and_fit_each_other() {
-        for (key, value) in [("discard", "yes"), ("directIO", "True"), ("provisioning", "")] {
+        for (key, value) in
+            [("discard", "yes"), ("directIO", "True"), ("provisioning", ""), ("enforcement", "Required")]
+        {
             let reason = decode(&map(&[(key, value)])).expect_err("refused");
             assert!(reason.contains(key) && reason.contains(&format!("{value:?}")), "{reason}");
         }

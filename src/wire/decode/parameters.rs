@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::consistency;
 use super::keys::{Given, YES_NO};
-use super::mutable::{self, DIRECT_IO, DISCARD, PROVISIONING};
+use super::mutable::{self, DIRECT_IO, DISCARD, ENFORCEMENT, PROVISIONING};
 use crate::model::request::PlacementClass;
 use crate::model::{
     BackendKind, Capability, Consistency, Enforcement, Modification, PoolName, Provisioning, VolumeParameters,
@@ -15,7 +15,6 @@ const POOL: &str = "pool";
 const MKFS_OPTIONS: &str = "mkfsOptions";
 const SHARED_ON_NODE: &str = "sharedOnNode";
 const CROSS_NODE_COPY: &str = "crossNodeCopy";
-const ENFORCEMENT: &str = "enforcement";
 const INODES: &str = "inodes";
 
 /// What an administrator may set.
@@ -113,7 +112,7 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
     if !backend.has_image() {
         refuse_for_directory(given, asked)?;
     }
-    let (enforcement, inodes) = limits(given, backend)?;
+    let inodes = limits(given, backend, asked.enforcement)?;
     mutable::check(asked)?;
     let defaults = VolumeParameters {
         backend,
@@ -124,27 +123,30 @@ fn decode(given: &Given<'_>, mutable: Modification) -> Result<VolumeParameters, 
         direct_io: backend.has_image(),
         discard: true,
         shared_on_node,
-        enforcement,
+        enforcement: None,
         inodes,
     };
     Ok(asked.apply(&defaults))
 }
 
-/// What a directory is limited to.
-fn limits(given: &Given<'_>, backend: BackendKind) -> Result<(Option<Enforcement>, Option<u64>), String> {
-    let kinds = [Enforcement::Required, Enforcement::None].map(|kind| (kind.as_str(), kind));
-    let enforcement = given.choose(ENFORCEMENT, &kinds)?;
+/// The files that a directory is limited to.
+fn limits(
+    given: &Given<'_>,
+    backend: BackendKind,
+    enforcement: Option<Enforcement>,
+) -> Result<Option<u64>, String> {
     let inodes = given.get(INODES).map(|text| inodes(given.kind, text)).transpose()?;
-    let of_no_image = [ENFORCEMENT, INODES].into_iter().find(|key| given.has(key) && backend.has_image());
+    let of_directories = [(ENFORCEMENT, enforcement.is_some()), (INODES, inodes.is_some())];
+    let of_no_image = of_directories.into_iter().find(|(_, is_given)| *is_given && backend.has_image());
     match (of_no_image, enforcement, inodes) {
-        (Some(key), ..) => Err(format!(
+        (Some((key, _)), ..) => Err(format!(
             "{key} does not work with backend={}: the size of an image is always enforced; leave it out or use backend=directory",
             backend.as_str()
         )),
         (None, Some(Enforcement::None), Some(_)) => Err(format!(
             "{INODES} does not work with {ENFORCEMENT}=none: nothing is limited then; leave it out or use {ENFORCEMENT}=required"
         )),
-        (None, ..) => Ok((enforcement, inodes)),
+        (None, ..) => Ok(inodes),
     }
 }
 

@@ -155,3 +155,9 @@ pub(in crate::os::linux) fn set_project(directory: impl AsFd, id: u32) -> nix::R
     let flags = before.flags | INHERITED;
     request::FS_IOC_FSSETXATTR.call(directory, &mut Fsxattr { flags, project: id, ..before })
 }
+
+/// The same for a file, in which nothing is made.
+pub(in crate::os::linux) fn set_project_of_file(file: impl AsFd, id: u32) -> nix::Result<()> {
+    let before = fsxattr(file.as_fd())?;
+    request::FS_IOC_FSSETXATTR.call(file, &mut Fsxattr { project: id, ..before })
+}
