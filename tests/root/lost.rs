@@ -139,11 +139,12 @@ fn known(vols: Vec<Vol<'_>>) -> Vec<(Kind, hostloop::wire::csi::Volume)> {
     vols.into_iter().map(|vol| (vol.kind, vol.volume)).collect()
 }
 
-/// The devices whose file was in the pool, whatever its path is now.
+/// The devices whose file was in the pool, whatever its path is now. Those of other tests come and go meanwhile.
 fn devices_of(id: &str) -> Vec<u32> {
+    let backing_file = |n: &u32| std::fs::read_to_string(format!("/sys/block/loop{n}/loop/backing_file"));
     kernel::loops(Path::new("/"))
         .into_iter()
-        .filter(|n| kernel::loop_attribute(*n, "backing_file").contains(id))
+        .filter(|n| backing_file(n).is_ok_and(|file| file.contains(id)))
         .collect()
 }
 

@@ -15,8 +15,8 @@ use super::super::FileId;
 
 pub(super) use mounts::{ALL_MOUNTS, list_mounts, set_mount_attributes, stat_mount};
 pub(super) use project_quotas::{
-    OfFilesystem, ProjectQuota, ProjectQuotas, project, project_quota, project_quotas, set_project,
-    set_project_limits, set_project_of_file,
+    OfFilesystem, ProjectQuota, ProjectQuotas, has_quotas_by_device_only, project, project_quota,
+    project_quotas, set_project, set_project_limits, set_project_of_file,
 };
 pub(super) use qgroups::{
     QuotaItem, assign_qgroup, await_rescan, create_limited_subvolume, create_qgroup, create_snapshot,

@@ -102,6 +102,19 @@ fn quotactl<T>(of: OfFilesystem<'_>, request: u32, id: u32, argument: &mut T) ->
     Errno::result(result).map(drop)
 }
 
+/// Whether this kernel has quotas and no way to name their filesystem by a file: before Linux 5.14.
+pub(in crate::os::linux) fn has_quotas_by_device_only() -> bool {
+    let mut state = QuotaState::default();
+    // No file has this number and no device this path, so that neither call does anything.
+    let nothing: libc::c_int = -1;
+    let (command, argument) =
+        ((Q_XGETQSTATV << 8 | PROJECT) as libc::c_ulong, std::ptr::from_mut(&mut state));
+    // SAFETY: the argument is a writable `struct fs_quota_statv` that lives through the call.
+    let by_file = unsafe { libc::syscall(SYS_QUOTACTL_FD, nothing, command, 0 as libc::c_ulong, argument) };
+    Errno::result(by_file) == Err(Errno::ENOSYS)
+        && quotactl(OfFilesystem::Device(c""), Q_XGETQSTATV, 0, &mut state) != Err(Errno::ENOSYS)
+}
+
 /// Whether a filesystem keeps project quotas (Q_XGETQSTATV).
 ///
 /// # Errors

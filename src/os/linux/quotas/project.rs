@@ -34,8 +34,10 @@ pub(super) const EXT4: Advice = Advice {
 /// Asks by file, and by block device where the kernel is older than that.
 fn ask<T>(file: &impl AsFd, request: impl Fn(OfFilesystem<'_>) -> nix::Result<T>) -> nix::Result<T> {
     match request(OfFilesystem::File(file.as_fd())) {
-        // This is also the answer of a filesystem that knows no quotas.
-        Err(Errno::ENOSYS) => device::path(file).and_then(|path| request(OfFilesystem::Device(&path))),
+        // This is also the answer of a filesystem that knows no quotas; then no node is made for nothing.
+        Err(Errno::ENOSYS) if ioctl::has_quotas_by_device_only() => {
+            device::path(file).and_then(|path| request(OfFilesystem::Device(&path)))
+        }
         asked => asked,
     }
 }
