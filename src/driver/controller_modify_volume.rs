@@ -38,7 +38,7 @@ impl Driver {
     /// - `directIO`: a device in use is switched at once.
     /// - `discard`: off takes effect at once; on, with the next attachment, since the kernel has no way back for a
     ///   device in use.
-    /// - `enforcement` none to required: see [`limit_directory`](Self::limit_directory).
+    /// - `enforcement` none to required: everything in the directory counts from then on, and its size is promised.
     ///
     /// # Errors
     /// NOT_FOUND; INVALID_ARGUMENT for what no volume of this kind has; RESOURCE_EXHAUSTED without room for a thick
