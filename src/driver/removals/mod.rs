@@ -128,6 +128,8 @@ impl Driver {
             source: None,
             marked: true,
             quota: None,
+            copy_of: None,
+            moved_to: None,
             attachments: Vec::new(),
         };
         self.move_out(record, paths)
@@ -147,6 +149,8 @@ impl Driver {
             capabilities: Vec::new(),
             source: None,
             marked: true,
+            copy_of: None,
+            moved_to: None,
             attachments: Vec::new(),
             ..record
         };

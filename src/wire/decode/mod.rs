@@ -8,7 +8,7 @@
 mod capability;
 mod consistency;
 mod controller;
-mod fields;
+pub(crate) mod fields;
 mod inline;
 mod keys;
 mod mutable;
