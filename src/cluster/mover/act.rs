@@ -77,10 +77,14 @@ impl Mover {
     ///
     /// # Errors
     /// Where there is neither.
-    pub async fn connect(copies: Arc<dyn Copies>, driver: &str) -> std::result::Result<Self, String> {
+    pub async fn connect(
+        copies: Arc<dyn Copies>,
+        driver: &str,
+        figures: Arc<Figures>,
+    ) -> std::result::Result<Self, String> {
         let client = kube::Client::try_default().await;
         let client = client.map_err(|error| format!("cannot reach the API server: {error}"))?;
-        Ok(Mover::new(client, copies, driver, Arc::default()))
+        Ok(Mover::new(client, copies, driver, figures))
     }
 
     /// Does what comes next for a claim.

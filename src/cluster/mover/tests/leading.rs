@@ -94,17 +94,18 @@ fn a_move_goes_on_with_the_next_leader() {
         let kubernetes = async {
             let mut told = false;
             for _ in 0..6000 {
-                let mut world = shared.lock().unwrap();
-                world.tick();
-                if phase(&world) == Some(Phase::Copying) && !told {
-                    end.pull();
-                    told = true;
+                {
+                    let mut world = shared.lock().unwrap();
+                    world.tick();
+                    if phase(&world) == Some(Phase::Copying) && !told {
+                        end.pull();
+                        told = true;
+                    }
+                    assert_eq!(world.wrong, Vec::<String>::new());
+                    if settled(&world).as_deref() == Ok("node-2") {
+                        return told;
+                    }
                 }
-                assert_eq!(world.wrong, Vec::<String>::new());
-                if settled(&world).as_deref() == Ok("node-2") {
-                    return told;
-                }
-                drop(world);
                 sleep(Duration::from_millis(20)).await;
             }
             panic!("it does not end: {:?}", status(&shared.lock().unwrap()));

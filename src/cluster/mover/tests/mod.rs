@@ -216,13 +216,14 @@ fn a_mover_in_a_hurry_evicts_the_pod_and_waits_for_its_budget() {
             step(&mover, &shared).await;
             shared.lock().unwrap().tick();
         }
-        let mut world = shared.lock().unwrap();
-        let status = status(&world).unwrap();
-        assert_eq!(status.phase, Phase::Switching);
-        assert!(status.message.contains("pod db-0 may not be evicted yet"), "{}", status.message);
-        assert_eq!(world.running().as_deref(), Some("node-1"), "it goes on where it is");
-        world.budget = 1;
-        drop(world);
+        {
+            let mut world = shared.lock().unwrap();
+            let status = status(&world).unwrap();
+            assert_eq!(status.phase, Phase::Switching);
+            assert!(status.message.contains("pod db-0 may not be evicted yet"), "{}", status.message);
+            assert_eq!(world.running().as_deref(), Some("node-1"), "it goes on where it is");
+            world.budget = 1;
+        }
         for _ in 0..20 {
             step(&mover, &shared).await;
             shared.lock().unwrap().tick();
@@ -288,15 +289,16 @@ fn quarrel(administrator: Administrator, seed: u64) -> String {
             // Whoever was slow has done the rest of its harm by then.
             let mut calm = 0;
             for _ in 0..6000 {
-                let mut world = shared.lock().unwrap();
-                administrator.act(&mut world);
-                world.tick();
-                let ended = match phase(&world) {
-                    None => !wishes(&world),
-                    Some(phase) => matches!(phase, Phase::Done | Phase::Refused),
-                };
-                calm = if ended && settled(&world).is_ok() { calm + 1 } else { 0 };
-                drop(world);
+                {
+                    let mut world = shared.lock().unwrap();
+                    administrator.act(&mut world);
+                    world.tick();
+                    let ended = match phase(&world) {
+                        None => !wishes(&world),
+                        Some(phase) => matches!(phase, Phase::Done | Phase::Refused),
+                    };
+                    calm = if ended && settled(&world).is_ok() { calm + 1 } else { 0 };
+                }
                 if calm > 300 {
                     break;
                 }
@@ -339,10 +341,11 @@ fn a_claim_that_is_deleted_takes_its_copy_along() {
     run(async {
         let mover = mover(&shared, 0);
         until(&mover, &shared, Phase::Ready).await;
-        let mut world = shared.lock().unwrap();
-        world.mark_deleted(&key("persistentvolumeclaims", "default", "data"));
-        world.delete_pod();
-        drop(world);
+        {
+            let mut world = shared.lock().unwrap();
+            world.mark_deleted(&key("persistentvolumeclaims", "default", "data"));
+            world.delete_pod();
+        }
         for _ in 0..10 {
             step(&mover, &shared).await;
             shared.lock().unwrap().tick();

@@ -50,6 +50,18 @@ fn merge(target: &mut Value, change: &Value) {
     }
 }
 
+fn list(world: &World, key: &Key, query: &str) -> (u16, Value) {
+    let on_node = query.split('&').find_map(|part| part.strip_prefix("fieldSelector=spec.nodeName%3D"));
+    let moving = query.contains("labelSelector=hostloop.csi.dev%2Fmoving%3Dtrue");
+    let asked = |object: &&Value| {
+        (key.1.is_empty() || object["metadata"]["namespace"] == *key.1)
+            && (!moving || object["metadata"]["labels"][MOVING] == "true")
+            && on_node.is_none_or(|node| object["spec"]["nodeName"].as_str().unwrap_or_default() == node)
+    };
+    let items: Vec<&Value> = world.all(&key.0).filter(asked).collect();
+    (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}))
+}
+
 fn answer(world: &mut World, method: &Method, path: &str, query: &str, body: &Value) -> (u16, Value) {
     let (key, subresource) = parse(path);
     let there = world.objects.get(&key).cloned();
@@ -58,25 +70,7 @@ fn answer(world: &mut World, method: &Method, path: &str, query: &str, body: &Va
         (&Method::GET, _) if query.contains("watch=true") => {
             (200, json!({"type": "ERROR", "object": status(410, "Expired").1}))
         }
-        (&Method::GET, _) if key.2.is_empty() => {
-            let on_node =
-                query.split('&').find_map(|part| part.strip_prefix("fieldSelector=spec.nodeName%3D"));
-            let mut items: Vec<Value> = world
-                .all(&key.0)
-                .filter(|o| key.1.is_empty() || o["metadata"]["namespace"] == *key.1)
-                .cloned()
-                .collect();
-            if query.contains("labelSelector=hostloop.csi.dev%2Fmoving%3Dtrue") {
-                items.retain(|object| object["metadata"]["labels"][MOVING] == "true");
-            }
-            if let Some(node) = on_node {
-                items.retain(|pod| pod["spec"]["nodeName"].as_str().unwrap_or_default() == node);
-            }
-            (
-                200,
-                json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}),
-            )
-        }
+        (&Method::GET, _) if key.2.is_empty() => list(world, &key, query),
         (&Method::GET, Some(object)) => (200, object),
         (&Method::POST, None) if key.2.is_empty() => {
             let name = body["metadata"]["name"].as_str().unwrap().to_owned();
