@@ -314,13 +314,33 @@ impl Mover {
 
     async fn copy(&self, view: &View, status: &Status) -> Result<Next> {
         let copy = self.new_copy(view, status).await?;
-        match self.copies.create(&copy).await {
+        let made = self.copies.create(&copy).await;
+        if self.is_over(view, status).await? {
+            // Another process leads by now, and was quicker to give the move up than this one to make the copy.
+            self.copies.delete(&status.copy).await?;
+            return Ok(NOW);
+        }
+        match made {
             Ok(()) => {
                 let next = status.in_phase(Phase::CatchingUp, "what has changed meanwhile is being copied");
                 self.enter(view, next).await
             }
             Err(error) => self.hindered(view, status, error).await,
         }
+    }
+
+    /// Whether nobody will ever use this copy. No other attempt has its name, so it can be deleted.
+    async fn is_over(&self, view: &View, status: &Status) -> Result<bool> {
+        let (namespace, name) = (view.claim.namespace().unwrap_or_default(), view.claim.name_any());
+        let claim = self.cluster.claim(&namespace, &name).await?;
+        let wanted = |now: Status| {
+            now.name == status.name
+                && !matches!(now.phase, Phase::Cancelling | Phase::Returning | Phase::Refused)
+        };
+        if claim.as_ref().and_then(super::view::status).is_some_and(wanted) {
+            return Ok(false);
+        }
+        Ok(self.cluster.volume(&status.name).await?.is_none())
     }
 
     /// What a call to the nodes that failed means for the copy.
