@@ -149,20 +149,23 @@ impl Mover {
             };
             view.others.push((claim, volume));
         }
-        view.nodes = self.cluster.nodes().await?;
-        if begins {
-            view.members = self.copies.nodes();
-            let class = spec.storage_class_name.unwrap_or_default();
-            view.class = match self.cluster.class(&class).await? {
-                None => Class::Missing,
-                Some(class)
-                    if parameters(&class).get("crossNodeCopy").is_some_and(|value| value == "false") =>
-                {
-                    Class::Stays
-                }
-                Some(_) => Class::Travels,
-            };
+        if !begins {
+            // As long as pods run, this is looked at every second.
+            if let Some(status) = view.status().filter(|_| !view.others.is_empty()) {
+                view.nodes.extend(self.cluster.node(&status.target).await?);
+            }
+            return Ok(view);
         }
+        view.nodes = self.cluster.nodes().await?;
+        view.members = self.copies.nodes();
+        let class = spec.storage_class_name.unwrap_or_default();
+        view.class = match self.cluster.class(&class).await? {
+            None => Class::Missing,
+            Some(class) if parameters(&class).get("crossNodeCopy").is_some_and(|value| value == "false") => {
+                Class::Stays
+            }
+            Some(_) => Class::Travels,
+        };
         Ok(view)
     }
 

@@ -91,6 +91,10 @@ impl Cluster {
         Ok(Api::<Node>::all(self.client()).list(&ListParams::default()).await?.items)
     }
 
+    pub(super) async fn node(&self, name: &str) -> Result<Option<Node>> {
+        Api::<Node>::all(self.client()).get_opt(name).await
+    }
+
     /// The pods of the namespace on this node; with an empty name, those on none.
     pub(super) async fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));

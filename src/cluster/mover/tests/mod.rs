@@ -4,6 +4,7 @@ mod leading;
 mod nodes;
 mod refusals;
 mod server;
+mod unusual;
 mod world;
 
 use std::cell::Cell;
