@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::qgroups::with_full_qgroups;
 use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
 
 const FILES: usize = 20_000;
 
 /// Fills a volume that is published.
-fn fill(top: &Path, files: usize) {
+pub fn fill(top: &Path, files: usize) {
     for directory in 0..files.div_ceil(1000) {
         let directory = top.join(format!("{directory}"));
         std::fs::create_dir(&directory).expect("mkdir");
@@ -44,6 +45,7 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
     let asked = [parameters, &[("backend", "directory")]].concat();
     let room = world.csi.room(&asked).expect("GetCapacity");
     let vol = large(&world, parameters, FILES);
+    sync(volumes); // btrfs knows what is there when it has committed
     let id = vol.id().to_owned();
     let began = Instant::now();
     vol.delete().expect("DeleteVolume");
@@ -89,6 +91,57 @@ fn a_directory_of_ext4_with_an_enforced_size() {
 fn a_directory_of_xfs_with_an_enforced_size() {
     let Some(disk) = with_project_quotas("xfs") else { return };
     limited(&disk);
+}
+
+#[test]
+fn a_subvolume_of_btrfs_with_simple_quotas() {
+    let Some(disk) = with_simple_quotas() else { return };
+    limited(&disk);
+    no_qgroup_is_left(&disk);
+}
+
+#[test]
+fn a_subvolume_of_btrfs_with_full_qgroups() {
+    let disk = with_full_qgroups();
+    limited(&disk);
+    if crate::quotas::has_simple_quotas() {
+        no_qgroup_is_left(&disk); // older kernels leave those of removed subvolumes
+    }
+}
+
+/// Of volumes, when the kernel has taken back what was removed: that of the filesystem's own tree is what remains.
+fn no_qgroup_is_left(disk: &Disk) {
+    sync(&disk.path);
+    run("btrfs", &["subvolume", "sync", text(&disk.path)]);
+    sync(&disk.path);
+    let shown = std::process::Command::new("btrfs").args(["qgroup", "show", text(&disk.path)]).output();
+    let shown = String::from_utf8(shown.expect("btrfs").stdout).expect("text");
+    let left: Vec<&str> =
+        shown.lines().filter(|line| line.contains('/') && !line.starts_with("0/5 ")).collect();
+    assert_eq!(left, [""; 0], "{shown}");
+}
+
+/// A snapshot of a subvolume is one, too.
+#[test]
+fn a_snapshot_of_a_subvolume() {
+    let disk = with_full_qgroups();
+    let mut world = world_on(&disk);
+    let vol = large(&world, &[("pool", "limited")], FILES);
+    sync(&disk.path);
+    let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
+    let snapshots = disk.path.join("pool/snapshots");
+    assert_eq!(names(&snapshots).len(), 1);
+    world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
+    assert!(names(&snapshots).is_empty(), "it is gone for callers");
+    let volume = vol.volume;
+    world.restart_after_kill();
+    let (vol, volumes) = (Vol::of(&world, Kind::Directory, volume), disk.path.join("pool/volumes"));
+    until("it is removed", || names(&volumes) == [volumes.join(vol.id())]);
+    vol.up();
+    assert!(vol.target("a").join("0/0").exists(), "its volume is what it was");
+    vol.remove();
+    until("it is removed", || names(&volumes).is_empty());
+    world.finish();
 }
 
 /// As a pool of directories without an enforced size.
