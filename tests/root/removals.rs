@@ -41,12 +41,14 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A driver that is killed again and again while it removes comes to an end, and a volume of the same name is not touched.
-fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
+/// Where it is a subvolume, of the filesystem mounted at `held`, the kernel does not destroy it before all that was seen.
+fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: Option<&Path>) {
     let asked = [parameters, &[("backend", "directory")]].concat();
     let room = world.csi.room(&asked).expect("GetCapacity");
     let vol = large(&world, parameters, FILES);
     sync(volumes); // btrfs knows what is there when it has committed
     let id = vol.id().to_owned();
+    let hold = held.map(|mount_point| Hold::new(mount_point, &volumes.join(&id)));
     let began = Instant::now();
     vol.delete().expect("DeleteVolume");
     println!("DeleteVolume of {FILES} files: {:?}", began.elapsed());
@@ -59,6 +61,10 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
     std::fs::write(again.target("a").join("mine"), b"data").expect("write");
     again.down();
     let volume = again.volume;
+    if held.is_some() {
+        assert_eq!(names(volumes).len(), 2, "it waits");
+    }
+    drop(hold);
     while names(volumes).len() > 1 {
         world.restart_after_kill();
         std::thread::sleep(Duration::from_millis(50));
@@ -78,7 +84,27 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
 }
 
 fn limited(disk: &Disk) {
-    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"));
+    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"), None);
+}
+
+fn subvolume(disk: &Disk) {
+    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"), Some(&disk.path));
+}
+
+/// The kernel destroys no subvolume that is the default one of its filesystem, until this is dropped.
+struct Hold<'a>(&'a Path);
+
+impl<'a> Hold<'a> {
+    fn new(mount_point: &'a Path, subvolume: &Path) -> Self {
+        run("btrfs", &["subvolume", "set-default", text(subvolume)]);
+        Hold(mount_point)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        run("btrfs", &["subvolume", "set-default", "5", text(self.0)]);
+    }
 }
 
 #[test]
@@ -96,14 +122,14 @@ fn a_directory_of_xfs_with_an_enforced_size() {
 #[test]
 fn a_subvolume_of_btrfs_with_simple_quotas() {
     let Some(disk) = with_simple_quotas() else { return };
-    limited(&disk);
+    subvolume(&disk);
     no_qgroup_is_left(&disk);
 }
 
 #[test]
 fn a_subvolume_of_btrfs_with_full_qgroups() {
     let disk = with_full_qgroups();
-    limited(&disk);
+    subvolume(&disk);
     if crate::quotas::has_simple_quotas() {
         no_qgroup_is_left(&disk); // older kernels leave those of removed subvolumes
     }
@@ -131,11 +157,14 @@ fn a_snapshot_of_a_subvolume() {
     let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
     let snapshots = disk.path.join("pool/snapshots");
     assert_eq!(names(&snapshots).len(), 1);
+    let hold = Hold::new(&disk.path, &snapshots.join(&cut.snapshot_id));
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
+    let (volume, volumes) = (vol.volume, disk.path.join("pool/volumes"));
     assert!(names(&snapshots).is_empty(), "it is gone for callers");
-    let volume = vol.volume;
+    assert_eq!(names(&volumes).len(), 2, "it has not waited for the kernel");
     world.restart_after_kill();
-    let (vol, volumes) = (Vol::of(&world, Kind::Directory, volume), disk.path.join("pool/volumes"));
+    drop(hold);
+    let vol = Vol::of(&world, Kind::Directory, volume);
     until("it is removed", || names(&volumes) == [volumes.join(vol.id())]);
     vol.up();
     assert!(vol.target("a").join("0/0").exists(), "its volume is what it was");
@@ -150,7 +179,7 @@ fn a_plain_directory() {
     let Some(disk) = with_simple_quotas() else { return };
     let pool = place(&disk, "plain");
     let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
-    goes_on(world, &[("pool", "plain"), ("enforcement", "none")], &pool.join("volumes"));
+    goes_on(world, &[("pool", "plain"), ("enforcement", "none")], &pool.join("volumes"), None);
 }
 
 /// A subvolume of the pod's own keeps btrfs from removing the volume in one step.
