@@ -193,6 +193,7 @@ test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
 	tests/e2e/kind-test
 	tests/e2e/cases-test
+	tests/e2e/build-test
 	tests/deploy/release-test
 
 test-workflows: deps-test ## Check the workflows of .github: their syntax, and that what they run is there (Go)

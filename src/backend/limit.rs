@@ -5,7 +5,7 @@
 //! counts because the directory of the volume does, from the moment in which it is made.
 
 use super::bytes::Limit;
-use super::{Place, VolumePaths};
+use super::{Place, Shape, VolumePaths};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{GRANULARITY, Volume, format_bytes};
 use crate::os::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
@@ -43,6 +43,18 @@ pub(super) fn quota(place: Place<'_>, limit: Limit) -> Result<Quota> {
 pub(crate) fn counted(os: &Os, paths: &VolumePaths) -> Option<Quota> {
     let limit = paths.limit?;
     os.quotas.quota(&paths.directory, limit.id).ok().filter(|quota| quota.inodes > 0)
+}
+
+/// The bytes of what is being removed, as of the last commit, where it is a subvolume that btrfs counts; `None` elsewhere.
+pub(crate) fn bytes_of_subvolume(os: &Os, paths: &VolumePaths) -> Option<u64> {
+    match (paths.limit, paths.shape()) {
+        (_, Shape::Blocks(_)) => None,
+        (Some(limit), _) => {
+            let quota = os.quotas.quota(&paths.directory, limit.id).ok()?;
+            (quota.inodes == 0).then_some(quota.bytes)
+        }
+        (None, _) => os.quotas.subvolume(&paths.directory, false).ok()?.map(|subvolume| subvolume.bytes),
+    }
 }
 
 /// Lets what is being removed take no more than its record says now.

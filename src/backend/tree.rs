@@ -144,8 +144,10 @@ impl Bytes for Tree {
     }
 
     fn remove_within_limit(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {
-        let data = paths.data();
-        os.trees.remove_while(&data, go_on).doing(|| format!("remove {}", data.display()))
+        let removing = || format!("remove {}", paths.directory.display());
+        // A subvolume goes with its directory, and what is left of its limit is for what follows.
+        Ok(os.quotas.remove_at_once(&paths.directory).doing(removing)?
+            || os.trees.remove_while(&paths.data(), go_on).doing(removing)?)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop::model::FsType;
+use hostloop::os::Qgroups;
 use hostloop::os::fake::{FakeKernel, Kill};
 use hostloop::wire::csi;
 use nix::errno::Errno;
@@ -28,18 +29,49 @@ enum Large {
     /// One without.
     Plain,
     Snapshot,
+    /// A subvolume of btrfs, whose bytes decide.
+    Subvolume(Qgroups),
+    /// A snapshot of one.
+    SnapshotOfSubvolume,
 }
 
 impl Large {
-    const ALL: [Large; 3] = [Large::Limited, Large::Plain, Large::Snapshot];
+    const ALL: [Large; 6] = [
+        Large::Limited,
+        Large::Plain,
+        Large::Snapshot,
+        Large::Subvolume(Qgroups::Full),
+        Large::Subvolume(Qgroups::Simple),
+        Large::SnapshotOfSubvolume,
+    ];
+
+    fn is_limited(self) -> bool {
+        !matches!(self, Large::Plain | Large::Snapshot)
+    }
+
+    fn is_snapshot(self) -> bool {
+        matches!(self, Large::Snapshot | Large::SnapshotOfSubvolume)
+    }
+
+    /// A machine with its pool.
+    fn kernel(self) -> FakeKernel {
+        let qgroups = match self {
+            Large::Subvolume(qgroups) => qgroups,
+            Large::SnapshotOfSubvolume => Qgroups::Full,
+            _ => return kernel(FsType::Xfs),
+        };
+        let kernel = kernel(FsType::Btrfs);
+        kernel.set_qgroups(POOL, qgroups);
+        kernel
+    }
 
     fn parameters(self) -> [(&'static str, &'static str); 2] {
-        let pool = if self == Large::Limited { "limited" } else { DIRECTORIES };
+        let pool = if self.is_limited() { "limited" } else { DIRECTORIES };
         [("backend", "directory"), ("pool", pool)]
     }
 
     fn pool(self) -> &'static str {
-        if self == Large::Limited { POOL } else { DIRECTORIES_DIR }
+        if self.is_limited() { POOL } else { DIRECTORIES_DIR }
     }
 
     fn create(self, name: &str) -> csi::CreateVolumeRequest {
@@ -64,7 +96,7 @@ impl Gate {
         let gate = Gate(Arc::default());
         let open = Arc::clone(&gate.0);
         kernel.set_pace(move |name, _| {
-            while name == "remove_tree"
+            while matches!(name, "remove_tree" | "remove_subvolume")
                 && std::thread::current().name() == Some("removal")
                 && !open.load(Ordering::Acquire)
             {
@@ -106,7 +138,7 @@ fn fill(rig: &Rig, vol: &Vol) {
 fn make(rig: &Rig, large: Large) -> Delete {
     let vol = rig.made(large.create("v"));
     fill(rig, &vol);
-    if large != Large::Snapshot {
+    if !large.is_snapshot() {
         return Delete::Volume(Box::new(vol));
     }
     let cut = rig.cut("s", &vol);
@@ -136,8 +168,9 @@ impl Delete {
     }
 }
 
+/// Waits for it, a minute at most.
 #[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
@@ -154,10 +187,10 @@ fn gone(rig: &Rig, large: Large) {
 #[test]
 fn it_is_gone_for_callers_while_its_files_go() {
     for large in Large::ALL {
-        let kernel = kernel(FsType::Xfs);
+        let kernel = large.kernel();
         let gate = Gate::new(&kernel);
         let rig = Rig::on(kernel, &FLAGS);
-        if large == Large::Snapshot {
+        if large.is_snapshot() {
             gate.open();
         }
         let delete = make(&rig, large);
@@ -175,7 +208,7 @@ fn it_is_gone_for_callers_while_its_files_go() {
             let (_, top) = (rig.stage(&again), rig.publish(&again, "pod"));
             assert_eq!(rig.kernel.tree(&top), [""; 0]);
             rig.kernel.write_file(format!("{top}/mine"), b"data").expect("write");
-            let numbers = if large == Large::Limited { 2 } else { 0 };
+            let numbers = if large.is_limited() { 2 } else { 0 };
             assert_eq!(rig.kernel.quotas(POOL).len(), numbers, "each has its own");
             gate.open();
             until("the old one is gone", || large.left(&rig).iter().all(|path| !path.contains("deep")));
@@ -225,9 +258,9 @@ fn whole_or_gone_whatever_ends_it() {
 /// Whether there was such a step.
 fn ends_at(large: Large, power: bool, kill: Kill, n: usize) -> bool {
     let what = format!("{large:?}, power {power}, {kill:?} at {n}");
-    let mut rig = Rig::on(kernel(FsType::Xfs), &FLAGS);
+    let mut rig = Rig::on(large.kernel(), &FLAGS);
     let delete = make(&rig, large);
-    until("nothing else is at work", || large == Large::Limited || rig.kernel.quotas(POOL).is_empty());
+    until("nothing else is at work", || is_idle(&rig));
     rig.kernel.kill_at(n, kill);
     let answered = delete.call(&rig).is_ok();
     until("it ends", || rig.kernel.is_dead() || (answered && large.left(&rig).is_empty() && is_idle(&rig)));
@@ -307,7 +340,7 @@ fn a_mount_in_it_is_not_entered() {
 #[test]
 fn on_a_full_disk_it_is_removed_before_the_answer() {
     for large in Large::ALL {
-        let rig = Rig::on(kernel(FsType::Xfs), &FLAGS);
+        let rig = Rig::on(large.kernel(), &FLAGS);
         let delete = make(&rig, large);
         rig.kernel.fail_every("rename", Errno::ENOSPC);
         delete.call(&rig).expect("deleted");

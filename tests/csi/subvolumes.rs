@@ -10,6 +10,7 @@ use crate::harness::machine;
 use crate::life::*;
 use crate::limited::{BYTES, FLAGS, LIMITED, POOL, kernel, largest, sized, troubles};
 use crate::pull::nodes::Pair;
+use crate::removals::until;
 use crate::support::*;
 
 /// A pool on btrfs with full qgroups.
@@ -133,9 +134,9 @@ fn a_volume_in_use_is_cut_at_one_moment_and_in_one_step() {
         rig.ok(vol.delete_request());
     }
     rig.ok(delete_snapshot(&cut.snapshot_id));
-    assert_eq!(rig.kernel.quotas(POOL), []);
-    assert_eq!(rig.kernel.tree(format!("{POOL}/volumes")), [""; 0]);
     assert_eq!(rig.kernel.tree(format!("{POOL}/snapshots")), [""; 0]);
+    until("the large ones are removed", || rig.kernel.tree(format!("{POOL}/volumes")).is_empty());
+    until("no limit is left", || rig.kernel.quotas(POOL).is_empty());
 }
 
 /// What the volume needs to write everything anew is promised with the snapshot, and taken only once by those of one volume.

@@ -163,6 +163,55 @@ fn figures(name: &str, disk: &Disk) {
     world.finish();
 }
 
+/// DeleteVolume of a subvolume with many files, and DeleteSnapshot of its snapshot where that is one too; while the kernel
+/// does not take back the blocks of another one.
+fn deletions(name: &str, disk: &Disk) {
+    let (world, files) = (world_on(disk), 100_000);
+    let directory = disk.path.join("pool/volumes");
+    let (mut volumes, mut snapshots) = (Vec::new(), Vec::new());
+    let rest = |left: usize| {
+        while std::fs::read_dir(&directory).expect("list").count() > left {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        run("btrfs", &["subvolume", "sync", text(&disk.path)]);
+        sync(&disk.path);
+    };
+    let make = |name: &str| {
+        let vol = Vol::create(&world, Kind::Directory, name, 256 * MIB, &[("pool", "limited")]);
+        vol.up();
+        crate::removals::fill(&vol.target("a"), files);
+        sync(&disk.path);
+        vol
+    };
+    for turn in 0..3 {
+        let vol = make(&format!("v-{turn}"));
+        vol.down();
+        volumes.push(timed(|| vol.delete().expect("DeleteVolume")));
+        rest(0);
+    }
+    if disk.copies_in_one_step {
+        let vol = make("cut");
+        for turn in 0..3 {
+            let cut = world.csi.snapshot(&format!("s-{turn}"), vol.id(), &[]).expect("CreateSnapshot");
+            let delete = || world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
+            snapshots.push(timed(delete));
+            rest(1);
+        }
+        vol.remove();
+    }
+    println!("{name}: deletion of {files} files: volumes {volumes:.1?}, snapshots {snapshots:.1?}");
+    world.finish();
+}
+
+#[test]
+#[ignore = "it measures, which takes minutes"]
+fn deletion_of_subvolumes() {
+    deletions("btrfs with full qgroups", &with_full_qgroups());
+    if let Some(disk) = with_simple_quotas() {
+        deletions("btrfs with simple quotas", &disk);
+    }
+}
+
 #[test]
 #[ignore = "it measures, which takes minutes"]
 fn on_every_filesystem() {

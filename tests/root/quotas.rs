@@ -170,6 +170,44 @@ fn simple_quotas_of_btrfs() {
     quotas(&kernel(), &place(&disk, "bytes"), &Unprivileged, &|| sync(&disk.path));
 }
 
+/// As long as a snapshot of a volume is there, even one that counts elsewhere, whoever rewrites the volume reaches its limit.
+/// When the kernel has taken the snapshot back, everything counts as before. See decision 17.
+#[test]
+fn a_snapshot_that_is_there_for_a_while_costs_its_volume_room() {
+    let Some(disk) = with_simple_quotas() else { return };
+    run("mount", &["-o", "remount,commit=1", text(&disk.path)]); // as often the kernel looks for what is to be taken back
+    let (os, id) = (kernel(), number("for a while"));
+    let (volume, cut) = (disk.path.join("volume"), disk.path.join("cut"));
+    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
+    let rewrite = || {
+        let options = std::fs::OpenOptions::new().create(true).write(true).truncate(false).to_owned();
+        let file = options.open(volume.join("file")).expect("open");
+        let write = |n: &u64| {
+            std::os::unix::fs::FileExt::write_all_at(&file, &[7; 1 << 20], n * MIB)
+                .and_then(|()| file.sync_data())
+        };
+        (0..40).take_while(|n| write(n).is_ok()).count()
+    };
+    assert_eq!((rewrite(), rewrite()), (40, 40), "what it has it can rewrite");
+    let count = || {
+        sync(&disk.path);
+        os.quotas.quota(&volume, id).expect("quota").bytes
+    };
+    let before = count();
+    run("btrfs", &["-q", "subvolume", "snapshot", "-r", text(&volume), text(&cut)]);
+    assert!(!os.quotas.counts(&volume, &cut, id).expect("ask"));
+    let written = rewrite();
+    assert!((16..=24).contains(&written), "{written} MiB of the 24 that were free");
+    assert!(count() > 60 * MIB, "{} of {before}", count());
+    run("btrfs", &["-q", "subvolume", "delete", text(&cut)]);
+    run("btrfs", &["subvolume", "sync", text(&disk.path)]);
+    assert!(count().abs_diff(before) < MIB, "{} of {before}", count());
+    assert_eq!(rewrite(), 40);
+    os.quotas.remove_at_once(&volume).expect("remove");
+    os.quotas.give_back(&volume, id).expect("give back");
+}
+
 /// What a pod makes in its volume counts, also a subvolume or a snapshot, and goes with it.
 #[test]
 fn a_nested_subvolume_counts() {

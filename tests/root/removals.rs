@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::qgroups::with_full_qgroups;
 use crate::quotas::{Disk, place, sync, with_project_quotas, with_simple_quotas, world_on};
 
 const FILES: usize = 20_000;
 
 /// Fills a volume that is published.
-fn fill(top: &Path, files: usize) {
+pub fn fill(top: &Path, files: usize) {
     for directory in 0..files.div_ceil(1000) {
         let directory = top.join(format!("{directory}"));
         std::fs::create_dir(&directory).expect("mkdir");
@@ -40,11 +41,14 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A driver that is killed again and again while it removes comes to an end, and a volume of the same name is not touched.
-fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
+/// Where it is a subvolume, of the filesystem mounted at `held`, the kernel does not destroy it before all that was seen.
+fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: Option<&Path>) {
     let asked = [parameters, &[("backend", "directory")]].concat();
     let room = world.csi.room(&asked).expect("GetCapacity");
     let vol = large(&world, parameters, FILES);
+    sync(volumes); // btrfs knows what is there when it has committed
     let id = vol.id().to_owned();
+    let hold = held.map(|mount_point| Hold::new(mount_point, &volumes.join(&id)));
     let began = Instant::now();
     vol.delete().expect("DeleteVolume");
     println!("DeleteVolume of {FILES} files: {:?}", began.elapsed());
@@ -57,6 +61,10 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
     std::fs::write(again.target("a").join("mine"), b"data").expect("write");
     again.down();
     let volume = again.volume;
+    if held.is_some() {
+        assert_eq!(names(volumes).len(), 2, "it waits");
+    }
+    drop(hold);
     while names(volumes).len() > 1 {
         world.restart_after_kill();
         std::thread::sleep(Duration::from_millis(50));
@@ -76,7 +84,27 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path) {
 }
 
 fn limited(disk: &Disk) {
-    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"));
+    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"), None);
+}
+
+fn subvolume(disk: &Disk) {
+    goes_on(world_on(disk), &[("pool", "limited")], &disk.path.join("pool/volumes"), Some(&disk.path));
+}
+
+/// The kernel destroys no subvolume that is the default one of its filesystem, until this is dropped.
+struct Hold<'a>(&'a Path);
+
+impl<'a> Hold<'a> {
+    fn new(mount_point: &'a Path, subvolume: &Path) -> Self {
+        run("btrfs", &["subvolume", "set-default", text(subvolume)]);
+        Hold(mount_point)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        run("btrfs", &["subvolume", "set-default", "5", text(self.0)]);
+    }
 }
 
 #[test]
@@ -91,13 +119,67 @@ fn a_directory_of_xfs_with_an_enforced_size() {
     limited(&disk);
 }
 
+#[test]
+fn a_subvolume_of_btrfs_with_simple_quotas() {
+    let Some(disk) = with_simple_quotas() else { return };
+    subvolume(&disk);
+    no_qgroup_is_left(&disk);
+}
+
+#[test]
+fn a_subvolume_of_btrfs_with_full_qgroups() {
+    let disk = with_full_qgroups();
+    subvolume(&disk);
+    if crate::quotas::has_simple_quotas() {
+        no_qgroup_is_left(&disk); // older kernels leave those of removed subvolumes
+    }
+}
+
+/// Of volumes, when the kernel has taken back what was removed: that of the filesystem's own tree is what remains.
+fn no_qgroup_is_left(disk: &Disk) {
+    sync(&disk.path);
+    run("btrfs", &["subvolume", "sync", text(&disk.path)]);
+    sync(&disk.path);
+    let shown = std::process::Command::new("btrfs").args(["qgroup", "show", text(&disk.path)]).output();
+    let shown = String::from_utf8(shown.expect("btrfs").stdout).expect("text");
+    let left: Vec<&str> =
+        shown.lines().filter(|line| line.contains('/') && !line.starts_with("0/5 ")).collect();
+    assert_eq!(left, [""; 0], "{shown}");
+}
+
+/// A snapshot of a subvolume is one, too.
+#[test]
+fn a_snapshot_of_a_subvolume() {
+    let disk = with_full_qgroups();
+    let mut world = world_on(&disk);
+    let vol = large(&world, &[("pool", "limited")], FILES);
+    sync(&disk.path);
+    let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
+    let snapshots = disk.path.join("pool/snapshots");
+    assert_eq!(names(&snapshots).len(), 1);
+    let hold = Hold::new(&disk.path, &snapshots.join(&cut.snapshot_id));
+    world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
+    let (volume, volumes) = (vol.volume, disk.path.join("pool/volumes"));
+    assert!(names(&snapshots).is_empty(), "it is gone for callers");
+    assert_eq!(names(&volumes).len(), 2, "it has not waited for the kernel");
+    world.restart_after_kill();
+    drop(hold);
+    let vol = Vol::of(&world, Kind::Directory, volume);
+    until("it is removed", || names(&volumes) == [volumes.join(vol.id())]);
+    vol.up();
+    assert!(vol.target("a").join("0/0").exists(), "its volume is what it was");
+    vol.remove();
+    until("it is removed", || names(&volumes).is_empty());
+    world.finish();
+}
+
 /// As a pool of directories without an enforced size.
 #[test]
 fn a_plain_directory() {
     let Some(disk) = with_simple_quotas() else { return };
     let pool = place(&disk, "plain");
     let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
-    goes_on(world, &[("pool", "plain"), ("enforcement", "none")], &pool.join("volumes"));
+    goes_on(world, &[("pool", "plain"), ("enforcement", "none")], &pool.join("volumes"), None);
 }
 
 /// A subvolume of the pod's own keeps btrfs from removing the volume in one step.

@@ -1,6 +1,6 @@
 //! Trees that are too large to be removed before an answer.
 //!
-//! What has few entries is removed at once. Of anything else the deletion is durable as soon as its record says so. Then it
+//! What has few entries is removed at once, and so is a subvolume of btrfs with little in it. Of anything else the deletion is durable as soon as its record says so. Then it
 //! becomes a record of its own, without a name and with an id that nobody knows ([`Volume::is_removed`]), and is moved to the
 //! directory of that id among the volumes of its pool. So its old id is free, and yet what is on the disk has a record: its pool
 //! counts it, its number is nobody else's, and a start finds it. One thread of each pool removes such trees, one after the
@@ -18,7 +18,8 @@ use nix::errno::Errno;
 use self::queue::{Pace, Queue};
 use super::Driver;
 use crate::backend::{
-    GoOn, VolumePaths, begin_deletion, counted, move_files, narrow, remove_files, remove_large_files,
+    GoOn, VolumePaths, begin_deletion, bytes_of_subvolume, counted, move_files, narrow, remove_files,
+    remove_large_files,
 };
 use crate::error::{Error, OsContext, Result};
 use crate::model::health::Trouble;
@@ -28,6 +29,9 @@ pub(crate) use queue::Waiting;
 
 /// So many entries are removed before an answer, which takes a few milliseconds.
 const AT_ONCE: u64 = 256;
+/// A subvolume of so many bytes is removed before an answer. How many files there are nobody counts, and the kernel forgets
+/// what it has cached of each before it has removed the subvolume (fs/btrfs/inode.c, btrfs_delete_subvolume).
+const BYTES_AT_ONCE: u64 = 1 << 20;
 
 /// The trees that wait, and for whom they are removed.
 #[derive(Default)]
@@ -93,7 +97,8 @@ impl Driver {
             begin_deletion(&self.os, &paths)?;
         }
         let large = counted(&self.os, &paths).filter(|quota| quota.inodes > AT_ONCE);
-        if large.is_some() || !remove_files(&self.os, &paths, &mut at_once())? {
+        let later = large.is_some() || self.is_large_subvolume(&paths);
+        if later || !remove_files(&self.os, &paths, &mut at_once())? {
             let capacity_bytes = large.map_or(volume.capacity_bytes, |quota| quota.bytes.max(1));
             self.move_out(Volume { capacity_bytes, ..volume.clone() }, &paths)?;
         }
@@ -106,7 +111,7 @@ impl Driver {
         if snapshot.phase == Phase::Deleting {
             begin_deletion(&self.os, paths)?;
         }
-        if remove_files(&self.os, paths, &mut at_once())? {
+        if !self.is_large_subvolume(paths) && remove_files(&self.os, paths, &mut at_once())? {
             return Ok(());
         }
         // As a volume, it is a directory that nothing was promised to, as the snapshot is.
@@ -133,6 +138,11 @@ impl Driver {
             attachments: Vec::new(),
         };
         self.move_out(record, paths)
+    }
+
+    /// Whether it is a subvolume that takes long to be removed. Where nobody tells, it is not.
+    fn is_large_subvolume(&self, paths: &VolumePaths) -> bool {
+        bytes_of_subvolume(&self.os, paths).is_some_and(|bytes| bytes > BYTES_AT_ONCE)
     }
 
     /// Moves files to where only the driver knows them, under a record of their own, and has them removed. Where there is no

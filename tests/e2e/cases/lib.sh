@@ -49,9 +49,10 @@ eventually() {
   done
 }
 
-# storage_class NAME [BINDING [FILESYSTEM]]: one of the case's own, for the whole cluster, so with the case in its name.
-# The variable parameters is more of its parameters.
+# storage_class NAME [BINDING [FILESYSTEM]]: one of the case's own, for the whole cluster, so with the case in its name. An empty
+# FILESYSTEM is none, for directories. The variable parameters is more of its parameters.
 storage_class() {
+  local filesystem=${3-ext4}
   kubectl apply --filename - >/dev/null <<YAML
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -59,7 +60,7 @@ metadata: {name: $1, labels: {hostloop-e2e: $case}}
 provisioner: $driver
 volumeBindingMode: ${2:-WaitForFirstConsumer}
 allowVolumeExpansion: true
-parameters: {csi.storage.k8s.io/fstype: ${3:-ext4}${parameters:+, $parameters}}
+parameters: {${filesystem:+csi.storage.k8s.io/fstype: $filesystem, }${parameters:-}}
 YAML
 }
 
@@ -256,6 +257,14 @@ need_machines() {
   [[ $'\n'$help == *$'\n'"  $1 "* ]] || skip "$(basename "$HOSTLOOP_E2E_NODE") has no command $1"
 }
 machine() { "$HOSTLOOP_E2E_NODE" "$@"; }
+
+# The case needs a pool of this name on the nodes.
+need_pool() {
+  local has
+  has=$(kubectl get daemonsets --all-namespaces --selector app.kubernetes.io/name=hostloop --output json |
+    jq --arg flag "--pool=$1=" 'any(.items[].spec.template.spec.containers[].args[]?; startswith($flag))')
+  [[ $has == true ]] || skip "the driver has no pool $1, for which tests/e2e/cluster gives its nodes a disk"
+}
 
 node_is_ready() { kubectl wait --for condition=Ready --timeout 1s "node/$1"; }
 

@@ -14,7 +14,7 @@ all_loop_devices() {
 # "inode major:minor" of the disks of a node, or of all nodes.
 disk_files() {
   local file device
-  for file in "$state"/${1:-node*}/disk.img; do
+  for file in "$state"/${1:-node*}/*.img; do
     [[ -e $file ]] || continue
     device=$(stat -c %Hd:%Ld "$file")
     printf '%s %s\n' "$(stat -c %i "$file")" "$device"

@@ -1,7 +1,7 @@
 # A node: namespaces of its own on this machine, with containerd, kubelet and kube-proxy in them.
 # shellcheck shell=bash
 
-# The size of a node's disk for volumes. It is a sparse file, so it takes what is written.
+# The size of each of a node's two disks for volumes. They are sparse files, so they take what is written.
 node_disk=20G
 
 node_directory() { printf '%s/%s' "$state" "$1"; }
@@ -26,9 +26,11 @@ start_in_node() {
 make_node() {
   local node=$1 directory
   directory=$(node_directory "$node")
-  mkdir -p "$directory"/{log/pods,log/containers,lib/kubelet,lib/hostloop,lib/cni,containerd,cni}
-  truncate --size "$node_disk" "$directory/disk.img"
+  mkdir -p "$directory"/{log/pods,log/containers,lib/kubelet,lib/hostloop,lib/limits,lib/cni,containerd,cni}
+  truncate --size "$node_disk" "$directory"/{disk,limits}.img
   mkfs.xfs -q -m reflink=1 "$directory/disk.img"
+  # It has notes for everybody, on its output.
+  mkfs.btrfs -q "$directory/limits.img" >/dev/null
   containerd_configuration "$directory" >"$directory/containerd.toml"
   cni_configuration "$node" >"$directory/cni/10-pods.conflist"
   kubelet_configuration "$node" >"$directory/kubelet.yaml"
@@ -85,7 +87,7 @@ restart_in_node() {
 
 process_is_gone() { ! kill -0 "$1" 2>/dev/null; }
 
-# Switches a node off, in the middle of whatever it does. Its disk stays, and so do its objects in the API.
+# Switches a node off, in the middle of whatever it does. Its disks stay, and so do its objects in the API.
 stop_node() {
   local node=$1
   [[ -z $(node_processes "$node") ]] || cut_power "$node"
@@ -98,7 +100,8 @@ stop_node() {
 
 # The kernel goes on where a machine's would end, and writes all that is dirty when the disk is unmounted. So the disk is shut
 # down first: from then on nothing is written to it, not even the log that is in memory. What was written without a flush
-# stays, as on a disk that has no cache. The processes are stopped before that, as none may act on a disk that fails.
+# stays, as on a disk that has no cache. The processes are stopped before that, as none may act on a disk that fails. btrfs knows
+# no shutdown: the disk of the pool `limits` loses nothing.
 cut_power() {
   local node=$1 pids
   # Twice, for those that were started meanwhile.
@@ -109,6 +112,9 @@ cut_power() {
   done
   in_node "$node" xfs_io -x -c shutdown /var/lib/hostloop
 }
+
+# Prints the arguments of helm for the pool on the second disk of each node, one a line.
+pool_settings() { printf -- '--set\n%s\n' 'node.pools[0].name=limits' 'node.pools[0].path=/var/lib/limits/hostloop'; }
 
 containerd_configuration() {
   cat <<TOML

@@ -15,7 +15,7 @@ def reason:
 
 [.[].SpecReports[] | select(.LeafNodeType == "It") | select(any(.ContainerHierarchyTexts[]?; test("\\[Driver: ([a-z-]+\\.)?hostloop")))]
 # Of the others that have a StorageClass of their own only some specs are wanted.
-| map(select(.State == "skipped" and (.Failure.Message // "") == "" and (name | test("\\[Driver: hostloop")))) as $not_chosen
+| map(select(.State == "skipped" and (.Failure.Message // "") == "" and (name | test("\\[Driver: (directory\\.)?hostloop")))) as $not_chosen
 | ($left_out | map(.spec as $spec | .count = ($not_chosen | map(select(name | test($spec))) | length))) as $left_out
 | map(select(.State == "skipped" and (.Failure.Message // "") != "")) as $skipped
 | map(select(.State == "passed")) as $passed
