@@ -320,7 +320,7 @@ impl Mover {
         let made = self.copies.create(&copy).await;
         if self.is_over(view, status).await? {
             // Another process leads by now, and was quicker to give the move up than this one to make the copy.
-            self.copies.delete(&status.copy).await?;
+            self.copies.delete(&status.copy, &copy.source).await?;
             return Ok(NOW);
         }
         match made {

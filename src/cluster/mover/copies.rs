@@ -101,11 +101,11 @@ pub trait Copies: Send + Sync {
     /// [`CopyError::InUse`] for a copy that is complete.
     async fn update(&self, round: &Round) -> Result<Updated, CopyError>;
 
-    /// Makes the copy an ordinary volume.
+    /// Makes the copy an ordinary volume. What the node of its source has kept for it goes.
     ///
     /// # Errors
     /// [`CopyError::NotFound`] where it is gone.
-    async fn complete(&self, copy: &str) -> Result<(), CopyError>;
+    async fn complete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
 
     /// Lets no pod use the volume any more, and says where it has gone; with `None`, lets pods use it again.
     ///
@@ -113,9 +113,9 @@ pub trait Copies: Send + Sync {
     /// [`CopyError::InUse`] while it is staged; [`CopyError::NotFound`] where it is gone.
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<(), CopyError>;
 
-    /// Deletes a volume, complete or not. One that is gone is deleted.
+    /// Deletes a copy, complete or not, and what the node of its source has kept for it. One that is gone is deleted.
     ///
     /// # Errors
     /// [`CopyError::InUse`] while a pod uses it.
-    async fn delete(&self, volume: &str) -> Result<(), CopyError>;
+    async fn delete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
 }

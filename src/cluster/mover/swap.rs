@@ -32,7 +32,8 @@ impl Mover {
     /// down does it become a volume.
     pub(super) async fn complete(&self, view: &View, status: &Status) -> Result<Next> {
         if status.exact {
-            return match self.copies.complete(&status.copy).await {
+            let old = view.volume.as_ref().ok_or(Failure::Object("the claim's PersistentVolume is gone"))?;
+            return match self.copies.complete(&status.copy, handle(old).unwrap_or_default()).await {
                 Ok(()) => {
                     let next = status.in_phase(Phase::Rebinding, "the claim is made again for the copy");
                     self.enter(view, next).await
@@ -80,7 +81,8 @@ impl Mover {
 
     /// Everything is as before, but for a status that says why.
     pub(super) async fn undo(&self, view: &View, status: &Status) -> Result<Next> {
-        if let Err(error) = self.copies.delete(&status.copy).await {
+        let source = view.volume.as_ref().and_then(handle).unwrap_or_default();
+        if let Err(error) = self.copies.delete(&status.copy, source).await {
             self.note(view, status, &error.to_string()).await?;
             return Ok(Next::After(LATER));
         }
@@ -118,7 +120,7 @@ impl Mover {
         let old = view.volume.as_ref().ok_or(Failure::Object("the claim's PersistentVolume is gone"))?;
         let source = handle(old).unwrap_or_default();
         let undone = match self.copies.seal(source, None).await {
-            Ok(()) => self.copies.delete(&status.copy).await,
+            Ok(()) => self.copies.delete(&status.copy, source).await,
             Err(error) => Err(error),
         };
         if let Err(error) = undone {

@@ -9,12 +9,13 @@ use super::forward::Envelope;
 use super::owner::{Last, Named};
 use super::route::Asked;
 use crate::cluster::mover::copies::{Access, Copies, CopyError, NewCopy, Round, Updated};
-use crate::model::Settings;
+use crate::cluster::permit;
+use crate::model::{self, Grant, Settings};
 use crate::service::table::encode;
-use crate::wire::csi;
 use crate::wire::csi::volume_capability::access_mode::Mode;
 use crate::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use crate::wire::csi::volume_content_source::{Type, VolumeSource};
+use crate::wire::{csi, decode, peer};
 
 /// How long a call may take before the mover looks again at what is wanted. What it has begun goes on.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -51,23 +52,92 @@ impl Copies for Router {
     }
 
     async fn update(&self, round: &Round) -> Result<Updated> {
-        Err(CopyError::Refused(format!("the nodes cannot bring {} up to date", round.copy)))
+        let target = self.owner(Named::volume(&round.copy)).map_err(|error| failed(&error.into()))?;
+        let from = self.owner(Named::volume(&round.source)).map_err(|error| failed(&error.into()))?;
+        let address = from.address.clone().ok_or_else(|| {
+            CopyError::Unavailable(format!("no process of the driver runs on node {:?}", from.node_id))
+        })?;
+        let not_an_id = |id: &str| CopyError::NotFound(format!("volume {id:?} does not exist"));
+        let grant = Grant {
+            source_node: from.node_id.clone(),
+            target_node: target.node_id.clone(),
+            source: model::VolumeSource::Volume(round.source.parse().map_err(|_| not_an_id(&round.source))?),
+            target: round.copy.parse().map_err(|_| not_an_id(&round.copy))?,
+            expires: permit::expiry(),
+        };
+        let wrong = |why| {
+            CopyError::Unavailable(format!("no permit to read volume {} can be made: {why}", round.source))
+        };
+        let permit = (self.signer)(&grant).map_err(wrong)?;
+        let parameters = round.parameters.clone().into_iter().collect();
+        let consistency = decode::consistency(&parameters).map_err(|error| failed(&error.into()))?;
+        let request = peer::UpdateCopyRequest {
+            volume_id: round.copy.clone(),
+            source_address: address,
+            permit: permit.as_bytes().to_vec(),
+            no_freeze: !consistency.freeze,
+            freeze_timeout_ms: consistency.freeze_timeout_ms,
+        };
+        let answer = self.call(&target, &Envelope::default().within(LIMIT), request).await;
+        let answer = answer.map_err(|status| failed(&status))?;
+        Ok(Updated {
+            sent_bytes: answer.sent_bytes,
+            changed_bytes: answer.changed_bytes,
+            cut_ns: answer.cut_ns,
+            source_in_use: !answer.sealed,
+        })
     }
 
-    async fn complete(&self, copy: &str) -> Result<()> {
-        Err(CopyError::Refused(format!("the nodes cannot complete {copy}")))
+    async fn complete(&self, copy: &str, source: &str) -> Result<()> {
+        let target = self.owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
+        let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale: false };
+        let completed = self.call(&target, &Envelope::default().within(LIMIT), request).await;
+        completed.map_err(|status| failed(&status))?;
+        self.release(source, copy).await;
+        Ok(())
     }
 
-    async fn seal(&self, volume: &str, _moved_to: Option<&str>) -> Result<()> {
-        Err(CopyError::Refused(format!("the nodes cannot seal {volume}")))
+    async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
+        let member = self.owner(Named::volume(volume)).map_err(|error| failed(&error.into()))?;
+        let moved_to = match moved_to {
+            None => String::new(),
+            Some(copy) => {
+                let target = self.owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
+                target.node_id.clone()
+            }
+        };
+        let request = peer::SealVolumeRequest { volume_id: volume.to_owned(), moved_to };
+        let sealed = self.call(&member, &Envelope::default().within(LIMIT), request).await;
+        sealed.map(|_| ()).map_err(|status| failed(&status))
     }
 
-    async fn delete(&self, volume: &str) -> Result<()> {
-        let last = self.last_owner(Named::volume(volume)).map_err(|error| failed(&error.into()))?;
-        let Last::Member(member) = last else { return Ok(()) };
-        let request = csi::DeleteVolumeRequest { volume_id: volume.to_owned(), ..Default::default() };
-        let deleted = self.call(&member, &Envelope::default().within(LIMIT), request).await;
-        deleted.map(|_| ()).map_err(|status| failed(&status))
+    async fn delete(&self, copy: &str, source: &str) -> Result<()> {
+        let last = self.last_owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
+        if let Last::Member(member) = last {
+            let request = csi::DeleteVolumeRequest { volume_id: copy.to_owned(), ..Default::default() };
+            let deleted = self.call(&member, &Envelope::default().within(LIMIT), request).await;
+            deleted.map_err(|status| failed(&status))?;
+        }
+        self.release(source, copy).await;
+        Ok(())
+    }
+}
+
+impl Router {
+    /// Has the cuts removed that the node of a source keeps for a copy. Where it cannot be told now, they go after a day.
+    async fn release(&self, source: &str, copy: &str) {
+        let Ok(Some(member)) = self.find(Named::volume(source)) else { return };
+        let (volume_id, target_volume_id) = (source.to_owned(), copy.to_owned());
+        let request = peer::ReleaseCutsRequest { volume_id, target_volume_id };
+        if let Err(status) = self.call(&member, &Envelope::default().within(LIMIT), request).await {
+            let why = status.message();
+            tracing::warn!(
+                source,
+                copy,
+                why,
+                "the cuts for a copy are still there; their node removes them after a day"
+            );
+        }
     }
 }
 

@@ -20,11 +20,9 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
 use crate::service::table::{Answer, BytesCodec, decode, encode};
-use crate::service::{PERMIT, RESERVATION, SOURCE_ADDRESS};
+use crate::service::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 
-/// Metadata of a CreateVolume that makes a copy for a move.
-const COPY: &str = "hostloop-copy";
 /// So many nodes are asked the same at once.
 const AT_ONCE: usize = 128;
 /// Longest answer of a node in bytes: a page of a list or a message of a stream is far below it.

@@ -23,9 +23,8 @@ impl Driver {
     /// Brings a copy up to date: to a cut of its source that is made now. What an earlier call has begun is ended first.
     ///
     /// # Errors
-    /// NOT_FOUND where there is no such copy, or its source is gone; ABORTED while another operation on it runs;
-    /// FAILED_PRECONDITION for a volume that is no copy, and where the cut that it has is gone from the node of its source;
-    /// RESOURCE_EXHAUSTED without room; UNAVAILABLE where that node cannot be reached. The copy is at the cut that it had,
+    /// NOT_FOUND where there is no such copy, or its source is gone, or the cut that it has is gone from the node of that;
+    /// ABORTED while another operation on it runs; FAILED_PRECONDITION for a volume that is no copy; RESOURCE_EXHAUSTED without room; UNAVAILABLE where that node cannot be reached. The copy is at the cut that it had,
     /// or on its way to the next one.
     pub fn update_copy(&self, request: &UpdateCopy) -> Result<Updated> {
         let volume_id = &request.volume_id;
@@ -91,7 +90,7 @@ impl Round<'_> {
         let request = OpenSource { source, target, consistency, began: None, keep };
         let remote = driver.open_for(sources.as_ref(), &self.request.way, &volume.id, request);
         let remote = remote.map_err(|error| match error {
-            Error::NotFound(why) => Error::InUse(format!(
+            Error::NotFound(why) => Error::NotFound(format!(
                 "copy {} cannot be brought up to date any more: {why}; delete it and make another one",
                 volume.id
             )),

@@ -22,6 +22,7 @@ mod hostile;
 #[cfg(test)]
 mod samples;
 
+pub use consistency::consistency;
 pub use controller::*;
 pub use fields::{check_secrets, page, snapshot_of, volume_id, volume_of};
 pub use node::*;

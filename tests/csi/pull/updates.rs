@@ -260,7 +260,7 @@ fn without_its_cut_a_copy_is_made_anew() {
     copied.pair.source.driver.remove_idle_sources(Duration::ZERO);
     assert_eq!(copied.pair.source.cuts(), 1, "ten minutes are not enough");
     copied.release();
-    copied.refused(copied.update(), Code::FailedPrecondition, "make another one");
+    copied.refused(copied.update(), Code::NotFound, "make another one");
     copied.refused(copied.complete(false), Code::FailedPrecondition, "seal the source");
     let delete = csi::DeleteVolumeRequest { volume_id: copied.copy.id.clone(), ..Default::default() };
     copied.pair.runtime.block_on(copied.pair.target.controller.call(delete)).expect("deleted");

@@ -88,7 +88,7 @@ impl Copies for Nodes {
         .await
     }
 
-    async fn complete(&self, copy: &str) -> Result<()> {
+    async fn complete(&self, copy: &str, _source: &str) -> Result<()> {
         self.call("complete", |world| {
             let Some(copy) = world.volumes.get_mut(copy) else { return gone() };
             copy.copy_of = None;
@@ -110,7 +110,7 @@ impl Copies for Nodes {
         .await
     }
 
-    async fn delete(&self, volume: &str) -> Result<()> {
+    async fn delete(&self, volume: &str, _source: &str) -> Result<()> {
         self.call("delete", |world| {
             if let Some(there) = world.volumes.remove(volume)
                 && (there.staged || there.copy_of.is_none())
