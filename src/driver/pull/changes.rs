@@ -10,7 +10,7 @@ use crate::error::{OsContext, Result};
 use crate::model::pull::{Changes, Piece, Placed, SourceHandle, Zeros};
 
 /// Zeros that are written at a time.
-const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// An image that has the data of one cut and is given those of a later one.
 struct Image<'a> {
