@@ -204,7 +204,7 @@ test-workflows: deps-test ## Check the workflows of .github: their syntax, and t
 test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
 	tests/e2e/power-test
-	tests/e2e/local whole-life immediate other-node spread
+	tests/e2e/local whole-life immediate other-node spread move
 
 # SIDECAR_BIN=dir: the default layout, with the csi-node-driver-registrar and the livenessprobe in dir.
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)

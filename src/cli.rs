@@ -113,6 +113,13 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID", value_parser = Value(node_ids))]
     pub forget_node: Vec<List<String>>,
 
+    /// Role controller in Kubernetes, with --peer-service: also move volumes whose claims have the annotation
+    /// hostloop.csi.dev/move-to. Of several controllers one does so, by a Lease in the Service's namespace
+    #[arg(long = "move", env = "HOSTLOOP_MOVE", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(action = ArgAction::Set, value_parser = Value(truth))]
+    pub moves: bool,
+
     /// CSI driver name, the `provisioner` of StorageClasses. Two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
     #[arg(value_parser = Value(driver_name))]

@@ -86,6 +86,8 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         source: None,
         marked: false,
         quota: None,
+        copy_of: None,
+        moved_to: None,
         attachments: Vec::new(),
     }
 }

@@ -140,6 +140,7 @@ async fn creates(client: &Client, ids: &[String]) -> Vec<Duration> {
 /// A controller, and a connection to its socket.
 async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Client) {
     let settings = ControllerSettings {
+        moves: None,
         driver_name: DRIVER.to_owned(),
         attach: false,
         tls_dir: "/nowhere".into(),

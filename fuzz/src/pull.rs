@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use hostloop::driver::{Broken, RemoteSource, RemoteSources, Take};
 use hostloop::error::{Error, Result};
-use hostloop::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
+use hostloop::model::pull::{
+    Blocks, Changes, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way, Zeros,
+};
 use hostloop::model::request::CreateVolume;
 use hostloop::model::tree::{Item, Position};
 use hostloop::model::{NodeKey, SnapshotId};
 use hostloop::selftest::requests;
 use hostloop::wire::peer::pull_blocks_response::Message as BlocksMessage;
+use hostloop::wire::peer::pull_changes_response::Message as ChangesMessage;
 use hostloop::wire::peer::pull_tree_response::Message as TreeMessage;
-use hostloop::wire::pull::{Malformed, decode_blocks, decode_description, decode_tree};
+use hostloop::wire::pull::{Malformed, decode_blocks, decode_changes, decode_description, decode_tree};
 use hostloop::wire::{csi, decode, peer};
 use prost::Message as _;
 
@@ -71,7 +74,16 @@ impl RemoteSource for Opened {
         0
     }
 
-    fn close(&self) {}
+    fn changes(
+        &self,
+        _: &SourceHandle,
+        _: u64,
+        take: Take<'_, u64, Changes>,
+    ) -> std::result::Result<(), Broken> {
+        self.stream.iter().try_for_each(|message| take(changes(message).map_err(broken)?))
+    }
+
+    fn close(&self, _: &SnapshotId) {}
 }
 
 fn broken(Malformed(why): Malformed) -> Broken {
@@ -90,6 +102,18 @@ fn blocks((tag, bytes): &Tagged) -> std::result::Result<Placed<u64, Blocks>, Mal
         data.crc32 = Piece::checksum(data.offset, &data.data);
     }
     decode_blocks(answer)
+}
+
+/// A message of what has changed as the node that pulls sees it.
+fn changes((tag, bytes): &Tagged) -> std::result::Result<Placed<u64, Changes>, Malformed> {
+    let mut answer = peer::PullChangesResponse::decode(bytes.as_slice()).map_err(unreadable)?;
+    match &mut answer.message {
+        _ if tag & AS_IT_IS != 0 => {}
+        Some(ChangesMessage::Data(data)) => data.crc32 = Piece::checksum(data.offset, &data.data),
+        Some(ChangesMessage::Zeros(zeros)) => zeros.crc32 = Zeros::checksum(zeros.offset, zeros.len),
+        _ => {}
+    }
+    decode_changes(answer)
 }
 
 /// A message of a tree as the node that pulls sees it.

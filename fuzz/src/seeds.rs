@@ -240,6 +240,8 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         block_size: 512,
         data_bytes: 8192,
         placed: true,
+        kept: true,
+        sealed: false,
     };
     answer.encode_to_vec()
 }

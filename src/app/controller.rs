@@ -1,19 +1,26 @@
 //! The role `controller`.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::net::TcpStream;
 
 use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
+use crate::cluster::mover::status::Phase;
+use crate::cluster::mover::{Figures, Mover};
 use crate::cluster::peers::{Fixed, Peers, Service};
 use crate::cluster::permit::{self, Signer};
 use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
 use crate::cluster::tls::Tls;
 use crate::config::{ControllerSettings, Discovery, StaticPeer};
-use crate::metrics::Health;
+use crate::metrics::{Health, MoveFigures};
+use crate::os::host::host_name;
 use crate::server;
 use crate::shutdown::Shutdown;
 
@@ -59,15 +66,21 @@ pub async fn run_controller(
     signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate } = outside;
-    let ControllerSettings { driver_name, attach, forget_nodes, .. } = settings;
+    let ControllerSettings { driver_name, attach, forget_nodes, moves, .. } = settings;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, "starting a controller");
+    let driver = driver_name.clone();
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer);
+    let figures = Arc::new(Figures::default());
+    let moving = moving(moves, &driver, &router, &figures, &shutdown).await?;
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
         false => Err("the nodes are not known yet".to_owned()),
     });
     let metrics = operation::listen(&operation, health, certificate).await?;
+    if let Some(metrics) = metrics.metrics() {
+        metrics.attach_moves(Arc::new(move || counted(&figures)));
+    }
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
     let serving =
@@ -75,8 +88,55 @@ pub async fn run_controller(
     let stopped = tokio::select! {
         stopped = serving => stopped,
         never = metrics.serve() => match never {},
+        never = moving => match never {},
     };
     Ok(Ended { stopped, failure: None, data_dir: None })
+}
+
+/// Moves volumes, where that is wanted, up to the end of the process.
+///
+/// # Errors
+/// Where there is no way to the API server.
+async fn moving(
+    namespace: Option<String>,
+    driver: &str,
+    router: &Router,
+    figures: &Arc<Figures>,
+    shutdown: &Shutdown,
+) -> Result<impl Future<Output = Infallible> + use<>, StartError> {
+    let mover = match &namespace {
+        Some(_) => {
+            let mover = Mover::connect(Arc::new(router.clone()), driver, Arc::clone(figures)).await;
+            Some(mover.map_err(|why| StartError::Discovery(format!("--move: {why}")))?)
+        }
+        None => None,
+    };
+    // Two containers of one pod, one after the other, are two candidates.
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let identity = format!("{}_{started:x}", host_name().unwrap_or_default());
+    let shutdown = shutdown.clone();
+    Ok(async move {
+        match (mover, namespace) {
+            (Some(mover), Some(namespace)) => mover.run(&namespace, identity, shutdown).await,
+            _ => pending().await,
+        }
+    })
+}
+
+/// The figures of moves as the metrics have them.
+fn counted(figures: &Figures) -> MoveFigures {
+    let (under_way, ends) = (figures.under_way(), figures.ends());
+    let count = |of: &BTreeMap<Phase, u64>, phase| of.get(&phase).copied().unwrap_or(0);
+    let (rounds, sent_bytes, changed_bytes) = figures.traffic();
+    MoveFigures {
+        under_way: Phase::ALL.map(|phase| (phase.as_str(), count(&under_way, phase))).to_vec(),
+        done: count(&ends, Phase::Done),
+        given_up: count(&ends, Phase::Cancelling) + count(&ends, Phase::Returning),
+        rounds,
+        sent_bytes,
+        changed_bytes,
+        failures: figures.failures(),
+    }
 }
 
 /// The way to a node: TLS with certificates on both sides.

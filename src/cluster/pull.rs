@@ -16,9 +16,9 @@ use tonic::{Code, Status, Streaming};
 
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
 use crate::error::{Busy, Error, Result, Subject, with_causes};
-use crate::model::pull::{Blocks, OpenSource, SourceDescription, Way};
+use crate::model::pull::{Blocks, Changes, OpenSource, SourceDescription, SourceHandle, Way};
 use crate::model::tree::{Item, Position};
-use crate::model::{NodeKey, Permit};
+use crate::model::{NodeKey, Permit, SnapshotId};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::pull::Malformed;
 use crate::wire::{peer, pull};
@@ -206,6 +206,20 @@ impl RemoteSource for Opened {
         Ok(())
     }
 
+    fn changes(&self, base: &SourceHandle, offset: u64, take: Take<'_, u64, Changes>) -> Result<(), Broken> {
+        let runtime = &self.pull.runtime;
+        let mut stream = runtime.block_on(async {
+            let (mut client, permit) = self.connect().await?;
+            let cut = &self.description.handle;
+            let request = pull::encode_changes_request(base, cut, offset, &permit);
+            Ok::<_, Broken>(client.pull_changes(request).await.map_err(broken)?.into_inner())
+        })?;
+        while let Some(message) = runtime.block_on(next(&mut stream))? {
+            take(pull::decode_changes(message).map_err(malformed)?)?;
+        }
+        Ok(())
+    }
+
     fn show(&self, Way { address, permit }: &Way) {
         let mut way = self.way();
         if let Some(permit) = permit {
@@ -221,7 +235,7 @@ impl RemoteSource for Opened {
         self.way().moves
     }
 
-    fn close(&self) {
+    fn close(&self, cut: &SnapshotId) {
         let closing = async {
             for _ in 0..CLOSE_TRIES {
                 let (mut client, permit) = match self.connect().await {
@@ -229,7 +243,7 @@ impl RemoteSource for Opened {
                     Err(Broken::Connection(why) | Broken::Damaged(why)) => return Err(why),
                     Err(Broken::Ended(error)) => return Err(error.to_string()),
                 };
-                match client.close_source(pull::encode_close(&self.description.handle, &permit)).await {
+                match client.close_source(pull::encode_close(cut, &permit)).await {
                     Err(status) if status.code() == Code::Aborted => sleep(CLOSE_EVERY).await,
                     answer => return answer.map(drop).map_err(|status| describe(&status)),
                 }
@@ -238,8 +252,7 @@ impl RemoteSource for Opened {
         };
         let closed = self.pull.runtime.block_on(async { timeout(CONNECT_WITHIN, closing).await });
         if let Err(why) = closed.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
-            let source = &self.description.handle.id;
-            tracing::warn!(%source, why, "the source was not closed; its node removes what it made later");
+            tracing::warn!(source = %cut, why, "the source was not closed; its node removes what it made later");
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct ControllerSettings {
     pub discovery: Discovery,
     /// Node ids whose volumes and snapshots are given up once the node is gone.
     pub forget_nodes: BTreeSet<String>,
+    /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
+    pub moves: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +70,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 23] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 24] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -76,6 +78,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 23] {
         ("peer", args.peer.iter().flatten().next().is_some(), CONTROLLER),
         ("peer_service", args.peer_service.is_some(), CONTROLLER),
         ("forget_node", args.forget_node.iter().flatten().next().is_some(), CONTROLLER),
+        ("moves", args.moves, CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
         ("data_dir", args.data_dir.is_some(), VOLUMES),
         ("anchor_dir", matches!(args.anchor_dir, Some(Some(_))), VOLUMES),
@@ -124,12 +127,24 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             tls_dir: tls_dir(),
             discovery: discovery(args)?,
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
+            moves: moves(args)?,
         }),
     })
 }
 
 fn wrong(field: &str, problem: impl std::fmt::Display) -> ConfigError {
     ConfigError::of::<ServeArgs>(field, problem)
+}
+
+/// Where the Lease of the mover is: beside the Service of the nodes.
+fn moves(args: &ServeArgs) -> Result<Option<String>> {
+    match (&args.peer_service, args.moves) {
+        (_, false) => Ok(None),
+        (Some((namespace, _)), true) => Ok(Some(namespace.clone())),
+        (None, true) => {
+            Err(wrong("moves", "it works in Kubernetes only; name the nodes with --peer-service"))
+        }
+    }
 }
 
 fn discovery(args: &ServeArgs) -> Result<Discovery> {

@@ -19,6 +19,7 @@ impl Driver {
     /// room.
     pub fn controller_expand_volume(&self, request: ControllerExpandVolume) -> Result<Expanded> {
         let (_guard, volume) = self.take_volume(&request.volume_id)?;
+        check::may_change(&volume)?;
         if let Some(capability) = &request.capability {
             check::capability(&volume, capability, Error::Invalid)?;
         }

@@ -17,6 +17,7 @@ impl Driver {
             let (node, own) = (&request.node_id, &self.settings.node_id);
             return Err(Error::NotFound(format!("node {node:?} does not exist; the volume is on {own:?}")));
         }
+        check::may_change(&volume)?;
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::Invalid)?;
         let ControllerPublishVolume { node_id, read_only, capability, .. } = request;
@@ -83,6 +84,8 @@ mod tests {
             source: None,
             marked: false,
             quota: None,
+            copy_of: None,
+            moved_to: None,
             attachments,
         }
     }

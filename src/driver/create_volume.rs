@@ -26,6 +26,8 @@ pub(crate) struct Wanted {
     pub(super) consistency: Consistency,
     /// The way to a source on another node.
     pub(super) way: Option<Way>,
+    /// It becomes a copy that is brought up to date with its source.
+    pub(super) as_copy: bool,
 }
 
 impl Driver {
@@ -50,6 +52,7 @@ impl Driver {
             topology,
             way,
             reservation,
+            as_copy,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![((&id).into(), Mode::Exclusive)];
@@ -64,8 +67,17 @@ impl Driver {
             self.pulls.show(&id, source, way);
         }
         let _guard = guard?;
-        let wanted =
-            Wanted { id: id.clone(), name, size, capabilities, parameters, source, consistency, way };
+        let wanted = Wanted {
+            id: id.clone(),
+            name,
+            size,
+            capabilities,
+            parameters,
+            source,
+            consistency,
+            way,
+            as_copy,
+        };
         let node = &self.settings.node_id;
         let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
         match self.existing(&wanted)? {
@@ -125,6 +137,10 @@ impl Driver {
         let shared = shared.transpose()?.flatten();
         // Until its record says so, nobody else is given it.
         let quota = self.choose_quota(&pool, &volume)?;
+        if let Some(origin) = origin.as_ref().filter(|_| volume.copy_of.is_some()) {
+            // A record whose write failed may be there all the same.
+            origin.keep();
+        }
         let volume = self.store.put(Volume { quota: quota.as_ref().map(Chosen::id), ..volume })?;
         reservation.recorded();
         drop(quota);
@@ -145,7 +161,16 @@ impl Driver {
 
     /// The record of a new volume, with everything decided.
     fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters, .. } = wanted;
+        let Wanted { id, name, size, capabilities, parameters, as_copy, .. } = wanted;
+        let copy_of = match (as_copy, origin) {
+            (true, Some(origin)) => Some(origin.as_copy()?),
+            (true, None) => {
+                return Err(Error::Invalid(
+                    "a copy that is brought up to date needs a volume as its content source".to_owned(),
+                ));
+            }
+            (false, _) => None,
+        };
         let content = match origin {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
             None => content_for(&parameters, &capabilities)?,
@@ -184,6 +209,8 @@ impl Driver {
             source: origin.map(|origin| origin.source.clone()),
             marked: origin.is_some(),
             quota: None,
+            copy_of,
+            moved_to: None,
             attachments,
         })
     }
@@ -201,6 +228,9 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
     }
     if !check::are_asked_for(&volume.parameters, &wanted.parameters) {
         return differs("other parameters".to_owned());
+    }
+    if wanted.as_copy && volume.copy_of.is_none() {
+        return differs("the same source, and is complete: it is brought up to date no more".to_owned());
     }
     // A source whose id is none of ours is not a volume's.
     if volume.source.as_ref() != source || wanted.source.is_some() != source.is_some() {

@@ -20,16 +20,18 @@ impl Driver {
         }
     }
 
+    /// # Errors
+    /// FAILED_PRECONDITION while it is published to a node.
+    pub(super) fn expect_unpublished(&self, volume: &Volume) -> Result<()> {
+        let Some(attachment) = volume.attachments.first() else { return Ok(()) };
+        let (id, node) = (&volume.id, &attachment.node_id);
+        Err(Error::InUse(format!("volume {id} is published to node {node:?}; unpublish it first")))
+    }
+
     /// Deletes a volume whose lock the caller holds. From the record `deleting` on it is gone for callers,
     /// and a crash or an error is followed by a retry or by start-up, which finish it.
     pub(super) fn delete(&self, volume: &Volume) -> Result<()> {
-        if let Some(attachment) = volume.attachments.first() {
-            let node = &attachment.node_id;
-            return Err(Error::InUse(format!(
-                "volume {} is published to node {node:?}; unpublish it first",
-                volume.id
-            )));
-        }
+        self.expect_unpublished(volume)?;
         let paths = self.paths(volume)?;
         let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         if uses.any() {

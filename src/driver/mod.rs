@@ -2,7 +2,7 @@
 //! taking the volume's lock, which lives inside the work: a call whose caller has gone keeps it to the end.
 //!
 //! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
-//! `pull/source`, on the side that is read from.
+//! `pull/source`, on the side that is read from, and those with which a controller moves a volume in `moves`.
 
 mod capacity;
 mod controller_expand_volume;
@@ -31,6 +31,7 @@ mod list_snapshots;
 mod list_volumes;
 mod locks;
 mod loop_devices;
+mod moves;
 mod node_expand_volume;
 mod node_get_storage_health;
 mod node_get_volume_health;

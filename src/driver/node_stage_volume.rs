@@ -17,6 +17,7 @@ impl Driver {
     /// published to this node (`--attach`); ALREADY_EXISTS where it is staged there in another way.
     pub fn node_stage_volume(&self, request: NodeStageVolume) -> Result<()> {
         let (_guard, volume) = self.take_at_node(&request.volume_id)?;
+        check::may_change(&volume)?;
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::InUse)?;
         let flags = request.capability.mount_flags();

@@ -6,6 +6,7 @@
 
 mod driver;
 mod http;
+mod moves;
 mod page;
 mod pools;
 mod process;
@@ -22,8 +23,10 @@ use crate::driver::Driver;
 use crate::server::Observer;
 
 pub use http::Site;
+pub use moves::{MoveFigures, Moves};
 
 use driver::DriverCollector;
+use moves::MoveCollector;
 use pools::{PoolCollector, Pools};
 use process::ProcessCollector;
 use rpc::Rpcs;
@@ -60,6 +63,11 @@ impl Metrics {
             registry.register_collector(Box::new(DriverCollector(Arc::clone(driver))));
             registry.register_collector(Box::new(PoolCollector(pools)));
         }
+    }
+
+    /// From now on there are moves to count too; to be called once.
+    pub fn attach_moves(&self, moves: Moves) {
+        self.registry().register_collector(Box::new(MoveCollector(moves)));
     }
 
     // Nothing that runs under the mutex changes the registry half-way, so a poisoned one is as good as any.

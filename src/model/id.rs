@@ -175,6 +175,13 @@ impl SnapshotId {
         SnapshotId(derive("snap", node, &format!("pull/{source}/{target}")))
     }
 
+    /// The ids of the cuts of `source` that stay for the copy `target`: two, since the copy has the data of one while it is
+    /// given those of the other. The first is that of a pull.
+    pub fn of_copy(node: &NodeKey, source: &VolumeId, target: &VolumeId) -> [Self; 2] {
+        let second = derive("snap", node, &format!("copy/{source}/{target}"));
+        [Self::of_pull(node, source, target), SnapshotId(second)]
+    }
+
     /// The id of the snapshot of `source` in a group.
     pub fn of_member(group: &GroupSnapshotId, node: &NodeKey, source: &VolumeId) -> Self {
         SnapshotId(derive("snap", node, &format!("member/{group}/{source}")))

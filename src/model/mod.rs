@@ -3,6 +3,7 @@
 mod access;
 pub(crate) mod answer;
 mod backend;
+pub mod copy_of;
 mod fs_type;
 pub(crate) mod health;
 mod id;
@@ -23,6 +24,7 @@ mod volume;
 pub(crate) use access::SecondPublish;
 pub use access::{AccessMode, AccessType, Capability};
 pub use backend::{BackendKind, Content, Format};
+pub use copy_of::{CopyOf, Cut};
 pub use fs_type::FsType;
 pub(crate) use fs_type::UnknownFsType;
 pub use id::{

@@ -19,17 +19,17 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Whether an opened source, by its handle, is what may be read: the snapshot, or the cut that was made of the volume
-    /// for this target.
+    /// Whether an opened source, by its handle, is what may be read: the snapshot, or a cut that was made of the volume for
+    /// this target.
     pub fn covers(&self, handle: &SnapshotId) -> bool {
         match &self.source {
             VolumeSource::Snapshot(id) => id == handle,
-            VolumeSource::Volume(id) => *handle == self.cut_of(id),
+            VolumeSource::Volume(id) => self.cuts_of(id).contains(handle),
         }
     }
 
-    fn cut_of(&self, volume: &VolumeId) -> SnapshotId {
-        SnapshotId::of_pull(&NodeKey::of(&self.source_node), volume, &self.target)
+    fn cuts_of(&self, volume: &VolumeId) -> [SnapshotId; 2] {
+        SnapshotId::of_copy(&NodeKey::of(&self.source_node), volume, &self.target)
     }
 }
 
@@ -82,6 +82,8 @@ mod tests {
         assert!(!of_snapshot.covers(&SnapshotId::of_name(&a, "other")));
         let cut = SnapshotId::of_pull(&a, &volume, &target);
         assert!(of_volume.covers(&cut) && !of_snapshot.covers(&cut));
+        let [first, second] = SnapshotId::of_copy(&a, &volume, &target);
+        assert!(first == cut && second != cut && of_volume.covers(&second));
         assert!(!of_volume.covers(&SnapshotId::of_pull(&a, &other, &target)));
         assert!(!of_volume.covers(&SnapshotId::of_pull(&a, &volume, &another)));
     }

@@ -1,5 +1,7 @@
 //! What nodes exchange when a volume is made from another node's snapshot or volume.
 
+use serde::{Deserialize, Serialize};
+
 use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
 /// The way to a source on another node, as a controller tells it.
@@ -22,10 +24,26 @@ pub struct OpenSource {
     /// When the volume's node began, by its clock; the same in retries as long as it has no answer. What was cut for
     /// another beginning is of an earlier time than the volume is to be. `None` from nodes before 0.3.0.
     pub began: Option<Timestamp>,
+    /// What stays of a cut when it has been read.
+    pub keep: Keep,
+}
+
+/// What becomes of the cut of a volume when it has been read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// It is of no use any more.
+    #[default]
+    Nothing,
+    /// It stays: what changes after it will be asked for.
+    First,
+    /// It stays, and so does this earlier one, whose data the copy has.
+    After(SourceHandle),
+    /// It is this one, which an earlier call made, and no other.
+    Made(SourceHandle),
 }
 
 /// A source as it is read: a snapshot, or the cut that was made of a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceHandle {
     pub id: SnapshotId,
     /// When it was cut: a later one of the same id has other data.
@@ -43,6 +61,10 @@ pub struct SourceDescription {
     pub block_size: u32,
     /// About so many bytes are sent.
     pub data_bytes: u64,
+    /// It stays at its node as [`OpenSource::keep`] asks for. Not so before 0.3.0, which do not know that.
+    pub kept: bool,
+    /// It is the cut of a volume that was sealed: nothing was written to that since.
+    pub sealed: bool,
 }
 
 impl SourceDescription {
@@ -113,9 +135,74 @@ pub enum Blocks {
     },
 }
 
+/// A part of an answer that is a stream: what differs between two cuts, in ascending order. What lies between two
+/// messages is the same in both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changes {
+    /// Data of the later cut.
+    Data(Piece),
+    /// These bytes read as zeros in the later cut.
+    Zeros(Zeros),
+    /// Nothing more has changed up to this byte: so whoever waits hears something.
+    Unchanged {
+        /// In bytes.
+        end: u64,
+    },
+    /// Nothing more has changed. Without it the stream was cut off.
+    End {
+        /// Bytes of data in this stream.
+        sent_bytes: u64,
+    },
+}
+
+/// A run of zeros, with its checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zeros {
+    /// Where in the image, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// [`Zeros::checksum`] as it was where they were read.
+    pub crc32: u32,
+}
+
+impl Zeros {
+    /// A run with its checksum.
+    pub fn new(offset: u64, len: u64) -> Self {
+        Zeros { offset, len, crc32: Self::checksum(offset, len) }
+    }
+
+    /// CRC-32 (IEEE 802.3) of both numbers as 8 bytes each, little-endian.
+    pub fn checksum(offset: u64, len: u64) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(&len.to_le_bytes());
+        hasher.finalize()
+    }
+
+    /// The first byte behind it.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+
+    /// Whether it is as it was where it was read.
+    pub fn is_intact(&self) -> bool {
+        self.crc32 == Self::checksum(self.offset, self.len)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_changed_run_of_zeros_is_noticed() {
+        let zeros = Zeros::new(4096, 8192);
+        assert!(zeros.is_intact());
+        assert_eq!(zeros.end(), 12288);
+        assert!(!Zeros { offset: 0, ..zeros }.is_intact());
+        assert!(!Zeros { len: 4096, ..zeros }.is_intact());
+    }
 
     #[test]
     fn a_changed_byte_and_a_changed_place_are_noticed() {

@@ -34,6 +34,9 @@ pub struct CreateVolume {
     /// With what its controller has reserved the name; the volume is made only if that still holds. Controllers that
     /// had no other node to ask, or are of 0.1.0, have none.
     pub reservation: Option<String>,
+    /// It becomes a copy that is brought up to date with its source, and that nobody uses until that has ended
+    /// (docs/decisions/0019): no part of the CSI message.
+    pub as_copy: bool,
 }
 
 /// What decides on which node a CreateVolume is made.

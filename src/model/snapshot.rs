@@ -71,6 +71,13 @@ pub struct Snapshot {
     /// when that is done (docs/decisions/0009).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulled_for: Option<VolumeId>,
+    /// A cut that stays after it was read, since the copy that has its data will ask for what changes after it
+    /// (docs/decisions/0019).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
+    /// Its source was sealed when it was cut: nothing was written to it since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
 }
 
 impl Snapshot {

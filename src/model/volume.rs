@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Capability, Content, FsType, ObjectId, PoolName, QuotaId, SnapshotId, VolumeId, VolumeParameters,
+    Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, VolumeId, VolumeParameters,
 };
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
@@ -110,6 +110,13 @@ pub struct Volume {
     /// given back before the record goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaId>,
+    /// It is brought up to date with its source on another node, and nobody uses it until that has ended
+    /// (docs/decisions/0019).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<CopyOf>,
+    /// It is sealed: nobody uses it any more, since its data move to this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,

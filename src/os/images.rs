@@ -74,6 +74,9 @@ pub trait Images: Send + Sync {
     fn allocate(&self, file: &Path, size: u64) -> io::Result<()>;
     /// Gives every block of the file back, its size unchanged: it reads as zeros (FALLOC_FL_PUNCH_HOLE).
     fn erase(&self, file: &Path) -> io::Result<()>;
+    /// Makes `len` bytes at `offset` read as zeros, within the file's size, and gives every whole block of them back
+    /// (FALLOC_FL_PUNCH_HOLE).
+    fn erase_range(&self, file: &Path, offset: u64, len: u64) -> io::Result<()>;
     /// Writes zeros over all that was written to the file, which keeps its blocks and its size.
     fn zero(&self, file: &Path) -> io::Result<()>;
     /// Copies `len` bytes at `offset` of `source` to the same place of `target`, which is long enough, into blocks

@@ -44,6 +44,10 @@ pub const PERMIT: &str = "hostloop-permit-bin";
 /// whether another node has the volume.
 pub const RESERVATION: &str = "hostloop-reservation";
 
+/// Metadata of a CreateVolume that a controller forwards: the volume is to be brought up to date with its source until it is
+/// completed (docs/decisions/0019).
+pub const COPY: &str = "hostloop-copy";
+
 fn header(metadata: &MetadataMap, name: &str) -> Option<String> {
     let value = metadata.get(name)?.to_str().ok()?;
     (!value.is_empty()).then(|| value.to_owned())
@@ -82,6 +86,7 @@ declare! { each;
         check: |request, metadata| decode::create_volume(request).map(|request| CreateVolume {
             way: way(metadata),
             reservation: header(metadata, RESERVATION),
+            as_copy: header(metadata, COPY).is_some(),
             ..request
         });
         work: |driver, request| {

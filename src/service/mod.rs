@@ -27,7 +27,7 @@ use tracing::Span;
 
 use declare::{Declarations, Work};
 
-pub use controller::{PERMIT, RESERVATION, SOURCE_ADDRESS};
+pub use controller::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
 pub use gate::{Behind, Gate, Starting};
 pub(crate) use observe::observe;
 pub use peer::PeerService;

@@ -139,6 +139,65 @@ impl peer::peer_server::Peer for PeerService {
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
     }
 
+    async fn pull_changes(
+        &self,
+        request: Request<peer::PullChangesRequest>,
+    ) -> Reply<Messages<peer::PullChangesResponse>> {
+        let who = caller(&request);
+        observe(&[("source.id", request.get_ref().cut.as_ref().map_or("", |cut| cut.handle.as_str()))]);
+        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
+        let (base, cut, offset) = pull::changes_request(request.get_ref())?;
+        permit::may_read(&grant, &base.id)?;
+        permit::may_read(&grant, &cut.id)?;
+        let work =
+            move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_changes(&base, &cut, offset, emit);
+        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_changes, work)?))
+    }
+
+    async fn update_copy(
+        &self,
+        request: Request<peer::UpdateCopyRequest>,
+    ) -> Reply<peer::UpdateCopyResponse> {
+        let request = request.into_inner();
+        observe(&[("volume.id", &request.volume_id)]);
+        let request = pull::update_copy(request)?;
+        let updated = run(&self.driver, move |driver| driver.update_copy(&request)).await?;
+        Ok(Response::new(pull::encode_updated(&updated)))
+    }
+
+    async fn complete_copy(
+        &self,
+        request: Request<peer::CompleteCopyRequest>,
+    ) -> Reply<peer::CompleteCopyResponse> {
+        let peer::CompleteCopyRequest { volume_id, stale } = request.into_inner();
+        observe(&[("volume.id", &volume_id)]);
+        run(&self.driver, move |driver| driver.complete_copy(&volume_id, stale)).await?;
+        Ok(Response::new(peer::CompleteCopyResponse {}))
+    }
+
+    async fn seal_volume(
+        &self,
+        request: Request<peer::SealVolumeRequest>,
+    ) -> Reply<peer::SealVolumeResponse> {
+        let peer::SealVolumeRequest { volume_id, moved_to } = request.into_inner();
+        observe(&[("volume.id", &volume_id)]);
+        let moved_to = pull::moved_to(moved_to)?;
+        run(&self.driver, move |driver| driver.seal_volume(&volume_id, moved_to)).await?;
+        Ok(Response::new(peer::SealVolumeResponse {}))
+    }
+
+    async fn release_cuts(
+        &self,
+        request: Request<peer::ReleaseCutsRequest>,
+    ) -> Reply<peer::ReleaseCutsResponse> {
+        let request = request.into_inner();
+        observe(&[("volume.id", &request.volume_id)]);
+        if let Some((volume, copy)) = pull::release_cuts(&request) {
+            run(&self.driver, move |driver| driver.release_cuts(&volume, &copy)).await?;
+        }
+        Ok(Response::new(peer::ReleaseCutsResponse {}))
+    }
+
     async fn close_source(
         &self,
         request: Request<peer::CloseSourceRequest>,

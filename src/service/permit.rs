@@ -151,6 +151,7 @@ mod tests {
             target,
             consistency: Consistency::default(),
             began: None,
+            keep: crate::model::pull::Keep::Nothing,
         };
         assert!(may_open(&permitted(), &open).is_ok() && may_read(&permitted(), &snapshot).is_ok());
         let other = SnapshotId::of_name(&source_of, "x");

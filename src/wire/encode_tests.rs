@@ -21,6 +21,8 @@ fn sample() -> Volume {
         source: None,
         marked: false,
         quota: None,
+        copy_of: None,
+        moved_to: None,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],
     }
 }
@@ -125,6 +127,8 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         group,
         marked: false,
         pulled_for: None,
+        kept: false,
+        sealed: false,
     }
 }
 

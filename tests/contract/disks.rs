@@ -62,6 +62,20 @@ fn sizes(os: &Os, dir: &Path) {
         assert_eq!(os.images.read_at(&file, offset, MIB as usize).expect("read"), vec![0; MIB as usize]);
     }
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated >= 16 * MIB, "it keeps its blocks");
+    os.images.write_at(&file, 2 * MIB, &vec![9; MIB as usize]).expect("write");
+    let before = stat(&file).allocated;
+    os.images.erase_range(&file, 2 * MIB + 100, 200_000).expect("erase a range");
+    let mut expected = vec![9; MIB as usize];
+    expected[100..200_100].fill(0);
+    assert!(os.images.read_at(&file, 2 * MIB, MIB as usize).expect("read") == expected);
+    os.files.sync_file(&file).expect("sync");
+    assert!(stat(&file).size == 16 * MIB && stat(&file).allocated <= before - 150_000, "whole blocks go");
+    os.images.erase_range(&file, 2 * MIB + 200_100, 50).expect("erase within a block");
+    expected[200_100..200_150].fill(0);
+    assert!(os.images.read_at(&file, 2 * MIB, MIB as usize).expect("read") == expected);
+    os.images.erase_range(&file, 15 * MIB, 5 * MIB).expect("erase beyond the end");
+    assert_eq!(stat(&file).size, 16 * MIB);
+    os.images.erase_range(&file, 0, 0).expect("erase nothing");
     os.images.erase(&file).expect("erase");
     assert!(stat(&file).size == 16 * MIB && stat(&file).allocated < MIB);
     let total = os.files.space(dir).expect("space").total;

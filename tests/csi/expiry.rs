@@ -53,7 +53,14 @@ impl Certified {
                 let discovery = Discovery::Static(vec![peer]);
                 let (driver_name, forget_nodes) = (DRIVER.to_owned(), [].into());
                 let attach = false;
-                Role::Controller(ControllerSettings { driver_name, attach, tls_dir, discovery, forget_nodes })
+                Role::Controller(ControllerSettings {
+                    driver_name,
+                    attach,
+                    tls_dir,
+                    discovery,
+                    forget_nodes,
+                    moves: None,
+                })
             }
         };
         let address = address();

@@ -22,7 +22,7 @@ const CLOSED: [&str; 6] = ["kind", "phase", "backend", "severity", "to", "le"];
 /// Labels by name of the metric, with the values that were seen.
 type Shown = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Everything that a driver with a volume and copies of it shows, and what a node of a cluster has besides.
+/// Everything that a driver with a volume and copies of it shows, and what the processes of a cluster have besides.
 fn shown() -> Shown {
     let (kernel, address) = (machine(), address());
     let server = watched(kernel.os(), &settings(), address);
@@ -32,7 +32,9 @@ fn shown() -> Shown {
     server.call(snapshot("s", &id)).unwrap();
     let mut samples = scrape(&server, address);
     server.stop();
-    samples.0.extend(Certified::new(PeerRole::Node).serve(|server, address| scrape(server, address).0));
+    for role in [PeerRole::Node, PeerRole::Controller] {
+        samples.0.extend(Certified::new(role).serve(|server, address| scrape(server, address).0));
+    }
     let mut shown = Shown::new();
     for key in samples.0.keys() {
         let (name, labels) = key.split_once('{').unwrap_or((key, "}"));

@@ -9,6 +9,7 @@ pub mod orders;
 mod permits;
 mod streams;
 mod tamper;
+mod updates;
 
 use hostloop::wire::csi;
 use tonic::Code;

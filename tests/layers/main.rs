@@ -82,7 +82,7 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "the API of Kubernetes",
-        places: &["cluster/peers/kubernetes", "cluster/certs/secret"],
+        places: &["cluster/peers/kubernetes", "cluster/certs/secret", "cluster/mover/"],
         found: |line| ["kube", "k8s_openapi"].iter().any(|name| crate_is_used(line, name)),
     },
     Only { what: "rustix", places: &["os/"], found: |line| crate_is_used(line, "rustix") },
@@ -113,7 +113,7 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "serde_json (a test of cluster/certs/ plays the API server)",
-        places: &["store/", "wire/redact.rs", "bench/", "cluster/certs/secret_tests.rs"],
+        places: &["store/", "wire/redact.rs", "bench/", "cluster/certs/secret_tests.rs", "cluster/mover/"],
         found: |line| crate_is_used(line, "serde_json"),
     },
     Only {
@@ -217,7 +217,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "telemetry.rs",
         "serde_json::to_string(&x)",
-        "serde_json (a test of cluster/certs/ plays the API server): only in store/, wire/redact.rs, bench/, cluster/certs/secret_tests.rs",
+        "serde_json (a test of cluster/certs/ plays the API server): only in store/, wire/redact.rs, bench/, cluster/certs/secret_tests.rs, cluster/mover/",
     ),
     ("driver/x.rs", "use prometheus_client::registry::Registry;", "prometheus_client: only in metrics/"),
     ("server/x.rs", "hyper::body::Incoming", "hyper (server/ has it through tonic): only in metrics/http.rs"),
@@ -236,7 +236,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "cluster/router/x.rs",
         "use kube::Client;",
-        "Kubernetes: only in cluster/peers/kubernetes, cluster/certs/secret",
+        "Kubernetes: only in cluster/peers/kubernetes, cluster/certs/secret, cluster/mover/",
     ),
     ("cluster/router/x.rs", "use crate::server::Stop;", "cluster imports server"),
     ("selftest/x.rs", "use crate::bench::life::Caller;", "selftest imports bench"),

@@ -30,6 +30,8 @@ fn volume(world: &World, number: usize) -> Volume {
         source: None,
         marked: false,
         quota: None,
+        copy_of: None,
+        moved_to: None,
         attachments: Vec::new(),
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");

@@ -266,6 +266,7 @@ impl Cluster {
         let dir = tempfile::tempdir_in(run::directory()).unwrap();
         let (host, tls) = (Host::new(&name, None), self.tls(&name));
         let settings = ControllerSettings {
+            moves: None,
             driver_name: DRIVER.to_owned(),
             attach: false,
             tls_dir: PathBuf::from("/nowhere"),

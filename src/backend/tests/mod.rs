@@ -59,6 +59,8 @@ impl Machine {
             source: None,
             marked: true,
             quota: None,
+            copy_of: None,
+            moved_to: None,
             attachments: Vec::new(),
             id,
             content,

@@ -20,7 +20,7 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
 use crate::service::table::{Answer, BytesCodec, decode, encode};
-use crate::service::{PERMIT, RESERVATION, SOURCE_ADDRESS};
+use crate::service::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
@@ -59,6 +59,8 @@ pub(super) struct Envelope {
     permit: Option<Permit>,
     /// With what the name of a new volume is reserved.
     reservation: Option<String>,
+    /// Whether a new volume is a copy that is brought up to date until it takes its source's place.
+    copy: bool,
 }
 
 impl Envelope {
@@ -78,6 +80,11 @@ impl Envelope {
         Envelope { reservation: Some(token.to_owned()), ..self.clone() }
     }
 
+    /// The same, for a copy that is brought up to date until it takes its source's place.
+    pub(super) fn of_copy(&self) -> Self {
+        Envelope { copy: true, ..self.clone() }
+    }
+
     /// The same, with no more time than this.
     pub(super) fn within(&self, limit: Duration) -> Self {
         let limit = Instant::now() + limit;
@@ -94,6 +101,9 @@ impl Envelope {
             if let Some(value) = value.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok()) {
                 request.metadata_mut().insert(name, value);
             }
+        }
+        if self.copy {
+            request.metadata_mut().insert(COPY, AsciiMetadataValue::from_static("1"));
         }
         if let Some(permit) = &self.permit {
             request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit.as_bytes()));

@@ -10,6 +10,7 @@
 
 mod channel;
 mod connect;
+mod copies;
 mod create_volume;
 mod forward;
 mod get_capacity;

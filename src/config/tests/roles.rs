@@ -59,6 +59,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--role=node", PEERS], "--peer (HOSTLOOP_PEERS)", "controller only"),
         (&["--role=node", "--peer-service=a/b"], "--peer-service (HOSTLOOP_PEER_SERVICE)", "controller only"),
         (&["--forget-node=a"], "--forget-node (HOSTLOOP_FORGET_NODES)", "controller only"),
+        (&["--move"], "--move (HOSTLOOP_MOVE)", "controller only"),
         (&["--tls-dir=/t"], "--tls-dir (HOSTLOOP_TLS_DIR)", "node and controller only"),
         (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
     ];
@@ -94,6 +95,7 @@ fn wrong_peers() {
         (&["--peer-service=a/b/c"], "NAMESPACE/NAME"),
         (&["--peer-service=a/B"], "NAMESPACE/NAME"),
         (&["--peer=a=h:1", "--forget-node=a b"], "--forget-node"),
+        (&["--peer=a=h:1", "--move"], "--move"),
         (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),
     ];
     for (flags, hint) in cases {

@@ -6,13 +6,14 @@ use super::cut::Member;
 use crate::backend::{Copy, Mark, Share, VolumePaths, content_of_copy, too_small};
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::create_volume::Wanted;
-use crate::driver::pull::Remote;
+use crate::driver::pull::{Remote, not_followed};
+use crate::driver::request::check;
 use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
-    Capability, Consistency, Content, Format, Provisioning, SizeRange, Snapshot, Volume, VolumeParameters,
-    VolumeSource,
+    Capability, Consistency, Content, CopyOf, Format, Provisioning, SizeRange, Snapshot, Volume,
+    VolumeParameters, VolumeSource,
 };
 
 /// The source, found; the caller holds its lock.
@@ -48,6 +49,31 @@ impl Origin {
         let (source, is) = (remote.source.clone(), remote.description());
         let (content, bytes, block_size) = (is.content.clone(), is.size_bytes, is.block_size);
         Origin { source, content, bytes, block_size, data: Data::Remote(remote) }
+    }
+
+    /// What a copy that is brought up to date with it has of it at first.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for what does not change, or is on this node; FAILED_PRECONDITION for a directory, whose changes are
+    /// not tracked.
+    pub(crate) fn as_copy(&self) -> Result<CopyOf> {
+        let Origin { source, data, content, .. } = self;
+        let (Data::Remote(remote), VolumeSource::Volume(_)) = (data, source) else {
+            return Err(not_followed(source));
+        };
+        if *content == Content::Directory {
+            return Err(Error::InUse(format!(
+                "{source} is a directory, whose changes are not tracked: a copy of it cannot be brought up to date"
+            )));
+        }
+        Ok(CopyOf { cut: remote.cut(), next: None })
+    }
+
+    /// Leaves its cut at its node.
+    pub(crate) fn keep(&self) {
+        if let Data::Remote(remote) = &self.data {
+            remote.keep();
+        }
     }
 
     /// What a volume made from it holds, if that is what is asked for.
@@ -104,7 +130,9 @@ impl Driver {
             Source::Snapshot(id) => self.ready_snapshot(id).map(Origin::of_snapshot),
             Source::Volume(volume_id) => {
                 let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-                self.ready_volume(&id, volume_id).map(Origin::of_volume)
+                let volume = self.ready_volume(&id, volume_id)?;
+                check::is_no_copy(&volume)?;
+                Ok(Origin::of_volume(volume))
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::cut::Member;
 use crate::backend::{Mark, Share, begin_deletion};
 use crate::driver::capacity::{Reservation, Want};
+use crate::driver::request::check;
 use crate::driver::{Driver, Pool, pools::directories};
 use crate::error::{Error, Result};
 use crate::model::{
@@ -29,6 +30,8 @@ pub(crate) enum Purpose {
     Group(GroupSnapshotId),
     /// Another node, which makes this volume from it.
     Pull(VolumeId),
+    /// The same, and it stays as long as this copy has its data.
+    Copy(VolumeId),
 }
 
 impl Driver {
@@ -45,14 +48,16 @@ impl Driver {
         purpose: Purpose,
     ) -> Result<Draft> {
         // What another node pulls is gone soon, and is how a volume gets away from here.
-        let is_kept = !matches!(purpose, Purpose::Pull(_));
+        let is_for_callers = matches!(purpose, Purpose::Caller | Purpose::Group(_));
+        let kept = matches!(purpose, Purpose::Copy(_));
         let (group, pulled_for) = match purpose {
             Purpose::Caller => (None, None),
             Purpose::Group(group) => (Some(group), None),
-            Purpose::Pull(target) => (None, Some(target)),
+            Purpose::Pull(target) | Purpose::Copy(target) => (None, Some(target)),
         };
+        check::is_no_copy(&volume)?;
         let pool = self.pool_of(&volume)?;
-        if is_kept {
+        if is_for_callers {
             directories::admit_snapshot(&pool, volume.parameters.backend)?;
         }
         let paths = self.paths(&volume)?;
@@ -85,6 +90,8 @@ impl Driver {
             marked: true,
             group,
             pulled_for,
+            kept,
+            sealed: volume.moved_to.is_some(),
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let mut reservation = self.reserve_snapshot(&pool, &volume, share, bytes)?;

@@ -66,6 +66,7 @@ impl Driver {
             source: None,
             consistency: crate::model::Consistency::default(),
             way: None,
+            as_copy: false,
         };
         let _guard = self.lock(&wanted.id)?;
         match self.existing(&wanted)? {

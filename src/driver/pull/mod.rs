@@ -6,13 +6,17 @@
 //! volume is left, and a retry starts over.
 
 mod blocks;
+mod changes;
 mod resume;
 pub(super) mod source;
 mod tree;
 
+pub(super) use changes::Counted;
+
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Driver;
@@ -20,9 +24,11 @@ use super::create_volume::Wanted;
 use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, Way};
+use crate::model::pull::{
+    Blocks, Changes, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way,
+};
 use crate::model::tree::{Item, Position};
-use crate::model::{Timestamp, Volume, VolumeId, VolumeSource};
+use crate::model::{Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -57,14 +63,20 @@ pub trait RemoteSource: Send + Sync {
     /// [`Broken`].
     fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken>;
 
+    /// Reads what differs from an earlier cut, from `offset` on, likewise.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    fn changes(&self, base: &SourceHandle, offset: u64, take: Take<'_, u64, Changes>) -> Result<(), Broken>;
+
     /// The node may listen at another address by now, and there is a newer permit. What is read goes on with these.
     fn show(&self, way: &Way);
 
     /// How often it has moved.
     fn moves(&self) -> u64;
 
-    /// Tells the node that it is not needed any more. Never fails: what the node is not told it finds out by itself.
-    fn close(&self);
+    /// Tells the node that this cut is not needed any more. Never fails: what the node is not told it finds out by itself.
+    fn close(&self, cut: &SnapshotId);
 }
 
 /// Why a stream ended before its end.
@@ -100,11 +112,12 @@ fn expect_end(ended: bool) -> Result<(), Broken> {
     ended.then_some(()).ok_or_else(|| Broken::Connection("the stream ended early".to_owned()))
 }
 
-/// A source on another node; closed when dropped.
+/// A source on another node; closed when dropped, unless a record says that its cut is needed.
 pub(crate) struct Remote {
     pub(super) source: VolumeSource,
     opened: Arc<dyn RemoteSource>,
     patience: Duration,
+    kept: AtomicBool,
 }
 
 /// The sources of the pulls that run, by the volume that is made: a retry of a call finds its pull here, and tells it
@@ -153,6 +166,22 @@ impl Remote {
         self.opened.description()
     }
 
+    /// Its cut, for a record.
+    pub(super) fn cut(&self) -> Cut {
+        let SourceDescription { handle, sealed, .. } = self.description();
+        Cut { id: handle.id.clone(), created: handle.created, sealed: *sealed }
+    }
+
+    /// Its cut is left at its node: a record says that it is needed.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+
+    /// Tells its node that another cut of it is not needed any more.
+    pub(super) fn close(&self, cut: &SnapshotId) {
+        self.opened.close(cut);
+    }
+
     /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
     /// has read it for a while; the volume may still be there.
     fn gone(&self, error: Error) -> Error {
@@ -168,8 +197,8 @@ impl Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         // A second panic would end the process.
-        if !std::thread::panicking() {
-            self.opened.close();
+        if !std::thread::panicking() && !self.kept.load(Ordering::Acquire) {
+            self.opened.close(&self.description().handle.id);
         }
     }
 }
@@ -180,22 +209,55 @@ impl Driver {
         let Some((sources, way)) = self.remote_sources.as_ref().zip(wanted.way.as_ref()) else {
             return Ok(None);
         };
-        let Wanted { id, consistency, .. } = wanted;
-        let began = Some(self.pulls.began(id));
-        let request = OpenSource { source, target: id.clone(), consistency: *consistency, began };
+        let keep = match (wanted.as_copy, &source) {
+            (true, VolumeSource::Volume(_)) => Keep::First,
+            (true, VolumeSource::Snapshot(_)) => return Err(not_followed(&source)),
+            (false, _) => Keep::Nothing,
+        };
+        let (id, consistency) = (&wanted.id, wanted.consistency);
+        self.open_for(
+            sources.as_ref(),
+            way,
+            id,
+            OpenSource { source, target: id.clone(), consistency, began: None, keep },
+        )
+        .map(Some)
+    }
+
+    /// Opens a source on another node for this volume. Its cut is the same in retries until there was an answer.
+    pub(super) fn open_for(
+        &self,
+        sources: &dyn RemoteSources,
+        way: &Way,
+        id: &VolumeId,
+        request: OpenSource,
+    ) -> Result<Remote> {
+        let request = OpenSource { began: Some(self.pulls.began(id)), ..request };
         let opened = sources.open(way, &request);
         let may_be_made = matches!(opened, Err(Error::Unavailable(_) | Error::Busy(_)));
         if !may_be_made {
             self.pulls.forget(id);
         }
-        Ok(Some(Remote { source: request.source, opened: opened?, patience: sources.patience() }))
+        let (source, opened) = (request.source, opened?);
+        let remote = Remote { source, opened, patience: sources.patience(), kept: AtomicBool::new(false) };
+        match request.keep != Keep::Nothing && !remote.description().kept {
+            true => Err(Error::Unavailable(
+                "the hostloop of the source's node keeps no cuts; upgrade it to 0.3.0 or later".to_owned(),
+            )),
+            false => Ok(remote),
+        }
     }
 
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
     /// removes them.
     pub(super) fn pull(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
+        self.pulling(remote, volume, |driver| driver.pull_files(remote, volume, to))
+    }
+
+    /// Runs what reads from a source on another node, so that a retry of the call finds it.
+    pub(super) fn pulling<T>(&self, remote: &Remote, volume: &Volume, work: impl FnOnce(&Self) -> T) -> T {
         self.pulls.begin(&volume.id, remote);
-        let pulled = self.pull_files(remote, volume, to);
+        let pulled = work(self);
         self.pulls.end(&volume.id);
         pulled
     }
@@ -211,6 +273,13 @@ impl Driver {
         }
         sync_files(&self.os, to)
     }
+}
+
+/// Why no copy can be brought up to date with a source.
+pub(super) fn not_followed(source: &VolumeSource) -> Error {
+    Error::Invalid(format!(
+        "{source} is not a volume of another node: only with one of these can a copy be brought up to date"
+    ))
 }
 
 #[cfg(test)]

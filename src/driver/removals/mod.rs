@@ -133,6 +133,8 @@ impl Driver {
             source: None,
             marked: true,
             quota: None,
+            copy_of: None,
+            moved_to: None,
             attachments: Vec::new(),
         };
         self.move_out(record, paths)
@@ -157,6 +159,8 @@ impl Driver {
             capabilities: Vec::new(),
             source: None,
             marked: true,
+            copy_of: None,
+            moved_to: None,
             attachments: Vec::new(),
             ..record
         };

@@ -28,6 +28,37 @@ pub(crate) fn context(volume: &Volume, sent: &Context) -> Result<()> {
     }
 }
 
+/// Refuses what needs the data of a volume, where it is a copy that is being brought up to date: they may be of two points in
+/// time.
+///
+/// # Errors
+/// FAILED_PRECONDITION.
+pub(crate) fn is_no_copy(volume: &Volume) -> Result<()> {
+    match (&volume.copy_of, &volume.source) {
+        (None, _) => Ok(()),
+        (Some(_), Some(source)) => Err(Error::InUse(format!(
+            "volume {} is a copy of {source} that is being brought up to date; it can be used when that has been completed",
+            volume.id
+        ))),
+        (Some(_), None) => Err(Error::InUse(format!("volume {} is a copy that is not complete", volume.id))),
+    }
+}
+
+/// Refuses what changes the data of a volume that moves to another node, where they would be lost, and of a copy.
+///
+/// # Errors
+/// FAILED_PRECONDITION.
+pub(crate) fn may_change(volume: &Volume) -> Result<()> {
+    is_no_copy(volume)?;
+    match &volume.moved_to {
+        None => Ok(()),
+        Some(node) => Err(Error::InUse(format!(
+            "volume {} is sealed, because its data move to node {node:?}: it cannot be used here any more",
+            volume.id
+        ))),
+    }
+}
+
 /// Mount flags may be sensitive and say nothing about the volume: a record has none.
 pub(crate) fn without_flags(capability: Capability) -> Capability {
     match capability.access {

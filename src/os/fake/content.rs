@@ -97,6 +97,26 @@ impl Content {
         *self = Content { size: self.size, in_place: self.in_place, ..Content::default() };
     }
 
+    /// Makes the bytes of `start..end` read as zeros; whole blocks among them are not allocated any more.
+    pub(super) fn erase_range(&mut self, start: u64, end: u64) {
+        let end = end.min(self.size);
+        let (first, last) = (start.div_ceil(BLOCK), end / BLOCK);
+        let mut zero = |from: u64, to: u64| {
+            if from < to
+                && let Some(data) = self.written.get_mut(&(from / BLOCK))
+            {
+                Arc::make_mut(data)[(from % BLOCK) as usize..][..(to - from) as usize].fill(0);
+            }
+        };
+        if first > last {
+            return zero(start, end); // within one block
+        }
+        zero(start, first * BLOCK);
+        zero(last * BLOCK, end);
+        self.written.retain(|block, _| !(first..last).contains(block));
+        self.places.cut(first, last);
+    }
+
     /// Makes all of it read as zeros; every block stays allocated.
     pub(super) fn clear(&mut self) {
         self.written.clear();

@@ -74,6 +74,13 @@ impl Images for Process {
         })
     }
 
+    fn erase_range(&self, file: &Path, offset: u64, len: u64) -> io::Result<()> {
+        self.step("erase", format!("{} at {offset}", file.display()), |world| {
+            let node = world.writable_file(file)?.node;
+            world.shrink(node, |content| content.erase_range(offset, offset.saturating_add(len)))
+        })
+    }
+
     fn zero(&self, file: &Path) -> io::Result<()> {
         self.step("zero", file.display(), |world| {
             let node = world.writable_file(file)?.node;

@@ -99,6 +99,17 @@ impl Images for LinuxImages {
         uninterrupted(|| fallocate(&handle, mode, 0, size)).map_err(at("erase", file))
     }
 
+    fn erase_range(&self, file: &Path, at_byte: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let handle = open_to_change(file)?;
+        let number = |bytes| offset(bytes).map_err(at("erase", file));
+        let (start, len) = (number(at_byte)?, number(len)?);
+        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        uninterrupted(|| fallocate(&handle, mode, start, len)).map_err(at("erase", file))
+    }
+
     fn zero(&self, file: &Path) -> io::Result<()> {
         let handle = open_to_change(file)?;
         let zeros = vec![0; 1 << 20];

@@ -15,7 +15,7 @@ use crate::cluster::identity::PeerRole::{self, Controller, Node};
 use crate::model::NodeKey;
 
 /// A service, one of its methods or `*` for those that have no line of their own, and the roles that may call it.
-const ALLOWED: [(&str, &str, &[PeerRole]); 8] = [
+const ALLOWED: [(&str, &str, &[PeerRole]); 12] = [
     // A controller routes what its sidecars ask.
     ("csi.v1.Controller", "*", &[Controller]),
     ("csi.v1.GroupController", "*", &[Controller]),
@@ -26,6 +26,11 @@ const ALLOWED: [(&str, &str, &[PeerRole]); 8] = [
     ("hostloop.v1.Peer", "FindVolume", &[Controller]),
     ("hostloop.v1.Peer", "ReserveName", &[Controller]),
     ("hostloop.v1.Peer", "ReleaseName", &[Controller]),
+    // A controller moves a volume to another node, or keeps a copy of it there.
+    ("hostloop.v1.Peer", "UpdateCopy", &[Controller]),
+    ("hostloop.v1.Peer", "CompleteCopy", &[Controller]),
+    ("hostloop.v1.Peer", "SealVolume", &[Controller]),
+    ("hostloop.v1.Peer", "ReleaseCuts", &[Controller]),
     // A node copies the data of another one.
     ("hostloop.v1.Peer", "*", &[Node]),
 ];

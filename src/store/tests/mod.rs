@@ -55,6 +55,8 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         source: None,
         marked: false,
         quota: None,
+        copy_of: None,
+        moved_to: None,
         attachments: Vec::new(),
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::keys::{Given, YES_NO};
+use crate::error::Error;
 use crate::model::Consistency;
 
 pub(super) const FREEZE: &str = "freeze";
@@ -21,6 +22,14 @@ pub(super) fn snapshot_class(parameters: &HashMap<String, String>) -> Result<Con
     let given = Given::new("parameter", parameters);
     given.only(&KEYS)?;
     of(&given)
+}
+
+/// What the parameters of a StorageClass, whatever else is in them, say of how a source in use is copied.
+///
+/// # Errors
+/// INVALID_ARGUMENT with what to change.
+pub fn consistency(parameters: &HashMap<String, String>) -> Result<Consistency, Error> {
+    of(&Given::new("parameter", parameters)).map_err(Error::Invalid)
 }
 
 /// The two keys among others.

@@ -30,6 +30,7 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         topology: topology::requirement(request.accessibility_requirements)?,
         way: None,
         reservation: None,
+        as_copy: false,
     })
 }
 

@@ -85,7 +85,7 @@ pub(super) fn page_size(count: i32) -> Result<usize> {
 }
 
 /// `node_id` where it is required.
-pub(super) fn node_id(value: String) -> Result<String> {
+pub(crate) fn node_id(value: String) -> Result<String> {
     present("node_id", &value)?;
     at_most("node_id", value.len(), NODE_ID_LIMIT)?;
     Ok(value)

@@ -8,7 +8,7 @@
 mod capability;
 mod consistency;
 mod controller;
-mod fields;
+pub(crate) mod fields;
 mod inline;
 mod keys;
 mod mutable;
@@ -22,6 +22,7 @@ mod hostile;
 #[cfg(test)]
 mod samples;
 
+pub use consistency::consistency;
 pub use controller::*;
 pub use fields::{check_secrets, page, snapshot_of, volume_id, volume_of};
 pub use node::*;

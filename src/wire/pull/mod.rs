@@ -1,14 +1,19 @@
 //! The messages with which one node pulls data from another, to plain types and back, on both sides.
 
+mod changes;
 mod tree;
 
+pub use changes::{
+    changes_request, decode_changes, encode_changes, encode_changes_request, encode_updated, moved_to,
+    release_cuts, update_copy,
+};
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 
 use crate::error::{Error, Result};
-use crate::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
+use crate::model::pull::{Blocks, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
 use crate::model::{Consistency, Content, Format, Permit, SnapshotId, Timestamp, VolumeSource};
 use crate::wire::peer;
-use peer::open_source_request::Source;
+use peer::open_source_request::{self, Source};
 use peer::pull_blocks_response::Message;
 
 /// A message that no node of any version sends: what is wrong with it.
@@ -17,7 +22,7 @@ use peer::pull_blocks_response::Message;
 pub struct Malformed(pub String);
 
 pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceRequest {
-    let OpenSource { source, target, consistency, began } = request;
+    let OpenSource { source, target, consistency, began, keep } = request;
     peer::OpenSourceRequest {
         source: Some(match source {
             VolumeSource::Snapshot(id) => Source::SnapshotId(id.to_string()),
@@ -28,7 +33,25 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
         freeze_timeout_ms: consistency.freeze_timeout_ms,
         permit: permit.as_bytes().to_vec(),
         began_ns: began.map_or(0, Timestamp::as_nanos),
+        keep: match keep {
+            Keep::Nothing => None,
+            Keep::First => Some(open_source_request::Keep::First(open_source_request::KeepFirst {})),
+            Keep::After(cut) => Some(open_source_request::Keep::After(encode_cut(cut))),
+            Keep::Made(cut) => Some(open_source_request::Keep::Made(encode_cut(cut))),
+        },
     }
+}
+
+fn encode_cut(cut: &SourceHandle) -> peer::Cut {
+    peer::Cut { handle: cut.id.to_string(), created_ns: cut.created.as_nanos() }
+}
+
+/// A cut that a request names.
+///
+/// # Errors
+/// NOT_FOUND for one that no node has.
+fn cut(cut: &peer::Cut) -> Result<SourceHandle> {
+    handle(&cut.handle, cut.created_ns)
 }
 
 /// OpenSource as it arrives.
@@ -44,14 +67,25 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
     };
     let target = request.target_volume_id.parse();
     let target = target.map_err(|error| Error::Invalid(format!("target_volume_id: {error}")))?;
-    let freeze_timeout_ms = match request.freeze_timeout_ms {
+    let consistency = consistency(request.no_freeze, request.freeze_timeout_ms);
+    let began = (request.began_ns != 0).then(|| Timestamp::from_nanos(request.began_ns));
+    let keep = match &request.keep {
+        None => Keep::Nothing,
+        Some(open_source_request::Keep::First(_)) => Keep::First,
+        Some(open_source_request::Keep::After(base)) => Keep::After(cut(base)?),
+        Some(open_source_request::Keep::Made(made)) => Keep::Made(cut(made)?),
+    };
+    Ok(OpenSource { source, target, consistency, began, keep })
+}
+
+/// How a volume in use is cut.
+fn consistency(no_freeze: bool, freeze_timeout_ms: u64) -> Consistency {
+    let freeze_timeout_ms = match freeze_timeout_ms {
         0 => Consistency::default().freeze_timeout_ms,
         // Whoever is at the other end, nobody hangs for longer than a StorageClass can say.
         limit => limit.min(Consistency::LONGEST_FREEZE_MS),
     };
-    let consistency = Consistency { freeze: !request.no_freeze, freeze_timeout_ms };
-    let began = (request.began_ns != 0).then(|| Timestamp::from_nanos(request.began_ns));
-    Ok(OpenSource { source, target, consistency, began })
+    Consistency { freeze: !no_freeze, freeze_timeout_ms }
 }
 
 pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceResponse {
@@ -78,6 +112,8 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         block_size: source.block_size,
         data_bytes: source.data_bytes,
         placed: true,
+        kept: source.kept,
+        sealed: source.sealed,
     }
 }
 
@@ -123,6 +159,8 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         size_bytes: answer.size_bytes,
         block_size: answer.block_size,
         data_bytes: answer.data_bytes.min(most),
+        kept: answer.kept,
+        sealed: answer.sealed,
     })
 }
 
@@ -185,8 +223,8 @@ fn decode_piece(data: peer::Data) -> Piece {
     Piece { offset: data.offset, data: data.data, crc32: data.crc32 }
 }
 
-pub fn encode_close(handle: &SourceHandle, permit: &Permit) -> peer::CloseSourceRequest {
-    peer::CloseSourceRequest { handle: handle.id.to_string(), permit: permit.as_bytes().to_vec() }
+pub fn encode_close(cut: &SnapshotId, permit: &Permit) -> peer::CloseSourceRequest {
+    peer::CloseSourceRequest { handle: cut.to_string(), permit: permit.as_bytes().to_vec() }
 }
 
 /// CloseSource as it arrives; `None` for a handle that no source has.

@@ -18,10 +18,14 @@ fn an_order_arrives_as_it_was_sent() {
         for freeze in [true, false] {
             let consistency = Consistency { freeze, freeze_timeout_ms: 7 };
             let began = freeze.then(|| Timestamp::from_nanos(7));
-            let order = OpenSource { source: source.clone(), target: volume("new"), consistency, began };
-            let sent = encode_open(&order, &Permit::new(b"a permit".to_vec()).expect("a short one"));
-            assert_eq!(sent.permit, b"a permit");
-            assert_eq!(open_source(sent).expect("an order"), order);
+            let cut = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(9) };
+            for keep in [Keep::Nothing, Keep::First, Keep::After(cut.clone()), Keep::Made(cut)] {
+                let (source, target) = (source.clone(), volume("new"));
+                let order = OpenSource { source, target, consistency, began, keep };
+                let sent = encode_open(&order, &Permit::new(b"a permit".to_vec()).expect("a short one"));
+                assert_eq!(sent.permit, b"a permit");
+                assert_eq!(open_source(sent).expect("an order"), order);
+            }
         }
     }
     let order = peer::OpenSourceRequest {
@@ -60,8 +64,12 @@ fn a_description_arrives_as_it_was_sent() {
         [Content::Block, Content::Directory, filesystem(Format::Blank), filesystem(Format::Formatted)];
     for content in contents {
         let (handle, size_bytes, block_size, data_bytes) = (handle.clone(), 1 << 40, 4096, 12345);
-        let source = SourceDescription { handle, content, size_bytes, block_size, data_bytes };
-        assert_eq!(decode_description(encode_description(&source)), Ok(source));
+        for (kept, sealed) in [(false, false), (true, false), (true, true)] {
+            let (handle, content) = (handle.clone(), content.clone());
+            let source =
+                SourceDescription { handle, content, size_bytes, block_size, data_bytes, kept, sealed };
+            assert_eq!(decode_description(encode_description(&source)), Ok(source));
+        }
     }
     let good = || {
         let (handle, content) = (handle.clone(), Content::Block);
@@ -71,6 +79,8 @@ fn a_description_arrives_as_it_was_sent() {
             size_bytes: 1,
             block_size: 512,
             data_bytes: 0,
+            kept: false,
+            sealed: false,
         })
     };
     assert!(decode_description(good()).is_ok());

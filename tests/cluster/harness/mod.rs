@@ -94,6 +94,7 @@ impl Controller {
     pub async fn start(net: &Net, directory: &Directory, forget_nodes: &[&str]) -> Controller {
         let dir = tempfile::tempdir().unwrap();
         let settings = ControllerSettings {
+            moves: None,
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),

@@ -101,6 +101,7 @@ impl Processes {
             |node: &NodeProcess| StaticPeer { node_id: node.id.clone(), address: node.address.clone() };
         pki.tls("controller", &controller());
         let settings = ControllerSettings {
+            moves: None,
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: pki.path("controller"),

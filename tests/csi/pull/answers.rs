@@ -8,12 +8,15 @@ use std::time::Duration;
 use hostloop::app;
 use hostloop::driver::{Broken, Driver, RemoteSource, RemoteSources, Take};
 use hostloop::error::{Error, Result};
-use hostloop::model::pull::{Blocks, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way};
+use hostloop::model::copy_of::UpdateCopy;
+use hostloop::model::pull::{
+    Blocks, Changes, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way, Zeros,
+};
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Entry, Item, Kind, Position};
 use hostloop::model::{
     AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
-    SnapshotId, Timestamp, VolumeParameters,
+    SnapshotId, Timestamp, VolumeId, VolumeParameters,
 };
 use hostloop::os::fake::FakeKernel;
 use nix::errno::Errno;
@@ -34,6 +37,7 @@ type Part = Placed<Position, Item>;
 enum Script {
     Blocks(Vec<Block>),
     Tree(Vec<Part>),
+    Changes(Vec<Placed<u64, Changes>>),
 }
 
 /// A node that sends what its script says, whatever it is asked for.
@@ -84,7 +88,12 @@ impl RemoteSource for Scripted {
         0
     }
 
-    fn close(&self) {
+    fn changes(&self, _: &SourceHandle, _: u64, take: Take<'_, u64, Changes>) -> Result<(), Broken> {
+        let Script::Changes(messages) = self.next() else { unreachable!("it is a copy") };
+        self.send(messages, take)
+    }
+
+    fn close(&self, _: &SnapshotId) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -120,6 +129,8 @@ impl Target {
             size_bytes: SIZE,
             block_size: 512,
             data_bytes: SIZE,
+            kept: true,
+            sealed: false,
         };
         let scripts = Mutex::new(scripts.into());
         let (streams, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -158,6 +169,7 @@ impl Target {
             topology: None,
             way: Some(Way { address: SOURCE.to_owned(), permit: None }),
             reservation: None,
+            as_copy: false,
         }
     }
 
@@ -270,6 +282,7 @@ fn nothing_of(script: &Script) -> Script {
     match script {
         Script::Blocks(_) => Script::Blocks(Vec::new()),
         Script::Tree(_) => Script::Tree(Vec::new()),
+        Script::Changes(_) => Script::Changes(Vec::new()),
     }
 }
 
@@ -378,4 +391,87 @@ fn a_pull_tells_how_far_it_is() {
             assert!(said.contains(&format!("{done} of 1 Mi copied")), "{said}: {done}");
         }
     }
+}
+
+/// Makes a copy that is all sevens, and has it updated with these messages: what it holds then, and how many streams there
+/// were.
+fn updated(scripts: Vec<Vec<Placed<u64, Changes>>>) -> (Result<Vec<u8>>, usize) {
+    let all = vec![data(0, 0, SIZE as usize), end(SIZE, SIZE)];
+    let scripts = scripts.into_iter().map(Script::Changes);
+    let target = Target::new([Script::Blocks(all)].into_iter().chain(scripts).collect());
+    let source = VolumeId::of_name(&NodeKey::of(SOURCE), "v");
+    let request =
+        CreateVolume { source: Some(Source::Volume(source.to_string())), as_copy: true, ..target.request() };
+    let id = target.driver.create_volume(request).expect("a copy").id.clone();
+    let way = Way { address: SOURCE.to_owned(), permit: None };
+    let order = UpdateCopy { volume_id: id.to_string(), consistency: Consistency::default(), way };
+    let updated = target
+        .driver
+        .update_copy(&order)
+        .map(|_| target.kernel.read_file(format!("{DATA_DIR}/volumes/{id}/disk.img")).expect("its data"));
+    (updated, target.source.streams.load(Ordering::Relaxed) - 1)
+}
+
+fn changes(after: u64, message: Changes) -> Placed<u64, Changes> {
+    Placed { after, message }
+}
+
+fn changed(after: u64, offset: u64, len: usize) -> Placed<u64, Changes> {
+    changes(after, Changes::Data(Piece::new(offset, vec![9; len])))
+}
+
+fn zeros(after: u64, offset: u64, len: u64) -> Placed<u64, Changes> {
+    changes(after, Changes::Zeros(Zeros::new(offset, len)))
+}
+
+fn no_more(after: u64, sent_bytes: u64) -> Placed<u64, Changes> {
+    changes(after, Changes::End { sent_bytes })
+}
+
+#[test]
+fn what_has_changed_comes_into_its_place() {
+    let unchanged = |after, end| changes(after, Changes::Unchanged { end });
+    let messages = vec![
+        changed(0, 4096, 100),
+        zeros(4196, 8192, 4096),
+        unchanged(12288, 16384),
+        changed(16384, SIZE - 1, 1),
+        no_more(SIZE, 101),
+    ];
+    let (bytes, streams) = updated(vec![messages]);
+    let bytes = bytes.expect("it is updated");
+    let count = |byte| bytes.iter().filter(|there| **there == byte).count();
+    assert_eq!((count(9), count(0), count(7), streams), (101, 4096, SIZE as usize - 4197, 1));
+    assert!(
+        bytes[4096..4196].iter().all(|byte| *byte == 9) && bytes[8192..12288].iter().all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn changes_that_are_not_what_was_sent_are_asked_for_again() {
+    let good = || vec![changed(0, 0, 100), no_more(100, 100)];
+    let wrong = |piece| changes(0, Changes::Data(Piece { crc32: 7, ..piece }));
+    for bad in [
+        no_more(0, 1),
+        changed(4096, 4096, 100),
+        changed(0, 0, 0),
+        changed(0, SIZE - 1, 2),
+        changed(0, u64::MAX, 2),
+        wrong(Piece::new(0, vec![1; 10])),
+        zeros(0, SIZE, 1),
+        zeros(0, 0, 0),
+        zeros(0, u64::MAX, u64::MAX),
+        changes(0, Changes::Zeros(Zeros { crc32: 7, ..Zeros::new(0, 10) })),
+        changes(0, Changes::Unchanged { end: 0 }),
+        changes(0, Changes::Unchanged { end: SIZE + 1 }),
+    ] {
+        let (bytes, streams) = updated(vec![vec![bad.clone()], good()]);
+        let bytes = bytes.expect("it came the second time");
+        assert_eq!((bytes.iter().filter(|byte| **byte == 9).count(), streams), (100, 2), "{bad:?}");
+        let (error, _) = updated(vec![vec![bad.clone()]]);
+        assert_eq!(error.expect_err("twice").errno(), Some(Errno::EBADMSG), "{bad:?}");
+    }
+    // Something after the end.
+    let (bytes, _) = updated(vec![vec![no_more(0, 0), changed(0, 0, 100)], vec![no_more(0, 0)]]);
+    assert!(bytes.expect("it came the second time").iter().all(|byte| *byte == 7));
 }

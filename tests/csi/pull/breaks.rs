@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hostloop::error::Error;
-use hostloop::model::pull::OpenSource;
+use hostloop::model::pull::{Keep, OpenSource};
 use hostloop::model::{Consistency, NodeKey, Timestamp, VolumeId, VolumeSource};
 use tonic::Code;
 
@@ -142,6 +142,7 @@ fn a_retry_takes_the_cut_that_was_made_for_it() {
             target: target.clone(),
             consistency: Consistency::default(),
             began,
+            keep: Keep::Nothing,
         };
         pair.source.driver.open_source(&request).map(|opened| opened.handle)
     };

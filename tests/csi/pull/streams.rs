@@ -11,7 +11,7 @@ use hostloop::cluster::permit::expiry;
 use hostloop::cluster::pull::Pull;
 use hostloop::config::Config;
 use hostloop::driver::{Driver, RemoteSources};
-use hostloop::model::pull::{Blocks, OpenSource, Way};
+use hostloop::model::pull::{Blocks, Keep, OpenSource, Way};
 use hostloop::model::{Consistency, Grant, NodeKey, Permit, VolumeId, VolumeSource};
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::peer::peer_client::PeerClient;
@@ -93,7 +93,13 @@ fn target() -> VolumeId {
 }
 
 fn open(source: VolumeSource) -> OpenSource {
-    OpenSource { source, target: target(), consistency: Consistency::default(), began: None }
+    OpenSource {
+        source,
+        target: target(),
+        consistency: Consistency::default(),
+        began: None,
+        keep: Keep::Nothing,
+    }
 }
 
 fn permit(source: &VolumeSource) -> Permit {
@@ -219,7 +225,9 @@ fn a_source_that_takes_long_to_open_is_found_by_the_retry() {
         let ask = || {
             let way = Way { address: SOURCE.to_owned(), permit: Some(permit(&source)) };
             let (pull, source) = (Arc::clone(&pull), open(source.clone()));
-            tokio::task::spawn_blocking(move || pull.open(&way, &source).map(|opened| opened.close()))
+            tokio::task::spawn_blocking(move || {
+                pull.open(&way, &source).map(|opened| opened.close(&opened.description().handle.id))
+            })
         };
         node.kernel.hold("copy_range");
         let _let_go = LetGo(node.kernel.clone());

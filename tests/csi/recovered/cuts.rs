@@ -1,7 +1,7 @@
 //! Cuts of volumes for other nodes that an earlier process did not finish, or did not finish removing.
 
 use hostloop::error::Error;
-use hostloop::model::pull::{Blocks, OpenSource, SourceHandle};
+use hostloop::model::pull::{Blocks, Keep, OpenSource, SourceHandle};
 use hostloop::model::tree::{Item, Position};
 use hostloop::model::{NodeKey, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
@@ -13,6 +13,7 @@ fn open(id: &str) -> OpenSource {
         target: VolumeId::of_name(&NodeKey::of("node-b"), "pulled"),
         consistency: Consistency::default(),
         began: None,
+        keep: Keep::Nothing,
     }
 }
 

@@ -3,6 +3,7 @@
 mod close_source;
 mod open_source;
 mod pull_blocks;
+mod pull_changes;
 mod pull_tree;
 
 use std::collections::HashMap;
@@ -60,6 +61,10 @@ impl Cuts {
         all.entry(id.clone()).or_insert_with(|| Remembered { last_read: Instant::now(), began: None })
     }
 }
+
+/// A cut that a copy has the data of stays for so long when nobody reads it: its node may be down for a night. The copy has
+/// to be made anew after that.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// So many cuts are made in a minute for one node,
 const PER_NODE: usize = 30;
@@ -121,14 +126,18 @@ impl Driver {
             size_bytes: snapshot.size_bytes,
             block_size: snapshot.block_size,
             data_bytes: data.to_copy(&self.os, &paths)?,
+            kept: snapshot.kept,
+            sealed: snapshot.sealed,
         })
     }
 
     /// Removes the cuts of volumes from which nobody has read for so long: the node that they were made for is gone, or
-    /// has given up and could not say so. To be called now and then. Returns how many were removed.
+    /// has given up and could not say so. Those that stay for a copy have a day. To be called now and then. Returns how many
+    /// were removed.
     pub fn remove_idle_sources(&self, limit: Duration) -> usize {
         let cuts = self.store.snapshots().into_iter().filter(|snapshot| snapshot.pulled_for.is_some());
-        let idle: Vec<Arc<Snapshot>> = cuts.filter(|cut| self.cuts.idle(&cut.id) >= limit).collect();
+        let limit = |cut: &Snapshot| if cut.kept { limit.max(KEPT_FOR) } else { limit };
+        let idle: Vec<Arc<Snapshot>> = cuts.filter(|cut| self.cuts.idle(&cut.id) >= limit(cut)).collect();
         idle.iter().filter(|cut| self.remove_idle_source(cut)).count()
     }
 

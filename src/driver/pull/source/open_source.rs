@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::driver::copies::snapshots::Purpose;
 use crate::driver::locks::Mode;
 use crate::driver::{Driver, not_found};
-use crate::error::Result;
-use crate::model::pull::{OpenSource, SourceDescription};
+use crate::error::{Error, Result};
+use crate::model::pull::{Keep, OpenSource, SourceDescription, SourceHandle};
 use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
 impl Driver {
@@ -14,7 +14,7 @@ impl Driver {
     /// point in time; a retry for the same new volume finds the cut, and one that begins anew has it made anew.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
+    /// NOT_FOUND, also for a cut that was to be kept; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
     /// asked for; RESOURCE_EXHAUSTED without room for the cut, or after too many. Nothing is left of a cut that failed.
     pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
         match &request.source {
@@ -23,12 +23,31 @@ impl Driver {
                 self.describe_source(&*self.ready_snapshot(id.as_str())?)
             }
             VolumeSource::Volume(id) => {
-                let cut = SnapshotId::of_pull(&self.node_key, id, &request.target);
+                let [first, second] = SnapshotId::of_copy(&self.node_key, id, &request.target);
+                let cut = match &request.keep {
+                    Keep::Made(cut) => return self.kept_cut(cut, request),
+                    Keep::After(base) => {
+                        self.kept_cut(base, request)?;
+                        if base.id == first { second } else { first }
+                    }
+                    Keep::Nothing | Keep::First => first,
+                };
                 match self.existing_cut(&cut, request.began)? {
                     Some(description) => Ok(description),
                     None => self.cut_for(request, id, cut),
                 }
             }
+        }
+    }
+
+    /// A cut of the source that was kept for this copy.
+    fn kept_cut(&self, cut: &SourceHandle, request: &OpenSource) -> Result<SourceDescription> {
+        let (_guard, snapshot) = self.opened(cut)?;
+        let is_for = snapshot.pulled_for.as_ref() == Some(&request.target)
+            && request.source == VolumeSource::Volume(snapshot.source.clone());
+        match is_for && snapshot.kept {
+            true => self.describe_source(&snapshot),
+            false => Err(Error::NotFound(format!("cut {} is not kept for {}", cut.id, request.target))),
         }
     }
 
@@ -60,7 +79,11 @@ impl Driver {
         let volume = self.ready_volume(&known, source.as_str())?;
         let _turn = self.copy_turn()?;
         let name = format!("pulled for {target}");
-        let draft = self.draft(volume, id, name, Purpose::Pull(target.clone()))?;
+        let purpose = match &request.keep {
+            Keep::Nothing => Purpose::Pull(target.clone()),
+            Keep::First | Keep::After(_) | Keep::Made(_) => Purpose::Copy(target.clone()),
+        };
+        let draft = self.draft(volume, id, name, purpose)?;
         self.cuts.begin(&draft.snapshot.id, *began);
         let made = self.member(&draft).and_then(|member| self.cut(&[member], *consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));

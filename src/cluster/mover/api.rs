@@ -1,0 +1,219 @@
+//! The calls of the API server that a move makes. Whatever changes an object says which version of it was looked at.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Event, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Patch, PatchParams, PostParams,
+    Preconditions,
+};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::status::{MOVE_RECORD, MOVING, Record};
+
+pub(super) type Result<T> = std::result::Result<T, kube::Error>;
+
+/// The longest message of an Event (core/v1, Event).
+const LONGEST: usize = 1024;
+
+#[derive(Clone)]
+pub(super) struct Cluster {
+    client: Client,
+    /// Who says what is in Events.
+    component: String,
+}
+
+/// Whether an object has changed since it was looked at, or is not there any more.
+pub(super) fn is_outdated(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 || status.code == 404)
+}
+
+/// Both changes.
+pub(super) fn and(mut change: Value, more: Value) -> Value {
+    let (Some(fields), Value::Object(more)) = (change.as_object_mut(), more.clone()) else { return more };
+    for (key, value) in more {
+        let both = fields.remove(&key).map_or_else(|| value.clone(), |there| and(there, value.clone()));
+        fields.insert(key, both);
+    }
+    change
+}
+
+/// What was asked for; `None` where it is not there.
+fn there<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(client: Client, component: &str) -> Self {
+        Cluster { client, component: component.to_owned() }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn claims(&self, namespace: &str) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client(), namespace)
+    }
+
+    fn volumes(&self) -> Api<PersistentVolume> {
+        Api::all(self.client())
+    }
+
+    pub(super) async fn claim(&self, namespace: &str, name: &str) -> Result<Option<PersistentVolumeClaim>> {
+        self.claims(namespace).get_opt(name).await
+    }
+
+    pub(super) async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>> {
+        self.volumes().get_opt(name).await
+    }
+
+    /// Whether the record of a PersistentVolume names this one as the old one.
+    pub(super) async fn is_recorded(&self, old: &str) -> Result<bool> {
+        let changed = ListParams::default().labels(&format!("{MOVING}=true"));
+        let volumes = self.volumes().list(&changed).await?.items;
+        let record = |volume: &PersistentVolume| {
+            serde_json::from_str::<Record>(volume.annotations().get(MOVE_RECORD)?).ok()
+        };
+        Ok(volumes.iter().filter_map(record).any(|record| record.old_volume == old))
+    }
+
+    pub(super) async fn nodes(&self) -> Result<Vec<Node>> {
+        Ok(Api::<Node>::all(self.client()).list(&ListParams::default()).await?.items)
+    }
+
+    pub(super) async fn node(&self, name: &str) -> Result<Option<Node>> {
+        Api::<Node>::all(self.client()).get_opt(name).await
+    }
+
+    /// The pods of the namespace on this node; with an empty name, those on none.
+    pub(super) async fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>> {
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        Ok(Api::<Pod>::namespaced(self.client(), namespace).list(&on_node).await?.items)
+    }
+
+    pub(super) async fn class(&self, name: &str) -> Result<Option<StorageClass>> {
+        Api::<StorageClass>::all(self.client()).get_opt(name).await
+    }
+
+    /// The parameters of a VolumeAttributesClass, which Kubernetes 1.34 has made stable.
+    pub(super) async fn attributes(&self, name: &str) -> Result<BTreeMap<String, String>> {
+        let kind = ApiResource {
+            group: "storage.k8s.io".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "storage.k8s.io/v1".to_owned(),
+            kind: "VolumeAttributesClass".to_owned(),
+            plural: "volumeattributesclasses".to_owned(),
+        };
+        let class = Api::<DynamicObject>::all_with(self.client(), &kind).get_opt(name).await?;
+        let parameters = class.map(|class| class.data.get("parameters").cloned().unwrap_or_default());
+        Ok(parameters.and_then(|all| serde_json::from_value(all).ok()).unwrap_or_default())
+    }
+
+    /// Changes a claim that is as it was looked at.
+    pub(super) async fn patch_claim(&self, seen: &PersistentVolumeClaim, change: Value) -> Result<()> {
+        let change = and(change, json!({"metadata": {"resourceVersion": seen.resource_version()}}));
+        let claims = self.claims(&seen.namespace().unwrap_or_default());
+        claims.patch(&seen.name_any(), &PatchParams::default(), &Patch::Merge(change)).await?;
+        Ok(())
+    }
+
+    /// Changes a PersistentVolume that is as it was looked at.
+    pub(super) async fn patch_volume(&self, seen: &PersistentVolume, change: Value) -> Result<()> {
+        let change = and(change, json!({"metadata": {"resourceVersion": seen.resource_version()}}));
+        self.volumes().patch(&seen.name_any(), &PatchParams::default(), &Patch::Merge(change)).await?;
+        Ok(())
+    }
+
+    /// Makes a claim. Somebody else may have been quicker.
+    pub(super) async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<()> {
+        let claims = self.claims(&claim.namespace().unwrap_or_default());
+        made(claims.create(&PostParams::default(), claim).await)
+    }
+
+    /// Makes a PersistentVolume. An earlier try may have made it.
+    pub(super) async fn create_volume(&self, volume: &PersistentVolume) -> Result<()> {
+        made(self.volumes().create(&PostParams::default(), volume).await)
+    }
+
+    /// Deletes a claim that is as it was looked at.
+    pub(super) async fn delete_claim(&self, seen: &PersistentVolumeClaim) -> Result<()> {
+        let same = Preconditions { uid: seen.uid(), resource_version: seen.resource_version() };
+        let claims = self.claims(&seen.namespace().unwrap_or_default());
+        there(claims.delete(&seen.name_any(), &DeleteParams::default().preconditions(same)).await)?;
+        Ok(())
+    }
+
+    /// Asks a pod to leave, if its budget allows that. One that is gone has left.
+    pub(super) async fn evict(&self, pod: &Pod) -> Result<()> {
+        let same = Preconditions { uid: pod.uid(), resource_version: None };
+        let delete_options = Some(DeleteParams::default().preconditions(same));
+        let asked = EvictParams { delete_options, ..EvictParams::default() };
+        let pods: Api<Pod> = Api::namespaced(self.client(), &pod.namespace().unwrap_or_default());
+        there(pods.evict(&pod.name_any(), &asked).await)?;
+        Ok(())
+    }
+
+    /// Says on a claim what happened. The same is said once in the hour that Kubernetes keeps it. Nothing waits for it.
+    pub(super) async fn say(
+        &self,
+        claim: &PersistentVolumeClaim,
+        reason: &str,
+        warning: bool,
+        message: &str,
+    ) {
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let end =
+            message.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= LONGEST).last();
+        let message = message.get(..end.unwrap_or(0)).unwrap_or_default();
+        let same = crc32fast::hash(format!("{:?}{reason}{message}", claim.uid()).as_bytes());
+        let now = Time(k8s_openapi::jiff::Timestamp::now());
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{same:08x}")),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                namespace: Some(namespace.clone()),
+                name: Some(name.clone()),
+                uid: claim.uid(),
+                ..ObjectReference::default()
+            },
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
+            source: Some(k8s_openapi::api::core::v1::EventSource {
+                component: Some(self.component.clone()),
+                host: None,
+            }),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            count: Some(1),
+            ..Event::default()
+        };
+        let events: Api<Event> = Api::namespaced(self.client(), &namespace);
+        if let Err(error) = made(events.create(&PostParams::default(), &event).await) {
+            tracing::warn!(namespace, claim = name, reason, %error, "the Event was not written");
+        }
+    }
+}
+
+fn made<T>(answer: Result<T>) -> Result<()> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

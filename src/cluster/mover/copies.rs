@@ -1,0 +1,121 @@
+//! What a move needs of the nodes: a copy of a volume that is brought up to date until it takes the volume's place.
+
+use std::collections::BTreeMap;
+
+/// A copy that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCopy {
+    /// Its CSI name. The copy's id follows from it and from the node.
+    pub name: String,
+    /// Id of the volume that is copied.
+    pub source: String,
+    /// CSI node id of the node that gets it.
+    pub target: String,
+    /// The smallest size in bytes: that of the source.
+    pub bytes: u64,
+    pub access: Access,
+    /// Those of the StorageClass, without Kubernetes' own.
+    pub parameters: BTreeMap<String, String>,
+    /// Those of the VolumeAttributesClass.
+    pub mutable_parameters: BTreeMap<String, String>,
+}
+
+/// How pods see the volume, as its PersistentVolume says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access {
+    pub block: bool,
+    pub fs_type: String,
+    pub mount_options: Vec<String>,
+    /// Access modes as Kubernetes names them, such as `ReadWriteOnce`.
+    pub modes: Vec<String>,
+}
+
+/// One round: what has changed at the source since the last one comes to the copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Round {
+    /// Id of the copy.
+    pub copy: String,
+    /// Id of the volume that is copied.
+    pub source: String,
+    /// Those of the StorageClass: `freeze` and `freezeTimeout` say how the source is cut.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Updated {
+    /// Bytes that went over the network.
+    pub sent_bytes: u64,
+    /// Bytes that differed.
+    pub changed_bytes: u64,
+    /// When the source was cut, in nanoseconds since 1970.
+    pub cut_ns: u64,
+    /// Whether the source was in use then: if not, nothing can have been written since.
+    pub source_in_use: bool,
+}
+
+/// Why the nodes did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// It is being done; the text says how far it is (ABORTED, and a call that ran out of time).
+    #[error("{0}")]
+    Running(String),
+    #[error("{0}")]
+    NotFound(String),
+    /// The target has no room (RESOURCE_EXHAUSTED).
+    #[error("{0}")]
+    NoRoom(String),
+    /// Something uses the volume, or it is not in the state for it (FAILED_PRECONDITION).
+    #[error("{0}")]
+    InUse(String),
+    /// It will never be done like this (INVALID_ARGUMENT, UNIMPLEMENTED, OUT_OF_RANGE, ALREADY_EXISTS).
+    #[error("{0}")]
+    Refused(String),
+    /// Everything else: worth another try.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The nodes, as far as a move has to do with them. Every call can be repeated.
+#[tonic::async_trait]
+pub trait Copies: Send + Sync {
+    /// CSI node ids of the nodes with the driver; `None` until they are known.
+    fn nodes(&self) -> Option<Vec<String>>;
+
+    /// Bytes that a copy of this kind may have on the node `target`.
+    ///
+    /// # Errors
+    /// [`CopyError`], as of all calls.
+    async fn room(&self, copy: &NewCopy) -> Result<u64, CopyError>;
+
+    /// Makes the copy; it holds what the source held at some moment since. No pod can use it until it is completed.
+    ///
+    /// # Errors
+    /// [`CopyError::Running`] while the data come over.
+    async fn create(&self, copy: &NewCopy) -> Result<(), CopyError>;
+
+    /// Brings the copy up to date.
+    ///
+    /// # Errors
+    /// [`CopyError::Running`] while a round runs; [`CopyError::NotFound`] where the copy or its source is gone;
+    /// [`CopyError::InUse`] for a copy that is complete.
+    async fn update(&self, round: &Round) -> Result<Updated, CopyError>;
+
+    /// Makes the copy an ordinary volume. What the node of its source has kept for it goes.
+    ///
+    /// # Errors
+    /// [`CopyError::NotFound`] where it is gone.
+    async fn complete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
+
+    /// Lets no pod use the volume any more, and says where it has gone; with `None`, lets pods use it again.
+    ///
+    /// # Errors
+    /// [`CopyError::InUse`] while it is staged; [`CopyError::NotFound`] where it is gone.
+    async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<(), CopyError>;
+
+    /// Deletes a copy, complete or not, and what the node of its source has kept for it. One that is gone is deleted.
+    ///
+    /// # Errors
+    /// [`CopyError::InUse`] while a pod uses it.
+    async fn delete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
+}

@@ -1,0 +1,201 @@
+//! What comes next for a claim, of what is seen of it. No I/O: every step looks again before it acts, and each can be the
+//! last one of a process.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt as _;
+
+use super::refuse::{candidates, laggard, of_target, pods, refusal};
+use super::status::{ANY, MOVE_BARE_PODS, MOVE_NOW, POLICY_WAS, Phase, Status, seconds_since};
+use super::view::{View, controller, is_leaving, never_ran, still_wants};
+
+/// A round that sent less is as good as the last one.
+pub(super) const SMALL: u64 = 16 << 20;
+/// How long a copy may be behind while the pods run, in seconds.
+const BEHIND: i64 = 60;
+/// Between two looks while pods run, and while none can.
+const CALM: Duration = Duration::from_secs(1);
+const PRESSING: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Step {
+    /// There is nothing to do for this claim.
+    Nothing,
+    /// Looks again later, and says what for.
+    Wait(Duration, String),
+    /// Writes that it is not done, and why.
+    Refuse(String),
+    /// Takes away what was written of a move that nobody wants any more.
+    Forget,
+    /// Begins, with one of these nodes as the target.
+    Begin(Vec<String>),
+    /// Makes the first copy.
+    Copy,
+    /// Brings the copy up to date.
+    Round,
+    /// Writes down the next phase.
+    Enter(Phase, String),
+    /// Sees to it that nothing deletes the volume when the claim goes, and writes down what the reclaim policy was.
+    Retain,
+    DeleteClaim,
+    /// Asks these pods to leave.
+    Evict(Vec<String>),
+    /// No pod can use the source any more: the last round, and the copy becomes a volume.
+    Complete,
+    /// Makes the PersistentVolume of the copy, which holds the record of the claim.
+    MakeVolume,
+    /// Deletes the copy, and puts everything back.
+    Undo,
+    /// The same after the claim was deleted: it is made again for the volume that it had.
+    Return,
+    /// Lets a claim go that nothing is known of.
+    Unmark,
+}
+
+/// What comes next.
+pub(super) fn decide(view: &View) -> Step {
+    let Some(status) = view.status() else {
+        // Somebody took away what was written: nobody knows of a copy any more.
+        return if view.is_held() { Step::Unmark } else { begin(view, None) };
+    };
+    match status.phase {
+        Phase::Refused | Phase::Done => begin(view, Some(&status)),
+        Phase::Copying | Phase::CatchingUp | Phase::Ready => match given_up(view, &status) {
+            Some(why) => Step::Enter(Phase::Cancelling, why),
+            None => copying(view, &status),
+        },
+        Phase::Switching => switching(view, &status),
+        Phase::Rebinding => Step::MakeVolume,
+        Phase::Cancelling => Step::Undo,
+        Phase::Returning => Step::Return,
+    }
+}
+
+fn begin(view: &View, before: Option<&Status>) -> Step {
+    let Some(target) = view.wanted() else {
+        return match before {
+            Some(status) if status.phase == Phase::Refused => Step::Forget,
+            Some(_) | None => Step::Nothing,
+        };
+    };
+    let arrived = view.source().as_deref() == Some(target);
+    if arrived && before.is_some_and(|status| status.phase == Phase::Done) {
+        return Step::Nothing;
+    }
+    if let Some(why) = refusal(view) {
+        return Step::Refuse(why);
+    }
+    if target == ANY {
+        return candidates(view).map_or_else(Step::Refuse, Step::Begin);
+    }
+    of_target(view, target).map_or_else(|| Step::Begin(vec![target.to_owned()]), Step::Refuse)
+}
+
+/// Why the move does not go on, before the claim was deleted.
+fn given_up(view: &View, status: &Status) -> Option<String> {
+    if view.is_being_deleted() {
+        return Some("the claim is being deleted".to_owned());
+    }
+    if !still_wants(&view.claim, &status.target) {
+        return Some("it is not asked for any more".to_owned());
+    }
+    grown(view, status)
+}
+
+/// A copy has the size that its source had.
+fn grown(view: &View, status: &Status) -> Option<String> {
+    (view.bytes() > status.bytes).then(|| "the volume has grown; the copy is made again".to_owned())
+}
+
+fn copying(view: &View, status: &Status) -> Step {
+    match status.phase {
+        Phase::Copying => return Step::Copy,
+        Phase::CatchingUp => return Step::Round,
+        _ => {}
+    }
+    let stale = status.last_cut.as_deref().and_then(seconds_since).is_none_or(|age| age >= BEHIND);
+    let wait = |why: String| if stale { Step::Round } else { Step::Wait(CALM, why) };
+    let now = view.says(MOVE_NOW);
+    if !now && view.users().any(|pod| !is_leaving(pod)) {
+        return wait(waits_for_pods(view));
+    }
+    if view.is_changing() {
+        return wait("the volume is being expanded or modified".to_owned());
+    }
+    if let Some(why) = laggard(view, &status.target).or_else(|| pods(view)) {
+        return wait(why);
+    }
+    if now && stale {
+        return Step::Round;
+    }
+    if !is_retained(view, status) {
+        return Step::Retain;
+    }
+    Step::Enter(Phase::Switching, "the claim is made again as soon as its pods have left".to_owned())
+}
+
+fn waits_for_pods(view: &View) -> String {
+    let names: Vec<String> = view.users().map(|pod| pod.name_any()).collect();
+    format!(
+        "the copy is nearly up to date; waiting until {} left: drain the node, or set {MOVE_NOW} to \"true\"",
+        match names.as_slice() {
+            [one] => format!("pod {one} has"),
+            some => format!("pods {} have", some.join(", ")),
+        }
+    )
+}
+
+fn switching(view: &View, status: &Status) -> Step {
+    if let Some(why) = grown(view, status) {
+        return Step::Enter(Phase::Returning, why);
+    }
+    if !still_wants(&view.claim, &status.target) {
+        return Step::Enter(Phase::Returning, "it is not asked for any more".to_owned());
+    }
+    if !is_retained(view, status) {
+        return Step::Retain;
+    }
+    if !view.is_being_deleted() {
+        return Step::DeleteClaim;
+    }
+    if !view.is_protected() {
+        return Step::Complete;
+    }
+    // A pod that came to the node before the claim was deleted cannot start, and would hold it for ever.
+    let (now, bare) = (view.says(MOVE_NOW), view.says(MOVE_BARE_PODS));
+    let sent_away = view.users().filter(|pod| !is_leaving(pod));
+    let sent_away =
+        sent_away.filter(|pod| controller(pod).is_some() || bare).filter(|pod| now || never_ran(pod));
+    let names: Vec<String> = sent_away.map(|pod| pod.name_any()).collect();
+    if !names.is_empty() {
+        return Step::Evict(names);
+    }
+    let holding: Vec<String> = view.users().map(|pod| pod.name_any()).collect();
+    Step::Wait(
+        PRESSING,
+        match holding.is_empty() {
+            true => "no pod uses the claim any more; Kubernetes has not noticed it yet".to_owned(),
+            false => format!("waiting until the pods have stopped: {}", holding.join(", ")),
+        },
+    )
+}
+
+/// Whether nothing deletes the volume when the claim goes, by the word of this very move: what another one has written,
+/// a process may be about to take back.
+pub(super) fn is_retained(view: &View, status: &Status) -> bool {
+    let Some(volume) = &view.volume else { return false };
+    let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    let by = policy_was(volume).map(|(name, _)| name);
+    policy == Some("Retain") && by == Some(status.name.as_str())
+}
+
+/// The move that has changed the reclaim policy of a PersistentVolume, and what it was.
+pub(super) fn policy_was(volume: &PersistentVolume) -> Option<(&str, &str)> {
+    volume.annotations().get(POLICY_WAS)?.split_once('/')
+}
+
+/// Whether another round would bring nothing: this one sent little, was quick, or sent no less than the one before.
+pub(super) fn is_near(before: &Status, sent: u64, took: Duration) -> bool {
+    sent < SMALL || took < Duration::from_secs(3) || (before.rounds > 0 && sent >= before.last_sent_bytes)
+}

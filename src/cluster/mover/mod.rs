@@ -1,0 +1,26 @@
+//! Volumes that move to another node while pods use them (docs/moving.md; docs/decisions/0018).
+//!
+//! A move has two halves. As long as the claim is there, what was done is written on the claim, which a finalizer holds
+//! (`decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
+//! the claim is made again for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
+
+mod act;
+mod api;
+pub mod copies;
+mod decide;
+mod figures;
+mod fits;
+mod lease;
+mod objects;
+mod rebind;
+mod refuse;
+mod run;
+pub mod status;
+mod swap;
+mod view;
+
+pub use self::act::{Failure, Mover, Next};
+pub use self::figures::Figures;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! Moves on a cluster in memory: ended and failed at every call, given up, and with two movers that both believe they lead.
+
+mod leading;
+mod nodes;
+mod refusals;
+mod server;
+mod unusual;
+mod world;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use self::nodes::Nodes;
+use self::server::{Shared, client};
+use self::world::{Fault, World, key};
+use super::status::{MOVE_NOW, MOVE_STATUS, MOVE_TO, MOVING, Phase, Status};
+use super::{Failure, Figures, Mover};
+
+fn mover(world: &Shared, who: usize) -> Mover {
+    Mover::new(client(world, who), Nodes::new(world, who), "hostloop.csi.dev", Arc::new(Figures::default()))
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+/// What a mover does in a moment: a step for the claim, and one for each PersistentVolume with a record.
+async fn step(mover: &Mover, world: &Shared) {
+    let said = |error: &Failure| {
+        if !error.is_outdated() {
+            println!("{error}");
+        }
+    };
+    let _ = mover.step_claim("default", "data").await.inspect_err(said);
+    let recorded = |volume: &&Value| volume["metadata"]["labels"][MOVING] == "true";
+    let volumes: Vec<String> = {
+        let world = world.lock().unwrap();
+        let all = world.all("persistentvolumes").filter(recorded);
+        all.map(|volume| volume["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    for volume in volumes {
+        let _ = mover.step_volume(&volume).await.inspect_err(said);
+    }
+}
+
+/// Steps until the move is in this phase.
+async fn until(mover: &Mover, world: &Shared, wanted: Phase) {
+    for _ in 0..20 {
+        if phase(&world.lock().unwrap()) == Some(wanted) {
+            return;
+        }
+        step(mover, world).await;
+    }
+    panic!("it does not come to {wanted:?}: {:?}", status(&world.lock().unwrap()));
+}
+
+fn status(world: &World) -> Option<Status> {
+    let claim = world.get("persistentvolumeclaims", "data")?;
+    serde_json::from_str(claim["metadata"]["annotations"][MOVE_STATUS].as_str()?).ok()
+}
+
+fn phase(world: &World) -> Option<Phase> {
+    status(world).map(|status| status.phase)
+}
+
+fn wishes(world: &World) -> bool {
+    let claim = world.get("persistentvolumeclaims", "data");
+    claim.is_some_and(|claim| !claim["metadata"]["annotations"][MOVE_TO].is_null())
+}
+
+/// The administrator of these tests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Administrator {
+    /// Drains the node once the copy is ready.
+    Drains,
+    /// Has the mover evict the pod.
+    IsInAHurry,
+    /// Takes the wish back once the move is in this phase.
+    GivesUp(Phase),
+}
+
+impl Administrator {
+    fn wish(self) -> Value {
+        match self {
+            Administrator::Drains => json!({MOVE_TO: "node-2", "team": "db"}),
+            _ => json!({MOVE_TO: "node-2", MOVE_NOW: "true", "team": "db"}),
+        }
+    }
+
+    fn act(self, world: &mut World) {
+        let phase = phase(world);
+        match self {
+            Administrator::Drains
+                if phase == Some(Phase::Ready) && world.running().as_deref() == Some("node-1") =>
+            {
+                world.change("nodes", "node-1", |node| node["spec"]["unschedulable"] = json!(true));
+                world.delete_pod();
+            }
+            Administrator::GivesUp(when) if phase == Some(when) && wishes(world) => {
+                world.change("persistentvolumeclaims", "data", |claim| {
+                    claim["metadata"]["annotations"].as_object_mut().unwrap().remove(MOVE_TO);
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether all is as it has to be at the end: a pod runs, and there is one volume.
+fn settled(world: &World) -> Result<String, String> {
+    let node = world.running().ok_or_else(|| format!("no pod runs: {:?}", status(world)))?;
+    let claim = world.get("persistentvolumeclaims", "data").ok_or("there is no claim")?;
+    let volumes: Vec<&Value> = world.all("persistentvolumes").collect();
+    let [volume] = volumes.as_slice() else { return Err(format!("{} PersistentVolumes", volumes.len())) };
+    if world.volumes.len() != 1 {
+        return Err(format!("volumes: {:?}", world.volumes));
+    }
+    let metadata = &volume["metadata"];
+    let of_move = |object: &Value| object.to_string().contains("hostloop.csi.dev/move-re");
+    if of_move(volume) || metadata["labels"][MOVING] == "true" {
+        return Err("the record of the move is still there".to_owned());
+    }
+    if claim["metadata"]["finalizers"] != json!(["kubernetes.io/pvc-protection"]) {
+        return Err(format!("the claim is held: {}", claim["metadata"]["finalizers"]));
+    }
+    if volume["spec"]["persistentVolumeReclaimPolicy"] != "Delete" {
+        return Err("the reclaim policy is not what it was".to_owned());
+    }
+    if volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"] {
+        return Err("the claim and the volume are not bound to each other".to_owned());
+    }
+    match world.volumes.values().next() {
+        Some(volume) if !volume.sealed && volume.staged && volume.copy_of.is_none() => Ok(node),
+        other => Err(format!("the volume is {other:?}")),
+    }
+}
+
+/// Moves until all is settled. Returns where the pod is, and the world.
+fn moved(administrator: Administrator, mut world: World, fault: Option<(usize, Fault)>) -> (String, Shared) {
+    world.fault = fault;
+    let shared = world.shared();
+    run(async {
+        let mut mover_now = mover(&shared, 0);
+        let mut why = String::new();
+        for _ in 0..120 {
+            step(&mover_now, &shared).await;
+            let mut world = shared.lock().unwrap();
+            if world.dead {
+                // Another process takes over.
+                world.dead = false;
+                drop(world);
+                mover_now = mover(&shared, 0);
+                world = shared.lock().unwrap();
+            }
+            administrator.act(&mut world);
+            world.tick();
+            assert_eq!(world.wrong, Vec::<String>::new(), "{fault:?}: {:#?}", world.calls);
+            let over = match phase(&world) {
+                None => administrator != Administrator::Drains && !wishes(&world),
+                Some(phase) => matches!(phase, Phase::Done | Phase::Refused),
+            };
+            match settled(&world) {
+                Ok(node) if over => {
+                    drop(world);
+                    return (node, Arc::clone(&shared));
+                }
+                Ok(_) => why = format!("{:?}", status(&world)),
+                Err(found) => why = found,
+            }
+        }
+        let world = shared.lock().unwrap();
+        panic!(
+            "{administrator:?}, {fault:?}: it does not end: {why}\n{:#?}\n{:#?}",
+            world.calls, world.events
+        );
+    })
+}
+
+#[test]
+fn a_volume_moves_when_its_node_is_drained() {
+    let administrator = Administrator::Drains;
+    let (node, shared) = moved(administrator, World::new(administrator.wish()), None);
+    assert_eq!(node, "node-2");
+    let world = shared.lock().unwrap();
+    let claim = world.get("persistentvolumeclaims", "data").unwrap();
+    assert_eq!(claim["metadata"]["labels"], json!({"app": "db"}));
+    let annotations = claim["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations["team"], "db");
+    assert!(!annotations.contains_key(MOVE_TO), "{annotations:?}");
+    let status = status(&world).unwrap();
+    assert_eq!((status.phase, status.target.as_str()), (Phase::Done, "node-2"));
+    assert!(status.rounds >= 2 && status.sent_bytes > 0 && status.last_cut.is_some(), "{status:?}");
+    let volume = world.get("persistentvolumes", &status.name).unwrap();
+    assert!(status.name.starts_with("pvc-1-moved-"), "{}", status.name);
+    let spec = &volume["spec"];
+    assert_eq!(spec["csi"]["volumeAttributes"], json!({"backend": "loop", "pool": "default"}));
+    assert_eq!((&spec["csi"]["fsType"], &spec["capacity"]["storage"]), (&json!("xfs"), &json!("1Gi")));
+    let metadata = &volume["metadata"];
+    assert_eq!(metadata["annotations"]["pv.kubernetes.io/provisioned-by"], "hostloop.csi.dev");
+    assert_eq!(metadata["finalizers"][0], "external-provisioner.volume.kubernetes.io/finalizer");
+    let reasons: Vec<&str> = world.events.iter().filter_map(|event| event.split(' ').next()).collect();
+    assert_eq!(reasons, ["MoveStarted", "MoveReady", "MoveSwitching", "Moved"]);
+}
+
+#[test]
+fn a_mover_in_a_hurry_evicts_the_pod_and_waits_for_its_budget() {
+    let administrator = Administrator::IsInAHurry;
+    let mut world = World::new(administrator.wish());
+    world.budget = 0;
+    let shared = world.shared();
+    run(async {
+        let mover = mover(&shared, 0);
+        for _ in 0..20 {
+            step(&mover, &shared).await;
+            shared.lock().unwrap().tick();
+        }
+        {
+            let mut world = shared.lock().unwrap();
+            let status = status(&world).unwrap();
+            assert_eq!(status.phase, Phase::Switching);
+            assert!(status.message.contains("pod db-0 may not be evicted yet"), "{}", status.message);
+            assert_eq!(world.running().as_deref(), Some("node-1"), "it goes on where it is");
+            world.budget = 1;
+        }
+        for _ in 0..20 {
+            step(&mover, &shared).await;
+            shared.lock().unwrap().tick();
+        }
+        assert_eq!(settled(&shared.lock().unwrap()).as_deref(), Ok("node-2"));
+    });
+}
+
+/// Every call is the last one of a process, or fails, done or not: the move ends as it should.
+fn walk(administrator: Administrator, ends_on: &[&str]) {
+    let (_, shared) = moved(administrator, World::new(administrator.wish()), None);
+    let calls = shared.lock().unwrap().calls.len();
+    assert!(calls > 10, "only {calls} calls: is this the whole move?");
+    for at in 0..calls {
+        for done in [false, true] {
+            for ends in [false, true] {
+                let fault = Fault::Fail { done, ends };
+                let (node, _) = moved(administrator, World::new(administrator.wish()), Some((at, fault)));
+                assert!(ends_on.contains(&node.as_str()), "{fault:?} at {at}: it ended on {node}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drained_move_survives_every_end() {
+    walk(Administrator::Drains, &["node-2"]);
+}
+
+#[test]
+fn a_hurried_move_survives_every_end() {
+    walk(Administrator::IsInAHurry, &["node-2"]);
+}
+
+#[test]
+fn a_move_that_is_given_up_leaves_all_as_it_was_at_every_end() {
+    for phase in [Phase::Copying, Phase::CatchingUp, Phase::Ready, Phase::Switching] {
+        walk(Administrator::GivesUp(phase), &["node-1"]);
+    }
+}
+
+#[test]
+fn after_the_last_chance_a_move_is_not_given_up() {
+    let administrator = Administrator::GivesUp(Phase::Rebinding);
+    assert_eq!(moved(administrator, World::new(administrator.wish()), None).0, "node-2");
+}
+
+/// Two processes that both believe they lead, with random delays before every call.
+fn quarrel(administrator: Administrator, seed: u64) -> String {
+    let mut world = World::new(administrator.wish());
+    world.seed = seed;
+    let shared = world.shared();
+    run(async {
+        let (first, second) = (mover(&shared, 1), mover(&shared, 2));
+        let over = Cell::new(false);
+        let work = async |mover: Mover| {
+            while !over.get() {
+                step(&mover, &shared).await;
+                tokio::task::yield_now().await;
+            }
+        };
+        let kubernetes = async {
+            // Whoever was slow has done the rest of its harm by then.
+            let mut calm = 0;
+            for _ in 0..6000 {
+                {
+                    let mut world = shared.lock().unwrap();
+                    administrator.act(&mut world);
+                    world.tick();
+                    let ended = match phase(&world) {
+                        None => !wishes(&world),
+                        Some(phase) => matches!(phase, Phase::Done | Phase::Refused),
+                    };
+                    calm = if ended && settled(&world).is_ok() { calm + 1 } else { 0 };
+                }
+                if calm > 300 {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            over.set(true);
+        };
+        tokio::join!(work(first), work(second), kubernetes);
+        let world = shared.lock().unwrap();
+        assert_eq!(world.wrong, Vec::<String>::new(), "seed {seed}: {:#?}", world.calls);
+        settled(&world)
+            .unwrap_or_else(|why| panic!("{administrator:?}, seed {seed}: {why}\n{:#?}", world.calls))
+    })
+}
+
+#[test]
+fn two_movers_at_once_move_it_once() {
+    for seed in (1..=20).chain([1005]) {
+        assert_eq!(quarrel(Administrator::Drains, seed), "node-2", "seed {seed}");
+        assert_eq!(quarrel(Administrator::IsInAHurry, seed), "node-2", "seed {seed}");
+    }
+}
+
+#[test]
+fn two_movers_at_once_give_it_up_or_end_it() {
+    for seed in (1..=20).chain([1005]) {
+        for phase in [Phase::Copying, Phase::Ready, Phase::Switching] {
+            let node = quarrel(Administrator::GivesUp(phase), seed);
+            assert!(["node-1", "node-2"].contains(&node.as_str()), "seed {seed}: {node}");
+        }
+    }
+}
+
+/// A claim that a user deletes before the move has deleted it goes, and so does the copy.
+#[test]
+fn a_claim_that_is_deleted_takes_its_copy_along() {
+    let mut world = World::new(json!({MOVE_TO: "node-2"}));
+    world.bare = true;
+    let shared = world.shared();
+    run(async {
+        let mover = mover(&shared, 0);
+        until(&mover, &shared, Phase::Ready).await;
+        {
+            let mut world = shared.lock().unwrap();
+            world.mark_deleted(&key("persistentvolumeclaims", "default", "data"));
+            world.delete_pod();
+        }
+        for _ in 0..10 {
+            step(&mover, &shared).await;
+            shared.lock().unwrap().tick();
+        }
+        let world = shared.lock().unwrap();
+        assert_eq!(world.wrong, Vec::<String>::new());
+        assert!(world.get("persistentvolumeclaims", "data").is_none());
+        assert!(
+            world.volumes.is_empty() && world.all("persistentvolumes").next().is_none(),
+            "{:?}",
+            world.volumes
+        );
+    });
+}

@@ -1,0 +1,202 @@
+//! What a move sees of the objects. No I/O: questions about what was read.
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt as _;
+
+use super::status::{ANY, FINALIZER, MOVE_STATUS, MOVE_TO, Status};
+use crate::model::Settings;
+
+/// Kubernetes' own: it holds a claim while a scheduled pod uses it.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
+/// A claim whose move is looked at, with its PersistentVolume and what else was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    pub(super) driver: String,
+    pub(super) claim: PersistentVolumeClaim,
+    pub(super) volume: Option<PersistentVolume>,
+    /// Pods of the namespace that are on the volume's node or on none, and use the claim.
+    pub(super) pods: Vec<Pod>,
+    /// Other claims that these pods use, each with its PersistentVolume.
+    pub(super) others: Vec<(PersistentVolumeClaim, Option<PersistentVolume>)>,
+    pub(super) nodes: Vec<Node>,
+    /// Nodes with the driver; `None` until they are known.
+    pub(super) members: Option<Vec<String>>,
+    /// Whether the claim's StorageClass is there, and lets copies go to other nodes.
+    pub(super) class: Class,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Missing,
+    Stays,
+    Travels,
+}
+
+impl View {
+    pub(super) fn status(&self) -> Option<Status> {
+        status(&self.claim)
+    }
+
+    /// The node that is asked for, or [`ANY`].
+    pub(super) fn wanted(&self) -> Option<&str> {
+        wanted(&self.claim)
+    }
+
+    pub(super) fn says(&self, annotation: &str) -> bool {
+        self.claim.annotations().get(annotation).is_some_and(|value| value == "true")
+    }
+
+    pub(super) fn is_being_deleted(&self) -> bool {
+        self.claim.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether a pod may still use the claim that is being deleted.
+    pub(super) fn is_protected(&self) -> bool {
+        self.claim.finalizers().iter().any(|finalizer| finalizer == PROTECTION)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    /// The node that has the volume.
+    pub(super) fn source(&self) -> Option<String> {
+        self.volume.as_ref().and_then(node_of)
+    }
+
+    /// Size of the PersistentVolume in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let spec = self.volume.as_ref().and_then(|volume| volume.spec.as_ref());
+        let capacity = spec.and_then(|spec| spec.capacity.as_ref());
+        capacity.and_then(|capacity| capacity.get("storage")).and_then(quantity).unwrap_or(0)
+    }
+
+    /// Pods that are on a node and not at their end.
+    pub(super) fn users(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().filter(|pod| is_scheduled(pod))
+    }
+
+    /// Whether what kubelet or csi-resizer does to the volume is not finished.
+    pub(super) fn is_changing(&self) -> bool {
+        let Some(status) = &self.claim.status else { return false };
+        let resizing =
+            |kind: &str| ["Resizing", "FileSystemResizePending", "ModifyingVolume"].contains(&kind);
+        let mut conditions = status.conditions.iter().flatten();
+        let class = self.claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_ref());
+        conditions.any(|condition| resizing(&condition.type_) && condition.status == "True")
+            || (class.is_some() && class != status.current_volume_attributes_class_name.as_ref())
+            || self.asks_for() > self.bytes()
+    }
+
+    fn asks_for(&self) -> u64 {
+        let spec = self.claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+        let requests = spec.and_then(|resources| resources.requests.as_ref());
+        requests.and_then(|requests| requests.get("storage")).and_then(quantity).unwrap_or(0)
+    }
+}
+
+pub(super) fn status(claim: &PersistentVolumeClaim) -> Option<Status> {
+    serde_json::from_str(claim.annotations().get(MOVE_STATUS)?).ok()
+}
+
+pub(super) fn wanted(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.annotations().get(MOVE_TO).map(|target| target.trim()).filter(|target| !target.is_empty())
+}
+
+/// Whether a move to this node is what the claim still asks for.
+pub(super) fn still_wants(claim: &PersistentVolumeClaim, target: &str) -> bool {
+    wanted(claim).is_some_and(|wanted| wanted == target || wanted == ANY)
+}
+
+/// The node of a volume of this driver, by the affinity that csi-provisioner gives it.
+pub(super) fn node_of(volume: &PersistentVolume) -> Option<String> {
+    let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
+    let [term] = required.node_selector_terms.as_slice() else { return None };
+    let [only] = term.match_expressions.as_deref().unwrap_or_default() else { return None };
+    let values = only.values.as_deref().unwrap_or_default();
+    match values {
+        [node] if only.key == Settings::TOPOLOGY_KEY && only.operator == "In" => Some(node.clone()),
+        _ => None,
+    }
+}
+
+pub(super) fn is_leaving(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a pod is on a node and not at its end: only such a one holds its claims.
+fn is_scheduled(pod: &Pod) -> bool {
+    let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|n| !n.is_empty()));
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    placed && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether no container of the pod has ever run. With a claim that is being deleted none ever will.
+pub(super) fn never_ran(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return true };
+    let containers =
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    let mut states = containers.filter_map(|container| container.state.as_ref());
+    status.phase.as_deref() == Some("Pending")
+        && !states.any(|state| state.running.is_some() || state.terminated.is_some())
+}
+
+/// The controller of a pod: what makes it again.
+pub(super) fn controller(pod: &Pod) -> Option<&str> {
+    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    Some(owner.kind.as_str())
+}
+
+/// The claims that a pod uses.
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
+/// A quantity in bytes, rounded up; `None` for what is no size.
+pub(super) fn quantity(quantity: &Quantity) -> Option<u64> {
+    let text = quantity.0.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(at)?;
+    let power = |base: u128, power: u32| base.checked_pow(power);
+    let factor = match unit {
+        "" => 1,
+        "k" => power(1000, 1)?,
+        "M" => power(1000, 2)?,
+        "G" => power(1000, 3)?,
+        "T" => power(1000, 4)?,
+        "P" => power(1000, 5)?,
+        "Ki" => power(1024, 1)?,
+        "Mi" => power(1024, 2)?,
+        "Gi" => power(1024, 3)?,
+        "Ti" => power(1024, 4)?,
+        "Pi" => power(1024, 5)?,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let bytes = whole.checked_mul(scale)?.checked_add(fraction)?.checked_mul(factor)?.div_ceil(scale);
+    u64::try_from(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_bytes() {
+        let bytes = |text: &str| quantity(&Quantity(text.to_owned()));
+        assert_eq!(bytes("1Gi"), Some(1 << 30));
+        assert_eq!(bytes("1.5Gi"), Some(3 << 29));
+        assert_eq!(bytes("20G"), Some(20_000_000_000));
+        assert_eq!(bytes("1048576"), Some(1 << 20));
+        assert_eq!(bytes("0.1Ki"), Some(103));
+        for wrong in ["", ".", "Gi1", "1Zi", "-1", "1.2.3", "99999999999999999999999999999999999999999Pi"] {
+            assert!(matches!(bytes(wrong), None | Some(0)), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! CompleteCopy of the protocol between the processes of a cluster.
+
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::model::Volume;
+
+impl Driver {
+    /// Makes a volume like any other of a copy; fine where it is one. With `stale` also where something may have been written
+    /// to its source that it lacks.
+    ///
+    /// # Errors
+    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where it has two cuts by halves, or lacks
+    /// something.
+    pub fn complete_copy(&self, volume_id: &str, stale: bool) -> Result<()> {
+        let (_guard, volume) = self.take_volume(volume_id)?;
+        let Some(copy_of) = &volume.copy_of else { return Ok(()) };
+        if let Some(next) = &copy_of.next {
+            return Err(Error::InUse(format!(
+                "copy {} has not all of cut {}, which it is being given; update it first",
+                volume.id, next.id
+            )));
+        }
+        if !copy_of.cut.sealed && !stale {
+            return Err(Error::InUse(format!(
+                "copy {} is of a cut after which its source may have been written to; seal the source and update the copy",
+                volume.id
+            )));
+        }
+        self.store.put(Volume { copy_of: None, ..(*volume).clone() })?;
+        tracing::info!(volume.id = %volume.id, stale, "the copy is a volume like any other");
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Copies that are brought up to date: what the record of one says (docs/decisions/0019).
+
+use serde::{Deserialize, Serialize};
+
+use super::pull::SourceHandle;
+use super::{SnapshotId, Timestamp};
+
+/// What a volume has of the volume of another node that it is a copy of. Nobody uses it meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopyOf {
+    /// The cut whose data it has.
+    pub cut: Cut,
+    /// The cut whose data it is being given: each of its blocks is of the one or of the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Cut>,
+}
+
+/// A cut that stays at its node for as long as a copy has its data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cut {
+    /// Its id at that node.
+    pub id: SnapshotId,
+    /// When it was made, by that node's clock.
+    pub created: Timestamp,
+    /// It was made of a sealed volume, so nothing was written after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
+}
+
+impl Cut {
+    /// By which it is read.
+    pub fn handle(&self) -> SourceHandle {
+        SourceHandle { id: self.id.clone(), created: self.created }
+    }
+}
+
+/// UpdateCopy of the protocol between processes of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdateCopy {
+    /// The CSI id of the copy: any text.
+    pub volume_id: String,
+    /// How a source in use is cut.
+    pub consistency: super::Consistency,
+    /// The way to the source.
+    pub way: super::pull::Way,
+}
+
+/// What UpdateCopy has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Updated {
+    /// The cut whose data the copy has now.
+    pub cut: Cut,
+    /// Bytes of data that were sent.
+    pub sent_bytes: u64,
+    /// Bytes that changed: those that were sent, and those that read as zeros now.
+    pub changed_bytes: u64,
+}
