@@ -24,7 +24,7 @@ use crate::harness::{
 };
 
 /// Whether this is the emulated machine (tests/vm/root), which has project quotas.
-fn has_project_quotas() -> bool {
+pub fn has_project_quotas() -> bool {
     std::env::var_os("HOSTLOOP_DEBIAN_KERNEL").is_some()
 }
 
