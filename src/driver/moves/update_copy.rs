@@ -125,8 +125,7 @@ impl Round<'_> {
         remote.keep();
         let volume = driver.store.put(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
         let paths = driver.paths(&volume)?;
-        let counted = self.pull(&volume, remote, &base, &paths);
-        let counted = counted?;
+        let counted = self.pull(&volume, remote, &base, &paths)?;
         self.tell_half_formatted(&description.content, &paths)?;
         sync_files(&driver.os, &paths)?;
         let copy_of = Some(CopyOf { cut: next, next: None });
