@@ -15,6 +15,7 @@ mod objects;
 mod rebind;
 mod refuse;
 mod run;
+mod standby;
 pub mod status;
 mod swap;
 mod view;

@@ -88,13 +88,17 @@ impl Copies for Nodes {
         .await
     }
 
-    async fn complete(&self, copy: &str, _source: &str) -> Result<()> {
+    async fn complete(&self, copy: &str, _source: &str, _stale: bool) -> Result<()> {
         self.call("complete", |world| {
             let Some(copy) = world.volumes.get_mut(copy) else { return gone() };
             copy.copy_of = None;
             Ok(())
         })
         .await
+    }
+
+    async fn expand(&self, _volume: &str, _bytes: u64) -> Result<()> {
+        self.call("expand", |_| Ok(())).await
     }
 
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
