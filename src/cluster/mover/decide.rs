@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
 
 use super::refuse::{candidates, laggard, of_target, pods, refusal};
-use super::status::{ANY, MOVE_BARE_PODS, MOVE_NOW, POLICY_WAS, Phase, Status, seconds_since};
+use super::status::{
+    ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, Phase, Status, seconds_since,
+};
 use super::view::{View, controller, is_leaving, never_ran, still_wants};
 
 /// A round that sent less is as good as the last one.
@@ -98,14 +100,14 @@ fn given_up(view: &View, status: &Status) -> Option<String> {
         return Some("the claim is being deleted".to_owned());
     }
     if !still_wants(&view.claim, &status.target) {
-        return Some("it is not asked for any more".to_owned());
+        return Some(NOT_ASKED_FOR.to_owned());
     }
     grown(view, status)
 }
 
 /// A copy has the size that its source had.
 fn grown(view: &View, status: &Status) -> Option<String> {
-    (view.bytes() > status.bytes).then(|| "the volume has grown; the copy is made again".to_owned())
+    (view.bytes() > status.bytes).then(|| HAS_GROWN.to_owned())
 }
 
 fn copying(view: &View, status: &Status) -> Step {
@@ -151,7 +153,7 @@ fn switching(view: &View, status: &Status) -> Step {
         return Step::Enter(Phase::Returning, why);
     }
     if !still_wants(&view.claim, &status.target) {
-        return Step::Enter(Phase::Returning, "it is not asked for any more".to_owned());
+        return Step::Enter(Phase::Returning, NOT_ASKED_FOR.to_owned());
     }
     if !is_retained(view, status) {
         return Step::Retain;
