@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
 
 use super::refuse::{candidates, laggard, of_target, pods, refusal};
-use super::status::{ANY, MOVE_BARE_PODS, MOVE_NOW, POLICY_WAS, PROMOTE, Phase, Status, seconds_since};
+use super::status::{
+    ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, PROMOTE, Phase, Status, seconds_since,
+};
 use super::view::{View, controller, is_leaving, never_ran};
 
 /// A round that sent less is as good as the last one.
@@ -109,7 +111,7 @@ fn given_up(view: &View, status: &Status) -> Option<String> {
         return Some(match (view.wanted_elsewhere(), &view.standby) {
             (Some(other), _) => format!("the volume is to move to node {other}"),
             (None, Err(why)) => why.clone(),
-            (None, Ok(_)) => "it is not asked for any more".to_owned(),
+            (None, Ok(_)) => NOT_ASKED_FOR.to_owned(),
         });
     }
     // A copy that stands by grows with its source.
@@ -118,7 +120,7 @@ fn given_up(view: &View, status: &Status) -> Option<String> {
 
 /// A copy has the size that its source had.
 fn grown(view: &View, status: &Status) -> Option<String> {
-    (view.bytes() > status.bytes).then(|| "the volume has grown; the copy is made again".to_owned())
+    (view.bytes() > status.bytes).then(|| HAS_GROWN.to_owned())
 }
 
 fn copying(view: &View, status: &Status) -> Step {
@@ -213,7 +215,7 @@ fn switching(view: &View, status: &Status) -> Step {
         false => view.wanted_elsewhere().is_some_and(|wanted| wanted == status.target || wanted == ANY),
     };
     if !asked_for {
-        return Step::Enter(Phase::Returning, "it is not asked for any more".to_owned());
+        return Step::Enter(Phase::Returning, NOT_ASKED_FOR.to_owned());
     }
     if !is_retained(view, status) {
         return Step::Retain;

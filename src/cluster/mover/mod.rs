@@ -22,6 +22,8 @@ mod view;
 
 pub use self::act::{Failure, Mover, Next};
 pub use self::figures::Figures;
+pub use self::lease::lease_name;
+pub use self::view::node_of;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

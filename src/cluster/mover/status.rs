@@ -41,6 +41,11 @@ pub const MOVING: &str = "hostloop.csi.dev/moving";
 /// Holds a claim until its copy is deleted, or until everything is ready for the claim that replaces it.
 pub const FINALIZER: &str = "hostloop.csi.dev/move";
 
+/// Why a move is given up whose claim asks for another node, or for none.
+pub const NOT_ASKED_FOR: &str = "it is not asked for any more";
+/// Why a move is given up that begins again with a larger copy.
+pub const HAS_GROWN: &str = "the volume has grown; the copy is made again";
+
 /// What belongs to one claim and is not for the one that replaces it.
 const OF_ONE_CLAIM: [&str; 11] = [
     MOVE_TO,

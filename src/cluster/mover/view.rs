@@ -154,7 +154,7 @@ pub(super) fn is_lost(node: Option<&Node>) -> bool {
 }
 
 /// The node of a volume of this driver, by the affinity that csi-provisioner gives it.
-pub(super) fn node_of(volume: &PersistentVolume) -> Option<String> {
+pub fn node_of(volume: &PersistentVolume) -> Option<String> {
     let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
     let [term] = required.node_selector_terms.as_slice() else { return None };
     let [only] = term.match_expressions.as_deref().unwrap_or_default() else { return None };

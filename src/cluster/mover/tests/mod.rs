@@ -1,11 +1,11 @@
 //! Moves on a cluster in memory: ended and failed at every call, given up, and with two movers that both believe they lead.
 
 mod leading;
-mod nodes;
+pub(crate) mod nodes;
 mod refusals;
-mod server;
+pub(crate) mod server;
 mod unusual;
-mod world;
+pub(crate) mod world;
 
 use std::cell::Cell;
 use std::sync::Arc;

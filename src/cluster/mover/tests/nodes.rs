@@ -8,9 +8,9 @@ use super::world::{Place, Volume, World};
 use crate::cluster::mover::copies::{Copies, CopyError, NewCopy, Round, Updated};
 use crate::model::{NodeKey, VolumeId};
 
-pub(super) struct Nodes {
-    pub(super) world: Shared,
-    pub(super) who: usize,
+pub(crate) struct Nodes {
+    pub(crate) world: Shared,
+    pub(crate) who: usize,
 }
 
 type Result<T> = std::result::Result<T, CopyError>;
@@ -132,7 +132,7 @@ impl Copies for Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(world: &Shared, who: usize) -> Arc<Self> {
+    pub(crate) fn new(world: &Shared, who: usize) -> Arc<Self> {
         Arc::new(Nodes { world: Arc::clone(world), who })
     }
 }
