@@ -8,7 +8,8 @@ use kube::ResourceExt as _;
 
 use super::refuse::{candidates, laggard, of_target, pods, refusal};
 use super::status::{
-    ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, PROMOTE, Phase, Status, seconds_since,
+    ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, PROMOTE, Phase, Status,
+    seconds_since,
 };
 use super::view::{View, controller, is_leaving, never_ran};
 
@@ -168,8 +169,8 @@ fn standing_by(view: &View, status: &Status) -> Step {
             return Step::Wait(CALM, why);
         }
         // One that runs on still writes, whatever anybody says of its node.
-        let here: Vec<String> =
-            view.users().filter(|pod| !is_leaving(pod)).map(|pod| pod.name_any()).collect();
+        let here = view.users().filter(|pod| !is_leaving(pod) && !never_ran(pod));
+        let here: Vec<String> = here.map(|pod| pod.name_any()).collect();
         if !here.is_empty() {
             return Step::Wait(
                 CALM,

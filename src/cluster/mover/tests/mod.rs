@@ -4,6 +4,7 @@ mod leading;
 pub(crate) mod nodes;
 mod refusals;
 pub(crate) mod server;
+mod standby;
 mod unusual;
 pub(crate) mod world;
 
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::nodes::Nodes;
 use self::server::{Shared, client};
-use self::world::{Fault, World, key};
+use self::world::{Fault, Volume, World, key};
 use super::status::{MOVE_NOW, MOVE_STATUS, MOVE_TO, MOVING, Phase, Status};
 use super::{Failure, Figures, Mover};
 

@@ -58,6 +58,12 @@ pub(crate) struct World {
     pub(crate) slow: u32,
     /// What the target says to a first copy.
     pub(crate) full: bool,
+    /// The node that does not answer.
+    pub(crate) down: Option<String>,
+    /// The class has parameters beside that of the backend.
+    pub(crate) also_in_class: bool,
+    /// How old a cut is when it is told, in seconds: so much is another round due.
+    pub(crate) age: u64,
 }
 
 pub(crate) enum Place {
@@ -164,6 +170,38 @@ impl World {
                 "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local", "volumeName": volume,
                     "resources": {"requests": {"storage": "1Gi"}}}}),
         );
+    }
+
+    /// The node burns down, and an administrator says so. What its pod wrote after the last round is lost.
+    pub(crate) fn lose(&mut self, node: &str, said: bool) {
+        self.down = Some(node.to_owned());
+        if said {
+            let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            self.change("nodes", node, |node| node["spec"]["taints"] = taints);
+        }
+        let copy = self.volumes.values().find(|volume| volume.copy_of.is_some() && volume.node != node);
+        if let Some(data) = copy.map(|copy| copy.data).filter(|_| self.running().as_deref() == Some(node)) {
+            self.written.insert("db-0".to_owned(), data);
+        }
+        // Kubernetes deletes its pods by force; without the word somebody has to.
+        if self.running().as_deref() == Some(node) {
+            self.objects.remove(&key("pods", "default", "db-0"));
+        }
+    }
+
+    /// The last number that the pod is known to have written.
+    pub(crate) fn wrote(&mut self, data: u64) {
+        self.written.insert("db-0".to_owned(), data);
+    }
+
+    /// It was only asleep: kubelet learns that its pods were deleted.
+    pub(crate) fn find_again(&mut self, node: &str) {
+        self.down = None;
+        self.change("nodes", node, |node| node["spec"]["taints"] = json!(null));
+        self.volumes
+            .values_mut()
+            .filter(|volume| volume.node == node)
+            .for_each(|volume| volume.staged = false);
     }
 
     fn delay(&mut self) -> u64 {
@@ -280,6 +318,9 @@ impl World {
             return;
         }
         let Some(node) = pod["spec"]["nodeName"].as_str() else { return };
+        if self.down.as_deref() == Some(node) {
+            return;
+        }
         let Some((_, handle)) = self.volume_of(claim) else { return };
         let written = self.written.get(name).copied().unwrap_or(0);
         let Some(volume) = self.volumes.get_mut(&handle) else {
@@ -393,7 +434,9 @@ impl World {
         let Some((volume, _)) = self.volume_of(claim) else { return };
         let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
         let node = terms[0]["matchExpressions"][0]["values"][0].as_str().unwrap().to_owned();
-        let cordoned = self.get("nodes", &node).is_some_and(|node| node["spec"]["unschedulable"] == true);
+        let away = self.down.as_ref() == Some(&node);
+        let cordoned =
+            self.get("nodes", &node).is_some_and(|node| node["spec"]["unschedulable"] == true) || away;
         if pod["spec"]["nodeName"].is_null() && !cordoned {
             self.change("pods", name, |pod| pod["spec"]["nodeName"] = json!(node));
         }
