@@ -9,6 +9,8 @@ use crate::cluster::mover::status::{HAS_GROWN, NOT_ASKED_FOR};
 
 /// A claim of the same pods may be asked to come along meanwhile. The mover looks at what it has refused every 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How often a claim may be missing that is just being made again; there is a look each second.
+const PATIENT_LOOKS: u32 = 60;
 
 /// What is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,8 +130,10 @@ impl Follow {
 
     fn judge(&mut self, seen: &Seen, now: Instant) -> State {
         if self.missing > 0 {
-            // Between two calls, the claim may have been made and its record have gone.
-            return if self.missing > 1 { State::Ended(Ending::Gone) } else { State::Going };
+            // Between two calls, the claim may have been made and its record have gone. And not everybody may see records.
+            let swapping = self.told.as_ref().is_some_and(|told| told.is(&["Switching", "Rebinding"]));
+            let most = if swapping { PATIENT_LOOKS } else { 1 };
+            return if self.missing > most { State::Ended(Ending::Gone) } else { State::Going };
         }
         match self.goal.clone() {
             Goal::Moved(to) => self.is_moving(seen, &to, now),
