@@ -3,7 +3,6 @@
 use super::Session;
 use super::api::Failure;
 use super::follow::{Ending, Follow, Goal};
-use super::missing;
 use super::seen::{Claim, Name, PROMOTE, Seen, is_asked_for};
 use crate::cluster::mover::status::{ANY, KEEP_SOURCE, MOVE_BARE_PODS, MOVE_NOW, MOVE_STATUS, MOVE_TO};
 
@@ -161,7 +160,6 @@ impl Session {
             }
             let follow = match ending {
                 None => return Ok(Follow::new(name, asking.goal())),
-                Some(Ending::Gone) => missing(name, asking.goal()),
                 Some(ending) => Follow::ended(name, asking.goal(), ending),
             };
             self.screen.ended(&follow);

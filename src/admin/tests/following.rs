@@ -79,7 +79,9 @@ fn a_claim_is_gone_when_two_looks_do_not_find_it() {
 fn a_claim_that_is_being_made_again_may_be_missing_for_a_while() {
     let mut follow = moved();
     follow.see(&seen("Switching", "node-2", "", Some("node-2")), Instant::now());
-    (0..60).for_each(|_| drop(follow.see(&Seen::default(), Instant::now())));
+    for _ in 0..60 {
+        follow.see(&Seen::default(), Instant::now());
+    }
     assert_eq!(follow.state, State::Going);
     follow.see(&Seen::default(), Instant::now());
     assert_eq!(follow.state, State::Ended(Ending::Gone));
