@@ -97,7 +97,8 @@ impl Asking for Cancel {
                 None => Plan::end(Ending::Gone),
             };
         };
-        let moves = claim.held || seen.told().is_some_and(|told| told.is_under_way());
+        let stands_by = seen.told().is_some_and(|told| told.stands_by());
+        let moves = !stands_by && (claim.held || seen.told().is_some_and(|told| told.is_under_way()));
         if claim.wanted().is_none() && !moves {
             return Plan::end(Ending::GivenUp("no move was asked for".to_owned()));
         }

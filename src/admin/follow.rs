@@ -154,7 +154,7 @@ impl Follow {
             return self.is_refused(seen, told, to, now);
         }
         self.refused = None;
-        if !is_asked_for(to, &told.target) || told.stands_by() {
+        if !is_asked_for(to, &told.target) {
             return State::Going;
         }
         match told.phase.as_str() {
@@ -206,6 +206,8 @@ fn is_given_up(seen: &Seen) -> State {
         Some(told) if told.is(&["Done"]) => {
             State::Ended(Ending::Done(format!("it was too late: the volume is on node {}", told.target)))
         }
+        // Its finalizer is that of the copy.
+        Some(told) if told.stands_by() => all_as_before(),
         Some(told) if !told.is_under_way() && !seen.is_held() => all_as_before(),
         _ => State::Going,
     }
@@ -225,7 +227,7 @@ fn is_promoted(seen: &Seen, to: &str) -> State {
             State::Ended(Ending::Done(format!("the claim has the copy on node {to}")))
         }
         // The wish was taken back before anything was done.
-        Some(told) if !asked && seen.claim.is_some() && told.stands_by() => {
+        Some(told) if !asked && seen.claim.is_some() && told.is(&["Standby"]) => {
             State::Ended(Ending::GivenUp("its annotation promote was removed".to_owned()))
         }
         _ => State::Going,

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::admin::ask::{Asking as _, Cancel};
 use crate::admin::follow::{Ending, Follow, Goal, State};
 use crate::admin::seen::{Claim, Name, Seen, Told};
 use crate::cluster::mover::status::{HAS_GROWN, MOVE_TO};
@@ -102,4 +103,43 @@ fn a_cancel_that_comes_too_late_is_no_success() {
     assert_eq!(follow.state, State::Going);
     follow.see(&seen("Done", "node-2", "", None), Instant::now());
     assert!(follow.has_ended() && !follow.is_good());
+}
+
+#[test]
+fn a_copy_that_stands_by_is_no_move() {
+    let mut standby = seen("Standby", "node-3", "", None);
+    standby.claim.as_mut().unwrap().held = true;
+    let plan = Cancel.plan(&standby);
+    assert!(
+        plan.changes.is_empty() && plan.ending == Some(Ending::GivenUp("no move was asked for".to_owned()))
+    );
+    let mut cancelled = follow(Goal::GivenUp);
+    cancelled.see(&standby, Instant::now());
+    assert!(cancelled.has_ended() && cancelled.is_good());
+    let mut moved = moved();
+    moved.see(&seen("Standby", "node-2", "", Some("node-2")), Instant::now());
+    assert_eq!(moved.state, State::Going);
+    // The copy that stood by may be the one that the volume moves to.
+    let mut ready = seen("Ready", "node-2", "", Some("node-2"));
+    ready.claim.as_mut().unwrap().told.as_mut().unwrap().standby = true;
+    moved.see(&ready, Instant::now());
+    assert_eq!(moved.state, State::Ready);
+}
+
+#[test]
+fn a_promotion_goes_on_while_the_claim_is_made_again() {
+    let mut promoted = follow(Goal::Promoted("node-2".to_owned()));
+    let mut switching = seen("Switching", "node-2", "", None);
+    switching.claim.as_mut().unwrap().told.as_mut().unwrap().standby = true;
+    promoted.see(&switching, Instant::now());
+    assert_eq!(promoted.state, State::Going);
+    promoted.see(
+        &Seen { node: Some("node-2".to_owned()), ..seen("Standby", "node-3", "", None) },
+        Instant::now(),
+    );
+    assert!(promoted.is_good(), "another copy stands by already");
+    let mut taken_back = follow(Goal::Promoted("node-2".to_owned()));
+    let lost = Seen { node: Some("node-1".to_owned()), ..seen("Standby", "node-2", "", None) };
+    taken_back.see(&lost, Instant::now());
+    assert!(taken_back.has_ended() && !taken_back.is_good());
 }
