@@ -3,7 +3,6 @@
 use super::Session;
 use super::api::Failure;
 use super::follow::{Ending, Follow, Goal};
-use super::missing;
 use super::seen::{Claim, Name, PROMOTE, Seen, is_asked_for};
 use crate::cluster::mover::status::{ANY, KEEP_SOURCE, MOVE_BARE_PODS, MOVE_NOW, MOVE_STATUS, MOVE_TO};
 
@@ -98,7 +97,8 @@ impl Asking for Cancel {
                 None => Plan::end(Ending::Gone),
             };
         };
-        let moves = claim.held || seen.told().is_some_and(|told| told.is_under_way());
+        let stands_by = seen.told().is_some_and(|told| told.stands_by());
+        let moves = !stands_by && (claim.held || seen.told().is_some_and(|told| told.is_under_way()));
         if claim.wanted().is_none() && !moves {
             return Plan::end(Ending::GivenUp("no move was asked for".to_owned()));
         }
@@ -161,7 +161,6 @@ impl Session {
             }
             let follow = match ending {
                 None => return Ok(Follow::new(name, asking.goal())),
-                Some(Ending::Gone) => missing(name, asking.goal()),
                 Some(ending) => Follow::ended(name, asking.goal(), ending),
             };
             self.screen.ended(&follow);

@@ -9,6 +9,8 @@ use crate::cluster::mover::status::{HAS_GROWN, NOT_ASKED_FOR};
 
 /// A claim of the same pods may be asked to come along meanwhile. The mover looks at what it has refused every 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How often a claim may be missing that is just being made again; there is a look each second.
+const PATIENT_LOOKS: u32 = 60;
 
 /// What is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,8 +130,10 @@ impl Follow {
 
     fn judge(&mut self, seen: &Seen, now: Instant) -> State {
         if self.missing > 0 {
-            // Between two calls, the claim may have been made and its record have gone.
-            return if self.missing > 1 { State::Ended(Ending::Gone) } else { State::Going };
+            // Between two calls, the claim may have been made and its record have gone. And not everybody may see records.
+            let swapping = self.told.as_ref().is_some_and(|told| told.is(&["Switching", "Rebinding"]));
+            let most = if swapping { PATIENT_LOOKS } else { 1 };
+            return if self.missing > most { State::Ended(Ending::Gone) } else { State::Going };
         }
         match self.goal.clone() {
             Goal::Moved(to) => self.is_moving(seen, &to, now),
@@ -150,7 +154,7 @@ impl Follow {
             return self.is_refused(seen, told, to, now);
         }
         self.refused = None;
-        if !is_asked_for(to, &told.target) || told.stands_by() {
+        if !is_asked_for(to, &told.target) {
             return State::Going;
         }
         match told.phase.as_str() {
@@ -202,6 +206,8 @@ fn is_given_up(seen: &Seen) -> State {
         Some(told) if told.is(&["Done"]) => {
             State::Ended(Ending::Done(format!("it was too late: the volume is on node {}", told.target)))
         }
+        // Its finalizer is that of the copy.
+        Some(told) if told.stands_by() => all_as_before(),
         Some(told) if !told.is_under_way() && !seen.is_held() => all_as_before(),
         _ => State::Going,
     }
@@ -221,7 +227,7 @@ fn is_promoted(seen: &Seen, to: &str) -> State {
             State::Ended(Ending::Done(format!("the claim has the copy on node {to}")))
         }
         // The wish was taken back before anything was done.
-        Some(told) if !asked && seen.claim.is_some() && told.stands_by() => {
+        Some(told) if !asked && seen.claim.is_some() && told.is(&["Standby"]) => {
             State::Ended(Ending::GivenUp("its annotation promote was removed".to_owned()))
         }
         _ => State::Going,

@@ -18,7 +18,7 @@ use std::pin::Pin;
 
 use self::api::{Cluster, Failure};
 use self::ask::{Cancel, Wish};
-use self::follow::{Ending, Follow, Goal};
+use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
@@ -192,9 +192,4 @@ fn parting(command: &AdminCommand, program: &str) -> Vec<String> {
         lines.push(format!("  to give it up:    {program} {cancel} --cancel{flags}"));
     }
     lines
-}
-
-/// A claim that is not there.
-fn missing(name: Name, goal: Goal) -> Follow {
-    Follow::ended(name, goal, Ending::Gone)
 }

@@ -5,7 +5,7 @@ use super::follow::{Ending, Follow, Goal};
 use super::screen::age;
 use super::seen::{Name, PROMOTE, Seen, Told};
 use super::wait::{Until, Waited};
-use super::{Failure, Outcome, Session, missing, parting};
+use super::{Failure, Outcome, Session, parting};
 use crate::cli::{AdminCommand, PromoteArgs};
 
 impl Session {
@@ -14,12 +14,13 @@ impl Session {
         let mut standing_by = Vec::new();
         for name in self.names(args.namespace.as_deref(), &args.claims) {
             let seen = self.cluster.look(&name).await?;
-            match copy(&name, &seen) {
+            match copy(&seen) {
                 Ok(told) => {
                     self.say_what_is_lost(&name, &told).await?;
                     standing_by.push((name, told.target));
                 }
-                Err(follow) => {
+                Err(ending) => {
+                    let follow = Follow::ended(name, Goal::Promoted(String::new()), ending);
                     self.screen.ended(&follow);
                     follows.push(follow);
                 }
@@ -69,18 +70,14 @@ fn loss(told: &Told) -> String {
 }
 
 /// What is told of the claim's copy, or why there is none.
-fn copy(name: &Name, seen: &Seen) -> Result<Told, Follow> {
-    let goal = Goal::Promoted(String::new());
+fn copy(seen: &Seen) -> Result<Told, Ending> {
     if seen.claim.is_none() && seen.record.is_none() {
-        return Err(missing(name.clone(), goal));
+        return Err(Ending::Gone);
     }
     let asked = seen.claim.as_ref().is_some_and(|claim| claim.annotations.contains_key(PROMOTE));
     match seen.told() {
         Some(told) if (told.stands_by() || asked) && !told.target.is_empty() => Ok(told.clone()),
-        _ => {
-            let why = "no copy of it stands by; docs/moving.md says how to have one".to_owned();
-            Err(Follow::ended(name.clone(), goal, Ending::Refused(why)))
-        }
+        _ => Err(Ending::Refused("no copy of it stands by; docs/moving.md says how to have one".to_owned())),
     }
 }
 
@@ -91,18 +88,17 @@ mod tests {
 
     #[test]
     fn only_a_copy_that_stands_by_is_promoted() {
-        let name = Name { namespace: "shop".to_owned(), name: "data".to_owned() };
         let of = |phase: &str, standby| {
             let told =
                 Told { phase: phase.to_owned(), target: "node-2".to_owned(), standby, ..Told::default() };
             Seen { claim: Some(Claim { told: Some(told), ..Claim::default() }), ..Seen::default() }
         };
-        assert_eq!(copy(&name, &of("Standby", true)).unwrap().target, "node-2");
-        assert!(copy(&name, &of("CatchingUp", true)).is_ok());
+        assert_eq!(copy(&of("Standby", true)).unwrap().target, "node-2");
+        assert!(copy(&of("CatchingUp", true)).is_ok());
         for seen in [of("Copying", false), Seen { claim: Some(Claim::default()), ..Seen::default() }] {
-            assert!(copy(&name, &seen).is_err(), "{seen:?}");
+            assert!(copy(&seen).is_err(), "{seen:?}");
         }
-        assert!(copy(&name, &Seen::default()).is_err());
+        assert!(copy(&Seen::default()).is_err());
     }
 
     #[test]

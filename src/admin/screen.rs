@@ -167,6 +167,9 @@ impl Screen {
         if going.len() > MOST_BARS {
             lines.push(format!("and {} more", going.len().saturating_sub(MOST_BARS)));
         }
+        if lines.is_empty() {
+            return;
+        }
         self.drawn = lines.len();
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let _ = write!(self.out, "{CUT}{text}{WRAP}").and_then(|()| self.out.flush());

@@ -114,11 +114,11 @@ impl Session {
             let seen = self.cluster.look(&follow.name).await?;
             let before = follow.told.clone();
             let was = follow.state.clone();
-            if follow.see(&seen, Instant::now())
-                && let Some(told) = &follow.told
-            {
+            let new = follow.see(&seen, Instant::now());
+            any |= new;
+            // The end is told by itself.
+            if let Some(told) = follow.told.as_ref().filter(|_| new && !follow.has_ended()) {
                 self.screen.told(&follow.name, before.as_ref(), told);
-                any = true;
             }
             if follow.state != was {
                 any = true;

@@ -289,7 +289,7 @@ mod tests {
         assert!(wrong("hostloop move data --cancel --to any").contains("cannot be used with"));
         assert!(wrong("hostloop evacuate node-1 --cancel --now").contains("cannot be used with"));
         assert!(wrong("hostloop status -A -n shop").contains("cannot be used with"));
-        assert!(wrong("hostloop move Data --to any").contains("is not a name in Kubernetes"));
+        assert!(wrong("hostloop move Data --to any").starts_with("CLAIM: \"Data\" is not a name"));
         assert!(wrong("hostloop move data --to Node_1").starts_with("--to: \"Node_1\" is not a name"));
     }
 
