@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -16,8 +15,8 @@ use super::decide::{Step, decide, is_near};
 use super::figures::Figures;
 use super::objects::{access, copy_name};
 use super::status::{FINALIZER, MOVE_STATUS, Phase, Status, moment, now};
-use super::view::{Class, View, claims_of, is_lost, node_of, standby, status, wanted};
-use crate::model::{NodeKey, Standby, VolumeId};
+use super::view::{View, standby, status, wanted};
+use crate::model::{NodeKey, VolumeId};
 
 /// After something that may pass.
 pub(super) const LATER: Duration = Duration::from_secs(2);
@@ -111,90 +110,6 @@ impl Mover {
             None => self.figures.stands_by(namespace, name, None),
         }
         self.act(&view, decide(&view)).await
-    }
-
-    /// Reads what the phase needs.
-    async fn look(
-        &self,
-        claim: PersistentVolumeClaim,
-        phase: Option<Phase>,
-        (class, standby): (Option<StorageClass>, std::result::Result<Option<Standby>, String>),
-    ) -> Result<View> {
-        let spec = claim.spec.clone().unwrap_or_default();
-        let volume = match &spec.volume_name {
-            Some(name) if !name.is_empty() => self.cluster.volume(name).await?,
-            _ => None,
-        };
-        let mut view = View {
-            driver: self.driver.clone(),
-            claim,
-            volume,
-            pods: Vec::new(),
-            others: Vec::new(),
-            nodes: Vec::new(),
-            members: None,
-            class: match class.as_ref().map(parameters) {
-                None => Class::Missing,
-                Some(class) if class.get("crossNodeCopy").is_some_and(|value| value == "false") => {
-                    Class::Stays
-                }
-                Some(_) => Class::Travels,
-            },
-            standby,
-            source_lost: false,
-            target_lost: false,
-        };
-        if let Some(status) = view.status().filter(|status| !status.target.is_empty()) {
-            view.source_lost = is_lost(self.cluster.node(&status.source).await?.as_ref());
-            view.target_lost = is_lost(self.cluster.node(&status.target).await?.as_ref());
-        }
-        let wants = view.wanted().is_some() || !matches!(view.standby, Ok(None));
-        let begins = match phase {
-            None | Some(Phase::Refused | Phase::Done) => wants,
-            // The copy that stands by is made anew on another node.
-            Some(Phase::Copying | Phase::CatchingUp | Phase::Ready | Phase::Standby) => view.target_lost,
-            Some(_) => false,
-        };
-        if !begins && !matches!(phase, Some(Phase::Ready | Phase::Standby | Phase::Switching)) {
-            return Ok(view);
-        }
-        let (namespace, name) = (view.claim.namespace().unwrap_or_default(), view.claim.name_any());
-        if let Some(node) = view.volume.as_ref().and_then(node_of) {
-            view.pods = self.cluster.pods(&namespace, &node).await?;
-            if begins {
-                view.pods.extend(self.cluster.pods(&namespace, "").await?);
-            }
-            view.pods.retain(|pod| claims_of(pod).any(|claim| claim == name));
-        }
-        if phase == Some(Phase::Switching) {
-            return Ok(view);
-        }
-        let mut others: Vec<String> = view.pods.iter().flat_map(claims_of).map(str::to_owned).collect();
-        others.sort();
-        others.dedup();
-        for other in others.into_iter().filter(|other| *other != name) {
-            let Some(claim) = self.cluster.claim(&namespace, &other).await? else { continue };
-            let volume = match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
-                Some(name) if !name.is_empty() => self.cluster.volume(name).await?,
-                _ => None,
-            };
-            view.others.push((claim, volume));
-        }
-        if !begins {
-            // As long as pods run, this is looked at every second.
-            if let Some(status) = view.status().filter(|_| !view.others.is_empty()) {
-                view.nodes.extend(self.cluster.node(&status.target).await?);
-            }
-            return Ok(view);
-        }
-        view.nodes = self.cluster.nodes().await?;
-        view.members = self.copies.nodes();
-        Ok(view)
-    }
-
-    async fn class(&self, claim: &PersistentVolumeClaim) -> Result<Option<StorageClass>> {
-        let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
-        Ok(self.cluster.class(&name.unwrap_or_default()).await?)
     }
 
     async fn act(&self, view: &View, step: Step) -> Result<Next> {
@@ -476,7 +391,7 @@ pub(super) fn counted(status: &Status, updated: &super::copies::Updated) -> Stat
 }
 
 /// What the driver gets of the parameters of a class.
-fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
+pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

@@ -1,7 +1,7 @@
 //! Volumes that move to another node while pods use them (docs/moving.md; docs/decisions/0018).
 //!
 //! A move has two halves. As long as the claim is there, what was done is written on the claim, which a finalizer holds
-//! (`decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
+//! (`look.rs` reads what is known, `decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
 //! the claim is made again for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
 
 mod act;
@@ -11,6 +11,7 @@ mod decide;
 mod figures;
 mod fits;
 mod lease;
+mod look;
 mod objects;
 mod rebind;
 mod refuse;

@@ -98,9 +98,8 @@ pub(super) fn of_target(view: &View, target: &str) -> Option<String> {
     if is_lost(Some(node)) {
         return Some(format!("node {target} is out of service"));
     }
-    if view.wanted_elsewhere().is_none() {
-        return None;
-    }
+    // A claim that stays behind is in the way of a move only.
+    view.wanted_elsewhere()?;
     view.others.iter().find_map(|(claim, volume)| left_behind(view, claim, volume.as_ref()?, node))
 }
 
