@@ -212,6 +212,12 @@ impl Mover {
         status.name = copy_name(&volume.name_any(), &view.claim);
         status.bytes = view.bytes();
         status.abandoned = abandoned(view);
+        if let Some((source, copy)) =
+            view.volume.as_ref().and_then(super::objects::handle).zip(status.abandoned.last())
+            && let Err(why) = self.copies.release(source, copy).await
+        {
+            tracing::debug!(source, copy, %why, "the cuts for a lost copy are still there");
+        }
         let Some(target) = self.roomiest(view, &status, targets).await? else {
             return self.refuse(view, "no other node has room for it").await;
         };

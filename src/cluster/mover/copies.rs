@@ -119,6 +119,12 @@ pub trait Copies: Send + Sync {
     /// [`CopyError::NoRoom`] where its node has no room.
     async fn expand(&self, volume: &str, bytes: u64) -> Result<(), CopyError>;
 
+    /// Has removed what the node of a source keeps for a copy, which cannot be brought up to date after that.
+    ///
+    /// # Errors
+    /// [`CopyError::Unavailable`] where the node does not answer; it removes it by itself after a day.
+    async fn release(&self, source: &str, copy: &str) -> Result<(), CopyError>;
+
     /// Lets no pod use the volume any more, and says where it has gone; with `None`, lets pods use it again.
     ///
     /// # Errors

@@ -58,7 +58,12 @@ impl Mover {
 
     /// The node of a volume was lost, and its copy has taken its place: when the node is back, nobody uses the volume there.
     pub(super) async fn fence(&self, volume: &PersistentVolume, copy: &str) -> Result<Next> {
-        match self.copies.seal(handle(volume).unwrap_or_default(), Some(copy)).await {
+        let source = handle(volume).unwrap_or_default();
+        let sealed = match self.copies.seal(source, Some(copy)).await {
+            Ok(()) => self.copies.release(source, copy).await,
+            Err(error) => Err(error),
+        };
+        match sealed {
             Ok(()) | Err(CopyError::NotFound(_)) => {
                 let change = json!({"metadata": {"annotations": {FENCE: null}, "labels": {MOVING: null}}});
                 self.cluster.patch_volume(volume, change).await?;

@@ -94,7 +94,7 @@ impl Copies for Router {
         let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale };
         let completed = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         completed.map_err(|status| failed(&status))?;
-        self.release(source, copy).await;
+        self.release_later(source, copy).await;
         Ok(())
     }
 
@@ -108,6 +108,15 @@ impl Copies for Router {
         };
         let expanded = self.call(&member, &Envelope::default().within(LIMIT), request).await;
         expanded.map(|_| ()).map_err(|status| failed(&status))
+    }
+
+    async fn release(&self, source: &str, copy: &str) -> Result<()> {
+        let found = self.find(Named::volume(source)).map_err(|error| failed(&error.into()))?;
+        let Some(member) = found else { return Ok(()) };
+        let (volume_id, target_volume_id) = (source.to_owned(), copy.to_owned());
+        let request = peer::ReleaseCutsRequest { volume_id, target_volume_id };
+        let released = self.call(&member, &Envelope::default().within(LIMIT), request).await;
+        released.map(|_| ()).map_err(|status| failed(&status))
     }
 
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
@@ -131,25 +140,16 @@ impl Copies for Router {
             let deleted = self.call(&member, &Envelope::default().within(LIMIT), request).await;
             deleted.map_err(|status| failed(&status))?;
         }
-        self.release(source, copy).await;
+        self.release_later(source, copy).await;
         Ok(())
     }
 }
 
 impl Router {
     /// Has the cuts removed that the node of a source keeps for a copy. Where it cannot be told now, they go after a day.
-    async fn release(&self, source: &str, copy: &str) {
-        let Ok(Some(member)) = self.find(Named::volume(source)) else { return };
-        let (volume_id, target_volume_id) = (source.to_owned(), copy.to_owned());
-        let request = peer::ReleaseCutsRequest { volume_id, target_volume_id };
-        if let Err(status) = self.call(&member, &Envelope::default().within(LIMIT), request).await {
-            let why = status.message();
-            tracing::warn!(
-                source,
-                copy,
-                why,
-                "the cuts for a copy are still there; their node removes them after a day"
-            );
+    async fn release_later(&self, source: &str, copy: &str) {
+        if let Err(why) = Copies::release(self, source, copy).await {
+            tracing::warn!(source, copy, %why, "the cuts for a copy are still there; their node removes them after a day");
         }
     }
 }

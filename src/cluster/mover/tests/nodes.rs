@@ -124,6 +124,15 @@ impl Copies for Nodes {
         self.call("expand", |_| Ok(())).await
     }
 
+    async fn release(&self, source: &str, copy: &str) -> Result<()> {
+        self.call("release", |world| {
+            answers(world, source)?;
+            world.released.push(copy.to_owned());
+            Ok(())
+        })
+        .await
+    }
+
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
         let name = if moved_to.is_some() { "seal" } else { "unseal" };
         self.call(name, |world| {

@@ -164,12 +164,18 @@ fn a_copy_takes_the_place_of_a_volume_whose_node_is_lost() {
         work_until(&mover, &shared, "another copy", |world| copies(world).len() == 1).await;
         let third = copies(&shared.lock().unwrap())[0].node.clone();
         assert_ne!(third, "node-1");
+        let promoted = {
+            let world = shared.lock().unwrap();
+            let in_use = |(_, volume): &(&String, &Volume)| volume.staged && volume.node != "node-1";
+            world.volumes.iter().find(in_use).unwrap().0.clone()
+        };
         shared.lock().unwrap().find_again("node-1");
         work_until(&mover, &shared, "the old volume is sealed", |world| world.volumes["vol-1"].sealed).await;
         for _ in 0..3 {
             step(&mover, &shared).await;
         }
         let world = shared.lock().unwrap();
+        assert!(world.released.contains(&promoted), "{:?}", world.released);
         let old = world.get("persistentvolumes", "pvc-1").expect("an administrator may look at it");
         assert!(old["metadata"]["annotations"][FENCE].is_null(), "{old}");
         assert!(old["metadata"]["labels"][MOVING].is_null(), "{old}");

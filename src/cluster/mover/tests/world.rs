@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) slow: u32,
     /// What the target says to a first copy.
     pub(crate) full: bool,
+    /// Copies for which nothing is kept at their sources any more.
+    pub(crate) released: Vec<String>,
     /// The node that does not answer.
     pub(crate) down: Option<String>,
     /// The class has parameters beside that of the backend.
