@@ -110,9 +110,8 @@ fn given_up(view: &View, status: &Status) -> Option<String> {
     }
     if !view.wants_copy(&status.target) {
         return Some(match (view.wanted_elsewhere(), &view.standby) {
-            (Some(other), _) => format!("the volume is to move to node {other}"),
             (None, Err(why)) => why.clone(),
-            (None, Ok(_)) => NOT_ASKED_FOR.to_owned(),
+            _ => NOT_ASKED_FOR.to_owned(),
         });
     }
     // A copy that stands by grows with its source.

@@ -84,6 +84,7 @@ impl Mover {
             }
             Step::MakeClaim => {
                 self.cluster.create_claim(&claim(&record, name)).await?;
+                self.cluster.nudge(&record.namespace, &record.name).await;
                 tracing::info!(
                     namespace = record.namespace,
                     claim = record.name,
@@ -148,6 +149,8 @@ impl Mover {
             let done = done(record, returned);
             if let Some(change) = told(there, record, &done) {
                 self.cluster.patch_claim(there, change).await?;
+                // Once more: other claims of the set may have been in its way before.
+                self.cluster.nudge(&record.namespace, &record.name).await;
                 return Ok(NOW);
             }
         }
