@@ -1,6 +1,7 @@
 //! The command line: every flag, declared once, with its environment variable, its help and the function that reads
 //! its value. What several flags mean together is [`crate::config`]'s.
 
+mod admin;
 mod bench;
 mod certs;
 mod peer;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
 pub use self::bench::{BenchArgs, Candidate};
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::peer::StaticPeer;
@@ -39,6 +41,7 @@ Examples:
   hostloop serve --role controller --peer node-1=10.0.0.1:9443 --peer node-2=10.0.0.2:9443
   hostloop selftest --only ext4 --only block
   hostloop bench --dir /var/lib/hostloop
+  hostloop move data --to node-2
 
 Exit codes: 0 stopped cleanly, 1 could not start or had to interrupt running calls, 2 wrong flag or value.";
 
@@ -63,6 +66,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
+    #[command(flatten)]
+    Admin(AdminCommand),
     /// Keep a filesystem frozen for the driver that starts this process, and thaw it whatever happens to the driver
     #[command(hide = true)]
     FreezeGuard(FreezeGuardArgs),

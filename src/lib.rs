@@ -28,6 +28,7 @@
 //! | [`model`] | Plain types, no I/O, no protocol |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`selftest`] | A client of the driver that checks a machine |
+//! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |
 //! | [`mod@bench`] | A client of drivers that measures them, and what volumes give of a disk's speed |
 //!
 //! Only the edge is async: a handler makes one hop to the blocking pool, and everything below is plain synchronous Rust.
@@ -40,11 +41,12 @@
 //!
 //! `docs/architecture.md` has a table of who may import whom, the way of a call, and the files to touch for the most
 //! common additions. TLS is in `cluster/tls/`, the making of certificates in `cluster/certs/`. System calls are in `os/`,
-//! `unsafe` is in `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/` and `bench/`, gRPC is above
+//! `unsafe` is in `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, `bench/`, `admin/` and `cluster/mover/`, gRPC is above
 //! `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
 //! and nix that bypass [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing (tests may use
 //! them). An exception is an `allow` with its reason, in the file that needs it.
 
+pub mod admin;
 pub mod app;
 pub mod backend;
 pub mod bench;

@@ -4,16 +4,15 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
-use hostloop::cli::{Cli, Command, one_line};
+use hostloop::cli::{AdminCommand, Command, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
 use hostloop::model::Limits;
 use hostloop::os::host::host_name;
 use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
-use hostloop::{bench, selftest, server, telemetry};
+use hostloop::{admin, bench, selftest, server, telemetry};
 
 /// Exit code for a wrong command line.
 const USAGE: u8 = 2;
@@ -25,15 +24,16 @@ const WORKERS: usize = 2;
 const BLOCKING: usize = 128 + 2 * Limits::MOST;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let (command, program) = match parse(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(error) => return usage(&error),
     };
-    let done = match cli.command {
+    let done = match command {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
         Command::Selftest(args) => Ok(check(|end| selftest::run(SelftestConfig::from(&args), end))),
         Command::Bench(args) => BenchConfig::new(&args).map(|config| check(|end| bench::run(config, end))),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
+        Command::Admin(command) => return administer(command, program),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
     done.unwrap_or_else(|error: ConfigError| {
@@ -80,6 +80,20 @@ fn check<F: Future<Output = bool>>(client: impl FnOnce(Shutdown) -> F) -> ExitCo
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("hostloop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A client of the API server.
+fn administer(command: AdminCommand, program: &'static str) -> ExitCode {
+    let ended = runtime().and_then(|runtime| {
+        runtime.block_on(async { Ok(admin::run(command, program, on_signals()?).await) })
+    });
+    match ended {
+        Ok(outcome) => ExitCode::from(outcome as u8),
+        Err(error) => {
+            eprintln!("{program}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -136,6 +136,7 @@ fn counted(figures: &Figures) -> MoveFigures {
         sent_bytes,
         changed_bytes,
         failures: figures.failures(),
+        standby: figures.standby(),
     }
 }
 

@@ -186,6 +186,7 @@ impl Bytes for Image {
         let (files, removing) = (&os.files, || format!("remove {}", paths.directory.display()));
         files.remove_file(&paths.data()).doing(removing)?;
         files.remove_file(&growing_image(paths)).doing(removing)?;
+        files.remove_file(&staged_changes(paths)).doing(removing)?;
         Mark::clear_all(os, paths)?;
         files.remove_directory(&paths.directory).doing(removing).map(|()| true)
     }
@@ -200,6 +201,11 @@ impl Bytes for Image {
 /// it.
 pub(super) fn growing_image(paths: &VolumePaths) -> PathBuf {
     paths.directory.join("disk.img.growing")
+}
+
+/// What changes in a copy, before it is applied.
+pub(crate) fn staged_changes(paths: &VolumePaths) -> PathBuf {
+    paths.directory.join("disk.img.changes")
 }
 
 /// Removes what a growth that was cut off has left, so that it takes no room.

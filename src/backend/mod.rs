@@ -33,6 +33,7 @@ pub(crate) use bytes::{
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use health::{Seen, troubles};
+pub(crate) use image::staged_changes;
 pub(crate) use limit::{bytes_of_subvolume, counted, expect_within, narrow, too_small};
 pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;

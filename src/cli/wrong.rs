@@ -20,9 +20,15 @@ impl ConfigError {
     }
 
     fn about(arg: Option<&Arg>, problem: impl fmt::Display) -> Self {
-        let flag = arg.and_then(Arg::get_long).unwrap_or_default();
+        let flag = match arg.and_then(Arg::get_long) {
+            Some(flag) => format!("--{flag}"),
+            // A word without a flag.
+            None => {
+                arg.and_then(Arg::get_value_names).into_iter().flatten().map(ToString::to_string).collect()
+            }
+        };
         let variable = arg.and_then(Arg::get_env).map(|name| format!(" ({})", name.display()));
-        let line = format!("--{flag}{}: {problem}", variable.unwrap_or_default());
+        let line = format!("{flag}{}: {problem}", variable.unwrap_or_default());
         // A value may hold anything; the message stays one line.
         ConfigError(line.replace(['\n', '\r'], " "))
     }

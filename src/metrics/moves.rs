@@ -9,7 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::page::Page;
 
 /// What the moves of a controller have come to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MoveFigures {
     /// How many claims are in each phase.
     pub under_way: Vec<(&'static str, u64)>,
@@ -21,6 +21,9 @@ pub struct MoveFigures {
     pub changed_bytes: u64,
     /// Steps that failed and were tried again.
     pub failures: u64,
+    /// Namespace and name of each claim with a copy that stands by, the age of its data and how old they may become, in
+    /// seconds.
+    pub standby: Vec<(String, String, f64, f64)>,
 }
 
 /// What they are now. Never waits.
@@ -55,6 +58,22 @@ impl Collector for MoveCollector {
         ] {
             page.counter(name, help, value as f64)?;
         }
-        Ok(())
+        let standby = |of: fn(&(String, String, f64, f64)) -> f64| {
+            let claims = figures.standby.iter();
+            claims.map(move |claim| {
+                let (namespace, name) = (claim.0.as_str(), claim.1.as_str());
+                ([("namespace", namespace), ("persistentvolumeclaim", name)], of(claim))
+            })
+        };
+        page.gauges(
+            "hostloop_standby_age_seconds",
+            "Age of the data of the copy that stands by for a claim.",
+            standby(|claim| claim.2),
+        )?;
+        page.gauges(
+            "hostloop_standby_interval_seconds",
+            "How old the data of that copy may become.",
+            standby(|claim| claim.3),
+        )
     }
 }

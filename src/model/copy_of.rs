@@ -14,6 +14,10 @@ pub struct CopyOf {
     /// The cut whose data it is being given: each of its blocks is of the one or of the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Cut>,
+    /// Everything that `next` changes is in a file of so many bytes on this node, and the rest of the record is as it is to
+    /// be then: the node of the source is not needed for it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged_bytes: Option<u64>,
 }
 
 /// A cut that stays at its node for as long as a copy has its data.
@@ -45,6 +49,8 @@ pub struct UpdateCopy {
     pub consistency: super::Consistency,
     /// The way to the source.
     pub way: super::pull::Way,
+    /// The copy is to be one cut whole also if the node of the source is lost meanwhile.
+    pub whole: bool,
 }
 
 /// What UpdateCopy has done.

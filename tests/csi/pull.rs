@@ -7,6 +7,7 @@ mod left_out;
 pub mod nodes;
 pub mod orders;
 mod permits;
+mod standby;
 mod streams;
 mod tamper;
 mod updates;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use super::decide::{Step, decide, is_near};
 use super::figures::Figures;
 use super::objects::{access, copy_name};
 use super::status::{FINALIZER, MOVE_STATUS, Phase, Status, moment, now};
-use super::view::{Class, View, claims_of, node_of, status, wanted};
+use super::view::{View, standby, status, wanted};
 use crate::model::{NodeKey, VolumeId};
 
 /// After something that may pass.
@@ -99,74 +98,18 @@ impl Mover {
             Some(phase) => self.figures.is_in(namespace, name, phase),
         }
         let held = claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-        if wanted(&claim).is_none() && !held && phase != Some(Phase::Refused) {
+        let class = self.class(&claim).await?;
+        let standby = standby(&claim, &class.as_ref().map(parameters).unwrap_or_default());
+        let stands_by = !matches!(standby, Ok(None));
+        if wanted(&claim).is_none() && !held && phase != Some(Phase::Refused) && !stands_by {
             return Ok(Next::Finished);
         }
-        let view = self.look(claim, phase).await?;
+        let view = self.look(claim, phase, (class, standby)).await?;
+        match view.status().filter(|status| status.phase == Phase::Standby) {
+            Some(status) => self.tell_age(&view, &status),
+            None => self.figures.stands_by(namespace, name, None),
+        }
         self.act(&view, decide(&view)).await
-    }
-
-    /// Reads what the phase needs.
-    async fn look(&self, claim: PersistentVolumeClaim, phase: Option<Phase>) -> Result<View> {
-        let spec = claim.spec.clone().unwrap_or_default();
-        let volume = match &spec.volume_name {
-            Some(name) if !name.is_empty() => self.cluster.volume(name).await?,
-            _ => None,
-        };
-        let mut view = View {
-            driver: self.driver.clone(),
-            claim,
-            volume,
-            pods: Vec::new(),
-            others: Vec::new(),
-            nodes: Vec::new(),
-            members: None,
-            class: Class::Travels,
-        };
-        let begins = matches!(phase, None | Some(Phase::Refused | Phase::Done)) && view.wanted().is_some();
-        if !begins && !matches!(phase, Some(Phase::Ready | Phase::Switching)) {
-            return Ok(view);
-        }
-        let (namespace, name) = (view.claim.namespace().unwrap_or_default(), view.claim.name_any());
-        if let Some(node) = view.volume.as_ref().and_then(node_of) {
-            view.pods = self.cluster.pods(&namespace, &node).await?;
-            if begins {
-                view.pods.extend(self.cluster.pods(&namespace, "").await?);
-            }
-            view.pods.retain(|pod| claims_of(pod).any(|claim| claim == name));
-        }
-        if phase == Some(Phase::Switching) {
-            return Ok(view);
-        }
-        let mut others: Vec<String> = view.pods.iter().flat_map(claims_of).map(str::to_owned).collect();
-        others.sort();
-        others.dedup();
-        for other in others.into_iter().filter(|other| *other != name) {
-            let Some(claim) = self.cluster.claim(&namespace, &other).await? else { continue };
-            let volume = match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
-                Some(name) if !name.is_empty() => self.cluster.volume(name).await?,
-                _ => None,
-            };
-            view.others.push((claim, volume));
-        }
-        if !begins {
-            // As long as pods run, this is looked at every second.
-            if let Some(status) = view.status().filter(|_| !view.others.is_empty()) {
-                view.nodes.extend(self.cluster.node(&status.target).await?);
-            }
-            return Ok(view);
-        }
-        view.nodes = self.cluster.nodes().await?;
-        view.members = self.copies.nodes();
-        let class = spec.storage_class_name.unwrap_or_default();
-        view.class = match self.cluster.class(&class).await? {
-            None => Class::Missing,
-            Some(class) if parameters(&class).get("crossNodeCopy").is_some_and(|value| value == "false") => {
-                Class::Stays
-            }
-            Some(_) => Class::Travels,
-        };
-        Ok(view)
     }
 
     async fn act(&self, view: &View, step: Step) -> Result<Next> {
@@ -220,17 +163,24 @@ impl Mover {
             view.status().is_some_and(|status| status.phase == Phase::Refused && status.message == why);
         if !same {
             self.write(view, Some(&Status::new(Phase::Refused, why)), json!({})).await?;
-            self.cluster
-                .say(&view.claim, "MoveRefused", true, &format!("The volume is not moved: {why}"))
-                .await;
+            let (reason, text) = match view.wanted_elsewhere() {
+                None if view.wants_standby().is_some() => {
+                    ("StandbyRefused", format!("There is no standby copy: {why}"))
+                }
+                _ => ("MoveRefused", format!("The volume is not moved: {why}")),
+            };
+            self.cluster.say(&view.claim, reason, true, &text).await;
             self.figures.ended(Phase::Refused);
         }
         Ok(Next::After(REFUSED))
     }
 
     pub(super) async fn enter(&self, view: &View, mut status: Status) -> Result<Next> {
-        if status.phase == Phase::Switching {
-            status.switching_since = Some(now());
+        match status.phase {
+            Phase::Switching => status.switching_since = Some(now()),
+            Phase::Standby => status.standby = true,
+            Phase::CatchingUp => status.standby = false,
+            _ => {}
         }
         self.write(view, Some(&status), json!({})).await?;
         let Status { phase, message, target, .. } = &status;
@@ -243,6 +193,7 @@ impl Mover {
             "a volume moves"
         );
         let (reason, warning) = match phase {
+            Phase::Switching if status.standby => ("StandbyPromoted", true),
             Phase::Switching => ("MoveSwitching", false),
             Phase::Cancelling | Phase::Returning => ("MoveGivenUp", true),
             _ => return Ok(NOW),
@@ -260,6 +211,13 @@ impl Mover {
         status.source = source;
         status.name = copy_name(&volume.name_any(), &view.claim);
         status.bytes = view.bytes();
+        status.abandoned = abandoned(view);
+        if let Some((source, copy)) =
+            view.volume.as_ref().and_then(super::objects::handle).zip(status.abandoned.last())
+            && let Err(why) = self.copies.release(source, copy).await
+        {
+            tracing::debug!(source, copy, %why, "the cuts for a lost copy are still there");
+        }
         let Some(target) = self.roomiest(view, &status, targets).await? else {
             return self.refuse(view, "no other node has room for it").await;
         };
@@ -270,8 +228,11 @@ impl Mover {
             finalizers.push(FINALIZER.to_owned());
         }
         self.write(view, Some(&status), json!({"metadata": {"finalizers": finalizers}})).await?;
-        let text = format!("The volume is copied to node {}", status.target);
-        self.cluster.say(&view.claim, "MoveStarted", false, &text).await;
+        let (reason, text) = match view.wanted_elsewhere() {
+            Some(_) => ("MoveStarted", format!("The volume is copied to node {}", status.target)),
+            None => ("StandbyStarted", format!("A standby copy is made on node {}", status.target)),
+        };
+        self.cluster.say(&view.claim, reason, false, &text).await;
         Ok(NOW)
     }
 
@@ -310,8 +271,7 @@ impl Mover {
     }
 
     async fn parameters(&self, view: &View) -> Result<BTreeMap<String, String>> {
-        let class = view.claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
-        let class = self.cluster.class(&class.unwrap_or_default()).await?;
+        let class = self.class(&view.claim).await?;
         Ok(class.as_ref().map(parameters).unwrap_or_default())
     }
 
@@ -349,9 +309,13 @@ impl Mover {
     /// What a call to the nodes that failed means for the copy.
     pub(super) async fn hindered(&self, view: &View, status: &Status, error: CopyError) -> Result<Next> {
         match error {
-            CopyError::Running(progress) => {
+            CopyError::Running(progress) | CopyError::Silent(progress) => {
                 self.note(view, status, &progress).await?;
                 Ok(Next::After(LATER))
+            }
+            // A copy of a while ago is better than none.
+            CopyError::NoRoom(_) if status.phase == Phase::Standby => {
+                self.is_late(view, status, &error).await
             }
             CopyError::NotFound(_) | CopyError::NoRoom(_) | CopyError::Refused(_) => {
                 let phase = match status.phase {
@@ -360,6 +324,9 @@ impl Mover {
                 };
                 self.figures.failed();
                 self.enter(view, status.in_phase(phase, error.to_string())).await
+            }
+            CopyError::InUse(_) | CopyError::Unavailable(_) if status.phase == Phase::Standby => {
+                self.is_late(view, status, &error).await
             }
             CopyError::InUse(_) | CopyError::Unavailable(_) => {
                 self.figures.failed();
@@ -376,8 +343,14 @@ impl Mover {
             Err(error) => return self.hindered(view, status, error).await,
         };
         self.figures.round(updated.sent_bytes, updated.changed_bytes);
-        let near = status.phase == Phase::Ready || is_near(status, updated.sent_bytes, began.elapsed());
         let mut next = counted(status, &updated);
+        if status.phase == Phase::Standby {
+            return self.stood_by(view, next).await;
+        }
+        let near = status.phase == Phase::Ready || is_near(status, updated.sent_bytes, began.elapsed());
+        if near && view.wanted_elsewhere().is_none() {
+            return self.enter(view, next.in_phase(Phase::Standby, "the copy stands by")).await;
+        }
         if near && status.phase != Phase::Ready {
             next.phase = Phase::Ready;
             next.message = "the copy is nearly up to date".to_owned();
@@ -395,8 +368,20 @@ impl Mover {
     pub(super) async fn a_round(&self, view: &View, status: &Status) -> Result<Round> {
         let volume = view.volume.as_ref().ok_or(Failure::Object("the claim's PersistentVolume is gone"))?;
         let source = super::objects::handle(volume).unwrap_or_default().to_owned();
-        Ok(Round { copy: status.copy.clone(), source, parameters: self.parameters(view).await? })
+        let whole = view.wants_standby().is_some() || status.standby;
+        Ok(Round { copy: status.copy.clone(), source, parameters: self.parameters(view).await?, whole })
     }
+}
+
+/// The copies that wait for their nodes, with the one that this attempt replaces.
+fn abandoned(view: &View) -> Vec<String> {
+    let Some(status) = view.status() else { return Vec::new() };
+    let ended = matches!(status.phase, Phase::Refused | Phase::Done);
+    let mut abandoned = status.abandoned;
+    if !ended && !status.copy.is_empty() && !abandoned.contains(&status.copy) {
+        abandoned.push(status.copy);
+    }
+    abandoned
 }
 
 /// The status after a round.
@@ -412,7 +397,7 @@ pub(super) fn counted(status: &Status, updated: &super::copies::Updated) -> Stat
 }
 
 /// What the driver gets of the parameters of a class.
-fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
+pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

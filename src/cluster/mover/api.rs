@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
     Event, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
 };
@@ -163,6 +164,25 @@ impl Cluster {
         Ok(())
     }
 
+    /// Has the controller of StatefulSets look at the set that the claim belongs to. It does not watch claims: after errors about
+    /// a claim that is being deleted, it waits up to a quarter of an hour before it tries again. Whatever changes the set wakes it,
+    /// and a condition of its status means nothing to anybody else. Nothing waits for it.
+    pub(super) async fn nudge(&self, namespace: &str, claim: &str) {
+        let sets: Api<StatefulSet> = Api::namespaced(self.client(), namespace);
+        let nudged = async {
+            for set in sets.list(&ListParams::default()).await?.items.iter().filter(|set| owns(set, claim)) {
+                let condition = json!({"type": "hostloop.csi.dev/ClaimMoved", "status": "True", "reason": "ClaimMadeAgain",
+                    "message": format!("claim {claim} was made again"), "lastTransitionTime": super::status::now()});
+                let change = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+                sets.patch_status(&set.name_any(), &PatchParams::default(), &change).await?;
+            }
+            Ok::<(), kube::Error>(())
+        };
+        if let Err(error) = nudged.await {
+            tracing::warn!(namespace, claim, %error, "the StatefulSet of the claim was not told; its pod may come later");
+        }
+    }
+
     /// Says on a claim what happened. The same is said once in the hour that Kubernetes keeps it. Nothing waits for it.
     pub(super) async fn say(
         &self,
@@ -210,10 +230,39 @@ impl Cluster {
     }
 }
 
+/// Whether the claim is one of a StatefulSet: `TEMPLATE-SET-ORDINAL`.
+fn owns(set: &StatefulSet, claim: &str) -> bool {
+    let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+    let mut prefixes = templates.map(|template| format!("{}-{}-", template.name_any(), set.name_any()));
+    prefixes.any(|prefix| claim.strip_prefix(&prefix).is_some_and(|ordinal| ordinal.parse::<u32>().is_ok()))
+}
+
 fn made<T>(answer: Result<T>) -> Result<()> {
     match answer {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_belongs_to_the_set_whose_template_it_is_of() {
+        let set: StatefulSet = serde_json::from_value(json!({"metadata": {"name": "db"}, "spec": {
+            "selector": {}, "serviceName": "db", "template": {},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}}, {"metadata": {"name": "log"}}]}}))
+        .unwrap();
+        for (claim, its) in [
+            ("data-db-0", true),
+            ("log-db-12", true),
+            ("data-db-x", false),
+            ("data-other-0", false),
+            ("data", false),
+        ] {
+            assert_eq!(owns(&set, claim), its, "{claim}");
+        }
     }
 }

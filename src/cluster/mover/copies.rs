@@ -39,6 +39,8 @@ pub struct Round {
     pub source: String,
     /// Those of the StorageClass: `freeze` and `freezeTimeout` say how the source is cut.
     pub parameters: BTreeMap<String, String>,
+    /// The copy is to be one cut whole also if the node of its source is lost meanwhile. Costs one more write of what changes.
+    pub whole: bool,
 }
 
 /// What a round did.
@@ -57,9 +59,12 @@ pub struct Updated {
 /// Why the nodes did not do it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
-    /// It is being done; the text says how far it is (ABORTED, and a call that ran out of time).
+    /// It is being done; the text says how far it is (ABORTED).
     #[error("{0}")]
     Running(String),
+    /// Nothing was heard in time: it may be done, or the node may be gone (DEADLINE_EXCEEDED).
+    #[error("{0}")]
+    Silent(String),
     #[error("{0}")]
     NotFound(String),
     /// The target has no room (RESOURCE_EXHAUSTED).
@@ -101,11 +106,24 @@ pub trait Copies: Send + Sync {
     /// [`CopyError::InUse`] for a copy that is complete.
     async fn update(&self, round: &Round) -> Result<Updated, CopyError>;
 
-    /// Makes the copy an ordinary volume. What the node of its source has kept for it goes.
+    /// Makes the copy an ordinary volume. What the node of its source has kept for it goes. With `stale` also where something
+    /// may have been written to its source that it lacks.
     ///
     /// # Errors
-    /// [`CopyError::NotFound`] where it is gone.
-    async fn complete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
+    /// [`CopyError::NotFound`] where it is gone; [`CopyError::InUse`] where it is of two cuts by halves, or lacks something.
+    async fn complete(&self, copy: &str, source: &str, stale: bool) -> Result<(), CopyError>;
+
+    /// Gives a volume at least so many bytes.
+    ///
+    /// # Errors
+    /// [`CopyError::NoRoom`] where its node has no room.
+    async fn expand(&self, volume: &str, bytes: u64) -> Result<(), CopyError>;
+
+    /// Has removed what the node of a source keeps for a copy, which cannot be brought up to date after that.
+    ///
+    /// # Errors
+    /// [`CopyError::Unavailable`] where the node does not answer; it removes it by itself after a day.
+    async fn release(&self, source: &str, copy: &str) -> Result<(), CopyError>;
 
     /// Lets no pod use the volume any more, and says where it has gone; with `None`, lets pods use it again.
     ///

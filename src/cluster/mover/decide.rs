@@ -7,8 +7,11 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
 
 use super::refuse::{candidates, laggard, of_target, pods, refusal};
-use super::status::{ANY, MOVE_BARE_PODS, MOVE_NOW, POLICY_WAS, Phase, Status, seconds_since};
-use super::view::{View, controller, is_leaving, never_ran, still_wants};
+use super::status::{
+    ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, PROMOTE, Phase, Status,
+    seconds_since,
+};
+use super::view::{View, controller, is_leaving, never_ran};
 
 /// A round that sent less is as good as the last one.
 pub(super) const SMALL: u64 = 16 << 20;
@@ -17,6 +20,8 @@ const BEHIND: i64 = 60;
 /// Between two looks while pods run, and while none can.
 const CALM: Duration = Duration::from_secs(1);
 const PRESSING: Duration = Duration::from_millis(250);
+/// Between two looks at whether a node is lost, or is back.
+const LOST: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
@@ -61,7 +66,7 @@ pub(super) fn decide(view: &View) -> Step {
     };
     match status.phase {
         Phase::Refused | Phase::Done => begin(view, Some(&status)),
-        Phase::Copying | Phase::CatchingUp | Phase::Ready => match given_up(view, &status) {
+        Phase::Copying | Phase::CatchingUp | Phase::Ready | Phase::Standby => match given_up(view, &status) {
             Some(why) => Step::Enter(Phase::Cancelling, why),
             None => copying(view, &status),
         },
@@ -73,16 +78,22 @@ pub(super) fn decide(view: &View) -> Step {
 }
 
 fn begin(view: &View, before: Option<&Status>) -> Step {
-    let Some(target) = view.wanted() else {
-        return match before {
-            Some(status) if status.phase == Phase::Refused => Step::Forget,
-            Some(_) | None => Step::Nothing,
-        };
+    let arrived = before.is_some_and(|status| status.phase == Phase::Done);
+    let target = match (view.wanted(), view.wanted_elsewhere()) {
+        (_, Some(target)) => target,
+        // What was asked for wrongly is told as long as it is asked for.
+        (Some(here), None) if !arrived => here,
+        _ => match &view.standby {
+            Ok(Some(_)) => ANY,
+            Err(why) => return Step::Refuse(why.clone()),
+            Ok(None) => {
+                return match before {
+                    Some(status) if status.phase == Phase::Refused => Step::Forget,
+                    Some(_) | None => Step::Nothing,
+                };
+            }
+        },
     };
-    let arrived = view.source().as_deref() == Some(target);
-    if arrived && before.is_some_and(|status| status.phase == Phase::Done) {
-        return Step::Nothing;
-    }
     if let Some(why) = refusal(view) {
         return Step::Refuse(why);
     }
@@ -92,26 +103,40 @@ fn begin(view: &View, before: Option<&Status>) -> Step {
     of_target(view, target).map_or_else(|| Step::Begin(vec![target.to_owned()]), Step::Refuse)
 }
 
-/// Why the move does not go on, before the claim was deleted.
+/// Why the copy is of no use any more, before the claim was deleted.
 fn given_up(view: &View, status: &Status) -> Option<String> {
     if view.is_being_deleted() {
         return Some("the claim is being deleted".to_owned());
     }
-    if !still_wants(&view.claim, &status.target) {
-        return Some("it is not asked for any more".to_owned());
+    if !view.wants_copy(&status.target) {
+        return Some(match (view.wanted_elsewhere(), &view.standby) {
+            (None, Err(why)) => why.clone(),
+            _ => NOT_ASKED_FOR.to_owned(),
+        });
     }
-    grown(view, status)
+    // A copy that stands by grows with its source.
+    if status.phase == Phase::Standby { None } else { grown(view, status) }
 }
 
 /// A copy has the size that its source had.
 fn grown(view: &View, status: &Status) -> Option<String> {
-    (view.bytes() > status.bytes).then(|| "the volume has grown; the copy is made again".to_owned())
+    (view.bytes() > status.bytes).then(|| HAS_GROWN.to_owned())
 }
 
 fn copying(view: &View, status: &Status) -> Step {
+    let stands_by = view.wanted_elsewhere().is_none();
     match status.phase {
+        // Its node cannot be asked to delete what it has of it.
+        _ if view.target_lost && stands_by => {
+            return candidates(view).map_or_else(|why| Step::Wait(LOST, why), Step::Begin);
+        }
         Phase::Copying => return Step::Copy,
         Phase::CatchingUp => return Step::Round,
+        Phase::Standby if stands_by => return standing_by(view, status),
+        Phase::Standby => {
+            return Step::Enter(Phase::CatchingUp, "the volume moves to its standby copy".to_owned());
+        }
+        _ if stands_by => return Step::Enter(Phase::Standby, "the copy stands by".to_owned()),
         _ => {}
     }
     let stale = status.last_cut.as_deref().and_then(seconds_since).is_none_or(|age| age >= BEHIND);
@@ -135,6 +160,39 @@ fn copying(view: &View, status: &Status) -> Step {
     Step::Enter(Phase::Switching, "the claim is made again as soon as its pods have left".to_owned())
 }
 
+/// A copy that stands by takes the volume's place when its node is lost, and otherwise follows it.
+fn standing_by(view: &View, status: &Status) -> Step {
+    let age = status.last_cut.as_deref().and_then(seconds_since);
+    if view.source_lost || view.says(PROMOTE) {
+        if let Some(why) = laggard(view, &status.target) {
+            return Step::Wait(CALM, why);
+        }
+        // One that runs on still writes, whatever anybody says of its node.
+        let here = view.users().filter(|pod| !is_leaving(pod) && !never_ran(pod));
+        let here: Vec<String> = here.map(|pod| pod.name_any()).collect();
+        if !here.is_empty() {
+            return Step::Wait(
+                CALM,
+                format!("to be promoted as soon as its pods have left: {}", here.join(", ")),
+            );
+        }
+        if !is_retained(view, status) {
+            return Step::Retain;
+        }
+        let of = status.last_cut.as_deref().unwrap_or("an unknown time");
+        return Step::Enter(Phase::Switching, format!("the standby copy of {of} takes the volume's place"));
+    }
+    let interval = view.wants_standby().map_or(0, |standby| standby.interval.as_secs());
+    let interval = i64::try_from(interval).unwrap_or(i64::MAX);
+    match age.map(|age| interval.saturating_sub(age)) {
+        Some(left) if left > 0 => {
+            let left = Duration::from_secs(u64::try_from(left).unwrap_or(1)).min(LOST);
+            Step::Wait(left, status.message.clone())
+        }
+        Some(_) | None => Step::Round,
+    }
+}
+
 fn waits_for_pods(view: &View) -> String {
     let names: Vec<String> = view.users().map(|pod| pod.name_any()).collect();
     format!(
@@ -147,11 +205,17 @@ fn waits_for_pods(view: &View) -> String {
 }
 
 fn switching(view: &View, status: &Status) -> Step {
-    if let Some(why) = grown(view, status) {
+    // What is promoted grows at the end; the node of its source may never answer.
+    if let Some(why) = grown(view, status).filter(|_| !status.standby) {
         return Step::Enter(Phase::Returning, why);
     }
-    if !still_wants(&view.claim, &status.target) {
-        return Step::Enter(Phase::Returning, "it is not asked for any more".to_owned());
+    // A completed copy may have been written to, for all that the source knows.
+    let asked_for = match status.standby {
+        true => status.stale || view.source_lost || view.says(PROMOTE),
+        false => view.wanted_elsewhere().is_some_and(|wanted| wanted == status.target || wanted == ANY),
+    };
+    if !asked_for {
+        return Step::Enter(Phase::Returning, NOT_ASKED_FOR.to_owned());
     }
     if !is_retained(view, status) {
         return Step::Retain;

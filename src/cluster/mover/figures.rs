@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use super::status::Phase;
+use super::status::{Phase, seconds_since};
 
 /// Counts since the start of the process, and what is under way in it.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// The phase of each claim that is being moved, by namespace and name.
     phases: Mutex<BTreeMap<(String, String), Phase>>,
+    /// When the data of each copy that stands by were cut, in RFC 3339, and how old they may become.
+    standby: Mutex<BTreeMap<(String, String), (String, Duration)>>,
     ended: Mutex<BTreeMap<Phase, u64>>,
     rounds: AtomicU64,
     sent_bytes: AtomicU64,
@@ -24,12 +27,34 @@ impl Figures {
     }
 
     pub(super) fn is_over(&self, namespace: &str, name: &str) {
-        lock(&self.phases).remove(&(namespace.to_owned(), name.to_owned()));
+        let claim = (namespace.to_owned(), name.to_owned());
+        lock(&self.phases).remove(&claim);
+        lock(&self.standby).remove(&claim);
+    }
+
+    pub(super) fn stands_by(&self, namespace: &str, name: &str, standby: Option<(&str, Duration)>) {
+        let claim = (namespace.to_owned(), name.to_owned());
+        match standby {
+            Some((cut, interval)) => drop(lock(&self.standby).insert(claim, (cut.to_owned(), interval))),
+            None => drop(lock(&self.standby).remove(&claim)),
+        }
+    }
+
+    /// Namespace and name of each claim with a copy that stands by, the age of its data and how old they may become, in
+    /// seconds.
+    pub fn standby(&self) -> Vec<(String, String, f64, f64)> {
+        let age = |cut: &str| seconds_since(cut).unwrap_or(0).max(0) as f64;
+        let all = lock(&self.standby);
+        let all = all.iter().map(|((namespace, name), (cut, interval))| {
+            (namespace.clone(), name.clone(), age(cut), interval.as_secs_f64())
+        });
+        all.collect()
     }
 
     /// Another process leads, and counts what goes on.
     pub(super) fn none_is_under_way(&self) {
         lock(&self.phases).clear();
+        lock(&self.standby).clear();
     }
 
     pub(super) fn ended(&self, phase: Phase) {

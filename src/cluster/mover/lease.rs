@@ -18,6 +18,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two tries.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// The Lease of the controllers that move the volumes of a driver.
+pub fn lease_name(driver: &str) -> String {
+    format!("{}-mover", driver.to_ascii_lowercase())
+}
+
 /// One candidate.
 pub(super) struct Election {
     leases: Api<Lease>,
@@ -29,7 +34,7 @@ pub(super) struct Election {
 
 impl Election {
     pub(super) fn new(client: Client, namespace: &str, driver: &str, identity: String) -> Self {
-        let name = format!("{}-mover", driver.to_ascii_lowercase());
+        let name = lease_name(driver);
         Election { leases: Api::namespaced(client, namespace), name, identity, seen: None }
     }
 

@@ -1,7 +1,7 @@
 //! Volumes that move to another node while pods use them (docs/moving.md; docs/decisions/0018).
 //!
 //! A move has two halves. As long as the claim is there, what was done is written on the claim, which a finalizer holds
-//! (`decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
+//! (`look.rs` reads what is known, `decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
 //! the claim is made again for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
 
 mod act;
@@ -11,16 +11,20 @@ mod decide;
 mod figures;
 mod fits;
 mod lease;
+mod look;
 mod objects;
 mod rebind;
 mod refuse;
 mod run;
+mod standby;
 pub mod status;
 mod swap;
 mod view;
 
 pub use self::act::{Failure, Mover, Next};
 pub use self::figures::Figures;
+pub use self::lease::lease_name;
+pub use self::view::node_of;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

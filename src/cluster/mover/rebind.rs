@@ -13,7 +13,8 @@ use super::copies::CopyError;
 use super::decide::policy_was;
 use super::objects::{claim, handle};
 use super::status::{
-    MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVED_TO, MOVING, POLICY_WAS, Phase, Record, Status, seconds_since,
+    FENCE, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVED_TO, MOVING, POLICY_WAS, Phase, Record, Status,
+    seconds_since,
 };
 
 /// Between two looks while no pod can run.
@@ -83,6 +84,7 @@ impl Mover {
             }
             Step::MakeClaim => {
                 self.cluster.create_claim(&claim(&record, name)).await?;
+                self.cluster.nudge(&record.namespace, &record.name).await;
                 tracing::info!(
                     namespace = record.namespace,
                     claim = record.name,
@@ -110,6 +112,9 @@ impl Mover {
 
     /// A PersistentVolume whose reclaim policy a move has changed. If that move is over, by whomever, it gets it back.
     async fn step_old(&self, volume: &PersistentVolume) -> Result<Next> {
+        if let Some(copy) = volume.annotations().get(FENCE) {
+            return self.fence(volume, copy).await;
+        }
         let reserved = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).unwrap_or_default();
         let (Some(namespace), Some(name)) = (&reserved.namespace, &reserved.name) else {
             return Ok(Next::Finished);
@@ -144,6 +149,8 @@ impl Mover {
             let done = done(record, returned);
             if let Some(change) = told(there, record, &done) {
                 self.cluster.patch_claim(there, change).await?;
+                // Once more: other claims of the set may have been in its way before.
+                self.cluster.nudge(&record.namespace, &record.name).await;
                 return Ok(NOW);
             }
         }
@@ -172,6 +179,13 @@ impl Mover {
         if handle(&old) != Some(record.old_handle.as_str()) || of_claim != Some(record.uid.as_str()) {
             tracing::warn!(volume = record.old_volume, "the old volume has another use by now, and stays");
             return Ok(());
+        }
+        if record.status.stale {
+            // It may have what the copy lacks.
+            let (moved_to, copy) = (record.status.name.as_str(), record.status.copy.as_str());
+            let change =
+                json!({"metadata": {"annotations": {MOVED_TO: moved_to, FENCE: copy, POLICY_WAS: null}}});
+            return Ok(self.cluster.patch_volume(&old, change).await?);
         }
         if record.keep_source {
             self.open(&record.old_handle).await?;
@@ -208,6 +222,17 @@ impl Mover {
         let Some(there) = there else { return };
         let (reason, text) = match returned {
             true => ("MoveGivenUp", format!("The claim has the volume on node {} again", status.source)),
+            false if status.stale => (
+                "Promoted",
+                format!(
+                    "The volume is on node {} as it was at {}. What was written after that is in PersistentVolume {} of node {}, \
+                     if that is ever back",
+                    status.target,
+                    status.last_cut.as_deref().unwrap_or("the first copy"),
+                    record.old_volume,
+                    status.source
+                ),
+            ),
             false => (
                 "Moved",
                 format!(
@@ -216,7 +241,7 @@ impl Mover {
                 ),
             ),
         };
-        self.cluster.say(there, reason, returned, &text).await;
+        self.cluster.say(there, reason, returned || status.stale, &text).await;
     }
 }
 

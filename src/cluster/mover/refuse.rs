@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 
 use super::fits::{is_cordoned, obstacle, reaches};
 use super::status::{ANY, MOVE_BARE_PODS, MOVE_TO};
-use super::view::{Class, View, controller, node_of, status, wanted};
+use super::view::{Class, View, controller, is_lost, node_of, status, wanted};
 
 /// What csi-provisioner writes on the PersistentVolumes that it deletes too.
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -50,6 +50,8 @@ pub(super) fn refusal(view: &View) -> Option<String> {
         Class::Travels if view.is_changing() => {
             Some("the volume is being expanded or modified; the move begins when that is finished".to_owned())
         }
+        // No pod has to leave before a node is lost.
+        Class::Travels if view.wanted_elsewhere().is_none() => None,
         Class::Travels => pods(view),
     }
 }
@@ -93,6 +95,11 @@ pub(super) fn of_target(view: &View, target: &str) -> Option<String> {
     if let Some(why) = view.pods.iter().find_map(|pod| obstacle(pod, node)) {
         return Some(format!("no pod could follow to node {target}: {why}"));
     }
+    if is_lost(Some(node)) {
+        return Some(format!("node {target} is out of service"));
+    }
+    // A claim that stays behind is in the way of a move only.
+    view.wanted_elsewhere()?;
     view.others.iter().find_map(|(claim, volume)| left_behind(view, claim, volume.as_ref()?, node))
 }
 

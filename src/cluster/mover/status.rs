@@ -16,6 +16,18 @@ pub const MOVE_NOW: &str = "hostloop.csi.dev/move-now";
 pub const MOVE_BARE_PODS: &str = "hostloop.csi.dev/move-bare-pods";
 /// `"true"`: the old volume stays, with its PersistentVolume *Released*.
 pub const KEEP_SOURCE: &str = "hostloop.csi.dev/keep-source";
+/// `"1"`: a copy stands by on another node, and is brought up to date again and again; `"0"`: none does, whatever the parameter
+/// `standby` of the StorageClass says.
+pub const STANDBY: &str = "hostloop.csi.dev/standby";
+/// How old the data of a standby copy may become, such as `1m`.
+pub const STANDBY_INTERVAL: &str = "hostloop.csi.dev/standby-interval";
+/// `"true"`: the standby copy takes the place of the volume, also if the node of that does not answer.
+pub const PROMOTE: &str = "hostloop.csi.dev/promote";
+/// On the PersistentVolume of a volume whose node was lost: the volume id of the copy that has taken its place. The mover seals
+/// the volume when its node is back, and then takes this away.
+pub const FENCE: &str = "hostloop.csi.dev/fence";
+/// What Kubernetes knows a node by of which an administrator says that it is shut down (core/v1, TaintNodeOutOfService).
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// How far the move is: [`Status`].
 pub const MOVE_STATUS: &str = "hostloop.csi.dev/move-status";
 /// On a PersistentVolume: the claim that is to be made for it, [`Record`].
@@ -29,9 +41,15 @@ pub const MOVING: &str = "hostloop.csi.dev/moving";
 /// Holds a claim until its copy is deleted, or until everything is ready for the claim that replaces it.
 pub const FINALIZER: &str = "hostloop.csi.dev/move";
 
+/// Why a move is given up whose claim asks for another node, or for none.
+pub const NOT_ASKED_FOR: &str = "it is not asked for any more";
+/// Why a move is given up that begins again with a larger copy.
+pub const HAS_GROWN: &str = "the volume has grown; the copy is made again";
+
 /// What belongs to one claim and is not for the one that replaces it.
-const OF_ONE_CLAIM: [&str; 10] = [
+const OF_ONE_CLAIM: [&str; 11] = [
     MOVE_TO,
+    PROMOTE,
     MOVE_NOW,
     MOVE_BARE_PODS,
     KEEP_SOURCE,
@@ -53,6 +71,8 @@ pub enum Phase {
     CatchingUp,
     /// The copy is nearly up to date; the pods may go.
     Ready,
+    /// The copy stands by: it is brought up to date again and again.
+    Standby,
     /// The claim is being deleted. When its pods have gone comes the last round. The last phase that can be cancelled.
     Switching,
     /// The copy is complete; the claim is made again for it.
@@ -66,11 +86,12 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 9] = [
+    pub const ALL: [Phase; 10] = [
         Phase::Refused,
         Phase::Copying,
         Phase::CatchingUp,
         Phase::Ready,
+        Phase::Standby,
         Phase::Switching,
         Phase::Rebinding,
         Phase::Cancelling,
@@ -84,6 +105,7 @@ impl Phase {
             Phase::Copying => "Copying",
             Phase::CatchingUp => "CatchingUp",
             Phase::Ready => "Ready",
+            Phase::Standby => "Standby",
             Phase::Switching => "Switching",
             Phase::Rebinding => "Rebinding",
             Phase::Cancelling => "Cancelling",
@@ -131,6 +153,15 @@ pub struct Status {
     /// Whether the copy is the same as the source, which nobody can write to any more.
     #[serde(default)]
     pub exact: bool,
+    /// Whether the copy stands by, or did when it was promoted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
+    /// Whether the copy takes the volume's place although what was written after `last_cut` may be lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
+    /// Volume ids of earlier copies whose nodes were lost. They are deleted when those are back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub abandoned: Vec<String>,
     /// When the claim was deleted, in RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switching_since: Option<String>,
@@ -153,6 +184,9 @@ impl Status {
             last_sent_bytes: 0,
             last_cut: None,
             exact: false,
+            standby: false,
+            stale: false,
+            abandoned: Vec::new(),
             switching_since: None,
         }
     }

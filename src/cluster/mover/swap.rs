@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::act::{Failure, LATER, Mover, NOW, Next, REFUSED, Result, counted};
+use super::copies::CopyError;
 use super::decide::{is_retained, policy_was};
 use super::objects::{handle, record, volume};
 use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status};
@@ -31,22 +32,41 @@ impl Mover {
     /// No pod uses the claim, and none can. The last round makes the copy the same to the byte; only when that is written
     /// down does it become a volume.
     pub(super) async fn complete(&self, view: &View, status: &Status) -> Result<Next> {
-        if status.exact {
+        if status.exact || status.stale {
             let old = view.volume.as_ref().ok_or(Failure::Object("the claim's PersistentVolume is gone"))?;
-            return match self.copies.complete(&status.copy, handle(old).unwrap_or_default()).await {
+            let source = handle(old).unwrap_or_default();
+            let mut completed = self.copies.complete(&status.copy, source, status.stale).await;
+            if completed.is_ok() && status.bytes < view.bytes() {
+                // It grew after its last round.
+                completed = self.copies.expand(&status.copy, view.bytes()).await;
+            }
+            return match completed {
                 Ok(()) => {
                     let next = status.in_phase(Phase::Rebinding, "the claim is made again for the copy");
                     self.enter(view, next).await
+                }
+                // There is nothing else of its data.
+                Err(error) if status.stale => {
+                    self.figures.failed();
+                    self.note(view, status, &error.to_string()).await?;
+                    Ok(Next::After(LATER))
                 }
                 Err(error) => self.hindered(view, status, error).await,
             };
         }
         let round = self.a_round(view, status).await?;
-        if let Err(error) = self.copies.seal(&round.source, Some(&status.copy)).await {
-            return self.hindered(view, status, error).await;
-        }
-        let updated = match self.copies.update(&round).await {
+        let sealed = self.copies.seal(&round.source, Some(&status.copy)).await;
+        let updated = match sealed {
+            Ok(()) => self.copies.update(&round).await,
+            Err(error) => Err(error),
+        };
+        let updated = match updated {
             Ok(updated) => updated,
+            Err(CopyError::Unavailable(why) | CopyError::Silent(why)) if status.standby => {
+                tracing::warn!(claim = view.claim.name_any(), why, "promoted without the last round");
+                let stale = Status { stale: true, ..status.clone() };
+                return self.write(view, Some(&stale), json!({})).await;
+            }
             Err(error) => return self.hindered(view, status, error).await,
         };
         self.figures.round(updated.sent_bytes, updated.changed_bytes);
@@ -82,16 +102,19 @@ impl Mover {
     /// Everything is as before, but for a status that says why.
     pub(super) async fn undo(&self, view: &View, status: &Status) -> Result<Next> {
         let source = view.volume.as_ref().and_then(handle).unwrap_or_default();
-        if let Err(error) = self.copies.delete(&status.copy, source).await {
-            self.note(view, status, &error.to_string()).await?;
-            return Ok(Next::After(LATER));
+        for copy in status.abandoned.iter().chain([&status.copy]) {
+            if let Err(error) = self.copies.delete(copy, source).await {
+                self.note(view, status, &error.to_string()).await?;
+                return Ok(Next::After(LATER));
+            }
         }
         if let Some(volume) = view.volume.as_ref().filter(|volume| policy_was(volume).is_some()) {
             self.restore(volume).await?;
             return Ok(NOW);
         }
         self.figures.ended(Phase::Cancelling);
-        let refused = view.wanted().map(|_| Status::new(Phase::Refused, status.message.as_str()));
+        let asked_for = view.wanted().is_some() || !matches!(view.standby, Ok(None));
+        let refused = asked_for.then(|| Status::new(Phase::Refused, status.message.as_str()));
         self.write(view, refused.as_ref(), self.without_finalizer(view)).await?;
         Ok(if refused.is_some() { Next::After(REFUSED) } else { Next::Finished })
     }

@@ -1,11 +1,15 @@
 //! What a move sees of the objects. No I/O: questions about what was read.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
-use super::status::{ANY, FINALIZER, MOVE_STATUS, MOVE_TO, Status};
-use crate::model::Settings;
+use super::status::{
+    ANY, FINALIZER, MOVE_STATUS, MOVE_TO, OUT_OF_SERVICE, STANDBY, STANDBY_INTERVAL, Status,
+};
+use crate::model::{Settings, Standby};
 
 /// Kubernetes' own: it holds a claim while a scheduled pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -25,6 +29,11 @@ pub(super) struct View {
     pub(super) members: Option<Vec<String>>,
     /// Whether the claim's StorageClass is there, and lets copies go to other nodes.
     pub(super) class: Class,
+    /// The copy that is to stand by, or what is wrong with the wish for it.
+    pub(super) standby: Result<Option<Standby>, String>,
+    /// Whether the node of the volume, and that of the copy, are out of service.
+    pub(super) source_lost: bool,
+    pub(super) target_lost: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +51,24 @@ impl View {
     /// The node that is asked for, or [`ANY`].
     pub(super) fn wanted(&self) -> Option<&str> {
         wanted(&self.claim)
+    }
+
+    /// The other node that is asked for: not the one that has the volume.
+    pub(super) fn wanted_elsewhere(&self) -> Option<&str> {
+        self.wanted().filter(|wanted| self.source().as_deref() != Some(*wanted))
+    }
+
+    /// The copy that is to stand by.
+    pub(super) fn wants_standby(&self) -> Option<Standby> {
+        self.standby.clone().ok().flatten()
+    }
+
+    /// Whether a copy on the node `target` is of use.
+    pub(super) fn wants_copy(&self, target: &str) -> bool {
+        match self.wanted_elsewhere() {
+            Some(wanted) => wanted == target || wanted == ANY,
+            None => self.wants_standby().is_some(),
+        }
     }
 
     pub(super) fn says(&self, annotation: &str) -> bool {
@@ -105,13 +132,29 @@ pub(super) fn wanted(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotations().get(MOVE_TO).map(|target| target.trim()).filter(|target| !target.is_empty())
 }
 
-/// Whether a move to this node is what the claim still asks for.
-pub(super) fn still_wants(claim: &PersistentVolumeClaim, target: &str) -> bool {
-    wanted(claim).is_some_and(|wanted| wanted == target || wanted == ANY)
+/// The copy of a claim that is to stand by: as its annotations say, or else the parameters of its StorageClass.
+///
+/// # Errors
+/// What is wrong with either.
+pub(super) fn standby(
+    claim: &PersistentVolumeClaim,
+    class: &BTreeMap<String, String>,
+) -> Result<Option<Standby>, String> {
+    let said = |annotation: &str, parameter: &str| {
+        claim.annotations().get(annotation).or_else(|| class.get(parameter)).map(String::as_str)
+    };
+    let interval = said(STANDBY_INTERVAL, Standby::INTERVAL_PARAMETER);
+    Standby::of(said(STANDBY, Standby::PARAMETER), interval)
+}
+
+/// Whether an administrator has said that the node is shut down. Of one that is not in the cluster nobody has said so.
+pub(super) fn is_lost(node: Option<&Node>) -> bool {
+    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    node.is_some_and(|node| taints(node).iter().any(|taint| taint.key == OUT_OF_SERVICE))
 }
 
 /// The node of a volume of this driver, by the affinity that csi-provisioner gives it.
-pub(super) fn node_of(volume: &PersistentVolume) -> Option<String> {
+pub fn node_of(volume: &PersistentVolume) -> Option<String> {
     let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
     let [term] = required.node_selector_terms.as_slice() else { return None };
     let [only] = term.match_expressions.as_deref().unwrap_or_default() else { return None };

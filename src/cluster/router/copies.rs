@@ -77,6 +77,7 @@ impl Copies for Router {
             permit: permit.as_bytes().to_vec(),
             no_freeze: !consistency.freeze,
             freeze_timeout_ms: consistency.freeze_timeout_ms,
+            whole: round.whole,
         };
         let answer = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         let answer = answer.map_err(|status| failed(&status))?;
@@ -88,13 +89,34 @@ impl Copies for Router {
         })
     }
 
-    async fn complete(&self, copy: &str, source: &str) -> Result<()> {
+    async fn complete(&self, copy: &str, source: &str, stale: bool) -> Result<()> {
         let target = self.owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
-        let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale: false };
+        let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale };
         let completed = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         completed.map_err(|status| failed(&status))?;
-        self.release(source, copy).await;
+        self.release_later(source, copy).await;
         Ok(())
+    }
+
+    async fn expand(&self, volume: &str, bytes: u64) -> Result<()> {
+        let member = self.owner(Named::volume(volume)).map_err(|error| failed(&error.into()))?;
+        let required_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let request = csi::ControllerExpandVolumeRequest {
+            volume_id: volume.to_owned(),
+            capacity_range: Some(csi::CapacityRange { required_bytes, limit_bytes: 0 }),
+            ..Default::default()
+        };
+        let expanded = self.call(&member, &Envelope::default().within(LIMIT), request).await;
+        expanded.map(|_| ()).map_err(|status| failed(&status))
+    }
+
+    async fn release(&self, source: &str, copy: &str) -> Result<()> {
+        let found = self.find(Named::volume(source)).map_err(|error| failed(&error.into()))?;
+        let Some(member) = found else { return Ok(()) };
+        let (volume_id, target_volume_id) = (source.to_owned(), copy.to_owned());
+        let request = peer::ReleaseCutsRequest { volume_id, target_volume_id };
+        let released = self.call(&member, &Envelope::default().within(LIMIT), request).await;
+        released.map(|_| ()).map_err(|status| failed(&status))
     }
 
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
@@ -118,25 +140,16 @@ impl Copies for Router {
             let deleted = self.call(&member, &Envelope::default().within(LIMIT), request).await;
             deleted.map_err(|status| failed(&status))?;
         }
-        self.release(source, copy).await;
+        self.release_later(source, copy).await;
         Ok(())
     }
 }
 
 impl Router {
     /// Has the cuts removed that the node of a source keeps for a copy. Where it cannot be told now, they go after a day.
-    async fn release(&self, source: &str, copy: &str) {
-        let Ok(Some(member)) = self.find(Named::volume(source)) else { return };
-        let (volume_id, target_volume_id) = (source.to_owned(), copy.to_owned());
-        let request = peer::ReleaseCutsRequest { volume_id, target_volume_id };
-        if let Err(status) = self.call(&member, &Envelope::default().within(LIMIT), request).await {
-            let why = status.message();
-            tracing::warn!(
-                source,
-                copy,
-                why,
-                "the cuts for a copy are still there; their node removes them after a day"
-            );
+    async fn release_later(&self, source: &str, copy: &str) {
+        if let Err(why) = Copies::release(self, source, copy).await {
+            tracing::warn!(source, copy, %why, "the cuts for a copy are still there; their node removes them after a day");
         }
     }
 }
@@ -145,7 +158,8 @@ impl Router {
 fn failed(status: &Status) -> CopyError {
     let message = status.message().to_owned();
     match status.code() {
-        Code::Aborted | Code::DeadlineExceeded | Code::Cancelled => CopyError::Running(message),
+        Code::Aborted => CopyError::Running(message),
+        Code::DeadlineExceeded | Code::Cancelled => CopyError::Silent(message),
         Code::NotFound => CopyError::NotFound(message),
         Code::ResourceExhausted => CopyError::NoRoom(message),
         Code::FailedPrecondition => CopyError::InUse(message),
@@ -245,7 +259,7 @@ mod tests {
         let told = |code: Code| failed(&Status::new(code, "why"));
         let why = || "why".to_owned();
         assert_eq!(told(Code::Aborted), CopyError::Running(why()));
-        assert_eq!(told(Code::DeadlineExceeded), CopyError::Running(why()));
+        assert_eq!(told(Code::DeadlineExceeded), CopyError::Silent(why()));
         assert_eq!(told(Code::ResourceExhausted), CopyError::NoRoom(why()));
         assert_eq!(told(Code::InvalidArgument), CopyError::Refused(why()));
         assert_eq!(told(Code::FailedPrecondition), CopyError::InUse(why()));

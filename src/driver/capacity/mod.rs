@@ -147,6 +147,8 @@ pub(crate) enum Want {
     Snapshot(BackendKind, u64),
     /// A volume that shares so many bytes with another one, where extents stay whole.
     Shared(u64),
+    /// So many bytes more of what changes in a copy, which is written down before it is applied.
+    Changes(u64),
 }
 
 impl Want {
@@ -162,6 +164,7 @@ impl Want {
             Want::Volume(true, Provisioning::Thick, bytes) => (bytes, "thick volume"),
             Want::Snapshot(_, bytes) => (bytes, "snapshot"),
             Want::Shared(bytes) => (bytes, "copy that shares its extents"),
+            Want::Changes(bytes) => (bytes, "file of what changes in a copy"),
         }
     }
 
@@ -172,7 +175,9 @@ impl Want {
             Want::Snapshot(backend, _) if !backend.has_image() => none,
             Want::Volume(true, Provisioning::Thin, bytes) => Totals { thin_bytes: bytes, ..none },
             Want::Volume(true, Provisioning::Thick, bytes) => Totals { thick_bytes: bytes, ..none },
-            Want::Snapshot(_, bytes) | Want::Shared(bytes) => Totals { snapshot_bytes: bytes, ..none },
+            Want::Snapshot(_, bytes) | Want::Shared(bytes) | Want::Changes(bytes) => {
+                Totals { snapshot_bytes: bytes, ..none }
+            }
         }
     }
 }
@@ -190,7 +195,7 @@ impl Driver {
         let room = match want {
             Want::Volume(sized, provisioning, _) => budget.room(sized, provisioning),
             Want::Snapshot(backend, _) if !backend.has_image() => budget.rest().min(budget.free),
-            Want::Snapshot(..) | Want::Shared(_) => budget.rest(),
+            Want::Snapshot(..) | Want::Shared(_) | Want::Changes(_) => budget.rest(),
         };
         if bytes > room {
             return Err(exhausted(pool, what, room, bytes));

@@ -66,7 +66,7 @@ impl Origin {
                 "{source} is a directory, whose changes are not tracked: a copy of it cannot be brought up to date"
             )));
         }
-        Ok(CopyOf { cut: remote.cut(), next: None })
+        Ok(CopyOf { cut: remote.cut(), next: None, staged_bytes: None })
     }
 
     /// Leaves its cut at its node.

@@ -13,6 +13,10 @@ impl Driver {
     /// something.
     pub fn complete_copy(&self, volume_id: &str, stale: bool) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
+        let volume = match volume.copy_of.as_ref().is_some_and(|copy| copy.staged_bytes.is_some()) {
+            true => self.end_staged(&volume)?,
+            false => volume,
+        };
         let Some(copy_of) = &volume.copy_of else { return Ok(()) };
         if let Some(next) = &copy_of.next {
             return Err(Error::InUse(format!(
@@ -26,6 +30,7 @@ impl Driver {
                 volume.id
             )));
         }
+        self.remove_staged(&volume)?;
         self.store.put(Volume { copy_of: None, ..(*volume).clone() })?;
         tracing::info!(volume.id = %volume.id, stale, "the copy is a volume like any other");
         Ok(())

@@ -1,8 +1,9 @@
 //! UpdateCopy of the protocol between the processes of a cluster.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::backend::{Mark, VolumePaths, content_of_copy, presence_of, sync_files};
+use crate::backend::{Mark, Shape, VolumePaths, content_of_copy, presence_of, staged_changes, sync_files};
 use crate::driver::pull::{Counted, Remote};
 use crate::driver::{Driver, not_found, settled};
 use crate::error::{Error, OsContext, Result};
@@ -45,9 +46,13 @@ impl Driver {
         };
         let _turn = self.copy_turn()?;
         self.expect_unused(&volume)?;
+        if copy_of.staged_bytes.is_none() {
+            self.remove_staged(&volume)?;
+        }
         let round = Round { driver: self, source: source.clone(), request };
         let (volume, ended) = match &copy_of.next {
             None => (Arc::clone(&volume), Counted::default()),
+            Some(_) if copy_of.staged_bytes.is_some() => (self.end_staged(&volume)?, Counted::default()),
             Some(next) => {
                 let remote = round.open(&volume, Keep::Made(next.handle()))?;
                 round.apply(volume.clone(), &remote, copy_of.cut.clone())?
@@ -55,7 +60,10 @@ impl Driver {
         };
         let base = volume.copy_of.as_ref().map_or(&copy_of.cut, |copy| &copy.cut).clone();
         let remote = round.open(&volume, Keep::After(base.handle()))?;
-        let (volume, counted) = round.apply(volume, &remote, base)?;
+        let (volume, counted) = match request.whole {
+            true => round.stage(volume, &remote, base)?,
+            false => round.apply(volume, &remote, base)?,
+        };
         let cut = volume.copy_of.as_ref().map_or_else(|| remote.cut(), |copy| copy.cut.clone());
         let updated = Updated {
             cut,
@@ -105,6 +113,44 @@ impl Round<'_> {
     /// Gives a copy that has `base`, or some of it, all of the opened cut.
     fn apply(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
         let (driver, next) = (self.driver, remote.cut());
+        let (volume, content) = self.fit(volume, remote)?;
+        let copy_of = CopyOf { cut: base.clone(), next: Some(next.clone()), staged_bytes: None };
+        // First: a record whose write failed may be there all the same.
+        remote.keep();
+        let volume = driver.store.put(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
+        let paths = driver.paths(&volume)?;
+        let counted = self.pull(&volume, remote, &base, &paths)?;
+        let volume = driver.end_round(Volume { content, ..(*volume).clone() }, next, &paths)?;
+        remote.close(&base.id);
+        Ok((volume, counted))
+    }
+
+    /// The same, but everything that changes is on this node's disk before any of it is applied.
+    fn stage(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
+        let (driver, next) = (self.driver, remote.cut());
+        let (volume, content) = self.fit(volume, remote)?;
+        let (paths, pool) = (driver.paths(&volume)?, driver.pool_of(&volume)?);
+        image_of(&volume, &paths)?;
+        let file = staged_changes(&paths);
+        let mut progress = driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
+        let staged = driver.pulling(remote, &volume, |driver| {
+            driver.stage_changes(remote, &base.handle(), (&pool, &file), &mut progress)
+        });
+        let (bytes, counted) = staged.inspect_err(|_| {
+            // The next round would cut it off as well; until then it would take room.
+            let _ = driver.os.files.remove_file(&file);
+        })?;
+        driver.sync_directory_of(&paths)?;
+        let copy_of = CopyOf { cut: base.clone(), next: Some(next), staged_bytes: Some(bytes) };
+        remote.keep();
+        let volume = driver.store.put(Volume { copy_of: Some(copy_of), content, ..(*volume).clone() })?;
+        let volume = driver.end_staged(&volume)?;
+        remote.close(&base.id);
+        Ok((volume, counted))
+    }
+
+    /// Makes sure that the copy can have the opened cut, and room for it. Gives what is in it then.
+    fn fit(&self, volume: Arc<Volume>, remote: &Remote) -> Result<(Arc<Volume>, Content)> {
         let description = remote.description();
         let content = content_of_copy(
             &description.content,
@@ -119,40 +165,64 @@ impl Round<'_> {
             )));
         }
         let size = SizeRange { required: description.size_bytes, limit: 0 };
-        let volume = driver.expand(volume, size)?;
-        let copy_of = CopyOf { cut: base.clone(), next: Some(next.clone()) };
-        // First: a record whose write failed may be there all the same.
-        remote.keep();
-        let volume = driver.store.put(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
-        let paths = driver.paths(&volume)?;
-        let counted = self.pull(&volume, remote, &base, &paths)?;
-        self.tell_half_formatted(&description.content, &paths)?;
-        sync_files(&driver.os, &paths)?;
-        let copy_of = Some(CopyOf { cut: next, next: None });
-        let volume = driver.store.put(Volume { copy_of, content, ..(*volume).clone() })?;
-        driver.usage.forget(&volume.id);
-        remote.close(&base.id);
-        Ok((volume, counted))
+        Ok((self.driver.expand(volume, size)?, content))
     }
 
     fn pull(&self, volume: &Volume, remote: &Remote, base: &Cut, paths: &VolumePaths) -> Result<Counted> {
-        let no_image = || Error::InUse(format!("copy {} is a directory", volume.id));
-        let image = paths.image().ok_or_else(no_image)?;
-        let is_thick = volume.parameters.provisioning == Provisioning::Thick;
+        let image = image_of(volume, paths)?;
         let mut progress = self.driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
         self.driver.pulling(remote, volume, |driver| {
-            driver.pull_changes_to(remote, &base.handle(), (&image, is_thick), &mut progress)
+            driver.pull_changes_to(remote, &base.handle(), (&image, is_thick(volume)), &mut progress)
         })
     }
+}
 
-    /// What a mkfs has left that was cut off is told by a mark.
-    fn tell_half_formatted(&self, content: &Content, paths: &VolumePaths) -> Result<()> {
-        let os = &self.driver.os;
-        let syncing = || format!("sync {}", paths.directory.display());
-        match content.format() == Some(Format::Formatting) {
-            true => Mark::Formatting.set(os, paths)?,
-            false => Mark::Formatting.clear(os, paths)?,
+fn image_of(volume: &Volume, paths: &VolumePaths) -> Result<PathBuf> {
+    paths.image().ok_or_else(|| Error::InUse(format!("copy {} is a directory", volume.id)))
+}
+
+fn is_thick(volume: &Volume) -> bool {
+    volume.parameters.provisioning == Provisioning::Thick
+}
+
+impl Driver {
+    /// Ends a round of which everything is on this node.
+    pub(super) fn end_staged(&self, volume: &Volume) -> Result<Arc<Volume>> {
+        let staged = volume.copy_of.as_ref().and_then(|copy| copy.next.clone().zip(copy.staged_bytes));
+        let Some((next, bytes)) = staged else { return Ok(Arc::new(volume.clone())) };
+        let paths = self.paths(volume)?;
+        let file = staged_changes(&paths);
+        self.apply_staged((&file, bytes), (&image_of(volume, &paths)?, is_thick(volume)))?;
+        let volume = self.end_round(volume.clone(), next, &paths)?;
+        self.remove_staged(&volume)?;
+        Ok(volume)
+    }
+
+    /// Records that the copy has all of a cut, once that is durable.
+    fn end_round(&self, volume: Volume, cut: Cut, paths: &VolumePaths) -> Result<Arc<Volume>> {
+        // What a mkfs has left that was cut off is told by a mark.
+        match volume.content.format() == Some(Format::Formatting) {
+            true => Mark::Formatting.set(&self.os, paths)?,
+            false => Mark::Formatting.clear(&self.os, paths)?,
         }
-        os.files.sync_directory(&paths.directory).doing(syncing)
+        self.sync_directory_of(paths)?;
+        sync_files(&self.os, paths)?;
+        let copy_of = Some(CopyOf { cut, next: None, staged_bytes: None });
+        let volume = self.store.put(Volume { copy_of, ..volume })?;
+        self.usage.forget(&volume.id);
+        Ok(volume)
+    }
+
+    /// Removes a file of changes that is of no use, if there is one.
+    pub(super) fn remove_staged(&self, volume: &Volume) -> Result<()> {
+        let paths = self.paths(volume)?;
+        let Shape::Blocks(_) = paths.shape() else { return Ok(()) };
+        let file = staged_changes(&paths);
+        self.os.files.remove_file(&file).doing(|| format!("remove {}", file.display()))
+    }
+
+    fn sync_directory_of(&self, paths: &VolumePaths) -> Result<()> {
+        let syncing = || format!("sync {}", paths.directory.display());
+        self.os.files.sync_directory(&paths.directory).doing(syncing)
     }
 }

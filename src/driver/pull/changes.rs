@@ -3,24 +3,36 @@
 use std::path::Path;
 
 use super::resume::resumed;
+use super::staged::Staging;
 use super::{Broken, Remote, expect_end, expect_next};
-use crate::driver::Driver;
 use crate::driver::copies::progress::Progress;
+use crate::driver::{Driver, Pool};
 use crate::error::{OsContext, Result};
 use crate::model::pull::{Changes, Piece, Placed, SourceHandle, Zeros};
 
 /// Zeros that are written at a time.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
+/// What takes the changes, in ascending order.
+pub(super) trait Sink {
+    fn data(&mut self, piece: &Piece) -> Result<()>;
+    fn zeros(&mut self, zeros: Zeros) -> Result<()>;
+}
+
 /// An image that has the data of one cut and is given those of a later one.
-struct Image<'a> {
-    driver: &'a Driver,
-    path: &'a Path,
-    size: u64,
+pub(super) struct Image<'a> {
+    pub(super) driver: &'a Driver,
+    pub(super) path: &'a Path,
     /// Zeros are written, and no block is given back.
-    is_thick: bool,
+    pub(super) is_thick: bool,
+}
+
+/// A stream of changes, as far as it was taken.
+struct Taken<'a> {
+    by: &'a mut dyn Sink,
+    size: u64,
     progress: &'a mut Progress,
-    /// Everything before this is of the later cut.
+    /// Everything before this was taken.
     at: u64,
     counted: Counted,
 }
@@ -45,15 +57,35 @@ impl Driver {
         (path, is_thick): (&Path, bool),
         progress: &mut Progress,
     ) -> Result<Counted> {
-        let size = remote.description().size_bytes;
-        let counted = Counted::default();
-        let mut image = Image { driver: self, path, size, is_thick, progress, at: 0, counted };
-        resumed(remote, &mut image, |image| image.at, |image| image.stream(remote, base))?;
-        Ok(image.counted)
+        take(&mut Image { driver: self, path, is_thick }, remote, base, progress)
+    }
+
+    /// The same into a file, durably, from which [`Driver::apply_staged`] applies it. Gives the file's length in bytes.
+    ///
+    /// # Errors
+    /// As for a pull; RESOURCE_EXHAUSTED without room for the file. What it has then is of no use.
+    pub(in crate::driver) fn stage_changes(
+        &self,
+        remote: &Remote,
+        base: &SourceHandle,
+        (pool, path): (&Pool, &Path),
+        progress: &mut Progress,
+    ) -> Result<(u64, Counted)> {
+        let mut staging = Staging::begin(self, pool, path)?;
+        let counted = take(&mut staging, remote, base, progress)?;
+        Ok((staging.end()?, counted))
     }
 }
 
-impl Image<'_> {
+/// Takes all that differs between two cuts.
+fn take(by: &mut dyn Sink, remote: &Remote, base: &SourceHandle, progress: &mut Progress) -> Result<Counted> {
+    let size = remote.description().size_bytes;
+    let mut taken = Taken { by, size, progress, at: 0, counted: Counted::default() };
+    resumed(remote, &mut taken, |taken| taken.at, |taken| taken.stream(remote, base))?;
+    Ok(taken.counted)
+}
+
+impl Taken<'_> {
     /// Reads one stream to its end.
     fn stream(&mut self, remote: &Remote, base: &SourceHandle) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
@@ -64,11 +96,14 @@ impl Image<'_> {
             }
             match message {
                 Changes::Data(piece) => {
-                    self.take(&piece)?;
+                    let end = expect_next(&piece, self.at, self.size, "")?;
+                    self.by.data(&piece)?;
                     received += piece.data.len() as u64;
+                    self.counted.sent_bytes += piece.data.len() as u64;
+                    self.moved_on(end, piece.data.len() as u64);
                     Ok(())
                 }
-                Changes::Zeros(zeros) => self.zero(zeros),
+                Changes::Zeros(zeros) => self.zeros(zeros),
                 Changes::Unchanged { end } if end > self.at && end <= self.size => {
                     self.at = end;
                     Ok(())
@@ -88,33 +123,13 @@ impl Image<'_> {
         expect_end(ended)
     }
 
-    fn take(&mut self, piece: &Piece) -> Result<(), Broken> {
-        let end = expect_next(piece, self.at, self.size, "")?;
-        let writing = || format!("write {}", self.path.display());
-        self.driver.os.images.write_at(self.path, piece.offset, &piece.data).doing(writing)?;
-        self.counted.sent_bytes += piece.data.len() as u64;
-        self.moved_on(end, piece.data.len() as u64);
-        Ok(())
-    }
-
-    fn zero(&mut self, zeros: Zeros) -> Result<(), Broken> {
+    fn zeros(&mut self, zeros: Zeros) -> Result<(), Broken> {
         let (offset, end) = (zeros.offset, zeros.end());
         let is_right = zeros.is_intact() && zeros.len > 0 && offset >= self.at && end <= self.size;
         if !is_right {
             return Err(Broken::Damaged(format!("zeros from {offset} to {end} arrived out of their place")));
         }
-        let (images, writing) =
-            (&self.driver.os.images, || format!("write zeros to {}", self.path.display()));
-        if self.is_thick {
-            let mut at = offset;
-            while at < end {
-                let len = usize::try_from(end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
-                images.write_at(self.path, at, ZEROS.get(..len).unwrap_or(&ZEROS)).doing(writing)?;
-                at += len as u64;
-            }
-        } else {
-            images.erase_range(self.path, offset, zeros.len).doing(writing)?;
-        }
+        self.by.zeros(zeros)?;
         self.moved_on(end, zeros.len);
         Ok(())
     }
@@ -123,5 +138,27 @@ impl Image<'_> {
         self.at = end;
         self.counted.changed_bytes += changed;
         self.progress.report(self.counted.sent_bytes);
+    }
+}
+
+impl Sink for Image<'_> {
+    fn data(&mut self, piece: &Piece) -> Result<()> {
+        let writing = || format!("write {}", self.path.display());
+        self.driver.os.images.write_at(self.path, piece.offset, &piece.data).doing(writing)
+    }
+
+    fn zeros(&mut self, zeros: Zeros) -> Result<()> {
+        let (images, writing) =
+            (&self.driver.os.images, || format!("write zeros to {}", self.path.display()));
+        if !self.is_thick {
+            return images.erase_range(self.path, zeros.offset, zeros.len).doing(writing);
+        }
+        let (mut at, end) = (zeros.offset, zeros.end());
+        while at < end {
+            let len = usize::try_from(end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+            images.write_at(self.path, at, ZEROS.get(..len).unwrap_or(&ZEROS)).doing(writing)?;
+            at += len as u64;
+        }
+        Ok(())
     }
 }

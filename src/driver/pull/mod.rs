@@ -9,6 +9,7 @@ mod blocks;
 mod changes;
 mod resume;
 pub(super) mod source;
+mod staged;
 mod tree;
 
 pub(super) use changes::Counted;
@@ -186,6 +187,11 @@ impl Remote {
     /// has read it for a while; the volume may still be there.
     fn gone(&self, error: Error) -> Error {
         match (&self.source, error) {
+            (VolumeSource::Volume(id), Error::NotFound(why)) if self.kept.load(Ordering::Acquire) => {
+                Error::NotFound(format!(
+                    "a cut of volume {id} that a copy needs is gone from its node: {why}; delete the copy and make another one"
+                ))
+            }
             (VolumeSource::Volume(id), Error::NotFound(_)) => Error::Unavailable(format!(
                 "the cut of volume {id} is gone from its node; a retry starts again"
             )),

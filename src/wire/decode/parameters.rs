@@ -7,7 +7,8 @@ use super::keys::{Given, YES_NO};
 use super::mutable::{self, DIRECT_IO, DISCARD, ENFORCEMENT, PROVISIONING};
 use crate::model::request::PlacementClass;
 use crate::model::{
-    BackendKind, Capability, Consistency, Enforcement, Modification, PoolName, Provisioning, VolumeParameters,
+    BackendKind, Capability, Consistency, Enforcement, Modification, PoolName, Provisioning, Standby,
+    VolumeParameters,
 };
 
 const BACKEND: &str = "backend";
@@ -18,7 +19,7 @@ const CROSS_NODE_COPY: &str = "crossNodeCopy";
 const INODES: &str = "inodes";
 
 /// What an administrator may set.
-const STORAGE_CLASS_KEYS: [&str; 12] = [
+const STORAGE_CLASS_KEYS: [&str; 14] = [
     BACKEND,
     PROVISIONING,
     POOL,
@@ -29,14 +30,23 @@ const STORAGE_CLASS_KEYS: [&str; 12] = [
     CROSS_NODE_COPY,
     ENFORCEMENT,
     INODES,
+    Standby::PARAMETER,
+    Standby::INTERVAL_PARAMETER,
     consistency::FREEZE,
     consistency::FREEZE_TIMEOUT,
 ];
 /// What the author of a pod may set: nothing that reaches a tool's command line or lifts a check.
 const INLINE_KEYS: [&str; 7] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD, ENFORCEMENT, INODES];
 /// What the author of a pod may not set although a StorageClass has it.
-const NOT_INLINE_KEYS: [&str; 5] =
-    [MKFS_OPTIONS, SHARED_ON_NODE, CROSS_NODE_COPY, consistency::FREEZE, consistency::FREEZE_TIMEOUT];
+const NOT_INLINE_KEYS: [&str; 7] = [
+    MKFS_OPTIONS,
+    SHARED_ON_NODE,
+    CROSS_NODE_COPY,
+    Standby::PARAMETER,
+    Standby::INTERVAL_PARAMETER,
+    consistency::FREEZE,
+    consistency::FREEZE_TIMEOUT,
+];
 
 /// Longest `mkfsOptions` in bytes.
 const MKFS_OPTIONS_LIMIT: usize = 1024;
@@ -58,7 +68,22 @@ pub(super) fn storage_class(
     let given = Given::new("parameter", parameters);
     given.only(&STORAGE_CLASS_KEYS)?;
     placement_class(parameters)?;
+    standby(&given)?;
     Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
+}
+
+/// Makes sure that the mover can read what is asked for: nobody looks at the class again before a node is lost.
+fn standby(given: &Given<'_>) -> Result<(), String> {
+    let asked = Standby::of(given.get(Standby::PARAMETER), given.get(Standby::INTERVAL_PARAMETER));
+    let asked = asked.map_err(|why| format!("{} {why}", given.kind))?;
+    match asked.is_some() && given.choose(CROSS_NODE_COPY, &YES_NO)? == Some(false) {
+        true => Err(format!(
+            "{kind} {} needs a copy on another node, which {kind} {CROSS_NODE_COPY} forbids; leave one of them out",
+            Standby::PARAMETER,
+            kind = given.kind
+        )),
+        false => Ok(()),
+    }
 }
 
 /// What a controller has to know of the parameters. It looks at no other key.

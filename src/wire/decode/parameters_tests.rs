@@ -112,6 +112,8 @@ fn values_are_exact() {
         ("freezeTimeout", "30"),
         ("sharedOnNode", ""),
         ("crossNodeCopy", "no"),
+        ("standby", "yes"),
+        ("standbyInterval", "1s"),
         ("backend", "Loop"),
         ("backend", " loop"),
         ("provisioning", "sparse"),
@@ -121,6 +123,14 @@ fn values_are_exact() {
         let reason = reason(&[(key, value)]);
         assert!(reason.contains(key) && reason.contains(&format!("{value:?}")), "{reason}");
     }
+}
+
+#[test]
+fn a_copy_stands_by_on_another_node_only() {
+    assert!(class(&[("standby", "1"), ("standbyInterval", "30s")]).is_ok());
+    assert!(class(&[("standby", "0"), ("crossNodeCopy", "false")]).is_ok());
+    let why = reason(&[("standby", "1"), ("crossNodeCopy", "false")]);
+    assert!(why.contains("crossNodeCopy forbids"), "{why}");
 }
 
 #[test]
@@ -188,6 +198,8 @@ fn a_pod_cannot_set_what_is_for_administrators() {
         ("mkfsOptions", "StorageClass"),
         ("sharedOnNode", "StorageClass"),
         ("crossNodeCopy", "StorageClass"),
+        ("standby", "StorageClass"),
+        ("standbyInterval", "StorageClass"),
         ("freeze", "StorageClass"),
         ("freezeTimeout", "StorageClass"),
         ("foo", "not known"),

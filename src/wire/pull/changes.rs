@@ -71,7 +71,7 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
         return Err(Error::Invalid("source_address is missing".to_owned()));
     }
     let way = Way { address: request.source_address, permit: Some(permit) };
-    Ok(UpdateCopy { volume_id: request.volume_id, consistency, way })
+    Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole })
 }
 
 /// The node of SealVolume; `None` where the seal is taken back.

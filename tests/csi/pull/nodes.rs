@@ -99,6 +99,14 @@ impl Node {
             .collect()
     }
 
+    /// Ids of the cuts for other nodes, the earliest first.
+    pub fn kept_cuts(&self) -> Vec<String> {
+        let mut cuts: Vec<_> = self.driver.store().snapshots();
+        cuts.retain(|snapshot| snapshot.pulled_for.is_some());
+        cuts.sort_by_key(|snapshot| snapshot.created);
+        cuts.iter().map(|snapshot| snapshot.id.to_string()).collect()
+    }
+
     /// Cuts for other nodes.
     pub fn cuts(&self) -> usize {
         self.driver.store().snapshots().iter().filter(|snapshot| snapshot.pulled_for.is_some()).count()

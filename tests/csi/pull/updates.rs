@@ -18,17 +18,17 @@ use crate::support::*;
 const SIZE: usize = 64 << 20;
 
 /// A volume in use on one node, and its copy on another one.
-struct Copied {
-    pair: Pair,
-    vol: Vol,
+pub(super) struct Copied {
+    pub(super) pair: Pair,
+    pub(super) vol: Vol,
     /// Where its pod writes.
-    top: String,
-    copy: Vol,
-    request: csi::CreateVolumeRequest,
+    pub(super) top: String,
+    pub(super) copy: Vol,
+    pub(super) request: csi::CreateVolumeRequest,
 }
 
 impl Copied {
-    fn new() -> Copied {
+    pub(super) fn new() -> Copied {
         Self::of(true, create("source", block()))
     }
 
@@ -55,7 +55,7 @@ impl Copied {
         Copied { pair, vol, top, copy, request }
     }
 
-    fn order(&self) -> peer::UpdateCopyRequest {
+    pub(super) fn order(&self) -> peer::UpdateCopyRequest {
         peer::UpdateCopyRequest {
             volume_id: self.copy.id.clone(),
             source_address: SOURCE.to_owned(),
@@ -64,25 +64,29 @@ impl Copied {
         }
     }
 
-    fn update(&self) -> Result<peer::UpdateCopyResponse, Status> {
-        let mut peer = self.pair.target.peer.clone();
-        self.pair.runtime.block_on(peer.update_copy(self.order())).map(|answer| answer.into_inner())
+    pub(super) fn update(&self) -> Result<peer::UpdateCopyResponse, Status> {
+        self.send(self.order())
     }
 
-    fn complete(&self, stale: bool) -> Result<(), Status> {
+    pub(super) fn send(&self, order: peer::UpdateCopyRequest) -> Result<peer::UpdateCopyResponse, Status> {
+        let mut peer = self.pair.target.peer.clone();
+        self.pair.runtime.block_on(peer.update_copy(order)).map(|answer| answer.into_inner())
+    }
+
+    pub(super) fn complete(&self, stale: bool) -> Result<(), Status> {
         let mut peer = self.pair.target.peer.clone();
         let request = peer::CompleteCopyRequest { volume_id: self.copy.id.clone(), stale };
         self.pair.runtime.block_on(peer.complete_copy(request)).map(drop)
     }
 
-    fn seal(&self, moved_to: &str) -> Result<(), Status> {
+    pub(super) fn seal(&self, moved_to: &str) -> Result<(), Status> {
         let mut peer = self.pair.source.peer.clone();
         let request =
             peer::SealVolumeRequest { volume_id: self.vol.id.clone(), moved_to: moved_to.to_owned() };
         self.pair.runtime.block_on(peer.seal_volume(request)).map(drop)
     }
 
-    fn release(&self) {
+    pub(super) fn release(&self) {
         let mut peer = self.pair.source.peer.clone();
         let request = peer::ReleaseCutsRequest {
             volume_id: self.vol.id.clone(),
@@ -92,7 +96,7 @@ impl Copied {
     }
 
     /// Its pod leaves.
-    fn rest(&self) {
+    pub(super) fn rest(&self) {
         let driver = &self.pair.source.driver;
         let (volume_id, target_path) = (self.vol.id.clone(), self.vol.target("pod").into());
         driver.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path }).expect("unpublished");
@@ -100,16 +104,16 @@ impl Copied {
         driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
     }
 
-    fn source_bytes(&self) -> Vec<u8> {
+    pub(super) fn source_bytes(&self) -> Vec<u8> {
         self.pair.source.kernel.read(self.vol.image(), 0, SIZE).expect("read")
     }
 
-    fn copy_bytes(&self) -> Vec<u8> {
+    pub(super) fn copy_bytes(&self) -> Vec<u8> {
         self.pair.target.kernel.read(disk_of(&self.copy.id), 0, SIZE).expect("read")
     }
 
     /// What a pod changes, so that each round has something of everything: new data, other data, zeros.
-    fn change(&self, seed: u64) {
+    pub(super) fn change(&self, seed: u64) {
         let write = |offset, bytes: &[u8]| {
             self.pair.source.kernel.write(&self.top, offset, bytes).expect("write");
         };
@@ -119,7 +123,7 @@ impl Copied {
     }
 
     #[track_caller]
-    fn refused(&self, answer: Result<impl std::fmt::Debug, Status>, code: Code, why: &str) {
+    pub(super) fn refused(&self, answer: Result<impl std::fmt::Debug, Status>, code: Code, why: &str) {
         let status = answer.expect_err("it is refused");
         assert_eq!(status.code(), code, "{}", status.message());
         assert!(status.message().contains(why), "{}", status.message());
@@ -270,6 +274,28 @@ fn without_its_cut_a_copy_is_made_anew() {
     assert!(copied.copy_bytes() == copied.source_bytes());
     // What is left of a lost node is better than nothing.
     copied.complete(true).expect("it is complete");
+}
+
+/// Of a round that was cut off, the node of the source has only the later cut: no retry will ever make the copy whole.
+#[test]
+fn without_the_earlier_cut_of_half_a_round_a_copy_is_made_anew() {
+    let mut copied = Copied::new();
+    copied.change(1);
+    // The record says what it is being given; then the image is written.
+    let steps = steps().0;
+    let half = (1..=steps).find(|n| {
+        copied = Copied::new();
+        copied.change(1);
+        copied.pair.target.kernel.kill_at(*n, Kill::After);
+        copied.update().expect_err("it ends");
+        copied.pair.restart_target();
+        copied.complete(true).is_err_and(|status| status.message().contains("has not all of cut"))
+    });
+    assert!(half.is_some(), "no step is in the middle of a round");
+    let cuts = copied.pair.source.kept_cuts();
+    assert_eq!(cuts.len(), 2);
+    copied.pair.source.driver.close_source(&cuts[0].parse().expect("an id")).expect("closed");
+    copied.refused(copied.update(), Code::NotFound, "make another one");
 }
 
 #[test]

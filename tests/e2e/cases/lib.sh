@@ -258,6 +258,13 @@ need_machines() {
 }
 machine() { "$HOSTLOOP_E2E_NODE" "$@"; }
 
+# The case needs controllers that move volumes.
+need_mover() {
+  local roles
+  roles=$(kubectl get clusterroles --output name)
+  [[ $'\n'$roles$'\n' == *-mover$'\n'* ]] || skip 'the chart was installed without move.enabled'
+}
+
 # The case needs a pool of this name on the nodes.
 need_pool() {
   local has

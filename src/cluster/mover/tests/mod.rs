@@ -1,11 +1,12 @@
 //! Moves on a cluster in memory: ended and failed at every call, given up, and with two movers that both believe they lead.
 
 mod leading;
-mod nodes;
+pub(crate) mod nodes;
 mod refusals;
-mod server;
+pub(crate) mod server;
+mod standby;
 mod unusual;
-mod world;
+pub(crate) mod world;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::nodes::Nodes;
 use self::server::{Shared, client};
-use self::world::{Fault, World, key};
+use self::world::{Fault, Volume, World, key};
 use super::status::{MOVE_NOW, MOVE_STATUS, MOVE_TO, MOVING, Phase, Status};
 use super::{Failure, Figures, Mover};
 

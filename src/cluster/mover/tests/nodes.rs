@@ -1,16 +1,16 @@
 //! The nodes: copies of numbers.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::server::Shared;
 use super::world::{Place, Volume, World};
 use crate::cluster::mover::copies::{Copies, CopyError, NewCopy, Round, Updated};
 use crate::model::{NodeKey, VolumeId};
 
-pub(super) struct Nodes {
-    pub(super) world: Shared,
-    pub(super) who: usize,
+pub(crate) struct Nodes {
+    pub(crate) world: Shared,
+    pub(crate) who: usize,
 }
 
 type Result<T> = std::result::Result<T, CopyError>;
@@ -31,6 +31,15 @@ impl Nodes {
     }
 }
 
+/// Whether the node of a volume answers.
+fn answers(world: &World, volume: &str) -> Result<()> {
+    let node = world.volumes.get(volume).map(|volume| volume.node.clone());
+    match node.is_some() && node == world.down {
+        true => Err(CopyError::Unavailable("the node does not answer".to_owned())),
+        false => Ok(()),
+    }
+}
+
 fn gone<T>() -> Result<T> {
     Err(CopyError::NotFound("it is gone".to_owned()))
 }
@@ -46,11 +55,16 @@ impl Copies for Nodes {
     }
 
     async fn create(&self, copy: &NewCopy) -> Result<()> {
-        assert_eq!(copy.parameters.keys().collect::<Vec<_>>(), ["backend"]);
+        let also = self.world.lock().unwrap().also_in_class;
+        assert!(also || copy.parameters.keys().eq(["backend"]), "{:?}", copy.parameters);
         assert_eq!((copy.access.fs_type.as_str(), copy.bytes), ("xfs", 1 << 30));
         self.call("create", |world| {
             if world.full {
                 return Err(CopyError::NoRoom("the pool is full".to_owned()));
+            }
+            answers(world, &copy.source)?;
+            if world.down.as_ref() == Some(&copy.target) {
+                return Err(CopyError::Unavailable("the target does not answer".to_owned()));
             }
             let id = VolumeId::of_name(&NodeKey::of(&copy.target), &copy.name).to_string();
             let Some(source) = world.volumes.get(&copy.source) else { return gone() };
@@ -73,6 +87,8 @@ impl Copies for Nodes {
 
     async fn update(&self, round: &Round) -> Result<Updated> {
         self.call("update", |world| {
+            answers(world, &round.source)?;
+            answers(world, &round.copy)?;
             let Some(Volume { data, staged, .. }) = world.volumes.get(&round.source).cloned() else {
                 return gone();
             };
@@ -82,16 +98,36 @@ impl Copies for Nodes {
             }
             let changed_bytes = (data - copy.data) << 20;
             copy.data = data;
-            let cut_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let cut_ns = now.saturating_sub(Duration::from_secs(world.age)).as_nanos() as u64;
             Ok(Updated { sent_bytes: changed_bytes, changed_bytes, cut_ns, source_in_use: staged })
         })
         .await
     }
 
-    async fn complete(&self, copy: &str, _source: &str) -> Result<()> {
+    async fn complete(&self, copy: &str, source: &str, stale: bool) -> Result<()> {
         self.call("complete", |world| {
+            answers(world, copy)?;
+            let exact = world.volumes.get(source).is_some_and(|volume| volume.sealed);
+            let half = "seal the source first";
+            if !exact && !stale && world.volumes.get(copy).is_some_and(|copy| copy.copy_of.is_some()) {
+                return Err(CopyError::InUse(half.to_owned()));
+            }
             let Some(copy) = world.volumes.get_mut(copy) else { return gone() };
             copy.copy_of = None;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn expand(&self, _volume: &str, _bytes: u64) -> Result<()> {
+        self.call("expand", |_| Ok(())).await
+    }
+
+    async fn release(&self, source: &str, copy: &str) -> Result<()> {
+        self.call("release", |world| {
+            answers(world, source)?;
+            world.released.push(copy.to_owned());
             Ok(())
         })
         .await
@@ -100,6 +136,7 @@ impl Copies for Nodes {
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
         let name = if moved_to.is_some() { "seal" } else { "unseal" };
         self.call(name, |world| {
+            answers(world, volume)?;
             let Some(volume) = world.volumes.get_mut(volume) else { return gone() };
             if volume.staged && moved_to.is_some() {
                 return Err(CopyError::InUse("a pod uses it".to_owned()));
@@ -112,6 +149,7 @@ impl Copies for Nodes {
 
     async fn delete(&self, volume: &str, _source: &str) -> Result<()> {
         self.call("delete", |world| {
+            answers(world, volume)?;
             if let Some(there) = world.volumes.remove(volume)
                 && (there.staged || there.copy_of.is_none())
             {
@@ -128,7 +166,7 @@ impl Copies for Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(world: &Shared, who: usize) -> Arc<Self> {
+    pub(crate) fn new(world: &Shared, who: usize) -> Arc<Self> {
         Arc::new(Nodes { world: Arc::clone(world), who })
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::world::{Key, Place, World};
 use crate::cluster::mover::status::MOVING;
 
-pub(super) type Shared = Arc<Mutex<World>>;
+pub(crate) type Shared = Arc<Mutex<World>>;
 
 fn status(code: u16, reason: &str) -> (u16, Value) {
     (
@@ -116,7 +116,7 @@ fn answer(world: &mut World, method: &Method, path: &str, query: &str, body: &Va
 }
 
 /// A client of this server. Process `who` makes its calls.
-pub(super) fn client(world: &Shared, who: usize) -> Client {
+pub(crate) fn client(world: &Shared, who: usize) -> Client {
     let world = Arc::clone(world);
     let service = tower::service_fn(move |request: Request<Body>| {
         let world = Arc::clone(&world);

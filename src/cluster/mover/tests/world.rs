@@ -9,54 +9,66 @@ use serde_json::{Value, json};
 use super::server::Shared;
 
 /// Kind, namespace, name.
-pub(super) type Key = (String, String, String);
+pub(crate) type Key = (String, String, String);
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Volume {
-    pub(super) node: String,
+pub(crate) struct Volume {
+    pub(crate) node: String,
     /// The last number that was written.
-    pub(super) data: u64,
+    pub(crate) data: u64,
     /// A copy that is not complete is of this volume.
-    pub(super) copy_of: Option<String>,
-    pub(super) sealed: bool,
-    pub(super) staged: bool,
+    pub(crate) copy_of: Option<String>,
+    pub(crate) sealed: bool,
+    pub(crate) staged: bool,
+    /// The pod that has staged it.
+    pub(crate) pod: String,
 }
 
 /// What happens to one call of a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// It is not done, or is done and the answer is lost; the process goes on, or ends there.
     Fail { done: bool, ends: bool },
 }
 
 #[derive(Default)]
-pub(super) struct World {
-    pub(super) objects: BTreeMap<Key, Value>,
-    pub(super) volumes: BTreeMap<String, Volume>,
-    pub(super) events: Vec<String>,
+pub(crate) struct World {
+    pub(crate) objects: BTreeMap<Key, Value>,
+    pub(crate) volumes: BTreeMap<String, Volume>,
+    pub(crate) events: Vec<String>,
     version: u64,
     /// The number of the call that something happens to.
-    pub(super) fault: Option<(usize, Fault)>,
-    pub(super) calls: Vec<String>,
+    pub(crate) fault: Option<(usize, Fault)>,
+    pub(crate) calls: Vec<String>,
     /// Processes that have ended: no call of theirs does anything.
-    pub(super) dead: bool,
+    pub(crate) dead: bool,
     /// How many pods may be evicted.
-    pub(super) budget: u32,
-    /// The last number that the pod wrote.
-    pub(super) written: u64,
+    pub(crate) budget: u32,
+    /// The last number that each pod wrote.
+    written: BTreeMap<String, u64>,
+    /// Claims beside the first one, each with its pod.
+    more: u32,
     /// What must never be.
-    pub(super) wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
     /// The seed of random delays; 0 for none.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     /// Whether the pod belongs to nobody.
-    pub(super) bare: bool,
+    pub(crate) bare: bool,
     /// First copies that are still on their way: tries left.
-    pub(super) slow: u32,
+    pub(crate) slow: u32,
     /// What the target says to a first copy.
-    pub(super) full: bool,
+    pub(crate) full: bool,
+    /// Copies for which nothing is kept at their sources any more.
+    pub(crate) released: Vec<String>,
+    /// The node that does not answer.
+    pub(crate) down: Option<String>,
+    /// The class has parameters beside that of the backend.
+    pub(crate) also_in_class: bool,
+    /// How old a cut is when it is told, in seconds: so much is another round due.
+    pub(crate) age: u64,
 }
 
-pub(super) enum Place {
+pub(crate) enum Place {
     Fine,
     FailsBefore,
     FailsAfter,
@@ -64,7 +76,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Where a call stands: waits as long as the seed says, and tells whether it fails.
-    pub(super) async fn wait(world: &Shared, who: usize, name: &str) -> Place {
+    pub(crate) async fn wait(world: &Shared, who: usize, name: &str) -> Place {
         let delay = world.lock().unwrap().delay();
         for _ in 0..delay {
             tokio::task::yield_now().await;
@@ -85,13 +97,19 @@ impl Place {
     }
 }
 
+/// A claim and its pod.
+fn pair(number: u32) -> (String, String) {
+    let claim = if number == 0 { "data".to_owned() } else { format!("data-{number}") };
+    (claim, format!("db-{number}"))
+}
+
 fn claim_of(object: &Value) -> Option<&str> {
     object["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str()
 }
 
 impl World {
     /// A claim on node-1, used by a pod that runs there.
-    pub(super) fn new(annotations: Value) -> Self {
+    pub(crate) fn new(annotations: Value) -> Self {
         let mut world = World { budget: 1, ..World::default() };
         for node in ["node-1", "node-2", "node-3"] {
             let labels = json!({"topology.hostloop.csi.dev/node": node});
@@ -105,34 +123,87 @@ impl World {
             json!({"metadata": {"name": "local"}, "provisioner": "hostloop.csi.dev",
                 "parameters": {"backend": "loop", "csi.storage.k8s.io/fstype": "xfs"}}),
         );
-        world.claim(annotations, None);
-        world.volumes.insert("vol-1".to_owned(), Volume { node: "node-1".to_owned(), ..Volume::default() });
-        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
-            [{"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": ["node-1"]}]}]}});
-        world.create(
-            key("persistentvolumes", "", "pvc-1"),
-            json!({"metadata": {"name": "pvc-1",
-                "annotations": {"pv.kubernetes.io/provisioned-by": "hostloop.csi.dev"},
-                "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"]},
-                "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
-                    "persistentVolumeReclaimPolicy": "Delete", "volumeMode": "Filesystem", "nodeAffinity": affinity,
-                    "csi": {"driver": "hostloop.csi.dev", "volumeHandle": "vol-1", "fsType": "xfs",
-                        "volumeAttributes": {"backend": "loop", "pool": "default"}},
-                    "claimRef": {"namespace": "default", "name": "data"}}}),
-        );
+        world.claim("data", annotations, None);
+        world.volume("data", 1);
         world.tick();
         world.tick();
         assert_eq!(world.running().as_deref(), Some("node-1"));
         world
     }
 
-    fn claim(&mut self, annotations: Value, volume: Option<&str>) {
+    /// The same with so many claims, each of its own pod.
+    pub(crate) fn of_many(count: u32) -> Self {
+        let mut world = World::new(json!({}));
+        for number in 1..count {
+            let (claim, _) = pair(number);
+            world.claim(&claim, json!({}), None);
+            world.volume(&claim, number + 1);
+        }
+        world.more = count - 1;
+        world.tick();
+        world.tick();
+        world.budget = count;
+        world
+    }
+
+    /// A volume on node-1 that is reserved for a claim.
+    fn volume(&mut self, claim: &str, number: u32) {
+        let (name, handle) = (format!("pvc-{number}"), format!("vol-{number}"));
+        self.volumes.insert(handle.clone(), Volume { node: "node-1".to_owned(), ..Volume::default() });
+        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+            [{"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": ["node-1"]}]}]}});
         self.create(
-            key("persistentvolumeclaims", "default", "data"),
-            json!({"metadata": {"name": "data", "namespace": "default", "annotations": annotations, "labels": {"app": "db"}},
+            key("persistentvolumes", "", &name),
+            json!({"metadata": {"name": name,
+                "annotations": {"pv.kubernetes.io/provisioned-by": "hostloop.csi.dev"},
+                "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"]},
+                "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+                    "persistentVolumeReclaimPolicy": "Delete", "volumeMode": "Filesystem", "nodeAffinity": affinity,
+                    "csi": {"driver": "hostloop.csi.dev", "volumeHandle": handle, "fsType": "xfs",
+                        "volumeAttributes": {"backend": "loop", "pool": "default"}},
+                    "claimRef": {"namespace": "default", "name": claim}}}),
+        );
+    }
+
+    fn claim(&mut self, name: &str, annotations: Value, volume: Option<&str>) {
+        self.create(
+            key("persistentvolumeclaims", "default", name),
+            json!({"metadata": {"name": name, "namespace": "default", "annotations": annotations, "labels": {"app": "db"}},
                 "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local", "volumeName": volume,
                     "resources": {"requests": {"storage": "1Gi"}}}}),
         );
+    }
+
+    /// The node burns down, and an administrator says so. What its pod wrote after the last round is lost.
+    pub(crate) fn lose(&mut self, node: &str, said: bool) {
+        self.down = Some(node.to_owned());
+        if said {
+            let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+            self.change("nodes", node, |node| node["spec"]["taints"] = taints);
+        }
+        let copy = self.volumes.values().find(|volume| volume.copy_of.is_some() && volume.node != node);
+        if let Some(data) = copy.map(|copy| copy.data).filter(|_| self.running().as_deref() == Some(node)) {
+            self.written.insert("db-0".to_owned(), data);
+        }
+        // Kubernetes deletes its pods by force; without the word somebody has to.
+        if self.running().as_deref() == Some(node) {
+            self.objects.remove(&key("pods", "default", "db-0"));
+        }
+    }
+
+    /// The last number that the pod is known to have written.
+    pub(crate) fn wrote(&mut self, data: u64) {
+        self.written.insert("db-0".to_owned(), data);
+    }
+
+    /// It was only asleep: kubelet learns that its pods were deleted.
+    pub(crate) fn find_again(&mut self, node: &str) {
+        self.down = None;
+        self.change("nodes", node, |node| node["spec"]["taints"] = json!(null));
+        self.volumes
+            .values_mut()
+            .filter(|volume| volume.node == node)
+            .for_each(|volume| volume.staged = false);
     }
 
     fn delay(&mut self) -> u64 {
@@ -147,11 +218,11 @@ impl World {
         }
     }
 
-    pub(super) fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
+    pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |(key, _)| key.0 == kind).map(|(_, object)| object)
     }
 
-    pub(super) fn create(&mut self, key: Key, mut object: Value) -> Value {
+    pub(crate) fn create(&mut self, key: Key, mut object: Value) -> Value {
         object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
         let finalizers = &mut object["metadata"]["finalizers"];
         let mut all = finalizers.as_array().cloned().unwrap_or_default();
@@ -171,7 +242,7 @@ impl World {
     }
 
     /// Stores a version of an object. One that is deleted and held by nobody is gone.
-    pub(super) fn put(&mut self, key: Key, mut object: Value) -> Value {
+    pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
@@ -183,7 +254,7 @@ impl World {
         object
     }
 
-    pub(super) fn mark_deleted(&mut self, key: &Key) {
+    pub(crate) fn mark_deleted(&mut self, key: &Key) {
         let Some(mut object) = self.objects.get(key).cloned() else { return };
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -191,12 +262,12 @@ impl World {
         }
     }
 
-    pub(super) fn get(&self, kind: &str, name: &str) -> Option<Value> {
+    pub(crate) fn get(&self, kind: &str, name: &str) -> Option<Value> {
         let namespace = if kind == "persistentvolumes" || kind == "nodes" { "" } else { "default" };
         self.objects.get(&key(kind, namespace, name)).cloned()
     }
 
-    pub(super) fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let namespace = if kind == "persistentvolumes" || kind == "nodes" { "" } else { "default" };
         let key = key(kind, namespace, name);
         let mut object = self.objects.get(&key).cloned().expect("an object");
@@ -205,23 +276,24 @@ impl World {
     }
 
     /// The node of the pod that runs.
-    pub(super) fn running(&self) -> Option<String> {
+    pub(crate) fn running(&self) -> Option<String> {
         let pod = self.get("pods", "db-0")?;
         (pod["status"]["phase"] == "Running").then(|| pod["spec"]["nodeName"].as_str().unwrap().to_owned())
     }
 
-    pub(super) fn delete_pod(&mut self) {
+    pub(crate) fn delete_pod(&mut self) {
         self.mark_deleted(&key("pods", "default", "db-0"));
     }
 
     /// What the controllers of Kubernetes, the scheduler, kubelet and the pod do in a moment.
-    pub(super) fn tick(&mut self) {
-        self.kubelet();
-        self.bind();
-        self.protect();
+    pub(crate) fn tick(&mut self) {
+        let pairs: Vec<(String, String)> = (0..=self.more).map(pair).collect();
+        pairs.iter().for_each(|(claim, pod)| self.kubelet(pod, claim));
+        pairs.iter().for_each(|(claim, _)| self.bind(claim));
+        pairs.iter().for_each(|(claim, _)| self.protect(claim));
         self.release();
-        self.stateful_set();
-        self.schedule();
+        pairs.iter().for_each(|(claim, pod)| self.stateful_set(pod, claim));
+        pairs.iter().for_each(|(claim, pod)| self.schedule(pod, claim));
     }
 
     fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
@@ -232,22 +304,27 @@ impl World {
         usable.then_some((volume, handle))
     }
 
-    fn kubelet(&mut self) {
-        let Some(pod) = self.get("pods", "db-0") else { return };
-        let key = key("pods", "default", "db-0");
+    fn kubelet(&mut self, name: &str, claim: &str) {
+        let Some(pod) = self.get("pods", name) else { return };
+        let key = key("pods", "default", name);
+        let of_pod = |volume: &&mut Volume| volume.staged && volume.pod == name;
         if !pod["metadata"]["deletionTimestamp"].is_null() {
-            self.volumes.values_mut().for_each(|volume| volume.staged = false);
+            self.volumes.values_mut().filter(of_pod).for_each(|volume| volume.staged = false);
             self.objects.remove(&key);
             return;
         }
         if pod["status"]["phase"] == "Running" {
-            self.written += 1;
-            let written = self.written;
-            self.volumes.values_mut().filter(|volume| volume.staged).for_each(|volume| volume.data = written);
+            let written = self.written.entry(name.to_owned()).or_default();
+            *written += 1;
+            self.volumes.values_mut().filter(of_pod).for_each(|volume| volume.data = *written);
             return;
         }
         let Some(node) = pod["spec"]["nodeName"].as_str() else { return };
-        let Some((_, handle)) = self.volume_of("data") else { return };
+        if self.down.as_deref() == Some(node) {
+            return;
+        }
+        let Some((_, handle)) = self.volume_of(claim) else { return };
+        let written = self.written.get(name).copied().unwrap_or(0);
         let Some(volume) = self.volumes.get_mut(&handle) else {
             self.wrong.push(format!("the pod got {handle}, which is gone"));
             return;
@@ -255,18 +332,17 @@ impl World {
         if volume.copy_of.is_some() || volume.sealed || volume.node != node {
             return;
         }
-        if volume.data != self.written {
-            self.wrong.push(format!(
-                "the pod found {} in {handle} after it had written {}",
-                volume.data, self.written
-            ));
+        if volume.data != written {
+            self.wrong
+                .push(format!("the pod found {} in {handle} after it had written {}", volume.data, written));
         }
         volume.staged = true;
-        self.change("pods", "db-0", |pod| pod["status"] = json!({"phase": "Running"}));
+        name.clone_into(&mut volume.pod);
+        self.change("pods", name, |pod| pod["status"] = json!({"phase": "Running"}));
     }
 
-    fn bind(&mut self) {
-        let Some(claim) = self.get("persistentvolumeclaims", "data") else { return };
+    fn bind(&mut self, name: &str) {
+        let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
         if claim["status"]["phase"] == "Bound" {
             return;
         }
@@ -274,7 +350,7 @@ impl World {
         let uid = claim["metadata"]["uid"].clone();
         let fits = |volume: &&Value| {
             let reserved = &volume["spec"]["claimRef"];
-            reserved["name"] == "data"
+            reserved["name"] == name
                 && (reserved["uid"].is_null() || reserved["uid"] == uid)
                 && named.as_ref().is_none_or(|name| volume["metadata"]["name"] == *name)
         };
@@ -282,30 +358,30 @@ impl World {
             .all("persistentvolumes")
             .find(fits)
             .map(|v| v["metadata"]["name"].as_str().unwrap().to_owned());
-        let Some(name) = found else {
+        let Some(found) = found else {
             if named.is_none() {
                 self.wrong.push("a claim without a volume got an empty one".to_owned());
             }
             return;
         };
-        self.change("persistentvolumes", &name, |volume| {
+        self.change("persistentvolumes", &found, |volume| {
             volume["spec"]["claimRef"]["uid"] = uid;
             volume["status"] = json!({"phase": "Bound"});
         });
-        self.change("persistentvolumeclaims", "data", |claim| {
-            claim["spec"]["volumeName"] = json!(name);
+        self.change("persistentvolumeclaims", name, |claim| {
+            claim["spec"]["volumeName"] = json!(found);
             claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
             claim["status"] = json!({"phase": "Bound"});
         });
     }
 
-    fn protect(&mut self) {
-        let Some(claim) = self.get("persistentvolumeclaims", "data") else { return };
+    fn protect(&mut self, name: &str) {
+        let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
         let used =
-            self.all("pods").any(|pod| claim_of(pod) == Some("data") && !pod["spec"]["nodeName"].is_null());
+            self.all("pods").any(|pod| claim_of(pod) == Some(name) && !pod["spec"]["nodeName"].is_null());
         let protected = claim["metadata"]["finalizers"].to_string().contains("pvc-protection");
         if !claim["metadata"]["deletionTimestamp"].is_null() && !used && protected {
-            self.change("persistentvolumeclaims", "data", |claim| {
+            self.change("persistentvolumeclaims", name, |claim| {
                 let all = claim["metadata"]["finalizers"].as_array_mut().unwrap();
                 all.retain(|finalizer| finalizer != "kubernetes.io/pvc-protection");
             });
@@ -314,12 +390,13 @@ impl World {
 
     /// The volume of a claim that is gone is released; csi-provisioner deletes it if it may.
     fn release(&mut self) {
-        let claim = self.get("persistentvolumeclaims", "data").map(|claim| claim["metadata"]["uid"].clone());
+        let claims: Vec<Value> =
+            self.all("persistentvolumeclaims").map(|claim| claim["metadata"]["uid"].clone()).collect();
         let loose: Vec<Value> = self
             .all("persistentvolumes")
             .filter(|volume| {
                 let uid = &volume["spec"]["claimRef"]["uid"];
-                !uid.is_null() && Some(uid) != claim.as_ref()
+                !uid.is_null() && !claims.contains(uid)
             })
             .cloned()
             .collect();
@@ -336,40 +413,42 @@ impl World {
         }
     }
 
-    fn stateful_set(&mut self) {
-        if self.bare || self.get("pods", "db-0").is_some() {
+    fn stateful_set(&mut self, name: &str, claim: &str) {
+        if self.bare || self.get("pods", name).is_some() {
             return;
         }
-        match self.get("persistentvolumeclaims", "data") {
+        match self.get("persistentvolumeclaims", claim) {
             Some(claim) if !claim["metadata"]["deletionTimestamp"].is_null() => return,
             Some(_) => {}
-            None => self.claim(json!({}), None),
+            None => self.claim(claim, json!({}), None),
         }
         self.create(
-            key("pods", "default", "db-0"),
-            json!({"metadata": {"name": "db-0", "namespace": "default", "ownerReferences":
+            key("pods", "default", name),
+            json!({"metadata": {"name": name, "namespace": "default", "ownerReferences":
                     [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u", "controller": true}]},
-                "spec": {"containers": [], "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]},
+                "spec": {"containers": [], "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]},
                 "status": {"phase": "Pending"}}),
         );
     }
 
-    fn schedule(&mut self) {
-        let Some(pod) = self.get("pods", "db-0") else { return };
-        let Some((volume, _)) = self.volume_of("data") else { return };
+    fn schedule(&mut self, name: &str, claim: &str) {
+        let Some(pod) = self.get("pods", name) else { return };
+        let Some((volume, _)) = self.volume_of(claim) else { return };
         let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
         let node = terms[0]["matchExpressions"][0]["values"][0].as_str().unwrap().to_owned();
-        let cordoned = self.get("nodes", &node).is_some_and(|node| node["spec"]["unschedulable"] == true);
+        let away = self.down.as_ref() == Some(&node);
+        let cordoned =
+            self.get("nodes", &node).is_some_and(|node| node["spec"]["unschedulable"] == true) || away;
         if pod["spec"]["nodeName"].is_null() && !cordoned {
-            self.change("pods", "db-0", |pod| pod["spec"]["nodeName"] = json!(node));
+            self.change("pods", name, |pod| pod["spec"]["nodeName"] = json!(node));
         }
     }
 
-    pub(super) fn shared(self) -> Shared {
+    pub(crate) fn shared(self) -> Shared {
         Arc::new(std::sync::Mutex::new(self))
     }
 }
 
-pub(super) fn key(kind: &str, namespace: &str, name: &str) -> Key {
+pub(crate) fn key(kind: &str, namespace: &str, name: &str) -> Key {
     (kind.to_owned(), namespace.to_owned(), name.to_owned())
 }

@@ -1,0 +1,195 @@
+//! `hostloop move`, `evacuate`, `status` and `promote`: what administrators do with the volumes of a cluster. They write
+//! wishes on claims, and follow what the mover (`cluster/mover/`) writes there. Nothing else is kept: each command can be
+//! ended and started again.
+
+mod api;
+mod ask;
+mod evacuate;
+mod follow;
+mod promote;
+mod screen;
+mod seen;
+mod show;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::pin::Pin;
+
+use self::api::{Cluster, Failure};
+use self::ask::{Cancel, Wish};
+use self::follow::Follow;
+use self::screen::Screen;
+use self::seen::Name;
+use self::wait::{Until, Waited};
+use crate::cli::{AdminCommand, ClusterArgs, MoveArgs};
+use crate::shutdown::Shutdown;
+
+/// How a command ended: its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Done = 0,
+    /// Refused, given up, failed or interrupted.
+    Failed = 1,
+    /// It was not said that the loss is wanted.
+    Unconfirmed = 2,
+}
+
+impl Outcome {
+    fn of(good: bool) -> Self {
+        if good { Outcome::Done } else { Outcome::Failed }
+    }
+}
+
+/// Runs a command. `program` is how its users call it. The future is boxed so that its code is in this crate once.
+pub fn run(
+    command: AdminCommand,
+    program: &'static str,
+    shutdown: Shutdown,
+) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(async move {
+        let args = args_of(&command);
+        let mut screen = Screen::new(args.json);
+        match Cluster::connect(args).await {
+            Ok(cluster) => Session { cluster, screen, program }.run(&command, shutdown).await,
+            Err(error) => {
+                screen.problem(&error);
+                Outcome::Failed
+            }
+        }
+    })
+}
+
+fn args_of(command: &AdminCommand) -> &ClusterArgs {
+    match command {
+        AdminCommand::Move(args) => &args.cluster,
+        AdminCommand::Evacuate(args) => &args.cluster,
+        AdminCommand::Status(args) => &args.cluster,
+        AdminCommand::Promote(args) => &args.cluster,
+    }
+}
+
+/// One run of a command.
+struct Session {
+    cluster: Cluster,
+    screen: Screen,
+    /// How users call the program.
+    program: &'static str,
+}
+
+impl Session {
+    async fn run(mut self, command: &AdminCommand, shutdown: Shutdown) -> Outcome {
+        let done = tokio::select! {
+            done = self.act(command) => done,
+            () = shutdown.requested() => {
+                self.screen.keep();
+                for line in parting(command, self.program) {
+                    self.screen.say(&line);
+                }
+                return Outcome::Failed;
+            }
+        };
+        done.unwrap_or_else(|error: Failure| {
+            self.screen.problem(&error.to_string());
+            Outcome::Failed
+        })
+    }
+
+    async fn act(&mut self, command: &AdminCommand) -> Result<Outcome, Failure> {
+        match command {
+            AdminCommand::Move(args) => self.move_claims(args).await,
+            AdminCommand::Evacuate(args) => self.evacuate(args).await,
+            AdminCommand::Status(args) => self.show(args).await,
+            AdminCommand::Promote(args) => self.promote(args).await,
+        }
+    }
+
+    /// The claims of a command, each once.
+    fn names(&self, namespace: Option<&str>, claims: &[String]) -> Vec<Name> {
+        let namespace = namespace.unwrap_or(&self.cluster.namespace);
+        let mut names: Vec<Name> = Vec::new();
+        for claim in claims {
+            let name = Name { namespace: namespace.to_owned(), name: claim.clone() };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    async fn move_claims(&mut self, args: &MoveArgs) -> Result<Outcome, Failure> {
+        let mut follows = Vec::new();
+        for name in self.names(args.namespace.as_deref(), &args.claims) {
+            follows.push(match &args.to {
+                Some(to) => {
+                    let wish = Wish {
+                        to: to.clone(),
+                        now: Some(args.now),
+                        keep_source: Some(args.keep_source),
+                        bare_pods: Some(args.move_bare_pods),
+                    };
+                    self.ask(name, &wish).await?
+                }
+                None => self.ask(name, &Cancel).await?,
+            });
+        }
+        let until = if args.wait { Until::Ended } else { Until::Ready };
+        let driver = &args.cluster.driver_name;
+        if self.wait(&mut follows, until, driver).await? == Waited::ForNobody {
+            self.nobody_moves(&parting(&AdminCommand::Move(args.clone()), self.program));
+            return Ok(Outcome::Failed);
+        }
+        self.tell_ready(&follows);
+        Ok(Outcome::of(follows.iter().all(Follow::is_good)))
+    }
+
+    /// Says what is left to do for the claims whose copies are ready.
+    fn tell_ready(&mut self, follows: &[Follow]) {
+        for follow in follows.iter().filter(|follow| !follow.has_ended()) {
+            let message = follow.told.as_ref().map(|told| told.message.as_str()).unwrap_or_default();
+            self.screen.say(&format!("{}: ready: {message}", follow.name));
+        }
+    }
+
+    fn nobody_moves(&mut self, parting: &[String]) {
+        self.screen.problem(
+            "no controller of this driver moves volumes; set move.enabled in the chart (--move of the controllers), and \
+             look at --driver-name",
+        );
+        for line in parting.iter().skip(1) {
+            self.screen.say(line);
+        }
+    }
+}
+
+/// What to say when a command is interrupted: what goes on, and how to see and to end it.
+fn parting(command: &AdminCommand, program: &str) -> Vec<String> {
+    let (cancel, namespace, cluster) = match command {
+        AdminCommand::Move(args) => {
+            (format!("move {}", args.claims.join(" ")), args.namespace.clone(), &args.cluster)
+        }
+        AdminCommand::Evacuate(args) => {
+            (format!("evacuate {}", args.node), args.namespace.clone(), &args.cluster)
+        }
+        AdminCommand::Promote(args) => (String::new(), args.namespace.clone(), &args.cluster),
+        AdminCommand::Status(_) => return Vec::new(),
+    };
+    let mut flags = String::new();
+    let kubeconfig = cluster.kubeconfig.as_ref().map(|path| path.display().to_string());
+    for (flag, value) in [("-n", &namespace), ("--context", &cluster.context), ("--kubeconfig", &kubeconfig)]
+    {
+        if let Some(value) = value {
+            flags = format!("{flags} {flag} {value}");
+        }
+    }
+    let all = if namespace.is_none() && matches!(command, AdminCommand::Evacuate(_)) { " -A" } else { "" };
+    let mut lines = vec![
+        "What was asked for goes on in the cluster.".to_owned(),
+        format!("  to look at it:    {program} status{all}{flags}"),
+        "  to follow it:     the same command again".to_owned(),
+    ];
+    if !cancel.is_empty() {
+        lines.push(format!("  to give it up:    {program} {cancel} --cancel{flags}"));
+    }
+    lines
+}
