@@ -66,6 +66,9 @@ impl Driver {
             self.store.put((*volume).clone())?;
             data.ungrow(place, before)
         };
-        stored.map_err(|cause| Error::from(cause).after_undo(undo()))
+        let grown = stored.map_err(|cause| Error::from(cause).after_undo(undo()))?;
+        // Its total is another one, however long the last count may be kept.
+        self.usage.forget(&volume.id);
+        Ok(grown)
     }
 }

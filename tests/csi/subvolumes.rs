@@ -158,7 +158,8 @@ fn a_snapshot_takes_what_its_volume_needs_to_be_rewritten() {
     for cut in [first, second] {
         rig.ok(delete_snapshot(&cut.snapshot_id));
     }
-    assert!(about(all), "{} of {all}", largest(&rig, &LIMITED));
+    // What is large is removed after the answer.
+    until("it can be promised again", || about(all));
 }
 
 #[test]

@@ -40,13 +40,13 @@ impl Figures {
         }
     }
 
-    /// Namespace and name of each claim with a copy that stands by, the age of its data and how old they may become, in
+    /// Each claim with a copy that stands by as `NAMESPACE/NAME`, the age of the copy's data and how old they may become, in
     /// seconds.
-    pub fn standby(&self) -> Vec<(String, String, f64, f64)> {
+    pub fn standby(&self) -> Vec<(String, f64, f64)> {
         let age = |cut: &str| seconds_since(cut).unwrap_or(0).max(0) as f64;
         let all = lock(&self.standby);
         let all = all.iter().map(|((namespace, name), (cut, interval))| {
-            (namespace.clone(), name.clone(), age(cut), interval.as_secs_f64())
+            (format!("{namespace}/{name}"), age(cut), interval.as_secs_f64())
         });
         all.collect()
     }

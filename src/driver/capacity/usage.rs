@@ -34,7 +34,7 @@ impl Cache {
         Ok(stats)
     }
 
-    /// Forgets a volume that is being deleted.
+    /// Forgets a volume that is being deleted, or has grown.
     pub(crate) fn forget(&self, id: &VolumeId) {
         self.0.lock().remove(id);
     }

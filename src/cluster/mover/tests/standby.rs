@@ -88,8 +88,8 @@ fn rounds_come_when_they_are_due() {
             assert_eq!(source, copy);
             world.tick();
         }
-        let [(namespace, name, age, interval)] = mover.figures.standby().try_into().expect("one");
-        assert_eq!((namespace.as_str(), name.as_str(), interval), ("default", "data", 60.0));
+        let [(claim, age, interval)] = mover.figures.standby().try_into().expect("one");
+        assert_eq!((claim.as_str(), interval), ("default/data", 60.0));
         assert!((60.0..120.0).contains(&age), "{age}");
     });
 }
