@@ -22,6 +22,9 @@ use crate::model::{NodeKey, VolumeId};
 pub(super) const LATER: Duration = Duration::from_secs(2);
 /// Between two looks at the reasons of a refusal.
 pub(super) const REFUSED: Duration = Duration::from_secs(30);
+/// A node that has not answered for so long, and of which an administrator says that it is lost, is lost. The driver on it may
+/// only have been restarted.
+const UNANSWERED: Duration = Duration::from_secs(30);
 /// Parameters with this are Kubernetes' own: csi-provisioner does not pass them on either.
 const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
 
@@ -32,6 +35,7 @@ pub struct Mover {
     pub(super) copies: Arc<dyn Copies>,
     pub(super) driver: String,
     pub(super) figures: Arc<Figures>,
+    pub(super) patience: Duration,
 }
 
 /// When to look at a claim or a PersistentVolume again.
@@ -69,10 +73,22 @@ pub(super) type Result<T> = std::result::Result<T, Failure>;
 impl Mover {
     /// A mover of this driver's volumes.
     pub fn new(client: kube::Client, copies: Arc<dyn Copies>, driver: &str, figures: Arc<Figures>) -> Self {
-        Mover { cluster: Cluster::new(client, driver), copies, driver: driver.to_owned(), figures }
+        Mover {
+            cluster: Cluster::new(client, driver),
+            copies,
+            driver: driver.to_owned(),
+            figures,
+            patience: UNANSWERED,
+        }
     }
 
-    /// The same with the service account of this pod, or a kubeconfig.
+    /// The same, but the node of a volume that is promoted is given up when it has not answered for so long.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Mover { patience, ..self }
+    }
+
+    /// A mover of this driver's volumes with the service account of this pod, or a kubeconfig.
     ///
     /// # Errors
     /// Where there is neither.

@@ -159,6 +159,9 @@ pub struct Status {
     /// Whether the copy takes the volume's place although what was written after `last_cut` may be lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
+    /// Since when the node of the source has not answered to a promotion, in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<String>,
     /// Volume ids of earlier copies whose nodes were lost. They are deleted when those are back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub abandoned: Vec<String>,
@@ -186,6 +189,7 @@ impl Status {
             exact: false,
             standby: false,
             stale: false,
+            silent_since: None,
             abandoned: Vec::new(),
             switching_since: None,
         }

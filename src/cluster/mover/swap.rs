@@ -10,7 +10,7 @@ use super::act::{Failure, LATER, Mover, NOW, Next, REFUSED, Result, counted};
 use super::copies::CopyError;
 use super::decide::{is_retained, policy_was};
 use super::objects::{handle, record, volume};
-use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status};
+use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status, now, seconds_since};
 use super::view::View;
 
 impl Mover {
@@ -55,18 +55,21 @@ impl Mover {
             };
         }
         let round = self.a_round(view, status).await?;
-        let sealed = self.copies.seal(&round.source, Some(&status.copy)).await;
-        let updated = match sealed {
-            Ok(()) => self.copies.update(&round).await,
-            Err(error) => Err(error),
-        };
-        let updated = match updated {
-            Ok(updated) => updated,
-            Err(CopyError::Unavailable(why) | CopyError::Silent(why)) if status.standby => {
-                tracing::warn!(claim = view.claim.name_any(), why, "promoted without the last round");
-                let stale = Status { stale: true, ..status.clone() };
-                return self.write(view, Some(&stale), json!({})).await;
+        match self.copies.seal(&round.source, Some(&status.copy)).await {
+            // It has answered: the next silence begins anew.
+            Ok(()) if status.silent_since.is_some() => {
+                let next = Status { silent_since: None, ..status.clone() };
+                return self.write(view, Some(&next), json!({})).await;
             }
+            Ok(()) => {}
+            Err(CopyError::Unavailable(why) | CopyError::Silent(why)) if status.standby => {
+                return self.unanswered(view, status, &why).await;
+            }
+            Err(error) => return self.hindered(view, status, error).await,
+        }
+        // What was sealed answers: it has the last data, and nothing but them will do.
+        let updated = match self.copies.update(&round).await {
+            Ok(updated) => updated,
             Err(error) => return self.hindered(view, status, error).await,
         };
         self.figures.round(updated.sent_bytes, updated.changed_bytes);
@@ -74,7 +77,22 @@ impl Mover {
             self.note(view, status, "the volume is still in use on its node").await?;
             return Ok(Next::After(LATER));
         }
-        let next = Status { exact: true, ..counted(status, &updated) };
+        let next = Status { exact: true, silent_since: None, ..counted(status, &updated) };
+        self.write(view, Some(&next), json!({})).await
+    }
+
+    /// The node of a volume that is promoted does not answer. When that has lasted, the copy is used as it is.
+    async fn unanswered(&self, view: &View, status: &Status, why: &str) -> Result<Next> {
+        let since = status.silent_since.as_deref().and_then(seconds_since);
+        let patience = i64::try_from(self.patience.as_secs()).unwrap_or(i64::MAX);
+        let next = match since {
+            None => Status { silent_since: Some(now()), message: why.to_owned(), ..status.clone() },
+            Some(seconds) if seconds >= patience => {
+                tracing::warn!(claim = view.claim.name_any(), why, "promoted without the last round");
+                Status { stale: true, ..status.clone() }
+            }
+            Some(_) => return Ok(Next::After(LATER)),
+        };
         self.write(view, Some(&next), json!({})).await
     }
 

@@ -20,7 +20,9 @@ use super::status::{MOVE_NOW, MOVE_STATUS, MOVE_TO, MOVING, Phase, Status};
 use super::{Failure, Figures, Mover};
 
 fn mover(world: &Shared, who: usize) -> Mover {
-    Mover::new(client(world, who), Nodes::new(world, who), "hostloop.csi.dev", Arc::new(Figures::default()))
+    let figures = Arc::new(Figures::default());
+    let mover = Mover::new(client(world, who), Nodes::new(world, who), "hostloop.csi.dev", figures);
+    mover.with_patience(std::time::Duration::ZERO)
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {

@@ -20,6 +20,14 @@ impl Nodes {
         let place = Place::wait(&self.world, self.who, name).await;
         let mut world = self.world.lock().unwrap();
         let lost = || Err(CopyError::Unavailable("no answer".to_owned()));
+        if let Some((failing, left)) = world.failing.take() {
+            let fails = failing == name;
+            let left = if fails { left - 1 } else { left };
+            world.failing = (left > 0).then_some((failing, left));
+            if fails {
+                return lost();
+            }
+        }
         match place {
             Place::Fine => act(&mut world),
             Place::FailsBefore => lost(),

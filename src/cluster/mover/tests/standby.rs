@@ -1,5 +1,7 @@
 //! Copies that stand by: kept up to date, promoted when a node is lost, fenced, made anew.
 
+use std::time::Duration;
+
 use super::*;
 use crate::cluster::mover::status::{FENCE, MOVE_RECORD, MOVED_TO, PROMOTE, STANDBY, STANDBY_INTERVAL};
 
@@ -193,6 +195,58 @@ fn the_promotion_survives_every_end() {
             }
         }
     }
+}
+
+/// A node that answers at all is asked until the last round is there, and one hiccup is no loss of a node.
+#[test]
+fn a_call_that_fails_once_loses_nothing() {
+    for call in ["seal", "update"] {
+        let shared = World::new(wish()).shared();
+        run(async {
+            let mover = mover(&shared, 0).with_patience(Duration::from_secs(3600));
+            standing(&mover, &shared).await;
+            for _ in 0..3 {
+                shared.lock().unwrap().tick();
+            }
+            {
+                let mut world = shared.lock().unwrap();
+                annotate(&mut world, PROMOTE, json!("true"));
+                world.change("nodes", "node-1", |node| node["spec"]["unschedulable"] = json!(true));
+                world.delete_pod();
+                world.failing = Some((call.to_owned(), 3));
+            }
+            // Were it stale, the pod would find less than it had written.
+            work_until(&mover, &shared, "it runs elsewhere", |world| {
+                world.running().is_some_and(|node| node != "node-1")
+            })
+            .await;
+            assert!(shared.lock().unwrap().failing.is_none(), "{call} was not called");
+            assert!(!status(&shared.lock().unwrap()).unwrap().stale, "{call}");
+        });
+    }
+}
+
+/// Without patience, a node that is up but whose last round fails is not given up either.
+#[test]
+fn what_was_sealed_is_never_given_up() {
+    let shared = World::new(wish()).shared();
+    run(async {
+        let mover = mover(&shared, 0);
+        standing(&mover, &shared).await;
+        shared.lock().unwrap().tick();
+        {
+            let mut world = shared.lock().unwrap();
+            annotate(&mut world, PROMOTE, json!("true"));
+            world.change("nodes", "node-1", |node| node["spec"]["unschedulable"] = json!(true));
+            world.delete_pod();
+            world.failing = Some(("update".to_owned(), 5));
+        }
+        work_until(&mover, &shared, "it runs elsewhere", |world| {
+            world.running().is_some_and(|node| node != "node-1")
+        })
+        .await;
+        assert!(!status(&shared.lock().unwrap()).unwrap().stale);
+    });
 }
 
 /// The word of the administrator is not needed where the node answers: then nothing is lost.

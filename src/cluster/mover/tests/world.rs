@@ -60,6 +60,8 @@ pub(crate) struct World {
     pub(crate) full: bool,
     /// Copies for which nothing is kept at their sources any more.
     pub(crate) released: Vec<String>,
+    /// A call of the nodes that fails so many times.
+    pub(crate) failing: Option<(String, u32)>,
     /// The node that does not answer.
     pub(crate) down: Option<String>,
     /// The class has parameters beside that of the backend.
