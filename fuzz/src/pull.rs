@@ -64,7 +64,12 @@ impl RemoteSource for Opened {
         self.stream.iter().try_for_each(|message| take(blocks(message).map_err(broken)?))
     }
 
-    fn tree(&self, _: Position, take: Take<'_, Position, Item>) -> std::result::Result<(), Broken> {
+    fn tree(
+        &self,
+        _: Option<&SourceHandle>,
+        _: Position,
+        take: Take<'_, Position, Item>,
+    ) -> std::result::Result<(), Broken> {
         self.stream.iter().try_for_each(|message| take(tree(message).map_err(broken)?))
     }
 

@@ -1,7 +1,7 @@
 //! Inputs that are valid from end to end, from which the corpora began.
 
 use hostloop::model::pull::{Blocks, Piece, Placed};
-use hostloop::model::tree::{Attributes, Entry, Item, Kind, Position};
+use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
 use hostloop::model::{Grant, GroupSnapshotId, NodeKey, SnapshotId, VolumeId, VolumeSource};
 use hostloop::selftest::requests::{self, range};
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
@@ -260,7 +260,15 @@ fn tree_stream() -> Vec<Tagged> {
             extended: vec![(b"user.a".to_vec(), b"b".to_vec())],
             ..Default::default()
         };
-        Item::Entry(Entry { number, parent, name: name.into(), kind, linked, attributes })
+        Item::Entry(Entry {
+            number,
+            parent,
+            name: name.into(),
+            kind,
+            linked,
+            attributes,
+            basis: Basis::Nothing,
+        })
     };
     let items = [
         entry(0, 0, "", Kind::Directory, false),

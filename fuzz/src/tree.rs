@@ -32,7 +32,9 @@ fn machine() -> &'static Os {
 pub fn run(input: &[u8]) {
     let (directory, os) = (place(), machine());
     let target = directory.path().join("pool/volumes/copy");
-    let Ok(mut writer) = os.trees.write(&target) else { panic!("the directory of the copy can be made") };
+    let Ok(mut writer) = os.trees.write(&target, None) else {
+        panic!("the directory of the copy can be made")
+    };
     let mut whole = true;
     for message in messages::read(input) {
         let Ok(placed) = pull::tree(&message) else { break };
@@ -41,6 +43,9 @@ pub fn run(input: &[u8]) {
             Item::Entry(entry) => writer.entry(&entry),
             Item::Data(piece) if piece.end() > LARGEST => break,
             Item::Data(piece) => writer.data(piece.offset, &piece.data),
+            Item::Zeros(zeros) if zeros.end() > LARGEST => break,
+            Item::Zeros(zeros) => writer.zeros(zeros.offset, zeros.len),
+            Item::Alive => Ok(()),
             Item::End { .. } => break,
         };
         whole = written.is_ok();

@@ -57,6 +57,11 @@ pub(crate) fn bytes_of_subvolume(os: &Os, paths: &VolumePaths) -> Option<u64> {
     }
 }
 
+/// Lets a copy take what it needs while two trees are in it.
+pub(crate) fn widen(os: &Os, paths: &VolumePaths) -> Result<()> {
+    paths.limit.map_or(Ok(()), |limit| lift(os, paths, limit))
+}
+
 /// Lets what is being removed take no more than its record says now.
 pub(crate) fn narrow(os: &Os, paths: &VolumePaths) -> Result<()> {
     paths.limit.map_or(Ok(()), |limit| set(os, paths, limit))
@@ -195,6 +200,9 @@ pub(super) fn escapes(place: Place<'_>) -> Result<Option<String>> {
 
 /// What is wrong with the limits that the filesystem has, where it enforces them.
 pub(super) fn differs(place: Place<'_>, limit: Limit) -> Result<Option<String>> {
+    if place.volume.copy_of.is_some() {
+        return Ok(None); // nobody uses it, and a round lifts it
+    }
     let now = quota(place, limit)?.limits;
     Ok((!is_as_recorded(now, limit)).then(|| {
         let (now, wanted) = (now.bytes, limit.limits.bytes);

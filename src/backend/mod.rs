@@ -34,11 +34,12 @@ pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupporte
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use health::{Seen, troubles};
 pub(crate) use image::staged_changes;
-pub(crate) use limit::{bytes_of_subvolume, counted, expect_within, narrow, too_small};
+pub(crate) use limit::{bytes_of_subvolume, counted, expect_within, narrow, too_small, widen};
 pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;
 pub use signature::{Signature, inspect, inspect_device, label};
 pub(crate) use target::{Target, remove as remove_target, resolve, take_away};
+pub(crate) use tree::{remove_trees_beside, rename_tree, replace_tree, staged_tree, tree_in_the_making};
 pub(crate) use uses::{Uses, hidden, not_at};
 pub(crate) use writers::Writers;
 

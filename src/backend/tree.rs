@@ -3,17 +3,65 @@
 
 use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
 use super::bytes::{GoOn, gone, is_full};
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, VolumePaths, limit};
 use crate::error::{Error, OsContext, Result};
+use crate::model::{CopyOf, Cut};
 use crate::os::Os;
 
 /// See the module.
 pub(super) struct Tree;
+
+/// What the names of all trees beside the data begin with.
+const BESIDE: &str = "data.";
+
+/// Where the tree of a later cut is made.
+pub(crate) fn tree_in_the_making(paths: &VolumePaths) -> PathBuf {
+    paths.directory.join("data.making")
+}
+
+/// Its name when it is whole. A record that is older than the tree names another one.
+pub(crate) fn staged_tree(paths: &VolumePaths, cut: &Cut) -> PathBuf {
+    paths.directory.join(format!("{BESIDE}{}", cut.created.as_nanos()))
+}
+
+/// Puts the tree of a later cut in the place of that of the earlier one, if it is not there yet. Each step can be the last: as
+/// long as there is one of the later cut, what has the name of the data is the earlier one.
+pub(crate) fn replace_tree(os: &Os, paths: &VolumePaths, cut: &Cut) -> Result<()> {
+    let (data, staged, old) = (paths.data(), staged_tree(paths, cut), paths.directory.join("data.old"));
+    let is_there = |path: &PathBuf| {
+        let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
+        Ok::<_, Error>(found.is_some())
+    };
+    if !is_there(&staged)? {
+        return Ok(());
+    }
+    if is_there(&data)? {
+        rename_tree(os, paths, (&data, &old))?;
+    }
+    rename_tree(os, paths, (&staged, &data))
+}
+
+/// Durable on return.
+pub(crate) fn rename_tree(os: &Os, paths: &VolumePaths, (from, to): (&Path, &Path)) -> Result<()> {
+    let renaming = || format!("rename {} to {}", from.display(), to.display());
+    os.files.rename(from, to).doing(renaming)?;
+    os.files.sync_directory(&paths.directory).doing(renaming)
+}
+
+/// Removes all trees beside the data: what a round that was cut off has left, and the earlier one.
+pub(crate) fn remove_trees_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
+    let directory = &paths.directory;
+    let names = os.files.list(directory).doing(|| format!("read {}", directory.display()))?;
+    names.iter().filter(|name| name.starts_with(BESIDE)).try_for_each(|name| {
+        let path = directory.join(name);
+        os.trees.remove(&path).doing(|| format!("remove {}", path.display()))
+    })
+}
 
 impl Bytes for Tree {
     fn name(&self) -> &'static str {
@@ -106,6 +154,9 @@ impl Bytes for Tree {
 
     fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
         let data = place.paths.data();
+        if let Some(cut) = place.volume.copy_of.as_ref().and_then(CopyOf::staged) {
+            replace_tree(place.os, place.paths, cut)?;
+        }
         match place.os.files.stat(&data).doing(|| format!("look at {}", data.display()))? {
             Some(_) => place.paths.limit.map_or(Ok(None), |limit| limit::recover(place, limit)),
             None => Err(gone(&data, "volume")),
@@ -172,8 +223,6 @@ fn copy_subvolume(copy: &Copy<'_>) -> Result<()> {
 
 #[cfg(all(test, feature = "fake-os"))]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::model::{BackendKind, NodeKey, VolumeId};
     use crate::os::fake::FakeKernel;

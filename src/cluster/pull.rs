@@ -193,11 +193,16 @@ impl RemoteSource for Opened {
         Ok(())
     }
 
-    fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken> {
+    fn tree(
+        &self,
+        base: Option<&SourceHandle>,
+        from: Position,
+        take: Take<'_, Position, Item>,
+    ) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
             let (mut client, permit) = self.connect().await?;
-            let request = pull::encode_tree_request(&self.description.handle, from, &permit);
+            let request = pull::encode_tree_request(&self.description.handle, base, from, &permit);
             Ok::<_, Broken>(client.pull_tree(request).await.map_err(broken)?.into_inner())
         })?;
         while let Some(message) = runtime.block_on(next(&mut stream))? {

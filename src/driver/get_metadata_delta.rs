@@ -4,7 +4,7 @@
 
 use super::Driver;
 use super::copies::block_ranges::Messages;
-use super::copies::changes::{Change, Sides};
+use super::copies::changes::Change;
 use super::get_metadata_allocated::offset;
 use super::locks::Mode;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ impl Driver {
         let (base, target) = (find(&request.base_snapshot_id)?, find(&request.target_snapshot_id)?);
         check(&base, &target)?;
         let start = offset(request.starting_offset, &target)?;
-        let mut sides = Sides::new(self, &base, &target)?;
+        let mut sides = self.sides(&base, &target)?;
         let mut messages = Messages::new(target.size_bytes, start, request.max_results, emit);
         let listening = sides.each_change(start, &mut |change| match change {
             Change::Differs { range, .. } => Ok(messages.push(range)),

@@ -14,10 +14,18 @@ pub struct CopyOf {
     /// The cut whose data it is being given: each of its blocks is of the one or of the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Cut>,
-    /// Everything that `next` changes is in a file of so many bytes on this node, and the rest of the record is as it is to
-    /// be then: the node of the source is not needed for it any more.
+    /// Everything that `next` changes is on this node, and the rest of the record is as it is to be then: the node of the
+    /// source is not needed for it any more. It is in a file of so many bytes; of a directory it is a tree beside the
+    /// other one, for which so many bytes were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged_bytes: Option<u64>,
+}
+
+impl CopyOf {
+    /// The cut of which all is on this node, if its data are not in their place yet.
+    pub fn staged(&self) -> Option<&Cut> {
+        self.next.as_ref().filter(|_| self.staged_bytes.is_some())
+    }
 }
 
 /// A cut that stays at its node for as long as a copy has its data.

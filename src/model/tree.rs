@@ -1,6 +1,6 @@
 //! A directory tree as a stream of entries, with everything that a copy of it keeps.
 
-use super::pull::Piece;
+use super::pull::{Piece, Zeros};
 
 /// A point in time as a filesystem keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +56,18 @@ pub enum Kind {
     },
 }
 
+/// What a file of a later tree has of the file with the same path in an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Basis {
+    /// Nothing: it is sent whole.
+    #[default]
+    Nothing,
+    /// Its content, up to its own size: what differs follows.
+    Content,
+    /// Everything but the time of the last access. No data follow.
+    Everything,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Entries are numbered in the order of the walk: a directory comes before what is in it. The top is 0.
@@ -69,6 +81,8 @@ pub struct Entry {
     pub linked: bool,
     /// The rest; empty for a link.
     pub attributes: Attributes,
+    /// Of a regular file, where the reader has an earlier tree.
+    pub basis: Basis,
 }
 
 /// Where in the stream of a tree to go on. A tree that does not change always gives the same stream.
@@ -93,7 +107,8 @@ impl Position {
         match item {
             Item::Entry(entry) => Position { entry: entry.number.saturating_add(1), offset: 0 },
             Item::Data(piece) => Position { offset: piece.end(), ..self },
-            Item::End { .. } => self,
+            Item::Zeros(zeros) => Position { offset: zeros.end(), ..self },
+            Item::Alive | Item::End { .. } => self,
         }
     }
 }
@@ -103,6 +118,10 @@ pub enum Item {
     Entry(Entry),
     /// Data of the file that began last, in ascending order.
     Data(Piece),
+    /// These bytes of it read as zeros, and not so in the earlier tree.
+    Zeros(Zeros),
+    /// Files are compared at this moment: so whoever waits hears something.
+    Alive,
     /// The tree is whole. Without it the stream was cut off.
     End {
         /// Entries in the whole tree.

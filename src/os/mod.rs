@@ -4,6 +4,7 @@
 //! Errors are `std::io::Error` with the kernel's errno and a message that names the operation and the path;
 //! callers decide by errno ([`is_errno`]), never by text.
 
+mod differences;
 mod error;
 #[cfg(feature = "fake-os")]
 pub mod fake;
@@ -19,6 +20,7 @@ mod trees;
 
 use std::sync::Arc;
 
+pub use differences::{Change, Sent, Side, Sides, each_sent};
 pub use error::{errno_error, errno_of, is_errno, is_full, with_context};
 pub use files::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space, write_whole};
 pub use filesystems::{Filesystems, MakeOptions};

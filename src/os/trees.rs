@@ -37,16 +37,30 @@ pub trait Trees: Send + Sync {
     ) -> io::Result<()>;
     /// Reads the directory `source` with everything below it from `from` on: every entry as
     /// [`copy`](Trees::copy) would copy it, each file followed by its data. `emit` says whether to go on. The
-    /// order and the pieces depend on the tree alone, which nobody changes. Never follows a link. Returns how many
+    /// order and the pieces depend on the trees alone, which nobody changes. Never follows a link. Returns how many
     /// entries there are, if `emit` took all.
+    ///
+    /// With `base`, an earlier tree, the entry of a regular file tells what it has of the file with the same path there
+    /// ([`Basis`](crate::model::tree::Basis)), and of its content only what differs follows. Files are the same only
+    /// where that is seen: by where their blocks are, or by reading both. [`Item::Alive`] comes while that goes on.
     ///
     /// # Errors
     /// EXDEV where something is mounted inside.
-    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64>;
+    fn read(
+        &self,
+        source: &Path,
+        base: Option<&Path>,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64>;
     /// Makes the directory `target`, which does not exist, to be filled with the entries that
     /// [`read`](Trees::read) gave elsewhere. After an error [`remove`](Trees::remove) takes away
     /// what was made.
-    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>>;
+    ///
+    /// With `base`, which has all of the earlier tree of that call and is of the same filesystem and limit: a file that
+    /// has everything of one there becomes another name of it, and one that has its content a copy that shares
+    /// blocks where the filesystem can. So `base` is to be removed before anything is written to `target`.
+    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
     /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
@@ -61,10 +75,13 @@ pub trait Trees: Send + Sync {
 
 /// A tree that is being made, entry by entry.
 pub trait TreeWriter {
-    /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far.
+    /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far; EBADMSG where the
+    /// earlier tree has not the file that it is to be made from.
     fn entry(&mut self, entry: &Entry) -> io::Result<()>;
     /// Writes to the file that is the last entry, within its size.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes bytes of the file that is the last entry read as zeros, within its size.
+    fn zeros(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// Gives directories their attributes and makes everything durable, but for the entry in the directory of the top.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }

@@ -133,9 +133,12 @@ impl peer::peer_server::Peer for PeerService {
         let who = caller(&request);
         observe(&[("source.id", &request.get_ref().handle)]);
         let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
-        let (handle, from) = pull::tree_request(request.get_ref())?;
+        let (handle, base, from) = pull::tree_request(request.get_ref())?;
         permit::may_read(&grant, &handle.id)?;
-        let work = move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_tree(&handle, from, emit);
+        base.iter().try_for_each(|base| permit::may_read(&grant, &base.id))?;
+        let work = move |driver: &Driver, emit: stream::Emit<'_, _>| {
+            driver.pull_tree(&handle, base.as_ref(), from, emit)
+        };
         Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
     }
 

@@ -43,6 +43,12 @@ fn tree_stream() {
 }
 
 #[test]
+fn tree_changes() {
+    let (os, dir) = setup();
+    contract::tree_changes(&os, &dir);
+}
+
+#[test]
 fn loops() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);

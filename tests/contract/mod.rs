@@ -14,6 +14,7 @@ mod loops;
 mod mounts;
 pub mod quotas;
 mod stacked;
+mod tree_changes;
 mod tree_stream;
 
 use std::io;
@@ -34,6 +35,7 @@ pub use in_place::in_place;
 pub use loops::loops;
 pub use mounts::mounts;
 pub use stacked::stacked;
+pub use tree_changes::tree_changes;
 pub use tree_stream::{copy as copy_stream, tree_stream};
 
 pub const MIB: u64 = 1 << 20;

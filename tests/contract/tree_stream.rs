@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hostloop::model::pull::Piece;
-use hostloop::model::tree::{Attributes, Entry, Item, Kind, Position};
+use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
 use hostloop::os::{Os, TreeWriter};
 use nix::errno::Errno;
 
@@ -20,7 +20,7 @@ pub fn tree_stream(os: &Os, dir: &Path) {
 /// Everything from a position on, and how many entries there are.
 pub fn read(os: &Os, source: &Path, from: Position) -> (Vec<Item>, u64) {
     let mut items = Vec::new();
-    let entries = os.trees.read(source, from, &mut |item| {
+    let entries = os.trees.read(source, None, from, &mut |item| {
         items.push(item);
         true
     });
@@ -29,12 +29,8 @@ pub fn read(os: &Os, source: &Path, from: Position) -> (Vec<Item>, u64) {
 
 /// The position behind an item.
 pub fn after(item: &Item) -> impl Fn(Position) -> Position + use<> {
-    let (entry, end) = match item {
-        Item::Entry(entry) => (Some(entry.number), 0),
-        Item::Data(piece) => (None, piece.offset + piece.data.len() as u64),
-        Item::End { .. } => unreachable!("an end is not read"),
-    };
-    move |at| entry.map_or(Position { offset: end, ..at }, |n| Position { entry: n + 1, offset: 0 })
+    let item = item.clone();
+    move |at| at.behind(&item)
 }
 
 /// Gives a writer an item.
@@ -42,17 +38,19 @@ pub fn put(writer: &mut dyn TreeWriter, item: &Item) -> io::Result<()> {
     match item {
         Item::Entry(entry) => writer.entry(entry),
         Item::Data(piece) => writer.data(piece.offset, &piece.data),
+        Item::Zeros(zeros) => writer.zeros(zeros.offset, zeros.len),
+        Item::Alive => Ok(()),
         Item::End { .. } => unreachable!("an end is not read"),
     }
 }
 
 /// Copies a tree in as many streams as it has parts of so many items.
 pub fn copy(os: &Os, source: &Path, target: &Path, most: usize) {
-    let mut writer = os.trees.write(target).expect("make the top");
+    let mut writer = os.trees.write(target, None).expect("make the top");
     let (mut at, mut whole) = (Position::default(), false);
     while !whole {
         let mut items = Vec::new();
-        let read = os.trees.read(source, at, &mut |item| {
+        let read = os.trees.read(source, None, at, &mut |item| {
             items.push(item);
             items.len() < most
         });
@@ -132,10 +130,10 @@ fn refused(os: &Os, dir: &Path) {
     let _cleanup = Cleanup::new(os, dir);
     let source = directory(os, dir.join("source"));
     write(os, &source.join("file"), b"content");
-    let read = |path: &Path| os.trees.read(path, Position::default(), &mut |_| true);
+    let read = |path: &Path| os.trees.read(path, None, Position::default(), &mut |_| true);
     assert_eq!(errno(read(&dir.join("nothing"))), Some(Errno::ENOENT));
-    assert_eq!(errno(os.trees.write(&source)), Some(Errno::EEXIST));
-    assert_eq!(errno(os.trees.write(&dir.join("no/where"))), Some(Errno::ENOENT));
+    assert_eq!(errno(os.trees.write(&source, None)), Some(Errno::EEXIST));
+    assert_eq!(errno(os.trees.write(&dir.join("no/where"), None)), Some(Errno::ENOENT));
     let inside = directory(os, source.join("inside"));
     let other = directory(os, dir.join("other"));
     os.mounts.bind(&other, &inside, &flags(&[])).expect("bind");
@@ -155,6 +153,7 @@ fn out_of_place(os: &Os, dir: &Path) {
         kind,
         linked: false,
         attributes: Attributes { mode: 0o755, ..Attributes::default() },
+        basis: Basis::Nothing,
     };
     let top = entry(0, 0, "", Kind::Directory);
     let file = |number, parent| entry(number, parent, &format!("file {number}"), Kind::File { size: 10 });
@@ -165,7 +164,7 @@ fn out_of_place(os: &Os, dir: &Path) {
     ];
     for (what, entries) in bad {
         let target = dir.join(what);
-        let mut writer = os.trees.write(&target).expect("make the top");
+        let mut writer = os.trees.write(&target, None).expect("make the top");
         writer.entry(&top).expect("the top");
         let made: Vec<bool> = entries.iter().map(|entry| writer.entry(entry).is_ok()).collect();
         let expected: Vec<bool> = (1..=entries.len()).map(|n| n < entries.len()).collect();
@@ -173,7 +172,7 @@ fn out_of_place(os: &Os, dir: &Path) {
         drop(writer);
         os.trees.remove(&target).expect("remove");
     }
-    let mut writer = os.trees.write(&dir.join("data")).expect("make the top");
+    let mut writer = os.trees.write(&dir.join("data"), None).expect("make the top");
     writer.entry(&top).expect("the top");
     assert_eq!(errno(writer.data(0, b"data")), Some(Errno::EINVAL), "a directory has none");
 }

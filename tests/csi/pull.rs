@@ -10,6 +10,7 @@ mod permits;
 mod standby;
 mod streams;
 mod tamper;
+mod trees;
 mod updates;
 
 use hostloop::wire::csi;

@@ -77,16 +77,16 @@ fn calls(os: &Os, dir: &Path) {
 /// A tree that is read and written as a pull does it.
 fn write_tree(os: &Os, from: &Path, to: &Path) {
     use hostloop::model::tree::{Item, Position};
-    let mut writer = os.trees.write(to).unwrap();
+    let mut writer = os.trees.write(to, None).unwrap();
     let mut take = |item: Item| {
         match item {
             Item::Entry(entry) => writer.entry(&entry).unwrap(),
             Item::Data(piece) => writer.data(piece.offset, &piece.data).unwrap(),
-            Item::End { .. } => {}
+            Item::Zeros(_) | Item::Alive | Item::End { .. } => {}
         }
         true
     };
-    os.trees.read(from, Position::default(), &mut take).unwrap();
+    os.trees.read(from, None, Position::default(), &mut take).unwrap();
     writer.finish().unwrap();
 }
 

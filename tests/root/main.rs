@@ -92,3 +92,4 @@ mod thick;
 mod truncated;
 mod unpublish;
 mod unused_devices;
+mod updates;

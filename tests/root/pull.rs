@@ -3,7 +3,7 @@
 //! Volumes are made, written and read through processes; the pull itself runs between two drivers in this process,
 //! whose connections count what is sent.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use hostloop::cli::{Cli, Command as Subcommand};
 use hostloop::cluster::pull::{Connector, Pull, endpoint};
 use hostloop::config::Config;
 use hostloop::driver::Driver;
+use hostloop::model::Permit;
 use hostloop::os::linux::{Tools, os};
 use hostloop::selftest::client::{self, Client};
 use hostloop::wire::csi;
@@ -24,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use tonic::transport::{Channel, Server};
 
 use crate::copy_tree::{assert_equal, everything, metas};
 use crate::harness::kernel::{pattern, read_at, write_at};
@@ -32,7 +33,7 @@ use crate::harness::volume::{clone_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World};
 use crate::orders;
 
-const ADDRESS: &str = "source.example:9443";
+pub const ADDRESS: &str = "source.example:9443";
 
 /// A connection that counts what arrives on it.
 struct Counted(UnixStream, Arc<AtomicU64>);
@@ -89,8 +90,43 @@ fn serve(runtime: &Runtime, driver: &Arc<Driver>, socket: &Path) {
     });
 }
 
-/// Makes a volume at `target` from what `source` has; and the bytes that were sent for it.
-fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (csi::Volume, u64) {
+/// Two nodes whose drivers run in this process.
+pub struct Nodes {
+    pub runtime: Runtime,
+    pub source: Arc<Driver>,
+    pub target: Arc<Driver>,
+    /// Where the target listens.
+    socket: PathBuf,
+    /// The bytes that it was sent.
+    sent: Arc<AtomicU64>,
+}
+
+impl Nodes {
+    /// A request to make a volume, as a controller sends it.
+    pub fn order(&self, request: csi::CreateVolumeRequest) -> tonic::Request<csi::CreateVolumeRequest> {
+        let permit = self.permit(&request);
+        orders::order(request, ADDRESS, Some(&permit))
+    }
+
+    pub fn permit(&self, request: &csi::CreateVolumeRequest) -> Permit {
+        let [from, to] = [&self.source, &self.target].map(|driver| driver.settings().node_id.clone());
+        orders::permit(&orders::grant(request, &from, &to))
+    }
+
+    /// A connection to the target.
+    pub fn channel(&self) -> Channel {
+        let endpoint = client::endpoint(&self.socket).expect("an address");
+        self.runtime.block_on(endpoint.connect()).expect("it listens")
+    }
+
+    pub fn create(&self, order: tonic::Request<csi::CreateVolumeRequest>) -> csi::Volume {
+        let made = self.runtime.block_on(Client::on(self.channel()).send(order));
+        made.expect("CreateVolume").volume.expect("a volume")
+    }
+}
+
+/// Lets two nodes whose processes have ended work together in this one.
+pub fn together<T>(source: &World, target: &World, work: impl FnOnce(&Nodes) -> T) -> T {
     let runtime = Runtime::new().expect("a runtime");
     let (from, to) = (source.dir.join("peer.sock"), target.dir.join("peer.sock"));
     let sent = Arc::new(AtomicU64::new(0));
@@ -113,20 +149,22 @@ fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (c
     assert_eq!((source.recover().damaged, target.recover().damaged), (0, 0));
     serve(&runtime, &source, &from);
     serve(&runtime, &target, &to);
-    let [from_node, to_node] = [&source, &target].map(|driver| driver.settings().node_id.clone());
-    let permit = orders::permit(&orders::grant(&request, &from_node, &to_node));
-    let request = orders::order(request, ADDRESS, Some(&permit));
-    let made = runtime.block_on(async {
-        let endpoint = client::endpoint(&to).expect("an address");
-        Client::on(endpoint.connect().await.expect("it listens")).send(request).await
-    });
-    let volume = made.expect("CreateVolume").volume.expect("a volume");
-    assert!(source.store().snapshots().iter().all(|snapshot| snapshot.pulled_for.is_none()));
-    drop(runtime);
+    let nodes = Nodes { runtime, source, target, socket: to.clone(), sent };
+    let done = work(&nodes);
+    drop(nodes);
     for socket in [from, to] {
         std::fs::remove_file(socket).expect("remove the socket");
     }
-    (volume, sent.load(Ordering::Relaxed))
+    done
+}
+
+/// Makes a volume at `target` from what `source` has; and the bytes that were sent for it.
+fn pull(source: &World, target: &World, request: csi::CreateVolumeRequest) -> (csi::Volume, u64) {
+    together(source, target, |nodes| {
+        let volume = nodes.create(nodes.order(request));
+        assert!(nodes.source.store().snapshots().iter().all(|snapshot| snapshot.pulled_for.is_none()));
+        (volume, nodes.sent.load(Ordering::Relaxed))
+    })
 }
 
 /// Two nodes that have run once.

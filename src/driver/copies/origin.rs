@@ -54,18 +54,12 @@ impl Origin {
     /// What a copy that is brought up to date with it has of it at first.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for what does not change, or is on this node; FAILED_PRECONDITION for a directory, whose changes are
-    /// not tracked.
+    /// INVALID_ARGUMENT for what does not change, or is on this node.
     pub(crate) fn as_copy(&self) -> Result<CopyOf> {
-        let Origin { source, data, content, .. } = self;
+        let Origin { source, data, .. } = self;
         let (Data::Remote(remote), VolumeSource::Volume(_)) = (data, source) else {
             return Err(not_followed(source));
         };
-        if *content == Content::Directory {
-            return Err(Error::InUse(format!(
-                "{source} is a directory, whose changes are not tracked: a copy of it cannot be brought up to date"
-            )));
-        }
         Ok(CopyOf { cut: remote.cut(), next: None, staged_bytes: None })
     }
 

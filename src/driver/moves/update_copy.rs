@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::backend::{Mark, Shape, VolumePaths, content_of_copy, presence_of, staged_changes, sync_files};
-use crate::driver::pull::{Counted, Remote};
+use crate::backend::{
+    Mark, Shape, VolumePaths, content_of_copy, narrow, presence_of, remove_trees_beside, rename_tree,
+    replace_tree, staged_changes, staged_tree, sync_files, tree_in_the_making, widen,
+};
+use crate::driver::pull::{Counted, Earlier, Remote};
 use crate::driver::{Driver, not_found, settled};
 use crate::error::{Error, OsContext, Result};
 use crate::model::copy_of::{UpdateCopy, Updated};
@@ -60,9 +63,11 @@ impl Driver {
         };
         let base = volume.copy_of.as_ref().map_or(&copy_of.cut, |copy| &copy.cut).clone();
         let remote = round.open(&volume, Keep::After(base.handle()))?;
-        let (volume, counted) = match request.whole {
-            true => round.stage(volume, &remote, base)?,
-            false => round.apply(volume, &remote, base)?,
+        let (volume, counted) = match (is_tree(&volume), request.whole) {
+            // A tree that is changed in place would be of two cuts by halves, and nobody could tell which.
+            (true, _) => round.stage_tree(volume, &remote, base)?,
+            (false, true) => round.stage(volume, &remote, base)?,
+            (false, false) => round.apply(volume, &remote, base)?,
         };
         let cut = volume.copy_of.as_ref().map_or_else(|| remote.cut(), |copy| copy.cut.clone());
         let updated = Updated {
@@ -94,7 +99,9 @@ impl Round<'_> {
             sources.ok_or_else(|| Error::Unavailable("this node pulls from no other one".to_owned()))?;
         let (source, target) = (VolumeSource::Volume(self.source.clone()), volume.id.clone());
         let is_cut = matches!(keep, Keep::Made(_));
-        let consistency: Consistency = self.request.consistency;
+        // What a move brings need not be of one moment before its last round, in which nobody uses the source.
+        let freeze = self.request.consistency.freeze && (self.request.whole || !is_tree(volume));
+        let consistency = Consistency { freeze, ..self.request.consistency };
         let request = OpenSource { source, target, consistency, began: None, keep };
         let remote = driver.open_for(sources.as_ref(), &self.request.way, &volume.id, request);
         let remote = remote.map_err(|error| match error {
@@ -127,7 +134,7 @@ impl Round<'_> {
 
     /// The same, but everything that changes is on this node's disk before any of it is applied.
     fn stage(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
-        let (driver, next) = (self.driver, remote.cut());
+        let driver = self.driver;
         let (volume, content) = self.fit(volume, remote)?;
         let (paths, pool) = (driver.paths(&volume)?, driver.pool_of(&volume)?);
         image_of(&volume, &paths)?;
@@ -141,12 +148,49 @@ impl Round<'_> {
             let _ = driver.os.files.remove_file(&file);
         })?;
         driver.sync_directory_of(&paths)?;
-        let copy_of = CopyOf { cut: base.clone(), next: Some(next), staged_bytes: Some(bytes) };
-        remote.keep();
-        let volume = driver.store.put(Volume { copy_of: Some(copy_of), content, ..(*volume).clone() })?;
-        let volume = driver.end_staged(&volume)?;
-        remote.close(&base.id);
+        let volume = self.end_on_this_node(Volume { content, ..(*volume).clone() }, remote, base, bytes)?;
         Ok((volume, counted))
+    }
+
+    /// The same of a directory: the tree of the opened cut is made beside the one that is there.
+    fn stage_tree(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
+        let driver = self.driver;
+        let (volume, content) = self.fit(volume, remote)?;
+        let (paths, pool) = (driver.paths(&volume)?, driver.pool_of(&volume)?);
+        let (data, making) = (paths.data(), tree_in_the_making(&paths));
+        // The earlier tree is removed when the later one has taken its place.
+        widen(&driver.os, &paths)?;
+        let mut progress = driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
+        let earlier = Earlier { cut: &base.handle(), path: &data, pool: &pool };
+        let staged = driver
+            .pulling(remote, &volume, |driver| driver.stage_tree(remote, &earlier, &making, &mut progress));
+        let staged = staged.and_then(|counted| {
+            rename_tree(&driver.os, &paths, (&making, &staged_tree(&paths, &remote.cut()))).map(|()| counted)
+        });
+        let counted = staged.inspect_err(|_| {
+            // The next round would do both as well; until then it would take room.
+            let _ = driver.remove_staged(&volume);
+        })?;
+        let bytes = counted.sent_bytes;
+        let volume = self.end_on_this_node(Volume { content, ..(*volume).clone() }, remote, base, bytes)?;
+        Ok((volume, counted))
+    }
+
+    /// Records that everything is on this node, and ends the round.
+    fn end_on_this_node(
+        &self,
+        volume: Volume,
+        remote: &Remote,
+        base: Cut,
+        bytes: u64,
+    ) -> Result<Arc<Volume>> {
+        let id = base.id.clone();
+        let copy_of = CopyOf { cut: base, next: Some(remote.cut()), staged_bytes: Some(bytes) };
+        remote.keep();
+        let volume = self.driver.store.put(Volume { copy_of: Some(copy_of), ..volume })?;
+        let volume = self.driver.end_staged(&volume)?;
+        remote.close(&id);
+        Ok(volume)
     }
 
     /// Makes sure that the copy can have the opened cut, and room for it. Gives what is in it then.
@@ -181,6 +225,10 @@ fn image_of(volume: &Volume, paths: &VolumePaths) -> Result<PathBuf> {
     paths.image().ok_or_else(|| Error::InUse(format!("copy {} is a directory", volume.id)))
 }
 
+fn is_tree(volume: &Volume) -> bool {
+    volume.content == Content::Directory
+}
+
 fn is_thick(volume: &Volume) -> bool {
     volume.parameters.provisioning == Provisioning::Thick
 }
@@ -191,8 +239,12 @@ impl Driver {
         let staged = volume.copy_of.as_ref().and_then(|copy| copy.next.clone().zip(copy.staged_bytes));
         let Some((next, bytes)) = staged else { return Ok(Arc::new(volume.clone())) };
         let paths = self.paths(volume)?;
-        let file = staged_changes(&paths);
-        self.apply_staged((&file, bytes), (&image_of(volume, &paths)?, is_thick(volume)))?;
+        match paths.shape() {
+            Shape::Tree(_) => replace_tree(&self.os, &paths, &next)?,
+            Shape::Blocks(image) => {
+                self.apply_staged((&staged_changes(&paths), bytes), (&image, is_thick(volume)))?;
+            }
+        }
         let volume = self.end_round(volume.clone(), next, &paths)?;
         self.remove_staged(&volume)?;
         Ok(volume)
@@ -213,10 +265,13 @@ impl Driver {
         Ok(volume)
     }
 
-    /// Removes a file of changes that is of no use, if there is one.
+    /// Removes a file of changes, or trees beside the data, that are of no use, if there are some.
     pub(super) fn remove_staged(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
-        let Shape::Blocks(_) = paths.shape() else { return Ok(()) };
+        let Shape::Blocks(_) = paths.shape() else {
+            remove_trees_beside(&self.os, &paths)?;
+            return narrow(&self.os, &paths);
+        };
         let file = staged_changes(&paths);
         self.os.files.remove_file(&file).doing(|| format!("remove {}", file.display()))
     }

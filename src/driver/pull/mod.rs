@@ -8,11 +8,13 @@
 mod blocks;
 mod changes;
 mod resume;
+mod room;
 pub(super) mod source;
 mod staged;
 mod tree;
 
 pub(super) use changes::Counted;
+pub(super) use tree::Earlier;
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -29,7 +31,7 @@ use crate::model::pull::{
     Blocks, Changes, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way,
 };
 use crate::model::tree::{Item, Position};
-use crate::model::{Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource};
+use crate::model::{BackendKind, Consistency, Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -58,11 +60,16 @@ pub trait RemoteSource: Send + Sync {
     /// [`Broken`].
     fn blocks(&self, offset: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken>;
 
-    /// Reads its tree, likewise.
+    /// Reads its tree, likewise; with `base`, an earlier cut of the same volume, only what it does not have of that.
     ///
     /// # Errors
     /// [`Broken`].
-    fn tree(&self, from: Position, take: Take<'_, Position, Item>) -> Result<(), Broken>;
+    fn tree(
+        &self,
+        base: Option<&SourceHandle>,
+        from: Position,
+        take: Take<'_, Position, Item>,
+    ) -> Result<(), Broken>;
 
     /// Reads what differs from an earlier cut, from `offset` on, likewise.
     ///
@@ -220,7 +227,13 @@ impl Driver {
             (true, VolumeSource::Snapshot(_)) => return Err(not_followed(&source)),
             (false, _) => Keep::Nothing,
         };
-        let (id, consistency) = (&wanted.id, wanted.consistency);
+        let id = &wanted.id;
+        // What a move brings first need not be of one moment: its last round is.
+        let moves_a_tree = wanted.as_copy && wanted.parameters.backend == BackendKind::Directory;
+        let consistency = match moves_a_tree {
+            true => Consistency { freeze: false, ..wanted.consistency },
+            false => wanted.consistency,
+        };
         self.open_for(
             sources.as_ref(),
             way,

@@ -9,14 +9,11 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::changes::{Image, Sink};
-use crate::driver::capacity::{Reservation, Want};
+use super::room::Room;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
 use crate::model::pull::{Piece, Zeros};
 use crate::os::{LogFile, errno_error};
-
-/// Room is reserved in steps of so many bytes: nobody knows before how much will have changed.
-const STEP: u64 = 16 << 20;
 
 /// What stands before the data of an entry: four numbers, little-endian.
 struct Header {
@@ -61,33 +58,28 @@ impl Header {
 
 /// The file of changes while it is being written.
 pub(super) struct Staging<'a> {
-    driver: &'a Driver,
-    pool: &'a Pool,
     path: &'a Path,
     log: Box<dyn LogFile>,
     bytes: u64,
-    /// Held until all is written. What is written shows as less free space then.
-    reserved: Vec<Reservation>,
+    room: Room<'a>,
 }
 
 impl<'a> Staging<'a> {
     /// An empty one, whatever an earlier call has left.
     pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, path: &'a Path) -> Result<Self> {
         let log = driver.os.files.open_log(path, 0).doing(|| format!("make {}", path.display()))?;
-        Ok(Staging { driver, pool, path, log, bytes: 0, reserved: Vec::new() })
+        Ok(Staging { path, log, bytes: 0, room: Room::begin(driver, pool)? })
     }
 
     fn append(&mut self, header: &Header, data: &[u8]) -> Result<()> {
-        let end = self.bytes + (Header::LEN + data.len()) as u64;
-        while end > self.reserved.len() as u64 * STEP {
-            self.reserved.push(self.driver.reserve(self.pool, Want::Changes(STEP), STEP)?);
-        }
+        let len = (Header::LEN + data.len()) as u64;
+        self.room.take(len)?;
         let writing = || format!("write {}", self.path.display());
         self.log.append(&header.encode()).doing(writing)?;
         if !data.is_empty() {
             self.log.append(data).doing(writing)?;
         }
-        self.bytes = end;
+        self.bytes += len;
         Ok(())
     }
 

@@ -103,12 +103,18 @@ impl Trees for Process {
         Copy::run(self, source, target, progress)
     }
 
-    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
-        Walk::run(self, source, from, emit)
+    fn read(
+        &self,
+        source: &Path,
+        base: Option<&Path>,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64> {
+        Walk::run(self, source, base, from, emit)
     }
 
-    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
-        Ok(Box::new(Writer::new(self, target)?))
+    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(Writer::new(self, target, base)?))
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

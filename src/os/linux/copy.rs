@@ -28,7 +28,12 @@ const SHARED: u32 = 0x2000;
 /// The extents of a file; see [`Images::extents`](super::super::Images::extents).
 pub(super) fn extents(path: &Path, offset: u64, max: usize, sync: bool) -> io::Result<Vec<Extent>> {
     let file = open_file(path, OFlag::O_RDONLY)?;
-    let found = uninterrupted(|| ioctl::extents(&file, offset, max, sync)).map_err(at("map", path))?;
+    extents_of(&file, offset, max, sync).map_err(at("map", path))
+}
+
+/// The same of an open file.
+pub(super) fn extents_of(file: impl AsFd, offset: u64, max: usize, sync: bool) -> nix::Result<Vec<Extent>> {
+    let found = uninterrupted(|| ioctl::extents(&file, offset, max, sync))?;
     Ok(found.into_iter().filter_map(|extent| from(extent, offset)).collect())
 }
 

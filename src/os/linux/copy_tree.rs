@@ -14,6 +14,7 @@
 //! error of somebody else's file fails the copy too, which costs a retry and no data.
 
 mod attributes;
+mod basis;
 mod content;
 mod levels;
 mod links;

@@ -31,12 +31,18 @@ impl Trees for LinuxTrees {
         copy_tree::copy_tree(source, target, share, progress)
     }
 
-    fn read(&self, source: &Path, from: Position, emit: &mut dyn FnMut(Item) -> bool) -> io::Result<u64> {
-        copy_tree::read_tree(source, from, emit)
+    fn read(
+        &self,
+        source: &Path,
+        base: Option<&Path>,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64> {
+        copy_tree::read_tree(source, base, from, emit)
     }
 
-    fn write(&self, target: &Path) -> io::Result<Box<dyn TreeWriter>> {
-        Ok(Box::new(copy_tree::Writer::new(target)?))
+    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(copy_tree::Writer::new(target, base)?))
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

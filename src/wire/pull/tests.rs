@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
+use crate::model::pull::Zeros;
+use crate::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
 use crate::model::{FsType, NodeKey, VolumeId};
 
 fn snapshot() -> SnapshotId {
@@ -111,7 +112,15 @@ fn entry(kind: Kind) -> Entry {
         flags: Some(64),
     };
     let attributes = if matches!(kind, Kind::Link { .. }) { Attributes::default() } else { attributes };
-    Entry { number: 3, parent: 1, name: vec![0xff, b'a'], kind, linked: true, attributes }
+    Entry {
+        number: 3,
+        parent: 1,
+        name: vec![0xff, b'a'],
+        kind,
+        linked: true,
+        attributes,
+        basis: Basis::Nothing,
+    }
 }
 
 fn placed(item: Item) -> Placed<Position, Item> {
@@ -132,6 +141,26 @@ fn kinds() -> [Kind; 5] {
 fn an_entry_arrives_as_it_was_sent() {
     for item in kinds().map(|kind| placed(Item::Entry(entry(kind)))) {
         assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));
+    }
+}
+
+#[test]
+fn what_a_file_has_of_an_earlier_one_arrives() {
+    for basis in [Basis::Nothing, Basis::Content, Basis::Everything] {
+        let item = placed(Item::Entry(Entry { basis, ..entry(Kind::File { size: 1 }) }));
+        assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));
+    }
+    for item in [Item::Zeros(Zeros::new(7, 9)), Item::Alive].map(placed) {
+        assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));
+    }
+    let directory = Entry { basis: Basis::Content, ..entry(Kind::Directory) };
+    assert!(decode_tree(encode_tree(placed(Item::Entry(directory)))).is_err());
+    let handle = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(9) };
+    let base = SourceHandle { created: Timestamp::from_nanos(8), ..handle.clone() };
+    let (from, permit) = (Position { entry: 3, offset: 4 }, Permit::new(vec![1]).expect("a short one"));
+    for base in [None, Some(base)] {
+        let request = encode_tree_request(&handle, base.as_ref(), from, &permit);
+        assert_eq!(tree_request(&request).expect("a request"), (handle.clone(), base, from));
     }
 }
 

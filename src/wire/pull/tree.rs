@@ -2,32 +2,42 @@
 
 use prost::Message as _;
 
-use super::{Malformed, decode_piece, encode_piece, handle, no_place};
+use super::{Malformed, cut, decode_piece, encode_cut, encode_piece, handle, no_place};
 use crate::error::Result;
 use crate::model::Permit;
-use crate::model::pull::{Placed, SourceHandle};
-use crate::model::tree::{Attributes, Entry, FileTime, Item, Kind, Position};
+use crate::model::pull::{Placed, SourceHandle, Zeros};
+use crate::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
 use crate::wire::peer;
-use peer::pull_tree_response::{Message, Place};
+use peer::pull_tree_response::{Alive, Message, Place};
 use peer::tree_entry as wire;
 
-pub fn encode_tree_request(handle: &SourceHandle, from: Position, permit: &Permit) -> peer::PullTreeRequest {
+/// PullTree of a source, from a place on; `base` is the earlier cut of which the reader has everything.
+pub fn encode_tree_request(
+    handle: &SourceHandle,
+    base: Option<&SourceHandle>,
+    from: Position,
+    permit: &Permit,
+) -> peer::PullTreeRequest {
     peer::PullTreeRequest {
         handle: handle.id.to_string(),
         created_ns: handle.created.as_nanos(),
         entry: from.entry,
         offset: from.offset,
         permit: permit.as_bytes().to_vec(),
+        base: base.map(encode_cut),
     }
 }
 
-/// PullTree as it arrives: what to read, and from where on.
+/// PullTree as it arrives: what to read, the earlier cut that the reader has, and from where on.
 ///
 /// # Errors
 /// NOT_FOUND for a handle that no source has.
-pub fn tree_request(request: &peer::PullTreeRequest) -> Result<(SourceHandle, Position)> {
+pub fn tree_request(
+    request: &peer::PullTreeRequest,
+) -> Result<(SourceHandle, Option<SourceHandle>, Position)> {
     let from = Position { entry: request.entry, offset: request.offset };
-    Ok((handle(&request.handle, request.created_ns)?, from))
+    let base = request.base.as_ref().map(cut).transpose()?;
+    Ok((handle(&request.handle, request.created_ns)?, base, from))
 }
 
 /// A message of PullTree's answer as it is sent.
@@ -39,6 +49,8 @@ pub fn encode_tree(Placed { after, message }: Placed<Position, Item>) -> peer::P
             Message::Entry(peer::CheckedEntry { tree_entry, crc32 })
         }
         Item::Data(piece) => Message::Data(encode_piece(piece)),
+        Item::Zeros(Zeros { offset, len, crc32 }) => Message::Zeros(peer::Zeros { offset, len, crc32 }),
+        Item::Alive => Message::Alive(Alive {}),
         Item::End { entries, sent_bytes } => Message::End(peer::TreeEnd { entries, sent_bytes }),
     };
     let after = Place { entry: after.entry, offset: after.offset };
@@ -59,6 +71,10 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, It
                 .map(Item::Entry)
         }
         Some(Message::Data(data)) => Ok(Item::Data(decode_piece(data))),
+        Some(Message::Zeros(peer::Zeros { offset, len, crc32 })) => {
+            Ok(Item::Zeros(Zeros { offset, len, crc32 }))
+        }
+        Some(Message::Alive(Alive {})) => Ok(Item::Alive),
         Some(Message::End(end)) => Ok(Item::End { entries: end.entries, sent_bytes: end.sent_bytes }),
         None => Err(Malformed("a message without content".to_owned())),
     }
@@ -66,7 +82,7 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, It
 }
 
 fn encode_entry(entry: Entry) -> peer::TreeEntry {
-    let Entry { number, parent, name, kind, linked, attributes } = entry;
+    let Entry { number, parent, name, kind, linked, attributes, basis } = entry;
     let is_link = matches!(kind, Kind::Link { .. });
     let kind = match kind {
         Kind::Directory => wire::Kind::Directory(wire::Directory {}),
@@ -76,7 +92,12 @@ fn encode_entry(entry: Entry) -> peer::TreeEntry {
         Kind::Link { entry } => wire::Kind::Link(wire::Link { entry }),
     };
     let attributes = (!is_link).then(|| encode_attributes(attributes));
-    peer::TreeEntry { number, parent, name, kind: Some(kind), attributes, linked }
+    let basis = match basis {
+        Basis::Nothing => wire::Basis::Unspecified,
+        Basis::Content => wire::Basis::Content,
+        Basis::Everything => wire::Basis::Everything,
+    };
+    peer::TreeEntry { number, parent, name, kind: Some(kind), attributes, linked, basis: basis.into() }
 }
 
 fn encode_attributes(attributes: Attributes) -> peer::Attributes {
@@ -90,6 +111,14 @@ fn encode_attributes(attributes: Attributes) -> peer::Attributes {
 
 fn decode_entry(entry: peer::TreeEntry) -> Result<Entry, Malformed> {
     let number = entry.number;
+    let basis = match wire::Basis::try_from(entry.basis) {
+        Ok(wire::Basis::Unspecified) => Basis::Nothing,
+        Ok(wire::Basis::Content) => Basis::Content,
+        Ok(wire::Basis::Everything) => Basis::Everything,
+        Err(_) => {
+            return Err(Malformed(format!("entry {number} has a basis that this version does not know")));
+        }
+    };
     let kind = match entry.kind {
         Some(wire::Kind::Directory(_)) => Kind::Directory,
         Some(wire::Kind::File(file)) => Kind::File { size: file.size },
@@ -108,8 +137,11 @@ fn decode_entry(entry: peer::TreeEntry) -> Result<Entry, Malformed> {
     if !is_name || (number != 0 && entry.parent >= number) {
         return Err(Malformed(format!("entry {number} has no place in a tree")));
     }
+    if basis != Basis::Nothing && !matches!(kind, Kind::File { .. }) {
+        return Err(Malformed(format!("entry {number} has a basis and is no regular file")));
+    }
     let attributes = entry.attributes.map(decode_attributes).unwrap_or_default();
-    Ok(Entry { number, parent: entry.parent, name, kind, linked: entry.linked, attributes })
+    Ok(Entry { number, parent: entry.parent, name, kind, linked: entry.linked, attributes, basis })
 }
 
 fn decode_attributes(attributes: peer::Attributes) -> Attributes {

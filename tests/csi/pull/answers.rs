@@ -13,7 +13,7 @@ use hostloop::model::pull::{
     Blocks, Changes, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way, Zeros,
 };
 use hostloop::model::request::{CreateVolume, Source};
-use hostloop::model::tree::{Entry, Item, Kind, Position};
+use hostloop::model::tree::{Basis, Entry, Item, Kind, Position};
 use hostloop::model::{
     AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
     SnapshotId, Timestamp, VolumeId, VolumeParameters,
@@ -77,7 +77,12 @@ impl RemoteSource for Scripted {
         self.send(messages, take)
     }
 
-    fn tree(&self, _: Position, take: Take<'_, Position, Item>) -> Result<(), Broken> {
+    fn tree(
+        &self,
+        _: Option<&SourceHandle>,
+        _: Position,
+        take: Take<'_, Position, Item>,
+    ) -> Result<(), Broken> {
         let Script::Tree(messages) = self.next() else { unreachable!("it is a tree") };
         self.send(messages, take)
     }
@@ -305,7 +310,7 @@ fn part(after: (u64, u64), message: Item) -> Part {
 
 fn entry(number: u64, name: &str, kind: Kind) -> Item {
     let (name, attributes) = (name.as_bytes().to_vec(), hostloop::model::tree::Attributes::default());
-    Item::Entry(Entry { number, parent: 0, name, kind, linked: false, attributes })
+    Item::Entry(Entry { number, parent: 0, name, kind, linked: false, attributes, basis: Basis::Nothing })
 }
 
 fn top() -> Item {

@@ -37,11 +37,12 @@ const GONE: &str = "is gone; open it again";
 fn read(driver: &Driver, kind: Kind, handle: &SourceHandle) -> Result<(u64, u64), &'static str> {
     let (mut sent, mut told) = (0, 0);
     let done = match kind {
-        Kind::Directory => driver.pull_tree(handle, Position::default(), &mut |placed| {
+        Kind::Directory => driver.pull_tree(handle, None, Position::default(), &mut |placed| {
             match placed.message {
                 Item::Entry(_) => {}
                 Item::Data(piece) => sent += piece.data.len() as u64,
                 Item::End { sent_bytes, .. } => told = sent_bytes,
+                Item::Zeros(_) | Item::Alive => {}
             }
             true
         }),

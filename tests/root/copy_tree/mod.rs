@@ -13,10 +13,10 @@ use std::process::Command;
 use nix::errno::Errno;
 use rustix::fs::IFlags;
 
-pub use build::everything;
+pub use build::{everything, set_extended};
 pub use entries::{assert_equal, metas};
 
-use build::{acl, add_flag, remove_flag, set_extended, set_mode, sparse};
+use build::{acl, add_flag, remove_flag, set_mode, sparse};
 use entries::contents;
 
 use crate::contract::{Cleanup, MIB, directory, errno, flags, formatted};

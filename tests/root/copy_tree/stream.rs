@@ -1,13 +1,18 @@
 //! The same trees as a stream of entries, as another node gets them.
 
 use super::*;
-use crate::contract::{copy_stream, tree_stream};
+use crate::contract::{copy_stream, tree_changes, tree_stream};
 
 #[test]
 fn contract() {
     let (os, _temp, dir) = setup();
     tree_stream(&os, &dir);
-    on_every_filesystem(2 << 30, |os, _, pool| tree_stream(os, pool));
+    on_every_filesystem(2 << 30, |os, _, pool| {
+        tree_stream(os, pool);
+        let changes = pool.join("changes");
+        std::fs::create_dir(&changes).unwrap();
+        tree_changes(os, &changes);
+    });
 }
 
 /// Everything that a copy keeps, also where the stream is taken up again after every few items.

@@ -96,6 +96,31 @@ impl RecentCuts {
     }
 }
 
+/// A caller who hears nothing for a minute takes the connection for broken.
+const HEARD_EVERY: Duration = Duration::from_secs(5);
+
+/// When the caller of a stream has heard something.
+struct Heard(Instant);
+
+impl Heard {
+    fn now() -> Self {
+        Heard(Instant::now())
+    }
+
+    /// He is to hear something by now, even if there is nothing to tell.
+    fn is_late(&self) -> bool {
+        self.0.elapsed() >= HEARD_EVERY
+    }
+}
+
+/// Makes sure that one can be compared with the other.
+fn expect_two_cuts(base: &Snapshot, later: &Snapshot) -> Result<()> {
+    match base.source == later.source && base.id != later.id {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!("{} and {} are not two cuts of one volume", base.id, later.id))),
+    }
+}
+
 impl Driver {
     /// Takes what was opened for reading.
     ///

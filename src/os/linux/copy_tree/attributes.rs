@@ -145,6 +145,26 @@ impl Attributes {
         })
     }
 
+    /// Whether all are the same but for the time of the last access.
+    pub(super) fn are_as(&self, other: &Attributes) -> bool {
+        let sorted = |attributes: &Attributes| {
+            let mut extended = attributes.extended.clone();
+            extended.sort_unstable();
+            extended
+        };
+        let flags = |attributes: &Attributes| attributes.flags.map(|flags| flags.intersection(FLAGS));
+        (self.mode, self.uid, self.gid, self.mtime) == (other.mode, other.uid, other.gid, other.mtime)
+            && flags(self) == flags(other)
+            && sorted(self) == sorted(other)
+    }
+
+    /// Gives a file that is otherwise as it should be the time of the last access.
+    pub(super) fn apply_access_time(&self, target: &OwnedFd) -> Result<(), Fault> {
+        let path = path_of(target);
+        utimensat(AT_FDCWD, path.as_str(), &self.atime, &self.mtime, UtimensatFlags::FollowSymlink)
+            .map_err(call("set the times of"))
+    }
+
     /// For another machine.
     pub(super) fn to_send(&self) -> tree::Attributes {
         let time = |time: &TimeSpec| tree::FileTime {

@@ -2,6 +2,9 @@
 //!
 //! The tree is a copy that nobody else can reach, so reading it twice gives the same twice. All the same, every name is
 //! opened relative to its directory, never through a link and never across a mount.
+//!
+//! Beside an earlier tree, the directories of both are walked in step, as long as both have them. Below [`MAX_OPEN`] levels
+//! nothing is looked for in the earlier one: so deep, files are sent whole.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -20,11 +23,12 @@ use super::super::open::{offset as signed, uninterrupted};
 use super::super::walk::{open_below, open_to_read};
 use super::super::{at, id_of, kind_bits};
 use super::attributes::Attributes;
+use super::basis::{self, Earlier};
 use super::content::{next_data, unsigned};
 use super::report::{Fault, call};
 use super::{open_source, path_of};
 use crate::model::pull::Piece;
-use crate::model::tree::{Entry, Item, Kind, Position};
+use crate::model::tree::{Basis, Entry, Item, Kind, Position};
 
 /// Levels that stay open; the others are opened again through `..` on the way up.
 const MAX_OPEN: usize = 64;
@@ -36,6 +40,8 @@ struct Level {
     number: u64,
     /// What is still to do, the next one last.
     names: Vec<CString>,
+    /// The same directory of the earlier tree.
+    base: Option<OwnedFd>,
 }
 
 struct Walk<'a> {
@@ -58,13 +64,16 @@ type Going = Result<bool, Fault>;
 /// EXDEV at a mount, and those of the system calls.
 pub(in super::super) fn read_tree(
     source: &Path,
+    base: Option<&Path>,
     from: Position,
     emit: &mut dyn FnMut(Item) -> bool,
 ) -> io::Result<u64> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-    let top = open_to_read(|read| open(source, read | flags, Mode::empty())).map_err(at("open", source))?;
+    let open_top =
+        |top: &Path| open_to_read(|read| open(top, read | flags, Mode::empty())).map_err(at("open", top));
+    let (top, base) = (open_top(source)?, base.map(open_top).transpose()?);
     let mut walk = Walk { source, from, emit, levels: Vec::new(), next: 0, linked: HashMap::new() };
-    let mut going = walk.directory(CString::default(), top, 0).map_err(|fault| fault.at(source))?;
+    let mut going = walk.directory(CString::default(), (top, base), 0).map_err(|fault| fault.at(source))?;
     while going {
         let Some(name) = walk.levels.last_mut().and_then(|level| level.names.pop()) else {
             match walk.up().map_err(|fault| fault.at(&walk.path(c"")))? {
@@ -89,14 +98,15 @@ impl Walk<'_> {
     }
 
     /// Emits a directory and reads its names.
-    fn directory(&mut self, name: CString, opened: OwnedFd, parent: u64) -> Going {
+    fn directory(&mut self, name: CString, (opened, base): (OwnedFd, Option<OwnedFd>), parent: u64) -> Going {
         let stat = fstat(&opened).map_err(call("stat"))?;
         let number = self.next;
         self.next += 1;
         if number >= self.from.entry {
             let attributes = Attributes::read(&opened, &stat)?.to_send();
-            let (name, kind, linked) = (name.to_bytes().to_vec(), Kind::Directory, false);
-            if !(self.emit)(Item::Entry(Entry { number, parent, name, kind, linked, attributes })) {
+            let name = name.to_bytes().to_vec();
+            let (kind, linked, basis) = (Kind::Directory, false, Basis::Nothing);
+            if !(self.emit)(Item::Entry(Entry { number, parent, name, kind, linked, attributes, basis })) {
                 return Ok(false);
             }
         }
@@ -106,7 +116,7 @@ impl Walk<'_> {
         {
             above.directory = None;
         }
-        self.levels.push(Level { name, directory: Some(opened), id: id_of(&stat), number, names });
+        self.levels.push(Level { name, directory: Some(opened), id: id_of(&stat), number, names, base });
         Ok(true)
     }
 
@@ -127,16 +137,18 @@ impl Walk<'_> {
 
     /// An entry of the current directory, with what is in it unless it is a directory.
     fn entry(&mut self, name: &CStr) -> Going {
-        let Some((parent, directory)) =
-            self.levels.last().and_then(|level| Some((level.number, level.directory.as_ref()?)))
-        else {
+        let beside = self.levels.len() < MAX_OPEN;
+        let Some((parent, directory, base)) = self.levels.last().and_then(|level| {
+            Some((level.number, level.directory.as_ref()?, level.base.as_ref().filter(|_| beside)))
+        }) else {
             return Err(Fault::Call("find", Errno::ESTALE));
         };
         let file = open_below(directory, name, OFlag::O_PATH).map_err(call("open"))?;
         let stat = fstat(&file).map_err(call("stat"))?;
         if kind_bits(&stat) == libc::S_IFDIR {
             let opened = open_source(directory, name).map_err(call("open"))?;
-            return self.directory(name.to_owned(), opened, parent);
+            let base = base.map_or(Ok(None), |base| basis::directory(base, name))?;
+            return self.directory(name.to_owned(), (opened, base), parent);
         }
         let number = self.next;
         self.next += 1;
@@ -151,12 +163,16 @@ impl Walk<'_> {
             kind: Kind::Link { entry: first.unwrap_or(number) },
             linked: first == Some(number),
             attributes: Default::default(),
+            basis: Basis::Nothing,
         };
         match kind_bits(&stat) {
             _ if first.is_some_and(|first| first < number) => {
                 Ok(self.has(number) || (self.emit)(Item::Entry(entry)))
             }
-            libc::S_IFREG => self.regular(&file, entry),
+            libc::S_IFREG => {
+                let earlier = base.map_or(Ok(None), |base| Earlier::find(base, name))?;
+                self.regular(&file, entry, earlier)
+            }
             kind => {
                 if self.has(number) {
                     return Ok(true);
@@ -180,20 +196,32 @@ impl Walk<'_> {
         number < self.from.entry
     }
 
-    fn regular(&mut self, file: &OwnedFd, entry: Entry) -> Going {
+    fn regular(&mut self, file: &OwnedFd, entry: Entry, earlier: Option<Earlier>) -> Going {
         let path = path_of(file);
         let opened = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
         let opened = opened.map_err(call("open"))?;
         let stat = fstat(&opened).map_err(call("stat"))?;
         let size = unsigned(stat.st_size);
+        let attributes = Attributes::read(&opened, &stat)?;
+        let basis = match &earlier {
+            None => Basis::Nothing,
+            Some(earlier) => match earlier.basis(&opened, &attributes, size, self.emit)? {
+                Some(basis) => basis,
+                None => return Ok(false),
+            },
+        };
         let begin = if self.has(entry.number) { self.from.offset } else { 0 };
-        if !self.has(entry.number) {
-            let attributes = Attributes::read(&opened, &stat)?.to_send();
-            if !(self.emit)(Item::Entry(Entry { kind: Kind::File { size }, attributes, ..entry })) {
-                return Ok(false);
-            }
+        let kind = Kind::File { size };
+        if !self.has(entry.number)
+            && !(self.emit)(Item::Entry(Entry { kind, attributes: attributes.to_send(), basis, ..entry }))
+        {
+            return Ok(false);
         }
-        self.data(&opened, &stat, begin)
+        match (basis, &earlier) {
+            (Basis::Everything, _) => Ok(true),
+            (Basis::Content, Some(earlier)) => earlier.changes(&opened, size, begin, self.emit),
+            _ => self.data(&opened, &stat, begin),
+        }
     }
 
     fn data(&mut self, file: &OwnedFd, stat: &FileStat, begin: u64) -> Going {

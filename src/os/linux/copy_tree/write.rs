@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{FallocateFlags, OFlag, fallocate, open};
 use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
 use nix::sys::uio::pwrite;
 use nix::unistd::{symlinkat, syncfs};
@@ -14,10 +14,11 @@ use nix::unistd::{symlinkat, syncfs};
 use super::super::super::{FileId, TreeWriter};
 use super::super::open::{offset as signed, uninterrupted};
 use super::super::trees::split;
-use super::super::walk::open_below;
+use super::super::walk::{open_below, open_to_read};
 use super::super::{at, id_of};
 use super::attributes::{self, Attributes};
-use super::content::{set_size, write_back};
+use super::basis;
+use super::content::{Content, write_back};
 use super::links::Links;
 use super::make_directory;
 use super::report::{Fault, call};
@@ -36,6 +37,8 @@ struct Level {
     /// Given to it when nothing is made in it any more. The top has none before its entry came.
     attributes: Option<Attributes>,
     place: Option<usize>,
+    /// The same directory of the earlier tree.
+    base: Option<OwnedFd>,
 }
 
 pub(in super::super) struct Writer {
@@ -46,6 +49,7 @@ pub(in super::super) struct Writer {
     links: Links<u64>,
     /// Open for the data that follow the last entry, where that is a file.
     file: Option<(OwnedFd, Attributes)>,
+    content: Content,
 }
 
 impl Level {
@@ -54,9 +58,10 @@ impl Level {
         number: u64,
         directory: OwnedFd,
         attributes: Option<Attributes>,
+        base: Option<OwnedFd>,
     ) -> nix::Result<Self> {
         let id = id_of(&fstat(&directory)?);
-        Ok(Level { name, number, directory: Some(directory), id, attributes, place: None })
+        Ok(Level { name, number, directory: Some(directory), id, attributes, place: None, base })
     }
 }
 
@@ -65,15 +70,21 @@ impl Writer {
     ///
     /// # Errors
     /// EEXIST where something is there.
-    pub(in super::super) fn new(target: &Path) -> io::Result<Self> {
+    pub(in super::super) fn new(target: &Path, base: Option<&Path>) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let open_base = |base: &Path| {
+            open_to_read(|read| open(base, read | flags, Mode::empty())).map_err(at("open", base))
+        };
+        let base = base.map(open_base).transpose()?;
         let (parent, name) = split(target).map_err(at("open the parent of", target))?;
         let top = make_directory(&parent, &name).map_err(at("mkdir", target))?;
         // A default ACL of the parent is not one of the copy; what is made below would inherit it.
         attributes::remove_acls(&top).map_err(at("remove the inherited ACL of", target))?;
         // It reports errors of writing back from here on, so it has to be open before anything is written.
         let root = top.try_clone().map_err(at("open", target))?;
-        let level = Level::new(CString::default(), 0, top, None).map_err(at("stat", target))?;
-        Ok(Writer { target: target.to_owned(), levels: vec![level], links: Links::new(root), file: None })
+        let level = Level::new(CString::default(), 0, top, None, base).map_err(at("stat", target))?;
+        let (target, links, content) = (target.to_owned(), Links::new(root), Content::new(true));
+        Ok(Writer { target, levels: vec![level], links, file: None, content })
     }
 
     fn fault(&self, name: &[u8]) -> impl Fn(Fault) -> io::Error + use<> {
@@ -138,12 +149,10 @@ impl Writer {
                 };
             }
             Kind::File { size } => {
-                let flags =
-                    OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let file = openat(to, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(call("make"))?;
-                attributes.prepare(&file);
-                set_size(&file, *size)?;
-                self.file = Some((file, attributes));
+                let base = self.levels.last().and_then(|level| level.base.as_ref());
+                if let Some(made) = self.content.make((base, entry.basis), to, name, (*size, &attributes))? {
+                    self.file = Some((made, attributes));
+                }
             }
             Kind::Symlink { target } => {
                 symlinkat(target.as_slice(), to, name).map_err(call("make"))?;
@@ -174,13 +183,17 @@ impl Writer {
             return Ok(());
         }
         let deep = self.levels.len() >= MAX_OPEN;
+        // As whoever reads the tree does.
+        let base = self.levels.last().and_then(|level| level.base.as_ref()).filter(|_| !deep);
+        let base = base.map_or(Ok(None), |base| basis::directory(base, name))?;
         let Some(above) = self.levels.last_mut() else { return Ok(()) };
         let Some(to) = &above.directory else { return Err(Fault::Call("find", Errno::ESTALE)) };
         let made = make_directory(to, name).map_err(call("make"))?;
         if deep {
             above.directory = None;
         }
-        self.levels.push(Level::new(name.to_owned(), number, made, Some(attributes)).map_err(call("stat"))?);
+        let level = Level::new(name.to_owned(), number, made, Some(attributes), base);
+        self.levels.push(level.map_err(call("stat"))?);
         Ok(())
     }
 }
@@ -220,6 +233,29 @@ impl TreeWriter for Writer {
         written.map_err(fault)
     }
 
+    fn zeros(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let fault = self.fault(b"");
+        let file = self.file.as_ref().ok_or(Fault::Call("write a file in", Errno::EINVAL));
+        let erased = file.and_then(|(file, _)| {
+            let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            match uninterrupted(|| fallocate(file, mode, signed(offset)?, signed(len)?)) {
+                Err(Errno::EOPNOTSUPP) => Ok(false),
+                erased => erased.map(|()| true).map_err(call("write zeros to a file in")),
+            }
+        });
+        if erased.map_err(&fault)? {
+            return Ok(());
+        }
+        let zeros = vec![0; Piece::MOST];
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        while at < end {
+            let count = usize::try_from(end - at).unwrap_or(zeros.len()).min(zeros.len());
+            self.data(at, zeros.get(..count).unwrap_or_default())?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         let fault = self.fault(b"");
         let mut finished = self.close_file();
@@ -246,13 +282,21 @@ mod tests {
             ..Default::default()
         };
         let (parent, name) = (number - 1, b"below".to_vec());
-        Entry { number, parent, name, kind: Kind::Directory, linked: false, attributes }
+        Entry {
+            number,
+            parent,
+            name,
+            kind: Kind::Directory,
+            linked: false,
+            attributes,
+            basis: tree::Basis::Nothing,
+        }
     }
 
     #[test]
     fn of_a_deep_tree_few_directories_are_open() {
         let temp = tempfile::tempdir().expect("tempdir");
-        let mut writer = Writer::new(&temp.path().join("tree")).expect("make the top");
+        let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
         let deep = 3 * MAX_OPEN as u64;
         for number in 1..=deep {
             writer.entry(&directory(number)).expect("make a directory");

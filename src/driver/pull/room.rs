@@ -1,0 +1,42 @@
+//! Room for what a round brings, of which nobody knows before how much it will be.
+
+use crate::driver::capacity::{Reservation, Want};
+use crate::driver::{Driver, Pool};
+use crate::error::Result;
+
+/// It is reserved in steps of so many bytes.
+const STEP: u64 = 16 << 20;
+
+/// Held until all is written. What is written shows as less free space then.
+pub(super) struct Room<'a> {
+    driver: &'a Driver,
+    pool: &'a Pool,
+    shares_blocks: bool,
+    bytes: u64,
+    reserved: Vec<Reservation>,
+}
+
+impl<'a> Room<'a> {
+    /// None yet.
+    pub(super) fn begin(driver: &'a Driver, pool: &'a Pool) -> Result<Self> {
+        let shares_blocks = pool.reflink(&driver.os)?;
+        Ok(Room { driver, pool, shares_blocks, bytes: 0, reserved: Vec::new() })
+    }
+
+    /// So many bytes more.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        while self.bytes > self.reserved.len() as u64 * STEP {
+            self.reserved.push(self.driver.reserve(self.pool, Want::Changes(STEP), STEP)?);
+        }
+        Ok(())
+    }
+
+    /// A copy of a file of so many bytes, as far as its blocks cannot be shared.
+    pub(super) fn take_copy(&mut self, bytes: u64) -> Result<()> {
+        if self.shares_blocks { Ok(()) } else { self.take(bytes) }
+    }
+}
