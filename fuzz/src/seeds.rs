@@ -1,6 +1,6 @@
 //! Inputs that are valid from end to end, from which the corpora began.
 
-use hostloop::model::pull::{Blocks, Piece, Placed};
+use hostloop::model::pull::{Blocks, Piece, Placed, Zeros};
 use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
 use hostloop::model::{Grant, GroupSnapshotId, NodeKey, SnapshotId, VolumeId, VolumeSource};
 use hostloop::selftest::requests::{self, range};
@@ -29,7 +29,12 @@ pub fn all(states: Vec<Vec<u8>>) -> Vec<(&'static str, Vec<Vec<u8>>)> {
                 .flat_map(|state| [[b"\0", &*state].concat(), [b"\x01", &*state].concat()])
                 .collect(),
         ),
-        ("tree", vec![messages::write(&tree_stream())]),
+        (
+            "tree",
+            [Basis::Nothing, Basis::Content, Basis::Everything]
+                .map(|basis| messages::write(&tree_stream(basis)))
+                .to_vec(),
+        ),
     ]
 }
 
@@ -253,28 +258,25 @@ fn block_stream() -> Vec<Tagged> {
     placed.into_iter().map(message).collect()
 }
 
-fn tree_stream() -> Vec<Tagged> {
+/// A tree of which a file has this of an earlier one.
+fn tree_stream(basis: Basis) -> Vec<Tagged> {
     let entry = |number, parent, name: &str, kind, linked| {
+        let basis = if matches!(kind, Kind::File { .. }) { basis } else { Basis::Nothing };
         let attributes = Attributes {
             mode: 0o755,
             extended: vec![(b"user.a".to_vec(), b"b".to_vec())],
             ..Default::default()
         };
-        Item::Entry(Entry {
-            number,
-            parent,
-            name: name.into(),
-            kind,
-            linked,
-            attributes,
-            basis: Basis::Nothing,
-        })
+        Item::Entry(Entry { number, parent, name: name.into(), kind, linked, attributes, basis })
     };
+    let sends = |item: &Item| basis != Basis::Everything || !matches!(item, Item::Data(_) | Item::Zeros(_));
     let items = [
         entry(0, 0, "", Kind::Directory, false),
         entry(1, 0, "d", Kind::Directory, false),
         entry(2, 1, "f", Kind::File { size: 9000 }, true),
         Item::Data(Piece::new(0, vec![1; 4096])),
+        Item::Alive,
+        Item::Zeros(Zeros::new(4096, 4096)),
         Item::Data(Piece::new(8192, vec![2; 100])),
         entry(3, 1, "l", Kind::Link { entry: 2 }, true),
         entry(4, 0, "s", Kind::Symlink { target: b"../../other".to_vec() }, false),
@@ -283,7 +285,7 @@ fn tree_stream() -> Vec<Tagged> {
     ];
     let mut after = Position::default();
     let mut messages = Vec::new();
-    for message in items {
+    for message in items.into_iter().filter(sends) {
         let behind = after.behind(&message);
         messages.push((0, encode_tree(Placed { after, message }).encode_to_vec()));
         after = behind;
@@ -299,7 +301,7 @@ fn pulls() -> Vec<Vec<u8>> {
         with(8, description(Content::Block, ""), block_stream()),
         with(1, description(Content::Filesystem, "ext4"), block_stream()),
         with(2, description(Content::Filesystem, "xfs"), block_stream()),
-        with(0, description(Content::Directory, ""), tree_stream()),
+        with(0, description(Content::Directory, ""), tree_stream(Basis::Nothing)),
     ]
 }
 

@@ -14,12 +14,20 @@ use crate::{messages, pull};
 /// The largest file that an entry may announce. The writer would make any, but all of it would be in memory.
 const LARGEST: u64 = 1 << 20;
 
+/// What the file of the earlier tree has; as long as that of the seeds.
+const EARLIER: [u8; 9000] = [7; 9000];
+
 /// A directory in memory with a pool and another volume in it. One for each input, as libFuzzer ends without a drop.
 fn place() -> TempDir {
     let directory =
         tempfile::Builder::new().prefix("hostloop-fuzz").tempdir_in("/dev/shm").expect("a directory");
     fs::create_dir_all(directory.path().join("pool/volumes")).expect("directories");
     fs::write(directory.path().join("pool/volumes/other"), "another volume").expect("a file");
+    // An earlier tree, with names that the seeds have, and a way out of it.
+    let earlier = directory.path().join("pool/volumes/earlier");
+    fs::create_dir_all(earlier.join("d")).expect("directories");
+    fs::write(earlier.join("d/f"), EARLIER).expect("a file");
+    std::os::unix::fs::symlink("../other", earlier.join("s")).expect("a link");
     directory
 }
 
@@ -32,7 +40,8 @@ fn machine() -> &'static Os {
 pub fn run(input: &[u8]) {
     let (directory, os) = (place(), machine());
     let target = directory.path().join("pool/volumes/copy");
-    let Ok(mut writer) = os.trees.write(&target, None) else {
+    let earlier = directory.path().join("pool/volumes/earlier");
+    let Ok(mut writer) = os.trees.write(&target, Some(&earlier)) else {
         panic!("the directory of the copy can be made")
     };
     let mut whole = true;
@@ -60,7 +69,11 @@ pub fn run(input: &[u8]) {
         drop(writer);
     }
     os.trees.remove(&target).expect("what was made can be removed");
-    assert_eq!(names(directory.path()), ["pool", "pool/volumes", "pool/volumes/other"].map(PathBuf::from));
+    let left = ["", "/volumes", "/volumes/earlier", "/volumes/earlier/d", "/volumes/earlier/d/f"];
+    let left = left.into_iter().chain(["/volumes/earlier/s", "/volumes/other"]);
+    let left: Vec<PathBuf> = left.map(|path| PathBuf::from(format!("pool{path}"))).collect();
+    assert_eq!(names(directory.path()), left);
+    assert_eq!(fs::read(earlier.join("d/f")).expect("the earlier file"), EARLIER);
     let other = fs::read(directory.path().join("pool/volumes/other")).expect("the other volume");
     assert_eq!(other, b"another volume");
 }

@@ -57,7 +57,7 @@ impl<S: Side> Sides<S> {
         self.bytes_read
     }
 
-    /// Tells what differs from `start` on, ascending, in pieces of at most [`CHUNK`]. Says whether `take` wanted all.
+    /// Tells what differs from `start` on, ascending, in pieces of at most 1 MiB. Says whether `take` wanted all.
     pub fn each_change(&mut self, start: u64, take: Take<'_, S::Error>) -> Result<bool, S::Error> {
         let mut at = start;
         while at < self.size {
