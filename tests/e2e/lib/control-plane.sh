@@ -7,12 +7,14 @@ start_in_control_plane() {
   start "$name" nsenter --net="/run/netns/$(namespace_of control-plane)" "$@"
 }
 
-# The policies are for the storage suite of Kubernetes; see testdriver/policies.yaml.
-start_apiserver() {
+start_etcd() {
   start_in_control_plane etcd etcd --name control-plane --data-dir "$state/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
     --listen-peer-urls http://127.0.0.1:2380
+}
 
+# The policies are for the storage suite of Kubernetes; see testdriver/policies.yaml.
+start_apiserver() {
   start_in_control_plane apiserver "$kubernetes/kube-apiserver" \
     --etcd-servers http://127.0.0.1:2379 \
     --advertise-address "$control_plane_ip" --secure-port 6443 --service-cluster-ip-range "$service_cidr" \
@@ -37,6 +39,17 @@ start_controllers() {
     --kube-api-qps 100 --kube-api-burst 200
   start_in_control_plane scheduler "$kubernetes/kube-scheduler" \
     --kubeconfig "$pki/scheduler.kubeconfig" --leader-elect=false --profiling=false
+}
+
+# Kills the API server, and starts it again so many seconds later; what it knows is in etcd.
+restart_apiserver() {
+  local pid
+  pid=$(cat "$state/pid/apiserver")
+  kill -KILL "$pid"
+  wait_for 20 'the API server ends' process_is_gone "$pid"
+  sleep "$1"
+  start_apiserver
+  wait_for 60 'the API server is ready' apiserver_is_ready
 }
 
 apiserver_is_ready() {

@@ -85,6 +85,16 @@ restart_in_node() {
   wait_for 60 "kubelet of $node answers" kubelet_answers "$node"
 }
 
+# Sends a signal to the processes of the node's pods whose command line has these words: `signal_in_pods NODE SIGNAL WORDS`.
+signal_in_pods() {
+  local pid found=false
+  for pid in $(find "/sys/fs/cgroup/pids/$cluster/$1" -name cgroup.procs -exec cat {} + 2>/dev/null); do
+    [[ " $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) " == *" $3 "* ]] || continue
+    ! kill "-$2" "$pid" 2>/dev/null || found=true
+  done
+  $found || die "no process in the pods of $1 has '$3' in its command line"
+}
+
 process_is_gone() { ! kill -0 "$1" 2>/dev/null; }
 
 # Switches a node off, in the middle of whatever it does. Its disks stay, and so do its objects in the API.
@@ -186,9 +196,10 @@ volumePluginDir: $(node_directory "$1")/plugins
 # The disk is the machine's, which others fill: images are not to vanish for it.
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
-# What a test waits for.
+# What a test waits for: also a container that was killed more than once.
 nodeStatusUpdateFrequency: 5s
 volumeStatsAggPeriod: 10s
 syncFrequency: 10s
+crashLoopBackOff: {maxContainerRestartPeriod: 5s}
 YAML
 }
