@@ -165,7 +165,7 @@ moves_there() {
   from=$(node_of writer-0) uid=$(uid_of "$claim") volume=$(volume_of "$claim") before=$(records writer-0)
   disturbed
   eventually 'the move is asked for' move_to "$claim" "$1"
-  limit=300 eventually "the pod runs on $1" runs_on "$1"
+  limit=${patience:-300} eventually "the pod runs on $1" runs_on "$1"
   limit=120 eventually 'the move is done' is_in "$claim" Done
   limit=120 eventually 'the old volume is deleted' one_volume
   calm
