@@ -30,20 +30,22 @@ pub(crate) fn staged_tree(paths: &VolumePaths, cut: &Cut) -> PathBuf {
 }
 
 /// Puts the tree of a later cut in the place of that of the earlier one, if it is not there yet. Each step can be the last: as
-/// long as there is one of the later cut, what has the name of the data is the earlier one.
-pub(crate) fn replace_tree(os: &Os, paths: &VolumePaths, cut: &Cut) -> Result<()> {
+/// long as there is one of the later cut, what has the name of the data is the earlier one, and that stays until the record
+/// says that the later one is in its place. Says whether it is: not so where neither is there, since nobody knows then what
+/// the data are of.
+pub(crate) fn replace_tree(os: &Os, paths: &VolumePaths, cut: &Cut) -> Result<bool> {
     let (data, staged, old) = (paths.data(), staged_tree(paths, cut), paths.directory.join("data.old"));
     let is_there = |path: &PathBuf| {
         let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
         Ok::<_, Error>(found.is_some())
     };
     if !is_there(&staged)? {
-        return Ok(());
+        return is_there(&old);
     }
     if is_there(&data)? {
         rename_tree(os, paths, (&data, &old))?;
     }
-    rename_tree(os, paths, (&staged, &data))
+    rename_tree(os, paths, (&staged, &data)).map(|()| true)
 }
 
 /// Durable on return.

@@ -1,5 +1,6 @@
 //! What a move needs of the nodes (`cluster/mover/copies.rs`), by the calls that they serve.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -9,6 +10,7 @@ use super::forward::Envelope;
 use super::owner::{Last, Named};
 use super::route::Asked;
 use crate::cluster::mover::copies::{Access, Copies, CopyError, NewCopy, Round, Updated};
+use crate::cluster::peers::Member;
 use crate::cluster::permit;
 use crate::model::{self, Grant, Settings};
 use crate::service::table::encode;
@@ -31,7 +33,7 @@ impl Copies for Router {
 
     async fn room(&self, copy: &NewCopy) -> Result<u64> {
         let members = self.members().map_err(|error| failed(&error.into()))?;
-        let gone = || CopyError::NotFound(format!("the driver does not run on node {:?}", copy.target));
+        let gone = || CopyError::Unavailable(format!("the driver does not run on node {:?}", copy.target));
         let member = members.with_id(&copy.target).ok_or_else(gone)?;
         let question = csi::GetCapacityRequest {
             volume_capabilities: capabilities(&copy.access),
@@ -52,8 +54,7 @@ impl Copies for Router {
     }
 
     async fn update(&self, round: &Round) -> Result<Updated> {
-        let target = self.owner(Named::volume(&round.copy)).map_err(|error| failed(&error.into()))?;
-        let from = self.owner(Named::volume(&round.source)).map_err(|error| failed(&error.into()))?;
+        let (target, from) = (self.node_of(&round.copy)?, self.node_of(&round.source)?);
         let address = from.address.clone().ok_or_else(|| {
             CopyError::Unavailable(format!("no process of the driver runs on node {:?}", from.node_id))
         })?;
@@ -90,7 +91,7 @@ impl Copies for Router {
     }
 
     async fn complete(&self, copy: &str, source: &str, stale: bool) -> Result<()> {
-        let target = self.owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
+        let target = self.node_of(copy)?;
         let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale };
         let completed = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         completed.map_err(|status| failed(&status))?;
@@ -99,7 +100,7 @@ impl Copies for Router {
     }
 
     async fn expand(&self, volume: &str, bytes: u64) -> Result<()> {
-        let member = self.owner(Named::volume(volume)).map_err(|error| failed(&error.into()))?;
+        let member = self.node_of(volume)?;
         let required_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let request = csi::ControllerExpandVolumeRequest {
             volume_id: volume.to_owned(),
@@ -120,12 +121,14 @@ impl Copies for Router {
     }
 
     async fn seal(&self, volume: &str, moved_to: Option<&str>) -> Result<()> {
-        let member = self.owner(Named::volume(volume)).map_err(|error| failed(&error.into()))?;
+        let member = self.node_of(volume)?;
         let moved_to = match moved_to {
             None => String::new(),
+            // "Not found" would be said of the volume that is to be sealed.
             Some(copy) => {
-                let target = self.owner(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
-                target.node_id.clone()
+                let target = self.find(Named::volume(copy)).map_err(|error| failed(&error.into()))?;
+                let away = || CopyError::Unavailable(format!("the node of copy {copy} is not there"));
+                target.ok_or_else(away)?.node_id.clone()
             }
         };
         let request = peer::SealVolumeRequest { volume_id: volume.to_owned(), moved_to };
@@ -146,6 +149,15 @@ impl Copies for Router {
 }
 
 impl Router {
+    /// The node of a volume or a copy. One that is not there at this moment, since its driver is started again, is not a volume
+    /// that does not exist: whoever is told that would leave it sealed, or give up a move.
+    fn node_of(&self, volume: &str) -> Result<Arc<Member>> {
+        match self.last_owner(Named::volume(volume)).map_err(|error| failed(&error.into()))? {
+            Last::Member(member) => Ok(member),
+            Last::Nobody => Err(CopyError::NotFound(format!("volume {volume:?} does not exist"))),
+        }
+    }
+
     /// Has the cuts removed that the node of a source keeps for a copy. Where it cannot be told now, they go after a day.
     async fn release_later(&self, source: &str, copy: &str) {
         if let Err(why) = Copies::release(self, source, copy).await {

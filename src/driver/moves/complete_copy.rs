@@ -1,8 +1,10 @@
 //! CompleteCopy of the protocol between the processes of a cluster.
 
+use std::sync::Arc;
+
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::model::Volume;
+use crate::model::{Content, CopyOf, Volume};
 
 impl Driver {
     /// Makes a volume like any other of a copy; fine where it is one. With `stale` also where something may have been written
@@ -14,7 +16,16 @@ impl Driver {
     pub fn complete_copy(&self, volume_id: &str, stale: bool) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
         let volume = match volume.copy_of.as_ref().is_some_and(|copy| copy.staged_bytes.is_some()) {
-            true => self.end_staged(&volume)?,
+            true => match self.end_staged(&volume) {
+                // What is there is one cut whole, whatever the record says, and its source is given up.
+                Err(Error::NotFound(why)) if stale && volume.content == Content::Directory => {
+                    tracing::warn!(volume.id = %volume.id, why, "the copy is completed as it is");
+                    let copy_of = volume.copy_of.clone();
+                    let copy_of = copy_of.map(|copy| CopyOf { next: None, staged_bytes: None, ..copy });
+                    Arc::new(Volume { copy_of, ..(*volume).clone() })
+                }
+                ended => ended?,
+            },
             false => volume,
         };
         let Some(copy_of) = &volume.copy_of else { return Ok(()) };

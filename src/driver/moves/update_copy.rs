@@ -225,6 +225,14 @@ fn image_of(volume: &Volume, paths: &VolumePaths) -> Result<PathBuf> {
     paths.image().ok_or_else(|| Error::InUse(format!("copy {} is a directory", volume.id)))
 }
 
+/// What is said where a record names a tree that is not there.
+fn lost(volume: &Volume, cut: &Cut) -> Error {
+    Error::NotFound(format!(
+        "the data of cut {} are not beside those of copy {}, as its record says: it cannot be brought up to date any more; delete it and make another one",
+        cut.id, volume.id
+    ))
+}
+
 fn is_tree(volume: &Volume) -> bool {
     volume.content == Content::Directory
 }
@@ -240,7 +248,8 @@ impl Driver {
         let Some((next, bytes)) = staged else { return Ok(Arc::new(volume.clone())) };
         let paths = self.paths(volume)?;
         match paths.shape() {
-            Shape::Tree(_) => replace_tree(&self.os, &paths, &next)?,
+            Shape::Tree(_) if !replace_tree(&self.os, &paths, &next)? => return Err(lost(volume, &next)),
+            Shape::Tree(_) => {}
             Shape::Blocks(image) => {
                 self.apply_staged((&staged_changes(&paths), bytes), (&image, is_thick(volume)))?;
             }

@@ -253,6 +253,51 @@ fn a_step_of_a_round_of_a_directory_fails() {
     }
 }
 
+/// The record says that the tree of the later cut is there, and it is not: nobody takes the earlier one for it.
+#[test]
+fn a_tree_that_has_gone_is_not_taken_for_the_one_in_its_place() {
+    let mut gone = 0;
+    for n in 1..=steps().0 {
+        for updated in [false, true] {
+            let mut copied = copied();
+            change(&copied, 1);
+            copied.update().expect("an earlier round");
+            let before = copied.source_tree();
+            change(&copied, 2);
+            // In this round alone: whoever has the earlier one is not told of it again.
+            copied.pair.source.kernel.write(format!("{}/same", copied.top), 0, b"once").expect("write");
+            let after = copied.source_tree();
+            copied.pair.target.kernel.kill_at(n, Kill::After);
+            let _ = copied.update();
+            let os = copied.pair.target.kernel.restart();
+            let top = copied.place();
+            let names = os.files.list(top.as_ref()).expect("list");
+            let staged = |name: &String| {
+                name.strip_prefix("data.").is_some_and(|cut| cut.bytes().all(|byte| byte.is_ascii_digit()))
+            };
+            let Some(staged) = names.iter().find(|name| staged(name)) else { continue };
+            if !names.contains(&"data".to_owned()) {
+                continue; // nothing is left of the volume then
+            }
+            os.trees.remove(format!("{top}/{staged}").as_ref()).expect("remove");
+            copied.pair.restart_target();
+            gone += 1;
+            let which = format!("step {n}");
+            if updated {
+                change(&copied, 3);
+                match copied.update() {
+                    Ok(_) => assert!(copied.copy_tree() == copied.source_tree(), "{which}"),
+                    Err(status) => assert_eq!(status.code(), Code::NotFound, "{which}: {status}"),
+                }
+            }
+            copied.complete(true).unwrap_or_else(|status| panic!("{which}: {status}"));
+            assert!([before, after, copied.source_tree()].contains(&copied.copy_tree()), "{which}");
+            copied.assert_alone(&which);
+        }
+    }
+    assert!(gone > 2, "{gone}");
+}
+
 /// A disk that has lost a file: the copy cannot be brought up to date, and says so.
 #[test]
 fn a_damaged_copy_of_a_directory_is_made_anew() {
