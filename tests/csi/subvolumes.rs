@@ -110,7 +110,7 @@ impl Rig {
 fn a_volume_in_use_is_cut_at_one_moment_and_in_one_step() {
     let rig = with_full_qgroups();
     let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
-    let written = (0..2000).map(|n| format!("{target}/{n}"));
+    let written = (0..300).map(|n| format!("{target}/{n}"));
     written.for_each(|path| rig.kernel.write_file(path, b"x").expect("write"));
     rig.kernel.write_file(file(&target), b"before").expect("write");
     rig.kernel.clear_steps();

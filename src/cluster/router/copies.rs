@@ -230,7 +230,13 @@ fn capabilities(access: &Access) -> Vec<csi::VolumeCapability> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io;
+
     use super::*;
+    use crate::cluster::peers::{Known, Members, Peers};
+    use crate::cluster::router::{Connect, RouterSettings, Stream};
+    use crate::model::{NodeKey, VolumeId};
 
     #[test]
     fn a_copy_is_asked_for_as_csi_provisioner_asks_for_a_volume() {
@@ -276,5 +282,63 @@ mod tests {
         assert_eq!(told(Code::InvalidArgument), CopyError::Refused(why()));
         assert_eq!(told(Code::FailedPrecondition), CopyError::InUse(why()));
         assert_eq!(told(Code::Unavailable), CopyError::Unavailable(why()));
+    }
+
+    /// A cluster with node "here" alone.
+    struct Here(tokio::sync::watch::Sender<Option<Arc<Members>>>);
+
+    impl Peers for Here {
+        fn known(&self) -> Known {
+            self.0.subscribe()
+        }
+    }
+
+    struct Nowhere;
+
+    #[tonic::async_trait]
+    impl Connect for Nowhere {
+        async fn connect(&self, _: &str, _: &str) -> io::Result<Box<dyn Stream>> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+
+    fn router(forgotten: &[&str]) -> (Router, Here) {
+        let here = Member { node_id: "here".to_owned(), address: None };
+        let here =
+            Here(tokio::sync::watch::Sender::new(Some(Arc::new(Members::new([here], BTreeSet::new())))));
+        let settings = RouterSettings {
+            driver_name: "hostloop.csi.dev".to_owned(),
+            attach: false,
+            forget_nodes: forgotten.iter().map(|node| (*node).to_owned()).collect(),
+        };
+        let signer: permit::Signer = Arc::new(|_| Err("nothing is signed".to_owned()));
+        (Router::new(settings, &here, Box::new(Nowhere), signer), here)
+    }
+
+    /// While the driver of a node is started again, the node is no part of the cluster.
+    #[tokio::test]
+    async fn a_node_that_is_away_is_not_a_volume_that_does_not_exist() {
+        let volume = |node: &str| VolumeId::of_name(&NodeKey::of(node), "v").to_string();
+        let (here, away) = (volume("here"), volume("away"));
+        let (router, _here) = router(&[]);
+        let answers = [
+            router.seal(&away, None).await,
+            router.seal(&away, Some(&here)).await,
+            router.seal(&here, Some(&away)).await,
+            router.complete(&away, &here, true).await,
+            router.expand(&away, 1).await,
+            router.delete(&away, &here).await,
+        ];
+        for (n, answer) in answers.into_iter().enumerate() {
+            assert!(matches!(answer, Err(CopyError::Unavailable(_))), "call {n}: {answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_given_up_with_its_node_does_not_exist() {
+        let away = VolumeId::of_name(&NodeKey::of("away"), "v").to_string();
+        let (router, _here) = router(&["away"]);
+        assert!(matches!(router.seal(&away, None).await, Err(CopyError::NotFound(_))));
+        assert!(matches!(router.complete(&away, &away, true).await, Err(CopyError::NotFound(_))));
     }
 }
