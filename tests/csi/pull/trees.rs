@@ -328,7 +328,11 @@ fn a_full_disk_takes_no_round_and_leaves_the_copy() {
 #[test]
 fn a_copy_has_its_limit_when_the_round_has_ended() {
     let limited = [("backend", "directory"), ("enforcement", "required")];
-    let quotas = |kernel: &FakeKernel| kernel.set_quotas(DATA, true);
+    let quotas = |kernel: &FakeKernel| {
+        kernel.set_quotas(DATA, true);
+        // With it, a process may go beyond every limit of ext4.
+        kernel.set_sys_resource(false);
+    };
     let limits = |copied: &Copied| {
         let quotas = copied.pair.target.kernel.quotas(DATA);
         quotas.iter().map(|(_, limits)| limits.bytes).collect::<Vec<_>>()
