@@ -2,11 +2,14 @@
 
 mod answers;
 mod breaks;
+mod copied;
+mod ended_updates;
 mod ends;
 mod left_out;
 pub mod nodes;
 pub mod orders;
 mod permits;
+mod scripted;
 mod standby;
 mod streams;
 mod tamper;

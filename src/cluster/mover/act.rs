@@ -322,36 +322,6 @@ impl Mover {
         Ok(self.cluster.volume(&status.name).await?.is_none())
     }
 
-    /// What a call to the nodes that failed means for the copy.
-    pub(super) async fn hindered(&self, view: &View, status: &Status, error: CopyError) -> Result<Next> {
-        match error {
-            CopyError::Running(progress) | CopyError::Silent(progress) => {
-                self.note(view, status, &progress).await?;
-                Ok(Next::After(LATER))
-            }
-            // A copy of a while ago is better than none.
-            CopyError::NoRoom(_) if status.phase == Phase::Standby => {
-                self.is_late(view, status, &error).await
-            }
-            CopyError::NotFound(_) | CopyError::NoRoom(_) | CopyError::Refused(_) => {
-                let phase = match status.phase {
-                    Phase::Switching => Phase::Returning,
-                    _ => Phase::Cancelling,
-                };
-                self.figures.failed();
-                self.enter(view, status.in_phase(phase, error.to_string())).await
-            }
-            CopyError::InUse(_) | CopyError::Unavailable(_) if status.phase == Phase::Standby => {
-                self.is_late(view, status, &error).await
-            }
-            CopyError::InUse(_) | CopyError::Unavailable(_) => {
-                self.figures.failed();
-                self.note(view, status, &error.to_string()).await?;
-                Ok(Next::After(LATER))
-            }
-        }
-    }
-
     async fn round(&self, view: &View, status: &Status) -> Result<Next> {
         let began = Instant::now();
         let updated = match self.copies.update(&self.a_round(view, status).await?).await {

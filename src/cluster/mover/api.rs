@@ -34,6 +34,13 @@ pub(super) fn is_outdated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 || status.code == 404)
 }
 
+/// Whether the namespace of what was to be made is being deleted (the cause that the admission of namespaces gives) or is gone.
+fn has_no_namespace(status: &kube::core::Status) -> bool {
+    let Some(details) = &status.details else { return false };
+    let terminating = details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating");
+    status.code == 403 && terminating || status.code == 404 && details.kind == "namespaces"
+}
+
 /// Both changes.
 pub(super) fn and(mut change: Value, more: Value) -> Value {
     let (Some(fields), Value::Object(more)) = (change.as_object_mut(), more.clone()) else { return more };
@@ -135,10 +142,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a claim. Somebody else may have been quicker.
-    pub(super) async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<()> {
+    /// Makes a claim. Somebody else may have been quicker. Tells whether there is a namespace to make it in: one that is being
+    /// deleted never takes anything again.
+    pub(super) async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<bool> {
         let claims = self.claims(&claim.namespace().unwrap_or_default());
-        made(claims.create(&PostParams::default(), claim).await)
+        match claims.create(&PostParams::default(), claim).await {
+            Err(kube::Error::Api(status)) if has_no_namespace(&status) => Ok(false),
+            answer => made(answer).map(|()| true),
+        }
     }
 
     /// Makes a PersistentVolume. An earlier try may have made it.

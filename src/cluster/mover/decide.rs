@@ -164,9 +164,6 @@ fn copying(view: &View, status: &Status) -> Step {
 fn standing_by(view: &View, status: &Status) -> Step {
     let age = status.last_cut.as_deref().and_then(seconds_since);
     if view.source_lost || view.says(PROMOTE) {
-        if let Some(why) = laggard(view, &status.target) {
-            return Step::Wait(CALM, why);
-        }
         // One that runs on still writes, whatever anybody says of its node.
         let here = view.users().filter(|pod| !is_leaving(pod) && !never_ran(pod));
         let here: Vec<String> = here.map(|pod| pod.name_any()).collect();

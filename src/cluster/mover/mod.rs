@@ -1,8 +1,9 @@
 //! Volumes that move to another node while pods use them (docs/moving.md; docs/decisions/0018).
 //!
 //! A move has two halves. As long as the claim is there, what was done is written on the claim, which a finalizer holds
-//! (`look.rs` reads what is known, `decide.rs` says what comes next, `act.rs` and `swap.rs` do it). When the copy is complete, its PersistentVolume holds the record of the claim, and
-//! the claim is made again for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
+//! (`look.rs` reads what is known, `decide.rs` says what comes next, `act.rs` and `swap.rs` do it, `hindered.rs` what it means
+//! if they cannot). When the copy is complete, its PersistentVolume holds the record of the claim, and the claim is made again
+//! for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
 
 mod act;
 mod api;
@@ -10,6 +11,7 @@ pub mod copies;
 mod decide;
 mod figures;
 mod fits;
+mod hindered;
 mod lease;
 mod look;
 mod objects;

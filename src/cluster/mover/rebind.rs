@@ -18,8 +18,10 @@ use super::status::{
 };
 
 /// Between two looks while no pod can run.
-const PRESSING: Duration = Duration::from_millis(250);
+const PRESSING: Duration = Duration::from_millis(100);
 const LATER: Duration = Duration::from_secs(5);
+/// The uid of no object (RFC 9562, section 5.9).
+const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
 /// What comes next for a PersistentVolume with a record.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,8 +85,15 @@ impl Mover {
                 Ok(NOW)
             }
             Step::MakeClaim => {
-                self.cluster.create_claim(&claim(&record, name)).await?;
-                self.cluster.nudge(&record.namespace, &record.name).await;
+                if !self.cluster.create_claim(&claim(&record, name)).await? {
+                    tracing::warn!(
+                        namespace = record.namespace,
+                        claim = record.name,
+                        volume = name,
+                        "the namespace was deleted during the move; the volume is released as that of a deleted claim"
+                    );
+                    return self.give_to_nobody(&volume).await;
+                }
                 tracing::info!(
                     namespace = record.namespace,
                     claim = record.name,
@@ -108,6 +117,13 @@ impl Mover {
             }
             Step::Finish => self.finish(&volume, &record, there.as_ref()).await,
         }
+    }
+
+    /// Reserves the volume for a claim that was, so that it is *Released*, and no claim in another namespace of that name gets it.
+    async fn give_to_nobody(&self, volume: &PersistentVolume) -> Result<Next> {
+        let change = json!({"spec": {"claimRef": {"uid": NOBODY}}});
+        self.cluster.patch_volume(volume, change).await?;
+        Ok(NOW)
     }
 
     /// A PersistentVolume whose reclaim policy a move has changed. If that move is over, by whomever, it gets it back.
@@ -148,9 +164,9 @@ impl Mover {
         if let Some(there) = there {
             let done = done(record, returned);
             if let Some(change) = told(there, record, &done) {
-                self.cluster.patch_claim(there, change).await?;
-                // Once more: other claims of the set may have been in its way before.
+                // Not before the claim is bound: the scheduler would look at its pod too early, and then wait.
                 self.cluster.nudge(&record.namespace, &record.name).await;
+                self.cluster.patch_claim(there, change).await?;
                 return Ok(NOW);
             }
         }

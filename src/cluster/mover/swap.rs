@@ -10,7 +10,7 @@ use super::act::{Failure, LATER, Mover, NOW, Next, REFUSED, Result, counted};
 use super::copies::CopyError;
 use super::decide::{is_retained, policy_was};
 use super::objects::{handle, record, volume};
-use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status, now, seconds_since};
+use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status};
 use super::view::View;
 
 impl Mover {
@@ -78,21 +78,6 @@ impl Mover {
             return Ok(Next::After(LATER));
         }
         let next = Status { exact: true, silent_since: None, ..counted(status, &updated) };
-        self.write(view, Some(&next), json!({})).await
-    }
-
-    /// The node of a volume that is promoted does not answer. When that has lasted, the copy is used as it is.
-    async fn unanswered(&self, view: &View, status: &Status, why: &str) -> Result<Next> {
-        let since = status.silent_since.as_deref().and_then(seconds_since);
-        let patience = i64::try_from(self.patience.as_secs()).unwrap_or(i64::MAX);
-        let next = match since {
-            None => Status { silent_since: Some(now()), message: why.to_owned(), ..status.clone() },
-            Some(seconds) if seconds >= patience => {
-                tracing::warn!(claim = view.claim.name_any(), why, "promoted without the last round");
-                Status { stale: true, ..status.clone() }
-            }
-            Some(_) => return Ok(Next::After(LATER)),
-        };
         self.write(view, Some(&next), json!({})).await
     }
 

@@ -5,8 +5,8 @@ use hostloop::wire::peer;
 use nix::errno::Errno;
 use tonic::{Code, Status};
 
+use super::copied::Copied;
 use super::disk_of;
-use super::updates::Copied;
 
 /// UpdateCopy as for a standby copy.
 fn update(copied: &Copied) -> Result<peer::UpdateCopyResponse, Status> {

@@ -10,9 +10,9 @@ use hostloop::wire::{csi, peer};
 use nix::errno::Errno;
 use tonic::{Code, Status};
 
+use super::copied::Copied;
 use super::nodes::{Pair, TARGET};
 use super::pattern;
-use super::updates::Copied;
 use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;

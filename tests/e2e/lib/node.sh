@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # The size of each of a node's two disks for volumes. They are sparse files, so they take what is written.
-node_disk=20G
+node_disk=${HOSTLOOP_E2E_DISK:-20G}
 
 node_directory() { printf '%s/%s' "$state" "$1"; }
 

@@ -1,6 +1,7 @@
 //! Moves on a cluster in memory: ended and failed at every call, given up, and with two movers that both believe they lead.
 
 mod leading;
+mod namespace;
 pub(crate) mod nodes;
 mod refusals;
 pub(crate) mod server;

@@ -87,26 +87,26 @@ fn what_cannot_move_says_what_to_do() {
     assert!(refused("node-2", of_pod).contains("belongs to one pod"));
 }
 
+/// Gives the pod another claim on its node, which is to move there.
+pub(super) fn second_claim(world: &mut World, target: Option<&str>) {
+    world.change("pods", "db-0", |pod| {
+        let volumes = pod["spec"]["volumes"].as_array_mut().unwrap();
+        volumes.push(json!({"name": "l", "persistentVolumeClaim": {"claimName": "log"}}));
+    });
+    let mut volume = world.get("persistentvolumes", "pvc-1").unwrap();
+    volume["metadata"]["name"] = json!("pvc-2");
+    world.create(key("persistentvolumes", "", "pvc-2"), volume);
+    let annotations = target.map_or_else(|| json!({}), |target| json!({MOVE_TO: target}));
+    world.create(
+        key("persistentvolumeclaims", "default", "log"),
+        json!({"metadata": {"name": "log", "namespace": "default", "annotations": annotations},
+            "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}}),
+    );
+}
+
 #[test]
 fn a_claim_of_the_same_pods_has_to_come_along() {
-    let second = |target: Option<&str>| {
-        let target = target.map(str::to_owned);
-        move |world: &mut World| {
-            world.change("pods", "db-0", |pod| {
-                let volumes = pod["spec"]["volumes"].as_array_mut().unwrap();
-                volumes.push(json!({"name": "l", "persistentVolumeClaim": {"claimName": "log"}}));
-            });
-            let mut volume = world.get("persistentvolumes", "pvc-1").unwrap();
-            volume["metadata"]["name"] = json!("pvc-2");
-            world.create(key("persistentvolumes", "", "pvc-2"), volume);
-            let annotations = target.map_or_else(|| json!({}), |target| json!({MOVE_TO: target}));
-            world.create(
-                key("persistentvolumeclaims", "default", "log"),
-                json!({"metadata": {"name": "log", "namespace": "default", "annotations": annotations},
-                    "spec": {"volumeName": "pvc-2"}, "status": {"phase": "Bound"}}),
-            );
-        }
-    };
+    let second = |target: Option<&'static str>| move |world: &mut World| second_claim(world, target);
     assert!(refused("node-2", second(None)).contains("the same pods use claim log, which stays behind"));
     assert!(refused("node-2", second(Some("node-3"))).contains("claim log"));
     let mut world = World::new(json!({MOVE_TO: "node-2", MOVE_NOW: "true"}));

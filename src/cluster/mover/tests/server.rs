@@ -8,7 +8,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use super::world::{Key, Place, World};
+use super::world::{Key, Namespace, Place, World};
 use crate::cluster::mover::status::MOVING;
 
 pub(crate) type Shared = Arc<Mutex<World>>;
@@ -18,6 +18,20 @@ fn status(code: u16, reason: &str) -> (u16, Value) {
         code,
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code}),
     )
+}
+
+/// What the server says to whoever makes something in a namespace that is on its way out, or is not there.
+fn without_namespace(world: &World, namespace: &str) -> Option<(u16, Value)> {
+    let (mut answer, details) = match world.namespace {
+        Namespace::Terminating => (
+            status(403, "Forbidden"),
+            json!({"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}),
+        ),
+        Namespace::Gone => (status(404, "NotFound"), json!({"kind": "namespaces", "name": namespace})),
+        Namespace::There => return None,
+    };
+    answer.1["details"] = details;
+    Some(answer)
 }
 
 /// The kind, namespace, name and subresource in a path.
@@ -73,6 +87,9 @@ fn answer(world: &mut World, method: &Method, path: &str, query: &str, body: &Va
         (&Method::GET, _) if key.2.is_empty() => list(world, &key, query),
         (&Method::GET, Some(object)) => (200, object),
         (&Method::POST, None) if key.2.is_empty() => {
+            if let Some(answer) = without_namespace(world, &key.1).filter(|_| key.1 == "default") {
+                return answer;
+            }
             let name = body["metadata"]["name"].as_str().unwrap().to_owned();
             let key = (key.0, key.1, name);
             if world.objects.contains_key(&key) {

@@ -73,6 +73,29 @@ fn a_copy_follows_its_volume_for_as_long_as_it_is_asked_for() {
     });
 }
 
+/// What keeps a copy from its promotion is a pod that runs, not another claim of that pod.
+#[test]
+fn a_promotion_waits_for_pods_and_not_for_their_other_claims() {
+    let shared = World::new(wish()).shared();
+    run(async {
+        let mover = mover(&shared, 0);
+        standing(&mover, &shared).await;
+        {
+            let mut world = shared.lock().unwrap();
+            refusals::second_claim(&mut world, None);
+            annotate(&mut world, PROMOTE, json!("true"));
+        }
+        for _ in 0..3 {
+            step(&mover, &shared).await;
+        }
+        let status = status(&shared.lock().unwrap()).unwrap();
+        assert_eq!(
+            (status.phase, status.message.as_str()),
+            (Phase::Standby, "to be promoted as soon as its pods have left: db-0")
+        );
+    });
+}
+
 #[test]
 fn rounds_come_when_they_are_due() {
     let mut world = World::new(wish());

@@ -31,6 +31,16 @@ pub(crate) enum Fault {
     Fail { done: bool, ends: bool },
 }
 
+/// The namespace of all claims and pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) enum Namespace {
+    #[default]
+    There,
+    /// What is in it is being deleted, and nothing can be made in it.
+    Terminating,
+    Gone,
+}
+
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) objects: BTreeMap<Key, Value>,
@@ -66,6 +76,8 @@ pub(crate) struct World {
     pub(crate) down: Option<String>,
     /// The class has parameters beside that of the backend.
     pub(crate) also_in_class: bool,
+    /// Whether the claim's namespace is being deleted, or is gone.
+    pub(crate) namespace: Namespace,
     /// How old a cut is when it is told, in seconds: so much is another round due.
     pub(crate) age: u64,
 }
@@ -294,8 +306,18 @@ impl World {
         pairs.iter().for_each(|(claim, _)| self.bind(claim));
         pairs.iter().for_each(|(claim, _)| self.protect(claim));
         self.release();
+        if self.namespace == Namespace::Terminating && !self.objects.keys().any(|key| key.1 == "default") {
+            self.namespace = Namespace::Gone;
+        }
         pairs.iter().for_each(|(claim, pod)| self.stateful_set(pod, claim));
         pairs.iter().for_each(|(claim, pod)| self.schedule(pod, claim));
+    }
+
+    /// Somebody deletes the namespace with all that is in it.
+    pub(crate) fn delete_namespace(&mut self) {
+        self.namespace = Namespace::Terminating;
+        let inside: Vec<Key> = self.objects.keys().filter(|key| key.1 == "default").cloned().collect();
+        inside.iter().for_each(|key| self.mark_deleted(key));
     }
 
     fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
@@ -416,7 +438,7 @@ impl World {
     }
 
     fn stateful_set(&mut self, name: &str, claim: &str) {
-        if self.bare || self.get("pods", name).is_some() {
+        if self.bare || self.namespace != Namespace::There || self.get("pods", name).is_some() {
             return;
         }
         match self.get("persistentvolumeclaims", claim) {

@@ -1,0 +1,146 @@
+//! A volume in use on one node, and a copy of it on another one: what the tests of copies do with both.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use hostloop::model::request::{NodeUnpublishVolume, NodeUnstageVolume};
+use hostloop::service::COPY;
+use hostloop::wire::{csi, peer};
+use tonic::{Code, Request, Status};
+
+use super::nodes::{Pair, SOURCE};
+use super::{disk_of, pattern};
+use crate::cuts::*;
+use crate::life::*;
+use crate::support::*;
+
+pub(super) const SIZE: usize = 64 << 20;
+
+/// A volume in use on one node, and its copy on another one.
+pub(super) struct Copied {
+    pub(super) pair: Pair,
+    pub(super) vol: Vol,
+    /// Where its pod writes.
+    pub(super) top: String,
+    pub(super) copy: Vol,
+    pub(super) request: csi::CreateVolumeRequest,
+}
+
+impl Copied {
+    pub(super) fn new() -> Copied {
+        Self::of(true, create("source", block()))
+    }
+
+    /// A copy of this volume, in a pool that shares blocks or does not.
+    pub(super) fn of(sharing: bool, request: csi::CreateVolumeRequest) -> Copied {
+        let rig = Rig::new();
+        rig.kernel.set_reflink(DATA, sharing);
+        let parameters = request.parameters.clone();
+        let (vol, top) = rig.in_use(request);
+        if vol.is_block() {
+            rig.kernel.write(&top, 0, &pattern(1 << 20, 1)).expect("write");
+            rig.kernel.write(&top, 20 << 20, &pattern(1 << 20, 2)).expect("write");
+        } else {
+            rig.write(&vol, "text");
+        }
+        Self::between(Pair::with_patience(rig, Duration::from_millis(50)), (vol, top), parameters)
+    }
+
+    /// A copy of this volume of the pair's source, made with these parameters.
+    pub(super) fn between(
+        pair: Pair,
+        (vol, top): (Vol, String),
+        parameters: HashMap<String, String>,
+    ) -> Copied {
+        let capability = vol.capability.clone();
+        let request = csi::CreateVolumeRequest {
+            parameters,
+            ..copy("copy", from_volume(&vol.id), capability.clone(), &[])
+        };
+        let info = made(&pair, &request).expect("a copy");
+        let copy = Vol { id: info.volume_id.clone(), info, capability };
+        Copied { pair, vol, top, copy, request }
+    }
+
+    pub(super) fn order(&self) -> peer::UpdateCopyRequest {
+        peer::UpdateCopyRequest {
+            volume_id: self.copy.id.clone(),
+            source_address: SOURCE.to_owned(),
+            permit: self.pair.permit(&self.request),
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn update(&self) -> Result<peer::UpdateCopyResponse, Status> {
+        self.send(self.order())
+    }
+
+    pub(super) fn send(&self, order: peer::UpdateCopyRequest) -> Result<peer::UpdateCopyResponse, Status> {
+        let mut peer = self.pair.target.peer.clone();
+        self.pair.runtime.block_on(peer.update_copy(order)).map(|answer| answer.into_inner())
+    }
+
+    pub(super) fn complete(&self, stale: bool) -> Result<(), Status> {
+        let mut peer = self.pair.target.peer.clone();
+        let request = peer::CompleteCopyRequest { volume_id: self.copy.id.clone(), stale };
+        self.pair.runtime.block_on(peer.complete_copy(request)).map(drop)
+    }
+
+    pub(super) fn seal(&self, moved_to: &str) -> Result<(), Status> {
+        let mut peer = self.pair.source.peer.clone();
+        let request =
+            peer::SealVolumeRequest { volume_id: self.vol.id.clone(), moved_to: moved_to.to_owned() };
+        self.pair.runtime.block_on(peer.seal_volume(request)).map(drop)
+    }
+
+    pub(super) fn release(&self) {
+        let mut peer = self.pair.source.peer.clone();
+        let request = peer::ReleaseCutsRequest {
+            volume_id: self.vol.id.clone(),
+            target_volume_id: self.copy.id.clone(),
+        };
+        self.pair.runtime.block_on(peer.release_cuts(request)).expect("released");
+    }
+
+    /// Its pod leaves.
+    pub(super) fn rest(&self) {
+        let driver = &self.pair.source.driver;
+        let (volume_id, target_path) = (self.vol.id.clone(), self.vol.target("pod").into());
+        driver.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path }).expect("unpublished");
+        let (volume_id, staging_path) = (self.vol.id.clone(), self.vol.staging().into());
+        driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
+    }
+
+    pub(super) fn source_bytes(&self) -> Vec<u8> {
+        self.pair.source.kernel.read(self.vol.image(), 0, SIZE).expect("read")
+    }
+
+    pub(super) fn copy_bytes(&self) -> Vec<u8> {
+        self.pair.target.kernel.read(disk_of(&self.copy.id), 0, SIZE).expect("read")
+    }
+
+    /// What a pod changes, so that each round has something of everything: new data, other data, zeros.
+    pub(super) fn change(&self, seed: u64) {
+        let write = |offset, bytes: &[u8]| {
+            self.pair.source.kernel.write(&self.top, offset, bytes).expect("write");
+        };
+        write(8192, &pattern(8192, seed));
+        write((20 << 20) + 4096, &[0; 16384]);
+        write((40 << 20) + (seed << 12), &pattern(4096, seed));
+    }
+
+    #[track_caller]
+    pub(super) fn refused(&self, answer: Result<impl std::fmt::Debug, Status>, code: Code, why: &str) {
+        let status = answer.expect_err("it is refused");
+        assert_eq!(status.code(), code, "{}", status.message());
+        assert!(status.message().contains(why), "{}", status.message());
+    }
+}
+
+/// CreateVolume as a controller forwards it that wants a copy.
+pub(super) fn made(pair: &Pair, request: &csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
+    let mut order: Request<_> = pair.order(request.clone(), SOURCE);
+    order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
+    let answer = pair.runtime.block_on(pair.target.controller.send(order))?;
+    Ok(answer.volume.expect("a volume"))
+}

@@ -1,0 +1,201 @@
+//! A node that sends what a script says, and one that pulls from it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use hostloop::app;
+use hostloop::driver::{Broken, Driver, RemoteSource, RemoteSources, Take};
+use hostloop::error::{Error, Result};
+use hostloop::model::pull::{Blocks, Changes, OpenSource, Placed, SourceDescription, SourceHandle, Way};
+use hostloop::model::request::{CreateVolume, Source};
+use hostloop::model::tree::{Item, Position};
+use hostloop::model::{
+    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
+    SnapshotId, Timestamp, VolumeParameters,
+};
+use hostloop::os::fake::FakeKernel;
+
+use super::nodes::{SOURCE, TARGET};
+use crate::harness::{DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, machine, settings};
+
+/// The size of the image.
+pub(super) const SIZE: u64 = 1 << 20;
+/// How long a break is tried again.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub(super) type Block = Placed<u64, Blocks>;
+pub(super) type Part = Placed<Position, Item>;
+
+/// What one stream of the node has; the last one is repeated.
+#[derive(Clone)]
+pub(super) enum Script {
+    Blocks(Vec<Block>),
+    Tree(Vec<Part>),
+    Changes(Vec<Placed<u64, Changes>>),
+}
+
+/// A node that sends what its script says, whatever it is asked for.
+pub(super) struct Scripted {
+    description: SourceDescription,
+    scripts: Mutex<VecDeque<Script>>,
+    pub(super) streams: AtomicUsize,
+    pub(super) closed: AtomicUsize,
+    /// What is done behind each message that was taken.
+    pub(super) behind: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Scripted {
+    fn next(&self) -> Script {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        let mut scripts = self.scripts.lock().unwrap();
+        if scripts.len() > 1 { scripts.pop_front() } else { scripts.front().cloned() }.expect("a script")
+    }
+
+    /// Sends messages.
+    fn send<M>(&self, messages: Vec<M>, take: &mut dyn FnMut(M) -> Result<(), Broken>) -> Result<(), Broken> {
+        messages.into_iter().try_for_each(|message| {
+            take(message)?;
+            self.behind.get().into_iter().for_each(|behind| behind());
+            Ok(())
+        })
+    }
+}
+
+impl RemoteSource for Scripted {
+    fn description(&self) -> &SourceDescription {
+        &self.description
+    }
+
+    fn blocks(&self, _: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken> {
+        let Script::Blocks(messages) = self.next() else { unreachable!("it is an image") };
+        self.send(messages, take)
+    }
+
+    fn tree(
+        &self,
+        _: Option<&SourceHandle>,
+        _: Position,
+        take: Take<'_, Position, Item>,
+    ) -> Result<(), Broken> {
+        let Script::Tree(messages) = self.next() else { unreachable!("it is a tree") };
+        self.send(messages, take)
+    }
+
+    fn show(&self, _: &Way) {}
+
+    fn moves(&self) -> u64 {
+        0
+    }
+
+    fn changes(&self, _: &SourceHandle, _: u64, take: Take<'_, u64, Changes>) -> Result<(), Broken> {
+        let Script::Changes(messages) = self.next() else { unreachable!("it is a copy") };
+        self.send(messages, take)
+    }
+
+    fn close(&self, _: &SnapshotId) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The only node there is.
+struct Only(Arc<Scripted>);
+
+impl RemoteSources for Only {
+    fn open(&self, _: &Way, _: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
+        Ok(Arc::clone(&self.0) as Arc<dyn RemoteSource>)
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// A node that makes a volume from what the other one sends.
+pub(super) struct Target {
+    pub(super) kernel: FakeKernel,
+    pub(super) driver: Arc<Driver>,
+    pub(super) source: Arc<Scripted>,
+}
+
+impl Target {
+    pub(super) fn new(scripts: Vec<Script>) -> Target {
+        let kernel = machine();
+        let is_tree = matches!(scripts[0], Script::Tree(_));
+        let handle = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(1) };
+        let description = SourceDescription {
+            handle,
+            content: if is_tree { Content::Directory } else { Content::Block },
+            size_bytes: SIZE,
+            block_size: 512,
+            data_bytes: SIZE,
+            kept: true,
+            sealed: false,
+        };
+        let scripts = Mutex::new(scripts.into());
+        let (streams, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let source = Arc::new(Scripted { description, scripts, streams, closed, behind: OnceLock::new() });
+        let settings = Settings { node_id: TARGET.to_owned(), ..settings() };
+        let driver = app::driver(settings, kernel.os()).expect("the state can be used");
+        let driver = Arc::new(driver.with_remote_sources(Arc::new(Only(Arc::clone(&source)))));
+        assert_eq!(driver.recover().damaged, 0);
+        Target { kernel, driver, source }
+    }
+
+    fn is_tree(&self) -> bool {
+        self.source.description.content == Content::Directory
+    }
+
+    pub(super) fn request(&self) -> CreateVolume {
+        let access = match self.is_tree() {
+            true => AccessType::Mount { fs_type: None, flags: MountFlags::default() },
+            false => AccessType::Block,
+        };
+        let parameters = match self.is_tree() {
+            true => VolumeParameters {
+                backend: BackendKind::Directory,
+                pool: DIRECTORIES.parse().expect("a name"),
+                ..VolumeParameters::default()
+            },
+            false => VolumeParameters::default(),
+        };
+        CreateVolume {
+            name: "pulled".to_owned(),
+            size: Default::default(),
+            capabilities: vec![Capability { access, mode: AccessMode::SingleNodeWriter }],
+            parameters,
+            source: Some(Source::Snapshot(snapshot().to_string())),
+            consistency: Consistency::default(),
+            topology: None,
+            way: Some(Way { address: SOURCE.to_owned(), permit: None }),
+            reservation: None,
+            as_copy: false,
+        }
+    }
+
+    /// Makes the volume: what it holds, with how many streams.
+    pub(super) fn made(&self) -> Result<(Vec<u8>, usize)> {
+        let id = self.driver.create_volume(self.request())?.id.clone();
+        let path = match self.is_tree() {
+            true => format!("{DIRECTORIES_DIR}/volumes/{id}/data/file"),
+            false => format!("{DATA_DIR}/volumes/{id}/disk.img"),
+        };
+        let streams = self.source.streams.load(Ordering::Relaxed);
+        Ok((self.kernel.read_file(path).expect("its data"), streams))
+    }
+
+    /// Why no volume was made, of which nothing is left, and how many streams there were.
+    pub(super) fn refused(&self) -> (Error, usize) {
+        let error = self.made().expect_err("it is refused");
+        for pool in [DATA_DIR, DIRECTORIES_DIR] {
+            assert_eq!(self.kernel.tree(format!("{pool}/volumes")), Vec::<String>::new());
+        }
+        assert!(self.driver.store().volumes().is_empty());
+        (error, self.source.streams.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) fn snapshot() -> SnapshotId {
+    SnapshotId::of_name(&NodeKey::of(SOURCE), "s")
+}
