@@ -26,7 +26,7 @@ const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 /// What comes next for a PersistentVolume with a record.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// The claim that it replaces is not gone yet, or the new one is not bound yet.
+    /// The claim that it replaces is not gone yet, it cannot be bound yet, or the new claim is not bound yet.
     Wait,
     /// It still belongs to the claim that was: reserves it for the one that comes.
     Reserve,
@@ -53,7 +53,11 @@ pub(super) fn decide(
     }
     let Some(claim) = there else {
         // A claim that was bound and is gone was deleted by its user.
-        return if bound_to.is_some() { Step::Finish } else { Step::MakeClaim };
+        return match bound_to.is_some() {
+            true => Step::Finish,
+            false if is_available(volume) => Step::MakeClaim,
+            false => Step::Wait,
+        };
     };
     let named =
         claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
@@ -63,6 +67,12 @@ pub(super) fn decide(
         Some(_) if phase == Some("Bound") && bound_to == claim.uid() => Step::Finish,
         Some(_) | None => Step::Wait,
     }
+}
+
+/// Whether the controller of PersistentVolumes has seen that it is reserved. If it has yet to change the volume when the claim is
+/// there, its two changes are at odds, and it tries again with its next look at everything, up to 15 seconds later.
+fn is_available(volume: &PersistentVolume) -> bool {
+    volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
 }
 
 impl Mover {

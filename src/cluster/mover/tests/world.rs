@@ -31,6 +31,10 @@ pub(crate) enum Fault {
     Fail { done: bool, ends: bool },
 }
 
+/// A claim is not bound where the controller of PersistentVolumes has just changed the volume: it tries again with its next look
+/// at everything, up to 15 seconds later.
+const RESYNC: u32 = 150;
+
 /// The namespace of all claims and pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) enum Namespace {
@@ -78,6 +82,8 @@ pub(crate) struct World {
     pub(crate) also_in_class: bool,
     /// Whether the claim's namespace is being deleted, or is gone.
     pub(crate) namespace: Namespace,
+    /// Claims that Kubernetes has tried to bind too early, and the ticks until it tries again.
+    too_early: BTreeMap<String, u32>,
     /// How old a cut is when it is told, in seconds: so much is another round due.
     pub(crate) age: u64,
 }
@@ -238,6 +244,12 @@ impl World {
 
     pub(crate) fn create(&mut self, key: Key, mut object: Value) -> Value {
         object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        if key.0 == "persistentvolumeclaims" {
+            let volume = object["spec"]["volumeName"].as_str();
+            if volume.is_some_and(|name| !self.is_available(name)) {
+                self.too_early.insert(key.2.clone(), RESYNC);
+            }
+        }
         let finalizers = &mut object["metadata"]["finalizers"];
         let mut all = finalizers.as_array().cloned().unwrap_or_default();
         if key.0 == "persistentvolumeclaims" {
@@ -303,6 +315,7 @@ impl World {
     pub(crate) fn tick(&mut self) {
         let pairs: Vec<(String, String)> = (0..=self.more).map(pair).collect();
         pairs.iter().for_each(|(claim, pod)| self.kubelet(pod, claim));
+        self.offer();
         pairs.iter().for_each(|(claim, _)| self.bind(claim));
         pairs.iter().for_each(|(claim, _)| self.protect(claim));
         self.release();
@@ -318,6 +331,27 @@ impl World {
         self.namespace = Namespace::Terminating;
         let inside: Vec<Key> = self.objects.keys().filter(|key| key.1 == "default").cloned().collect();
         inside.iter().for_each(|key| self.mark_deleted(key));
+    }
+
+    fn is_available(&self, volume: &str) -> bool {
+        self.get("persistentvolumes", volume).is_some_and(|volume| volume["status"]["phase"] == "Available")
+    }
+
+    /// The controller of PersistentVolumes looks at those that are reserved.
+    fn offer(&mut self) {
+        let reserved = |volume: &&Value| {
+            volume["spec"]["claimRef"]["uid"].is_null() && volume["status"]["phase"] != "Available"
+        };
+        let reserved: Vec<String> = self
+            .all("persistentvolumes")
+            .filter(reserved)
+            .map(|volume| volume["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        for name in reserved {
+            self.change("persistentvolumes", &name, |volume| {
+                volume["status"] = json!({"phase": "Available"})
+            });
+        }
     }
 
     fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
@@ -368,6 +402,10 @@ impl World {
     fn bind(&mut self, name: &str) {
         let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
         if claim["status"]["phase"] == "Bound" {
+            return;
+        }
+        if let Some(left) = self.too_early.get_mut(name).filter(|left| **left > 0) {
+            *left -= 1;
             return;
         }
         let named = claim["spec"]["volumeName"].as_str().map(str::to_owned);
