@@ -13,13 +13,15 @@ use super::copies::CopyError;
 use super::decide::policy_was;
 use super::objects::{claim, handle};
 use super::status::{
-    FENCE, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVED_TO, MOVING, POLICY_WAS, Phase, Record, Status,
+    BIND, FENCE, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVED_TO, MOVING, POLICY_WAS, Phase, Record, Status, now,
     seconds_since,
 };
 
 /// Between two looks while no pod can run.
 const PRESSING: Duration = Duration::from_millis(100);
 const LATER: Duration = Duration::from_secs(5);
+/// What is bound at once is bound by then.
+const TOUCHED: Duration = Duration::from_millis(500);
 /// The uid of no object (RFC 9562, section 5.9).
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -31,6 +33,8 @@ pub(super) enum Step {
     /// It still belongs to the claim that was: reserves it for the one that comes.
     Reserve,
     MakeClaim,
+    /// The volume is bound to the claim, and the claim not to it yet.
+    Touch,
     /// The claim of the name has another volume: nobody but an administrator knows what is right.
     Blocked(String),
     /// The claim is bound, or was: what is left of the move goes.
@@ -65,6 +69,7 @@ pub(super) fn decide(
     match named {
         Some(name) if name != volume.name_any() => Step::Blocked(name.to_owned()),
         Some(_) if phase == Some("Bound") && bound_to == claim.uid() => Step::Finish,
+        _ if bound_to.is_some() && bound_to == claim.uid() => Step::Touch,
         Some(_) | None => Step::Wait,
     }
 }
@@ -112,6 +117,10 @@ impl Mover {
                 );
                 Ok(NOW)
             }
+            Step::Touch => {
+                self.touch(there.as_ref()).await?;
+                Ok(Next::After(TOUCHED))
+            }
             Step::Blocked(other) => {
                 let why = format!(
                     "this claim has the volume {other}, not {name}, which has what the claim {} had before the move; delete \
@@ -127,6 +136,14 @@ impl Mover {
             }
             Step::Finish => self.finish(&volume, &record, there.as_ref()).await,
         }
+    }
+
+    /// Changes the claim, so that Kubernetes looks at it. To bind the two, its controller writes to both; where it has written to the
+    /// volume in two places at once, it looks at the claim again only when that changes, or up to 15 seconds later.
+    async fn touch(&self, claim: Option<&PersistentVolumeClaim>) -> Result<()> {
+        let Some(claim) = claim else { return Ok(()) };
+        let change = json!({"metadata": {"annotations": {BIND: now()}}});
+        Ok(self.cluster.patch_claim(claim, change).await?)
     }
 
     /// Reserves the volume for a claim that was, so that it is *Released*, and no claim in another namespace of that name gets it.
@@ -294,7 +311,8 @@ fn told(there: &PersistentVolumeClaim, record: &Record, done: &Status) -> Option
     if written.as_ref().is_some_and(|status| status.name != record.status.name && !status.name.is_empty()) {
         return None;
     }
-    let told = json!({"metadata": {"annotations": {MOVE_STATUS: serde_json::to_string(done).ok()?}}});
+    let told =
+        json!({"metadata": {"annotations": {BIND: null, MOVE_STATUS: serde_json::to_string(done).ok()?}}});
     let arrived = there.annotations().get(MOVE_TO) == Some(&record.status.target);
     Some(if arrived { and(told, json!({"metadata": {"annotations": {MOVE_TO: null}}})) } else { told })
 }

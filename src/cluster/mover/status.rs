@@ -30,6 +30,8 @@ pub const FENCE: &str = "hostloop.csi.dev/fence";
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// How far the move is: [`Status`].
 pub const MOVE_STATUS: &str = "hostloop.csi.dev/move-status";
+/// On a claim that was made again, until it is bound: when it was changed last, so that Kubernetes looks at it.
+pub(super) const BIND: &str = "hostloop.csi.dev/bind";
 /// On a PersistentVolume: the claim that is to be made for it, [`Record`].
 pub const MOVE_RECORD: &str = "hostloop.csi.dev/move-record";
 /// On the PersistentVolume of a claim that is being moved: the move, and the reclaim policy before it, as `NAME/POLICY`.
@@ -47,7 +49,8 @@ pub const NOT_ASKED_FOR: &str = "it is not asked for any more";
 pub const HAS_GROWN: &str = "the volume has grown; the copy is made again";
 
 /// What belongs to one claim and is not for the one that replaces it.
-const OF_ONE_CLAIM: [&str; 11] = [
+const OF_ONE_CLAIM: [&str; 12] = [
+    BIND,
     MOVE_TO,
     PROMOTE,
     MOVE_NOW,

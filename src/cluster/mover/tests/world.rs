@@ -84,6 +84,11 @@ pub(crate) struct World {
     pub(crate) namespace: Namespace,
     /// Claims that Kubernetes has tried to bind too early, and the ticks until it tries again.
     too_early: BTreeMap<String, u32>,
+    /// Claims whose volumes were bound to them: the version of the claim, and the ticks until Kubernetes looks at it again if it
+    /// does not change.
+    half_bound: BTreeMap<String, (Value, u32)>,
+    /// Whether Kubernetes binds in two steps.
+    halves: bool,
     /// How old a cut is when it is told, in seconds: so much is another round due.
     pub(crate) age: u64,
 }
@@ -148,12 +153,14 @@ impl World {
         world.tick();
         world.tick();
         assert_eq!(world.running().as_deref(), Some("node-1"));
+        world.halves = true;
         world
     }
 
     /// The same with so many claims, each of its own pod.
     pub(crate) fn of_many(count: u32) -> Self {
         let mut world = World::new(json!({}));
+        world.halves = false;
         for number in 1..count {
             let (claim, _) = pair(number);
             world.claim(&claim, json!({}), None);
@@ -162,6 +169,7 @@ impl World {
         world.more = count - 1;
         world.tick();
         world.tick();
+        world.halves = true;
         world.budget = count;
         world
     }
@@ -430,6 +438,16 @@ impl World {
             volume["spec"]["claimRef"]["uid"] = uid;
             volume["status"] = json!({"phase": "Bound"});
         });
+        if self.halves {
+            let version = claim["metadata"]["resourceVersion"].clone();
+            let (before, left) =
+                self.half_bound.entry(name.to_owned()).or_insert_with(|| (version.clone(), RESYNC));
+            if *before == version && *left > 0 {
+                *left -= 1;
+                return;
+            }
+            self.half_bound.remove(name);
+        }
         self.change("persistentvolumeclaims", name, |claim| {
             claim["spec"]["volumeName"] = json!(found);
             claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
