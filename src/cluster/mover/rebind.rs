@@ -74,8 +74,7 @@ pub(super) fn decide(
     }
 }
 
-/// Whether the controller of PersistentVolumes has seen that it is reserved. If it has yet to change the volume when the claim is
-/// there, its two changes are at odds, and it tries again with its next look at everything, up to 15 seconds later.
+/// Whether the controller of PersistentVolumes has seen that it is reserved, and is done with it (docs/decisions/0018).
 fn is_available(volume: &PersistentVolume) -> bool {
     volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
 }
@@ -146,7 +145,7 @@ impl Mover {
         Ok(self.cluster.patch_claim(claim, change).await?)
     }
 
-    /// Reserves the volume for a claim that was, so that it is *Released*, and no claim in another namespace of that name gets it.
+    /// Reserves the volume for a claim that was, so that it is *Released*, and no claim in a later namespace of that name gets it.
     async fn give_to_nobody(&self, volume: &PersistentVolume) -> Result<Next> {
         let change = json!({"spec": {"claimRef": {"uid": NOBODY}}});
         self.cluster.patch_volume(volume, change).await?;
