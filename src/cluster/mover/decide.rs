@@ -19,7 +19,7 @@ pub(super) const SMALL: u64 = 16 << 20;
 const BEHIND: i64 = 60;
 /// Between two looks while pods run, and while none can.
 const CALM: Duration = Duration::from_secs(1);
-const PRESSING: Duration = Duration::from_millis(250);
+pub(super) const PRESSING: Duration = Duration::from_millis(250);
 /// Between two looks at whether a node is lost, or is back.
 const LOST: Duration = Duration::from_secs(15);
 
@@ -223,12 +223,7 @@ fn switching(view: &View, status: &Status) -> Step {
     if !view.is_protected() {
         return Step::Complete;
     }
-    // A pod that came to the node before the claim was deleted cannot start, and would hold it for ever.
-    let (now, bare) = (view.says(MOVE_NOW), view.says(MOVE_BARE_PODS));
-    let sent_away = view.users().filter(|pod| !is_leaving(pod));
-    let sent_away =
-        sent_away.filter(|pod| controller(pod).is_some() || bare).filter(|pod| now || never_ran(pod));
-    let names: Vec<String> = sent_away.map(|pod| pod.name_any()).collect();
+    let names = sent_away(view, view.says(MOVE_NOW));
     if !names.is_empty() {
         return Step::Evict(names);
     }
@@ -240,6 +235,16 @@ fn switching(view: &View, status: &Status) -> Step {
             false => format!("waiting until the pods have stopped: {}", holding.join(", ")),
         },
     )
+}
+
+/// Pods that hold a claim which is being deleted and are to be evicted: all of them `now`, or else those that came to the node
+/// before it was deleted. These cannot start, and would hold it for ever.
+pub(super) fn sent_away(view: &View, now: bool) -> Vec<String> {
+    let bare = view.says(MOVE_BARE_PODS);
+    let sent_away = view.users().filter(|pod| !is_leaving(pod));
+    let sent_away =
+        sent_away.filter(|pod| controller(pod).is_some() || bare).filter(|pod| now || never_ran(pod));
+    sent_away.map(|pod| pod.name_any()).collect()
 }
 
 /// Whether nothing deletes the volume when the claim goes, by the word of this very move: what another one has written,

@@ -52,7 +52,9 @@ impl Mover {
             Some(Phase::Copying | Phase::CatchingUp | Phase::Ready | Phase::Standby) => view.target_lost,
             Some(_) => false,
         };
-        if !begins && !matches!(phase, Some(Phase::Ready | Phase::Standby | Phase::Switching)) {
+        let stays = Some(Phase::Ready) == phase || Some(Phase::Standby) == phase;
+        let leaves = Some(Phase::Switching) == phase || Some(Phase::Returning) == phase;
+        if !begins && !stays && !leaves {
             return Ok(view);
         }
         let (namespace, name) = (view.claim.namespace().unwrap_or_default(), view.claim.name_any());
@@ -63,7 +65,7 @@ impl Mover {
             }
             view.pods.retain(|pod| claims_of(pod).any(|claim| claim == name));
         }
-        if phase == Some(Phase::Switching) {
+        if leaves {
             return Ok(view);
         }
         view.others = self.others(&view, &namespace, &name).await?;

@@ -27,6 +27,12 @@ pub(super) fn copy_name(volume: &str, claim: &PersistentVolumeClaim) -> String {
     format!("{first}{MOVED}{attempt:08x}")
 }
 
+/// The uid of the claim that a PersistentVolume is bound to; `None` for one that waits for a claim by its name.
+pub(super) fn reserved_for(volume: &PersistentVolume) -> Option<String> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    claim.uid.clone().filter(|uid| !uid.is_empty())
+}
+
 /// How pods see the volume.
 pub(super) fn access(volume: &PersistentVolume) -> Access {
     let spec = volume.spec.clone().unwrap_or_default();

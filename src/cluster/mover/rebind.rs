@@ -11,14 +11,17 @@ use super::act::{Failure, Mover, NOW, Next, Result};
 use super::api::and;
 use super::copies::CopyError;
 use super::decide::policy_was;
-use super::objects::{claim, handle};
+use super::objects::{claim, handle, reserved_for};
 use super::status::{
     BIND, FENCE, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVED_TO, MOVING, POLICY_WAS, Phase, Record, Status, now,
     seconds_since,
 };
+use super::view::{is_protected, wanted};
 
 /// Between two looks while no pod can run.
 const PRESSING: Duration = Duration::from_millis(100);
+/// While pods run that have the claim which is to be given back.
+const CALM: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(5);
 /// What is bound at once is bound by then.
 const TOUCHED: Duration = Duration::from_millis(500);
@@ -47,8 +50,7 @@ pub(super) fn decide(
     record: &Record,
     there: Option<&PersistentVolumeClaim>,
 ) -> Step {
-    let reserved = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    let bound_to = reserved.and_then(|claim| claim.uid.clone()).filter(|uid| !uid.is_empty());
+    let bound_to = reserved_for(volume);
     if there.is_some_and(|claim| claim.uid().as_ref() == Some(&record.uid)) {
         return Step::Wait;
     }
@@ -74,6 +76,11 @@ pub(super) fn decide(
     }
 }
 
+/// Whether pods may use a claim that is being deleted.
+fn has_pods(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_some() && is_protected(claim)
+}
+
 /// Whether the controller of PersistentVolumes has seen that it is reserved, and is done with it (docs/decisions/0018).
 fn is_available(volume: &PersistentVolume) -> bool {
     volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
@@ -92,10 +99,12 @@ impl Mover {
         let there = self.cluster.claim(&record.namespace, &record.name).await?;
         self.figures.is_in(&record.namespace, &record.name, record.status.phase);
         match decide(&volume, &record, there.as_ref()) {
-            Step::Wait => Ok(Next::After(PRESSING)),
+            Step::Wait => Ok(Next::After(match there.as_ref().is_some_and(has_pods) {
+                true => CALM,
+                false => PRESSING,
+            })),
             Step::Reserve => {
-                let change = json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}});
-                self.cluster.patch_volume(&volume, change).await?;
+                self.reserve(&volume).await?;
                 Ok(NOW)
             }
             Step::MakeClaim => {
@@ -188,8 +197,7 @@ impl Mover {
     ) -> Result<Next> {
         let returned = handle(volume) == Some(record.old_handle.as_str());
         if let Some(there) = there {
-            let done = done(record, returned);
-            if let Some(change) = told(there, record, &done) {
+            if let Some(change) = told(there, record, &done(record, returned)) {
                 // Not before the claim is bound: the scheduler would look at its pod too early, and then wait.
                 self.cluster.nudge(&record.namespace, &record.name).await;
                 self.cluster.patch_claim(there, change).await?;
@@ -204,7 +212,10 @@ impl Mover {
         }
         match returned {
             // A mover that was about to seal it when it was given back may have done so since.
-            true => self.open(&record.old_handle).await?,
+            true => {
+                self.open(&record.old_handle).await?;
+                self.cluster.nudge(&record.namespace, &record.name).await;
+            }
             false => self.leave(record).await?,
         }
         let change = json!({"metadata": {"annotations": {MOVE_RECORD: null, POLICY_WAS: null}, "labels": {MOVING: null}}});
@@ -300,6 +311,12 @@ fn done(record: &Record, returned: bool) -> Status {
 /// What the claim does not say yet: how the move ended.
 fn told(there: &PersistentVolumeClaim, record: &Record, done: &Status) -> Option<Value> {
     let written = super::view::status(there);
+    if done.phase == Phase::Refused && wanted(there).is_none() {
+        // Nobody asks for it any more: the claim's own step would take away what is told of it.
+        let of_this = written.is_some_and(|status| status.name == record.status.name);
+        let gone = json!({"metadata": {"annotations": {BIND: null, MOVE_STATUS: null}}});
+        return (of_this || there.annotations().contains_key(BIND)).then_some(gone);
+    }
     let ours = |status: &Status| {
         status.phase == done.phase && status.name == done.name && status.message == done.message
     };

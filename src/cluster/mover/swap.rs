@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::act::{Failure, LATER, Mover, NOW, Next, REFUSED, Result, counted};
 use super::copies::CopyError;
-use super::decide::{is_retained, policy_was};
-use super::objects::{handle, record, volume};
+use super::decide::{PRESSING, is_retained, policy_was, sent_away};
+use super::objects::{handle, record, reserved_for, volume};
 use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status};
 use super::view::View;
 
@@ -133,6 +133,12 @@ impl Mover {
         Ok(NOW)
     }
 
+    /// Keeps a PersistentVolume for the next claim of the name that its claim has.
+    pub(super) async fn reserve(&self, volume: &PersistentVolume) -> Result<()> {
+        let change = json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}});
+        Ok(self.cluster.patch_volume(volume, change).await?)
+    }
+
     /// Gives a PersistentVolume the reclaim policy back that it had.
     pub(super) async fn restore(&self, volume: &PersistentVolume) -> Result<()> {
         let Some((_, policy)) = policy_was(volume) else { return Ok(()) };
@@ -170,7 +176,31 @@ impl Mover {
             self.cluster.patch_volume(old, change).await?;
             return Ok(NOW);
         }
+        if view.is_protected() {
+            let stuck = sent_away(view, false);
+            if !stuck.is_empty() {
+                return self.evict(view, status, &stuck).await;
+            }
+            self.note(view, status, &waits_to_return(view)).await?;
+            return Ok(Next::After(PRESSING));
+        }
+        // Before the claim goes: whoever makes one of its name, be it a StatefulSet that is quicker, gets this volume.
+        if reserved_for(old).is_some() {
+            self.reserve(old).await?;
+            return Ok(NOW);
+        }
         self.cluster.patch_claim(&view.claim, self.without_finalizer(view)).await?;
         Ok(Next::Finished)
+    }
+}
+
+fn waits_to_return(view: &View) -> String {
+    let holding: Vec<String> = view.users().map(|pod| pod.name_any()).collect();
+    match holding.as_slice() {
+        [] => "no pod uses the claim any more; Kubernetes has not noticed it yet".to_owned(),
+        [one] => format!("the claim is made again for its volume as soon as pod {one} has left"),
+        some => {
+            format!("the claim is made again for its volume as soon as pods {} have left", some.join(", "))
+        }
     }
 }

@@ -81,7 +81,7 @@ impl View {
 
     /// Whether a pod may still use the claim that is being deleted.
     pub(super) fn is_protected(&self) -> bool {
-        self.claim.finalizers().iter().any(|finalizer| finalizer == PROTECTION)
+        is_protected(&self.claim)
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -126,6 +126,11 @@ impl View {
 
 pub(super) fn status(claim: &PersistentVolumeClaim) -> Option<Status> {
     serde_json::from_str(claim.annotations().get(MOVE_STATUS)?).ok()
+}
+
+/// Whether a pod may still use the claim, if it is being deleted.
+pub(super) fn is_protected(claim: &PersistentVolumeClaim) -> bool {
+    claim.finalizers().iter().any(|finalizer| finalizer == PROTECTION)
 }
 
 pub(super) fn wanted(claim: &PersistentVolumeClaim) -> Option<&str> {

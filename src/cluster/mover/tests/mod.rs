@@ -75,6 +75,12 @@ fn wishes(world: &World) -> bool {
     claim.is_some_and(|claim| !claim["metadata"]["annotations"][MOVE_TO].is_null())
 }
 
+/// Whether the claim is there and is being deleted.
+fn is_deleted(world: &World) -> bool {
+    let claim = world.get("persistentvolumeclaims", "data");
+    claim.is_some_and(|claim| !claim["metadata"]["deletionTimestamp"].is_null())
+}
+
 /// The administrator of these tests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Administrator {
@@ -84,6 +90,8 @@ enum Administrator {
     IsInAHurry,
     /// Takes the wish back once the move is in this phase.
     GivesUp(Phase),
+    /// Takes it back when the claim has been deleted, and then restarts the pod.
+    GivesUpLate,
 }
 
 impl Administrator {
@@ -91,6 +99,13 @@ impl Administrator {
         match self {
             Administrator::Drains => json!({MOVE_TO: "node-2", "team": "db"}),
             _ => json!({MOVE_TO: "node-2", MOVE_NOW: "true", "team": "db"}),
+        }
+    }
+
+    fn is_time(self, world: &World) -> bool {
+        match self {
+            Administrator::GivesUp(when) => phase(world) == Some(when),
+            _ => phase(world) == Some(Phase::Switching) && is_deleted(world),
         }
     }
 
@@ -103,11 +118,14 @@ impl Administrator {
                 world.change("nodes", "node-1", |node| node["spec"]["unschedulable"] = json!(true));
                 world.delete_pod();
             }
-            Administrator::GivesUp(when) if phase == Some(when) && wishes(world) => {
+            Administrator::GivesUp(_) | Administrator::GivesUpLate
+                if self.is_time(world) && wishes(world) =>
+            {
                 world.change("persistentvolumeclaims", "data", |claim| {
                     claim["metadata"]["annotations"].as_object_mut().unwrap().remove(MOVE_TO);
                 });
             }
+            Administrator::GivesUpLate if phase == Some(Phase::Returning) => world.delete_pod(),
             _ => {}
         }
     }
@@ -271,6 +289,11 @@ fn a_move_that_is_given_up_leaves_all_as_it_was_at_every_end() {
 }
 
 #[test]
+fn a_claim_is_given_back_at_every_end() {
+    walk(Administrator::GivesUpLate, &["node-1"]);
+}
+
+#[test]
 fn after_the_last_chance_a_move_is_not_given_up() {
     let administrator = Administrator::GivesUp(Phase::Rebinding);
     assert_eq!(moved(administrator, World::new(administrator.wish()), None).0, "node-2");
@@ -330,8 +353,9 @@ fn two_movers_at_once_move_it_once() {
 #[test]
 fn two_movers_at_once_give_it_up_or_end_it() {
     for seed in (1..=20).chain([1005]) {
-        for phase in [Phase::Copying, Phase::Ready, Phase::Switching] {
-            let node = quarrel(Administrator::GivesUp(phase), seed);
+        let phases = [Phase::Copying, Phase::Ready, Phase::Switching].map(Administrator::GivesUp);
+        for administrator in phases.into_iter().chain([Administrator::GivesUpLate]) {
+            let node = quarrel(administrator, seed);
             assert!(["node-1", "node-2"].contains(&node.as_str()), "seed {seed}: {node}");
         }
     }

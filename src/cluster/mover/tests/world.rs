@@ -409,8 +409,10 @@ impl World {
 
     fn bind(&mut self, name: &str) {
         let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
-        if claim["status"]["phase"] == "Bound" {
-            return;
+        match claim["status"]["phase"].as_str() {
+            Some("Bound") => return self.lost(&claim),
+            Some("Lost") => return,
+            _ => {}
         }
         if let Some(left) = self.too_early.get_mut(name).filter(|left| **left > 0) {
             *left -= 1;
@@ -453,6 +455,16 @@ impl World {
             claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
             claim["status"] = json!({"phase": "Bound"});
         });
+    }
+
+    /// A claim that is bound, and whose volume does not name it, is *Lost* for ever.
+    fn lost(&mut self, claim: &Value) {
+        let volume =
+            claim["spec"]["volumeName"].as_str().and_then(|name| self.get("persistentvolumes", name));
+        if volume.is_none_or(|volume| volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]) {
+            let name = claim["metadata"]["name"].as_str().unwrap();
+            self.change("persistentvolumeclaims", name, |claim| claim["status"]["phase"] = json!("Lost"));
+        }
     }
 
     fn protect(&mut self, name: &str) {
