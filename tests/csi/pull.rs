@@ -16,6 +16,9 @@ mod tamper;
 mod trees;
 mod updates;
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use hostloop::wire::csi;
 use tonic::Code;
 
@@ -69,10 +72,13 @@ fn is_directory(request: &csi::CreateVolumeRequest) -> bool {
     request.parameters.get("backend").is_some_and(|backend| backend == "directory")
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from place to place. Each is computed once: the tests that end every step ask for the same ones.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    static KNOWN: Mutex<BTreeMap<(usize, u64), Vec<u8>>> = Mutex::new(BTreeMap::new());
     let word = |n: u64| (n.wrapping_add(seed)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
-    (0..len as u64 / 8).flat_map(|n| word(n).to_le_bytes()).collect()
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = || (0..len as u64 / 8).flat_map(|n| word(n).to_le_bytes()).collect();
+    known.entry((len, seed)).or_insert_with(bytes).clone()
 }
 
 /// A raw device with data here and there, its snapshot, and how many bytes of data it has.

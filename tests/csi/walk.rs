@@ -8,7 +8,7 @@ mod cruel;
 mod fault;
 mod kill;
 mod observe;
-mod part;
+pub mod part;
 mod scenario;
 mod seen;
 mod start;

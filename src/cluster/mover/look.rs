@@ -30,13 +30,7 @@ impl Mover {
             others: Vec::new(),
             nodes: Vec::new(),
             members: None,
-            class: match class.as_ref().map(parameters) {
-                None => Class::Missing,
-                Some(class) if class.get("crossNodeCopy").is_some_and(|value| value == "false") => {
-                    Class::Stays
-                }
-                Some(_) => Class::Travels,
-            },
+            class: class_of(class.as_ref()),
             standby,
             source_lost: false,
             target_lost: false,
@@ -106,5 +100,13 @@ impl Mover {
     pub(super) async fn class(&self, claim: &PersistentVolumeClaim) -> Result<Option<StorageClass>> {
         let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
         Ok(self.cluster.class(&name.unwrap_or_default()).await?)
+    }
+}
+
+fn class_of(class: Option<&StorageClass>) -> Class {
+    match class.map(parameters) {
+        None => Class::Missing,
+        Some(class) if class.get("crossNodeCopy").is_some_and(|value| value == "false") => Class::Stays,
+        Some(_) => Class::Travels,
     }
 }

@@ -196,13 +196,13 @@ impl Mover {
         there: Option<&PersistentVolumeClaim>,
     ) -> Result<Next> {
         let returned = handle(volume) == Some(record.old_handle.as_str());
-        if let Some(there) = there {
-            if let Some(change) = told(there, record, &done(record, returned)) {
-                // Not before the claim is bound: the scheduler would look at its pod too early, and then wait.
-                self.cluster.nudge(&record.namespace, &record.name).await;
-                self.cluster.patch_claim(there, change).await?;
-                return Ok(NOW);
-            }
+        if let Some(there) = there
+            && let Some(change) = told(there, record, &done(record, returned))
+        {
+            // Not before the claim is bound: the scheduler would look at its pod too early, and then wait.
+            self.cluster.nudge(&record.namespace, &record.name).await;
+            self.cluster.patch_claim(there, change).await?;
+            return Ok(NOW);
         }
         let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
         if policy != Some(record.reclaim_policy.as_str()) {

@@ -1,9 +1,10 @@
 //! A volume in use on one node, and a copy of it on another one: what the tests of copies do with both.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use hostloop::model::request::{NodeUnpublishVolume, NodeUnstageVolume};
+use hostloop::os::fake::FakeKernel;
 use hostloop::service::COPY;
 use hostloop::wire::{csi, peer};
 use tonic::{Code, Request, Status};
@@ -15,6 +16,16 @@ use crate::life::*;
 use crate::support::*;
 
 pub(super) const SIZE: usize = 64 << 20;
+
+/// What a disk has, without its zeros: the blocks by where they are.
+pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
+
+/// The first `len` bytes of a file or device.
+pub(super) fn blocks(kernel: &FakeKernel, path: &str, len: usize) -> Blocks {
+    const BLOCK: usize = 64 << 10;
+    let read = |at: usize| (at as u64, kernel.read(path, at as u64, BLOCK).expect("read"));
+    (0..len).step_by(BLOCK).map(read).filter(|(_, block)| block.as_slice() != [0; BLOCK]).collect()
+}
 
 /// A volume in use on one node, and its copy on another one.
 pub(super) struct Copied {
@@ -111,12 +122,12 @@ impl Copied {
         driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
     }
 
-    pub(super) fn source_bytes(&self) -> Vec<u8> {
-        self.pair.source.kernel.read(self.vol.image(), 0, SIZE).expect("read")
+    pub(super) fn source_bytes(&self) -> Blocks {
+        blocks(&self.pair.source.kernel, &self.vol.image(), SIZE)
     }
 
-    pub(super) fn copy_bytes(&self) -> Vec<u8> {
-        self.pair.target.kernel.read(disk_of(&self.copy.id), 0, SIZE).expect("read")
+    pub(super) fn copy_bytes(&self) -> Blocks {
+        blocks(&self.pair.target.kernel, &disk_of(&self.copy.id), SIZE)
     }
 
     /// What a pod changes, so that each round has something of everything: new data, other data, zeros.

@@ -6,6 +6,7 @@ use tonic::Code;
 
 use super::copied::Copied;
 use super::nodes::TARGET;
+use crate::walk::part::ways;
 
 /// The steps of an update at the target and at the source.
 fn steps() -> (usize, usize) {
@@ -20,7 +21,7 @@ fn steps() -> (usize, usize) {
 #[test]
 fn the_target_ends_at_any_step_of_an_update() {
     for n in 1..=steps().0 {
-        for (kill, power) in [(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)] {
+        for (kill, power) in ways(n, &[(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)]) {
             let mut copied = Copied::new();
             copied.change(1);
             copied.pair.target.kernel.kill_at(n, kill);
@@ -48,7 +49,7 @@ fn the_target_ends_at_any_step_of_an_update() {
 #[test]
 fn what_is_completed_has_one_cut_whole() {
     for n in 1..=steps().0 {
-        for kill in [Kill::Torn, Kill::After] {
+        for kill in ways(n, &[Kill::Torn, Kill::After]) {
             let mut copied = Copied::new();
             let before = copied.source_bytes();
             copied.change(1);
@@ -67,8 +68,8 @@ fn what_is_completed_has_one_cut_whole() {
 #[test]
 fn a_step_of_an_update_fails() {
     let (target, source) = steps();
-    for errno in [Errno::EIO, Errno::ENOSPC] {
-        for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
+    for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
+        for errno in ways(n, &[Errno::EIO, Errno::ENOSPC]) {
             let copied = Copied::new();
             copied.change(1);
             let node = if at_source { &copied.pair.source } else { &copied.pair.target };
@@ -94,7 +95,7 @@ fn a_step_of_an_update_fails() {
 #[test]
 fn the_source_ends_at_any_step_of_an_update() {
     for n in 1..=steps().1 {
-        for kill in [Kill::Before, Kill::After] {
+        for kill in ways(n, &[Kill::Before, Kill::After]) {
             let mut copied = Copied::new();
             copied.change(1);
             copied.pair.source.kernel.kill_at(n, kill);

@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use super::copied::Copied;
 use super::disk_of;
+use crate::walk::part::ways;
 
 /// UpdateCopy as for a standby copy.
 fn update(copied: &Copied) -> Result<peer::UpdateCopyResponse, Status> {
@@ -54,7 +55,7 @@ fn a_standby_copy_follows_a_volume_in_use() {
 fn whatever_ends_a_round_the_copy_can_be_used() {
     let (target, source) = steps();
     for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
-        for kill in [Kill::Before, Kill::Torn, Kill::After] {
+        for kill in ways(n, &[Kill::Before, Kill::Torn, Kill::After]) {
             let mut copied = Copied::new();
             copied.change(1);
             update(&copied).expect("an earlier round");
@@ -107,8 +108,8 @@ fn whatever_ends_a_round_another_one_follows() {
 
 #[test]
 fn a_step_of_a_round_fails() {
-    for errno in [Errno::EIO, Errno::ENOSPC] {
-        for n in 1..=steps().0 {
+    for n in 1..=steps().0 {
+        for errno in ways(n, &[Errno::EIO, Errno::ENOSPC]) {
             let copied = Copied::new();
             let before = copied.source_bytes();
             copied.change(1);

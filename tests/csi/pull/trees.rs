@@ -16,6 +16,7 @@ use super::pattern;
 use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
+use crate::walk::part::ways;
 
 const PLAIN: [(&str, &str); 2] = [("backend", "directory"), ("pool", "directories")];
 
@@ -178,7 +179,7 @@ fn whatever_ends_a_round_a_copy_of_a_directory_can_be_used() {
     let (target, source) = steps();
     assert!(target > 20 && source > 5, "{target} {source}");
     for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
-        for kill in [Kill::Before, Kill::Torn, Kill::After] {
+        for kill in ways(n, &[Kill::Before, Kill::Torn, Kill::After]) {
             let mut copied = copied();
             change(&copied, 1);
             copied.update().expect("an earlier round");
@@ -231,8 +232,8 @@ fn whatever_ends_a_round_of_a_directory_another_one_follows() {
 
 #[test]
 fn a_step_of_a_round_of_a_directory_fails() {
-    for errno in [Errno::EIO, Errno::ENOSPC] {
-        for n in 1..=steps().0 {
+    for n in 1..=steps().0 {
+        for errno in ways(n, &[Errno::EIO, Errno::ENOSPC]) {
             let copied = copied();
             change(&copied, 1);
             copied.update().expect("an earlier round");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hostloop::wire::csi;
 use tonic::{Code, Request};
 
-use super::copied::{Copied, SIZE, made};
+use super::copied::{Copied, SIZE, blocks, made};
 use super::nodes::{Pair, TARGET};
 use super::{disk_of, pattern};
 use crate::cuts::*;
@@ -68,7 +68,7 @@ fn takes_its_place(copied: Copied) {
     let rig = pair.into_target();
     rig.stage(&copy);
     let device = rig.publish(&copy, "pod");
-    assert!(rig.kernel.read(device, 0, SIZE).expect("read") == expected);
+    assert!(blocks(&rig.kernel, &device, SIZE) == expected);
     rig.rest(&copy);
     assert_eq!(rig.kernel.hazards(), Vec::<String>::new());
 }
@@ -123,10 +123,8 @@ fn a_copy_grows_with_its_source() {
     };
     write(100 << 20, &pattern(8192, 9));
     copied.update().expect("it is updated");
-    let read =
-        |kernel: &hostloop::os::fake::FakeKernel, path: String| kernel.read(path, 0, 2 * SIZE).expect("read");
-    let there = read(&copied.pair.target.kernel, disk_of(&copied.copy.id));
-    assert!(there.len() == 2 * SIZE && there == read(&copied.pair.source.kernel, copied.vol.image()));
+    let there = blocks(&copied.pair.target.kernel, &disk_of(&copied.copy.id), 2 * SIZE);
+    assert!(there == blocks(&copied.pair.source.kernel, &copied.vol.image(), 2 * SIZE));
     let listed = csi::ControllerGetVolumeRequest { volume_id: copied.copy.id.clone() };
     let got = copied.pair.runtime.block_on(copied.pair.target.controller.call(listed)).expect("it is there");
     assert_eq!(got.volume.expect("a volume").capacity_bytes, 128 * MIB);

@@ -46,3 +46,11 @@ impl Part {
         hasher.finish().is_multiple_of(self.share)
     }
 }
+
+/// Of the ways to end at step `n`, those that this run takes: one, and another one with each seed. All of them in all of the walk.
+pub fn ways<T: Copy>(n: usize, ways: &[T]) -> Vec<T> {
+    let Part { seed, share } = Part::of_walk();
+    let first = (n as u64).wrapping_add(seed) as usize % ways.len().max(1);
+    let some = if share == 1 { ways } else { ways.get(first..=first).unwrap_or_default() };
+    some.to_vec()
+}
