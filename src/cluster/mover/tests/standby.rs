@@ -207,17 +207,24 @@ fn a_copy_takes_the_place_of_a_volume_whose_node_is_lost() {
     });
 }
 
-#[test]
-fn the_promotion_survives_every_end() {
-    for by_word in [false, true] {
-        let calls = lost(None, by_word).lock().unwrap().calls.len();
-        for at in 0..calls {
-            for (done, ends) in [(false, false), (true, false), (false, true), (true, true)] {
-                let shared = lost(Some((at, Fault::Fail { done, ends })), by_word);
-                assert_promoted(&shared, &format!("call {at}, by word: {by_word}, {done}, {ends}"));
-            }
+fn survives_every_end(by_word: bool) {
+    let calls = lost(None, by_word).lock().unwrap().calls.len();
+    for at in 0..calls {
+        for (done, ends) in [(false, false), (true, false), (false, true), (true, true)] {
+            let shared = lost(Some((at, Fault::Fail { done, ends })), by_word);
+            assert_promoted(&shared, &format!("call {at}, by word: {by_word}, {done}, {ends}"));
         }
     }
+}
+
+#[test]
+fn the_promotion_by_taint_survives_every_end() {
+    survives_every_end(false);
+}
+
+#[test]
+fn the_promotion_by_word_survives_every_end() {
+    survives_every_end(true);
 }
 
 /// A node that answers at all is asked until the last round is there, and one hiccup is no loss of a node.
