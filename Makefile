@@ -94,7 +94,7 @@ test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every st
 
 walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
 	@echo '==> walk'
-	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(LONG_TEST) --test csi -- walk:: pull:: --nocapture
+	HOSTLOOP_WALK_SHARE=1 HOSTLOOP_SHARE=1 $(LONG_TEST) --test csi -- walk:: pull:: removals:: --nocapture
 
 test-fuzz: deps-test ## Run the fuzz targets on their corpora, and a minute on new inputs
 	@echo '==> test-fuzz'

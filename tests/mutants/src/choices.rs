@@ -50,7 +50,7 @@ pub const TESTS: [Choice; 4] = [
     Choice { program: "cluster", only: &[], skipped: &[] },
 ];
 /// These need minutes beside other tests.
-const LONG_LIST: &str = "list_pages::a_client_without_a_limit_reads_25000_volumes";
+const LONG_LIST: &str = "list_pages::a_client_without_a_limit_reads_all_volumes";
 const LONG_ANSWER: &str = "list_pages::no_answer_is_too_large_whatever_the_entries";
 
 /// What only the real kernel can show.
