@@ -8,10 +8,11 @@ use std::time::Duration;
 use hostloop::app::{self, OtherNodes, Outside};
 use hostloop::cluster::certs::Authority;
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
+use hostloop::cluster::mover::Mover;
 use hostloop::cluster::peers::{Known, Member, Members, Peers};
 use hostloop::cluster::permit::{self, Checked, Signer};
 use hostloop::cluster::pull;
-use hostloop::cluster::router::{self, Connect};
+use hostloop::cluster::router::{self, Connect, Router, RouterSettings};
 use hostloop::cluster::tls::Tls;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{
@@ -28,6 +29,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use crate::gate;
+use crate::moves::{self, Moves};
 use crate::net::{Host, Net};
 use crate::pki::{DRIVER, Pki, controller, minutes, node};
 use crate::random::Random;
@@ -121,6 +123,8 @@ pub struct Process {
     pub socket: PathBuf,
     trigger: Trigger,
     serving: JoinHandle<()>,
+    /// A controller moves volumes, where it leads.
+    moving: Option<JoinHandle<()>>,
     _dir: TempDir,
 }
 
@@ -129,6 +133,7 @@ impl Process {
     fn kill(&self, net: &Net) {
         self.host.end();
         self.serving.abort();
+        self.moving.iter().for_each(JoinHandle::abort);
         net.cut(&self.host.name);
     }
 
@@ -174,6 +179,8 @@ pub struct Cluster {
     /// Whether certificates are looked at again while they are used.
     pub renews: bool,
     pub faults: Arc<gate::Faults>,
+    /// Where volumes move.
+    pub moves: Option<Arc<Moves>>,
 }
 
 fn identity(name: &str) -> (PeerIdentity, PeerRole) {
@@ -190,7 +197,7 @@ fn pki() -> Pki {
 }
 
 impl Cluster {
-    pub async fn start(mut random: Random) -> Arc<Cluster> {
+    pub async fn start(mut random: Random, moves: Option<Arc<Moves>>) -> Arc<Cluster> {
         let net = Net::new(random.fork());
         let pace = Arc::new(Mutex::new(random.fork()));
         let machines = (0..NODES).map(|n| machine(&format!("n{n}"), &net, &pace)).collect();
@@ -205,6 +212,7 @@ impl Cluster {
             pki: pki(),
             renews: random.one_in(2),
             faults,
+            moves,
             random: Mutex::new(random),
         };
         for number in 0..NODES {
@@ -281,12 +289,39 @@ impl Cluster {
             let expires = grant.expires.saturating_add_signed(clock.load(Ordering::Relaxed) / 1_000_000_000);
             by(&clock, || signs(&Grant { expires, ..grant.clone() }))
         });
-        let connect = Box::new(Wire { net: self.net.clone(), host: host.clone(), tls });
+        let connect = Wire { net: self.net.clone(), host: host.clone(), tls };
         let peers = Told(self.told[number].0.clone());
-        let serving = tokio::spawn(async move {
-            let _ = app::run_controller(settings, outside, &peers, connect, signer).await;
+        let moving = self.moves.as_ref().map(|moves| {
+            self.start_mover(moves, &host, &peers, connect.clone(), Arc::clone(&signer), &outside.shutdown)
         });
-        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir }
+        let serving = tokio::spawn(async move {
+            let _ = app::run_controller(settings, outside, &peers, Box::new(connect), signer).await;
+        });
+        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving, _dir: dir }
+    }
+
+    /// Begins to move volumes in a controller, as `app::controller` does with a way to the API server.
+    fn start_mover(
+        &self,
+        moves: &Arc<Moves>,
+        host: &Host,
+        peers: &Told,
+        connect: Wire,
+        signer: Signer,
+        shutdown: &Shutdown,
+    ) -> JoinHandle<()> {
+        let settings = RouterSettings {
+            driver_name: DRIVER.to_owned(),
+            attach: false,
+            forget_nodes: Default::default(),
+        };
+        let router = Router::new(settings, peers, Box::new(connect), signer);
+        let mover = Mover::new(moves::client(moves, host), Arc::new(router), DRIVER, Arc::default());
+        let identity = format!("{}_{}", host.name, schedule::elapsed());
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move {
+            mover.run("hostloop", identity, shutdown).await;
+        })
     }
 
     /// Kills a controller and starts it again.
@@ -340,7 +375,8 @@ impl Cluster {
                 schedule::note(&format!("a node ends: {error}"));
             }
         });
-        let process = Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir };
+        let process =
+            Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving: None, _dir: dir };
         *machine.process.lock().unwrap() = Some(Arc::new(process));
     }
 

@@ -30,6 +30,11 @@ async fn one(cluster: &Arc<Cluster>) {
         None => format!("n{number}"),
     };
     let seconds = Duration::from_millis(cluster.between(500, 45_000));
+    if let Some(moves) = &cluster.moves
+        && cluster.below(4) == 0
+    {
+        return moves.hurt(&name(NODES + cluster.below(CONTROLLERS)), seconds).await;
+    }
     match cluster.below(10) {
         0..=2 => replace(cluster, node, seconds).await,
         3 => {
@@ -108,6 +113,9 @@ async fn heal(cluster: &Arc<Cluster>) {
     crate::log(|| "all is well from here on".to_owned());
     cluster.net.heal();
     cluster.faults.heal();
+    if let Some(moves) = &cluster.moves {
+        moves.heal();
+    }
     for node in 0..NODES {
         let machine = &cluster.machines[node];
         machine.kernel.clear_plans();

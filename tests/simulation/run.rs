@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::calls::{Client, Failure};
 use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR, Machine};
 use crate::life::Left;
+use crate::moves::{self, Claim, Moves};
 use crate::random::Random;
 use crate::{libc, nemesis, schedule};
 
@@ -54,13 +55,23 @@ pub fn seed(seed: u64, shown: bool, directory: PathBuf) -> ! {
 async fn simulate(seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed ^ 0x5eed);
     let (lives, rage) = (2 + random.below(4), 15 + random.below(75) as u64);
-    let cluster = Cluster::start(random.fork()).await;
+    // Nothing else is drawn from what decides about moves.
+    let moves = moves::are_in(seed).then(|| Moves::new(Random::new(seed ^ 0x0e5)));
+    let lives = if moves.is_some() { lives.min(2) } else { lives };
+    let cluster = Cluster::start(random.fork(), moves).await;
     let client = |name: String| Client { cluster: Arc::clone(&cluster), name };
     let until = Instant::now() + Duration::from_secs(rage);
     let mut running = tokio::task::JoinSet::new();
     for number in 0..lives {
         let client = client(format!("v{number}"));
         running.spawn(async move { client.live().await });
+    }
+    let mut moving = tokio::task::JoinSet::new();
+    if let Some(moves) = &cluster.moves {
+        moves.begin(&cluster);
+        for number in 0..1 + moves.below(2) {
+            moving.spawn(Claim::new(&cluster, moves, number).live());
+        }
     }
     nemesis::rage(&cluster, until).await;
     let mut left = Left::default();
@@ -70,13 +81,21 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
         left.snapshots.extend(snapshots);
         left.deleted.extend(deleted);
     }
+    while let Some(moved) = moving.join_next().await {
+        moved.map_err(|error| format!("a panic: {error}"))??;
+    }
     crate::log(|| "all lives are over".to_owned());
     // What came late has come by now.
     sleep(Duration::from_secs(35)).await;
     let last = client("the end".to_owned());
     // An order that came again after what it made was deleted made it again: whoever finds it in the list deletes it.
     let stale = cluster.faults.stale.lock().unwrap().clone();
-    for id in left.deleted.iter().filter(|id| stale.contains(*id)) {
+    let is_left = |id: &String| {
+        left.volumes.iter().any(|volume| volume.id == *id)
+            || left.snapshots.iter().any(|snapshot| snapshot.id == *id)
+    };
+    let moved = stale.iter().filter(|id| cluster.moves.is_some() && !is_left(id));
+    for id in left.deleted.iter().filter(|id| stale.contains(*id)).chain(moved) {
         match id.starts_with("snap-") {
             true => last.delete_snapshot(id).await?,
             false => last.delete_volume(id).await?,
