@@ -141,7 +141,10 @@ fn same<'a>(what: &str, found: &[String], wanted: impl Iterator<Item = &'a Strin
 /// When every volume was deleted, the machines are as they were: also what was made for other nodes goes after a while.
 async fn nothing_left(cluster: &Cluster) -> Result<(), Failure> {
     cluster.stop_controllers().await;
-    let until = Instant::now() + hostloop::app::IDLE_SOURCES + Duration::from_secs(150);
+    cluster.moves.iter().for_each(|moves| moves.end());
+    // The cuts for a copy whose source could not be reached when it was deleted go after a day.
+    let day = Duration::from_secs(if cluster.moves.is_some() { 25 * 3600 } else { 0 });
+    let until = Instant::now() + hostloop::app::IDLE_SOURCES + Duration::from_secs(150) + day;
     loop {
         let found: Vec<String> = cluster.machines.iter().filter_map(remains).collect();
         match found.is_empty() {

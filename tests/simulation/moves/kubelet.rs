@@ -190,9 +190,13 @@ impl Claim {
 
     /// Writes a few records.
     async fn work(&self, volume: &Volume) {
+        self.moves.pause(1, 2500).await;
         let target = requests::target_path(&volume.name);
         let place = self.place(volume, &target);
         let records = 1 + self.moves.below(3);
+        if self.stands_still(volume.node) || !self.is_mounted(volume) {
+            return;
+        }
         for _ in 0..records {
             if place.append(&mut self.log.lock().unwrap()).is_err() {
                 return;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::harness::{Cluster, NODES};
@@ -25,6 +26,10 @@ pub use self::life::Claim;
 
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// How far the clocks of machines may be apart where volumes move, in seconds. The mover compares the time of a cut, by the
+/// clock of a node, with its own: a copy that is a minute old by that is never switched to if its pods are to be evicted.
+pub const CLOCKS_APART: u64 = 50;
 
 /// Whether volumes move in the run of this seed: they take their time.
 pub fn are_in(seed: u64) -> bool {
@@ -41,6 +46,8 @@ pub struct Moves {
     known: Mutex<Vec<control::Known>>,
     /// Volumes that a pod has or is about to get.
     used: Mutex<BTreeSet<String>>,
+    /// What works there by itself.
+    working: Mutex<Option<JoinHandle<()>>>,
     /// Since when all is well.
     healed: Mutex<Option<Instant>>,
 }
@@ -59,6 +66,7 @@ impl Moves {
             way: Mutex::new(way),
             known: Mutex::default(),
             used: Mutex::default(),
+            working: Mutex::default(),
             healed: Mutex::default(),
         };
         moves.with(|kubernetes| objects::cluster(kubernetes, NODES));
@@ -93,7 +101,13 @@ impl Moves {
 
     /// Begins with what the control plane does by itself.
     pub fn begin(self: &Arc<Self>, cluster: &Arc<Cluster>) {
-        tokio::spawn(control::run(Arc::clone(self), Arc::clone(cluster)));
+        let working = tokio::spawn(control::run(Arc::clone(self), Arc::clone(cluster)));
+        *self.working.lock().unwrap() = Some(working);
+    }
+
+    /// Nothing works there any more.
+    pub fn end(&self) {
+        self.working.lock().unwrap().iter().for_each(JoinHandle::abort);
     }
 
     /// Nothing goes wrong from here on.
