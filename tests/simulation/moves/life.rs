@@ -157,13 +157,15 @@ impl Claim {
         Plan { target: self.node(), now, cancels, changes, cordons }
     }
 
-    fn wishes(&self, target: Option<&str>) -> bool {
+    /// Says where the volume is to be, and whether its pod may be evicted. Tells whether there is a claim to say it on.
+    fn wishes(&self, target: Option<&str>, now: bool) -> bool {
         self.moves.with(|kubernetes| {
             let there = kubernetes.get("persistentvolumeclaims", &self.claim);
             if there.is_none() {
                 return false;
             }
             set_annotation(kubernetes, &self.claim, MOVE_TO, target);
+            set_annotation(kubernetes, &self.claim, MOVE_NOW, now.then_some("true"));
             crate::log(|| format!("{} is to be on {target:?}", self.claim));
             true
         })
@@ -172,28 +174,26 @@ impl Claim {
     /// Asks for a move, does what an administrator does meanwhile, and waits for its end.
     async fn follow(&self, mut plan: Plan) -> Result<(), Failure> {
         let began = Instant::now();
-        while !self.wishes(Some(&plan.target)) {
+        while !self.wishes(Some(&plan.target), plan.now) {
             self.moves.pause(500, 1500).await;
-        }
-        if plan.now {
-            self.moves.with(|kubernetes| set_annotation(kubernetes, &self.claim, MOVE_NOW, Some("true")));
         }
         let (mut cordoned, mut deleted, mut refused) = (None, Instant::now(), 0);
         loop {
             self.moves.pause(300, 1200).await;
             self.check(began.max(self.moves.well_since()) + PATIENCE, "the move is over")?;
             let (due, now) = (|at: Instant| Instant::now() >= at, Instant::now());
-            if plan.cancels.is_some_and(due) && self.wishes(None) {
+            if plan.cancels.is_some_and(due) && self.wishes(None, plan.now) {
                 plan.cancels = None;
             }
             if plan.changes.as_ref().is_some_and(|(at, _)| due(*at)) {
                 let target = plan.changes.take().map(|(_, target)| target);
-                self.wishes(target.as_deref());
+                self.wishes(target.as_deref(), plan.now);
             }
             let claim = self.moves.with(|kubernetes| kubernetes.get("persistentvolumeclaims", &self.claim));
             let Some(claim) = claim else { continue };
             match phase(&claim).as_deref() {
-                Some("Ready") if !plan.now && due(deleted) => {
+                // A pod that is made again before the claim is deleted is in the way, too.
+                Some("Ready" | "Switching") if !plan.now && due(deleted) => {
                     let node = self.moves.with(|kubernetes| self.drain(kubernetes, plan.cordons));
                     cordoned = cordoned.or(node);
                     deleted = now + Duration::from_secs(20);
@@ -202,7 +202,7 @@ impl Claim {
                 Some("Refused") => {
                     refused += 1;
                     if refused == 20 {
-                        self.wishes(None);
+                        self.wishes(None, plan.now);
                     }
                 }
                 _ => {}
@@ -213,7 +213,7 @@ impl Claim {
             }
             // It is there already.
             if over && began.elapsed() > Duration::from_secs(30) {
-                self.wishes(None);
+                self.wishes(None, plan.now);
             }
         }
         if let Some(node) = cordoned {
