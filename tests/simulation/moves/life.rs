@@ -193,7 +193,10 @@ impl Claim {
             let Some(claim) = claim else { continue };
             match phase(&claim).as_deref() {
                 // A pod that is made again before the claim is deleted is in the way, too.
-                Some("Ready" | "Switching") if !plan.now && due(deleted) => {
+                // A claim that is to be given back goes only when its pod has gone.
+                Some(phase @ ("Ready" | "Switching" | "Returning"))
+                    if due(deleted) && (!plan.now || phase == "Returning") =>
+                {
                     let node = self.moves.with(|kubernetes| self.drain(kubernetes, plan.cordons));
                     cordoned = cordoned.or(node);
                     deleted = now + Duration::from_secs(20);
