@@ -15,10 +15,6 @@ use crate::kubernetes::control::{Wants, pod};
 use crate::kubernetes::{Kubernetes, NAMESPACE, key};
 use crate::requests::Spec;
 
-/// A move that is given up after its claim was deleted lets the claim go before it has reserved the old volume by name. A
-/// StatefulSet that makes the claim in this moment gets an empty volume. As long as that is so, StatefulSets wait.
-const SETS_WAIT_FOR_THE_OLD_VOLUME: bool = true;
-
 /// The longest pause of the controller of StatefulSets after a pod that it could not make.
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -76,7 +72,6 @@ impl Known {
         (self.seen, self.again) = (version, None);
         match kubernetes.stateful_set(&self.pod, &self.claim) {
             Wants::Nothing => self.pause = Duration::from_millis(5),
-            Wants::Claim if SETS_WAIT_FOR_THE_OLD_VOLUME && is_still_bound(kubernetes, &self.claim) => {}
             Wants::Claim => {
                 let key = key("persistentvolumeclaims", NAMESPACE, &self.claim);
                 kubernetes.create(key, objects::claim(&self.claim, &self.spec, None));
@@ -89,15 +84,6 @@ impl Known {
             }
         }
     }
-}
-
-/// Whether no volume is reserved for a claim that is made now.
-fn is_still_bound(kubernetes: &Kubernetes, claim: &str) -> bool {
-    let reserved = |volume: &Value| {
-        let reserved = &volume["spec"]["claimRef"];
-        reserved["name"] == claim && reserved["uid"].is_null()
-    };
-    !kubernetes.all("persistentvolumes").any(reserved)
 }
 
 /// Works until the end of the simulation.
@@ -146,11 +132,35 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
     }
 }
 
+impl Moves {
+    /// A volume is deleted only when its claim has another one, or is not wanted any more.
+    fn is_spare(&self, volume: &str) {
+        let known = self.known.lock().unwrap();
+        self.with(|kubernetes| {
+            let claim =
+                kubernetes.get("persistentvolumes", volume).unwrap_or_default()["spec"]["claimRef"]["name"]
+                    .take();
+            let ends = known.iter().any(|known| known.retired && claim == known.claim);
+            // One that was never bound may never be.
+            let is_another = |other: &Value| {
+                let reserved = &other["spec"]["claimRef"];
+                other["metadata"]["name"] != volume && reserved["name"] == claim && !reserved["uid"].is_null()
+            };
+            if !ends && !kubernetes.all("persistentvolumes").any(is_another) {
+                kubernetes
+                    .wrong
+                    .push(format!("{volume} is deleted before claim {claim} is bound to another one"));
+            }
+        });
+    }
+}
+
 /// csi-provisioner deletes a volume and then its object.
 async fn delete(moves: &Arc<Moves>, cluster: Arc<Cluster>, volume: &Value) {
     let name = volume["metadata"]["name"].as_str().unwrap();
     let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap();
     crate::log(|| format!("csi-provisioner deletes {name}"));
+    moves.is_spare(name);
     let provisioner = Client { cluster, name: "csi-provisioner".to_owned() };
     match provisioner.delete_volume(handle).await {
         Ok(()) => {
