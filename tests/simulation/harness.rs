@@ -1,7 +1,7 @@
 //! The cluster: the whole driver in its roles, on fake kernels, with real certificates over the net in memory.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,10 +15,7 @@ use hostloop::cluster::pull;
 use hostloop::cluster::router::{self, Connect, Router, RouterSettings};
 use hostloop::cluster::tls::Tls;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
-use hostloop::model::{
-    FsType, Grant, InlineSettings, NodeKey, PoolKind, PoolName, PoolSettings, Reserve, Settings,
-};
-use hostloop::os::fake::FakeKernel;
+use hostloop::model::{Grant, NodeKey};
 use hostloop::server::Endpoint;
 use hostloop::service::Permits;
 use hostloop::shutdown::{Shutdown, Trigger};
@@ -29,6 +26,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use crate::gate;
+use crate::machine::{Machine, machine, settings};
 use crate::moves::{self, Moves};
 use crate::net::{Host, Net};
 use crate::pki::{DRIVER, Pki, controller, minutes, node};
@@ -46,7 +44,7 @@ pub const NODES: usize = 5;
 pub const CONTROLLERS: usize = 2;
 
 /// How far the clock of a machine is ahead, in nanoseconds.
-type Clock = Arc<AtomicI64>;
+pub type Clock = Arc<AtomicI64>;
 
 /// Runs something by this clock.
 fn by<T>(clock: &Clock, work: impl FnOnce() -> T) -> T {
@@ -141,30 +139,6 @@ impl Process {
         let address = format!("unix://{}", self.socket.display());
         let endpoint = tonic::transport::Endpoint::try_from(address).unwrap();
         endpoint.connect().await.map_err(|error| tonic::Status::unavailable(format!("{error:?}")))
-    }
-}
-
-pub struct Machine {
-    pub id: String,
-    pub kernel: FakeKernel,
-    pub clock: Clock,
-    /// How many nanoseconds its disk takes for a step, at the most.
-    pub slow: Arc<AtomicI64>,
-    pub process: Mutex<Option<Arc<Process>>>,
-    /// How often it moved.
-    moves: Mutex<u32>,
-    /// Somebody is at its process.
-    pub busy: AtomicBool,
-}
-
-impl Machine {
-    pub fn address(&self) -> String {
-        format!("{}-{}:9443", self.id, self.moves.lock().unwrap())
-    }
-
-    /// The process that runs, unless it is dead.
-    pub fn process(&self) -> Option<Arc<Process>> {
-        self.process.lock().unwrap().clone().filter(|process| process.host.lives())
     }
 }
 
@@ -387,68 +361,5 @@ impl Cluster {
             process.trigger.pull();
             process.kill(&self.net);
         }
-    }
-}
-
-/// A machine with two disks, whose steps take as long as the seed has it.
-fn machine(id: &str, net: &Net, random: &Arc<Mutex<Random>>) -> Machine {
-    let kernel = FakeKernel::new();
-    kernel.create_directories("/var/lib");
-    kernel.add_disk(DATA_DIR, FsType::Xfs, 64 << 30);
-    kernel.add_disk(DIRECTORIES_DIR, FsType::Xfs, 64 << 30);
-    kernel.create_directories(KUBELET);
-    let (clock, slow) = (Clock::default(), Arc::new(AtomicI64::new(200_000)));
-    let (net, random, id_of, clock_of, slow_of) =
-        (net.clone(), Arc::clone(random), id.to_owned(), clock.clone(), Arc::clone(&slow));
-    kernel.set_pace(move |name, subject| {
-        schedule::set_ahead(clock_of.load(Ordering::Relaxed));
-        while net.is_frozen(&id_of) {
-            schedule::sleep(100_000_000);
-        }
-        let slow = slow_of.load(Ordering::Relaxed) as u64;
-        let (time, waits) = {
-            let mut random = random.lock().unwrap();
-            (random.between(1_000, slow), random.one_in(400))
-        };
-        crate::log(|| {
-            format!("{id_of} {name} {}", subject.replace(&run::directory().display().to_string(), "tmp"))
-        });
-        if waits { schedule::sleep(time * 1000) } else { schedule::step(time) }
-    });
-    Machine {
-        id: id.to_owned(),
-        kernel,
-        clock,
-        slow,
-        process: Mutex::default(),
-        moves: Mutex::default(),
-        busy: AtomicBool::default(),
-    }
-}
-
-fn settings(id: &str) -> Settings {
-    let pool = |name: PoolName, path: &str, directories| PoolSettings {
-        name,
-        path: path.into(),
-        kind: PoolKind::Directory,
-        reserve: Reserve::Bytes(0),
-        overcommit: 1.0,
-        directories,
-    };
-    Settings {
-        driver_name: DRIVER.to_owned(),
-        node_id: id.to_owned(),
-        data_dir: PathBuf::from(DATA_DIR),
-        pools: vec![
-            pool(PoolName::default(), DATA_DIR, false),
-            pool(DIRECTORIES.parse().expect("a name"), DIRECTORIES_DIR, true),
-        ],
-        anchor_dir: None,
-        attach: false,
-        max_volumes_per_node: 0,
-        max_volume_bytes: 1 << 40,
-        inline: InlineSettings::default(),
-        kubelet_dir: None,
-        quota_ids: Default::default(),
     }
 }

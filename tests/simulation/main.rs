@@ -30,6 +30,7 @@ mod harness;
 mod kubernetes;
 mod libc;
 mod life;
+mod machine;
 mod moves;
 mod nemesis;
 mod net;

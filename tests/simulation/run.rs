@@ -10,8 +10,9 @@ use hostloop::wire::csi;
 use tokio::time::{Instant, sleep};
 
 use crate::calls::{Client, Failure};
-use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR, Machine};
+use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR};
 use crate::life::Left;
+use crate::machine::Machine;
 use crate::moves::{self, Claim, Moves};
 use crate::random::Random;
 use crate::{libc, nemesis, schedule};
