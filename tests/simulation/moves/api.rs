@@ -42,7 +42,7 @@ enum Fate {
 
 impl Way {
     pub(super) fn new(random: &mut Random) -> Way {
-        let (slowest, often) = (*random.choose(&[5, 50, 1000]), *random.choose(&[8, 40, u64::MAX]));
+        let (slowest, often) = (*random.choose(&[5, 50, 1000]), *random.choose(&[4, 20, 200]));
         Way { down: None, cut: BTreeSet::new(), slowest, often, compacted: 0 }
     }
 

@@ -35,8 +35,9 @@ pub struct Claim {
 struct Plan {
     target: String,
     now: bool,
-    /// When they do not want it any more.
+    /// When they do not want it any more, and in which phase.
     cancels: Option<Instant>,
+    cancels_in: Option<&'static str>,
     /// When they want another node.
     changes: Option<(Instant, String)>,
     /// Whether the node is cordoned before the pod is deleted.
@@ -148,13 +149,15 @@ impl Claim {
 
     fn plan(&self) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
-        let (cancels, changes) = match self.moves.below(6) {
-            0 | 1 => (Some(later(60_000)), None),
-            2 => (None, Some((later(40_000), self.node()))),
-            _ => (None, None),
-        };
+        let (mut cancels, mut cancels_in, mut changes) = (None, None, None);
+        match self.moves.below(8) {
+            0 | 1 => cancels = Some(later(25_000)),
+            2 => cancels_in = Some("Switching"),
+            3 => changes = Some((later(25_000), self.node())),
+            _ => {}
+        }
         let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
-        Plan { target: self.node(), now, cancels, changes, cordons }
+        Plan { target: self.node(), now, cancels, cancels_in, changes, cordons }
     }
 
     /// Says where the volume is to be, and whether its pod may be evicted. Tells whether there is a claim to say it on.
@@ -191,7 +194,12 @@ impl Claim {
             }
             let claim = self.moves.with(|kubernetes| kubernetes.get("persistentvolumeclaims", &self.claim));
             let Some(claim) = claim else { continue };
-            match phase(&claim).as_deref() {
+            let phase = phase(&claim);
+            if plan.cancels_in.is_some() && phase.as_deref() == plan.cancels_in {
+                plan.cancels_in = None;
+                self.wishes(None, plan.now);
+            }
+            match phase.as_deref() {
                 // A pod that is made again before the claim is deleted is in the way, too.
                 // A claim that is to be given back goes only when its pod has gone.
                 Some(phase @ ("Ready" | "Switching" | "Returning"))
