@@ -30,6 +30,14 @@ pub struct Claim {
     over: Mutex<bool>,
 }
 
+/// What is wanted after a move.
+#[derive(PartialEq)]
+enum Wish {
+    Volume,
+    /// Neither the volume nor the claim.
+    Nothing,
+}
+
 /// What an administrator has in mind.
 #[derive(Debug)]
 struct Plan {
@@ -40,6 +48,8 @@ struct Plan {
     cancels_in: Option<&'static str>,
     /// When they want another node.
     changes: Option<(Instant, String)>,
+    /// When they delete the claim, whatever becomes of its move.
+    deletes: Option<Instant>,
     /// Whether the node is cordoned before the pod is deleted.
     cordons: bool,
 }
@@ -134,7 +144,9 @@ impl Claim {
             self.moves.pause(1, 15_000).await;
             let plan = self.plan();
             crate::log(|| format!("{} is to move: {plan:?}", self.claim));
-            self.follow(plan).await?;
+            if self.follow(plan).await? == Wish::Nothing {
+                return Ok(());
+            }
         }
         self.until("all is as it was", |kubernetes| self.is_settled(kubernetes)).await?;
         self.until("its pod runs again", |kubernetes| self.runs(kubernetes)).await
@@ -149,15 +161,16 @@ impl Claim {
 
     fn plan(&self) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
-        let (mut cancels, mut cancels_in, mut changes) = (None, None, None);
-        match self.moves.below(8) {
+        let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);
+        match self.moves.below(9) {
             0 | 1 => cancels = Some(later(25_000)),
             2 => cancels_in = Some("Switching"),
-            3 => changes = Some((later(25_000), self.node())),
+            3 => deletes = Some(later(25_000)),
+            4 => changes = Some((later(25_000), self.node())),
             _ => {}
         }
         let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
-        Plan { target: self.node(), now, cancels, cancels_in, changes, cordons }
+        Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons }
     }
 
     /// Says where the volume is to be, and whether its pod may be evicted. Tells whether there is a claim to say it on.
@@ -175,16 +188,19 @@ impl Claim {
     }
 
     /// Asks for a move, does what an administrator does meanwhile, and waits for its end.
-    async fn follow(&self, mut plan: Plan) -> Result<(), Failure> {
+    async fn follow(&self, mut plan: Plan) -> Result<Wish, Failure> {
         let began = Instant::now();
         while !self.wishes(Some(&plan.target), plan.now) {
             self.moves.pause(500, 1500).await;
         }
         let (mut cordoned, mut deleted, mut refused) = (None, Instant::now(), 0);
-        loop {
+        let wish = loop {
             self.moves.pause(300, 1200).await;
             self.check(began.max(self.moves.well_since()) + PATIENCE, "the move is over")?;
             let (due, now) = (|at: Instant| Instant::now() >= at, Instant::now());
+            if plan.deletes.is_some_and(due) {
+                break Wish::Nothing;
+            }
             if plan.cancels.is_some_and(due) && self.wishes(None, plan.now) {
                 plan.cancels = None;
             }
@@ -220,19 +236,19 @@ impl Claim {
             }
             let over = self.moves.with(|kubernetes| self.is_settled(kubernetes).is_ok());
             if over && claim["metadata"]["annotations"][MOVE_TO].is_null() {
-                break;
+                break Wish::Volume;
             }
             // It is there already.
             if over && began.elapsed() > Duration::from_secs(30) {
                 self.wishes(None, plan.now);
             }
-        }
+        };
         if let Some(node) = cordoned {
             self.moves.with(|kubernetes| {
                 kubernetes.change("nodes", &node, |node| node["spec"]["unschedulable"] = json!(false))
             });
         }
-        Ok(())
+        Ok(wish)
     }
 
     /// Drains the node of the pod, or just deletes the pod. Returns the node that was cordoned.
@@ -308,7 +324,7 @@ impl Claim {
         }
     }
 
-    /// The claim is deleted, with what makes it again.
+    /// The claim is deleted, with what makes it again. If it was about to get another volume, it is made once more.
     async fn end(&self) -> Result<(), Failure> {
         *self.over.lock().unwrap() = true;
         self.moves
@@ -318,18 +334,20 @@ impl Claim {
             .iter_mut()
             .filter(|known| known.pod == self.pod)
             .for_each(Known::retire);
-        self.moves.with(|kubernetes| {
-            kubernetes.mark_deleted(&key("pods", NAMESPACE, &self.pod));
-            kubernetes.mark_deleted(&key("persistentvolumeclaims", NAMESPACE, &self.claim));
-        });
-        let gone = |kubernetes: &Kubernetes| {
-            let of_claim = |volume: &Value| volume["spec"]["claimRef"]["name"] == *self.claim;
-            let volumes = kubernetes.all("persistentvolumes").filter(|volume| of_claim(volume)).count();
-            match kubernetes.get("persistentvolumeclaims", &self.claim) {
-                None if volumes == 0 => Ok(()),
-                claim => Err(format!("{claim:?}, {volumes} volumes")),
+        let began = Instant::now();
+        loop {
+            let there = self.moves.with(|kubernetes| {
+                kubernetes.mark_deleted(&key("pods", NAMESPACE, &self.pod));
+                kubernetes.mark_deleted(&key("persistentvolumeclaims", NAMESPACE, &self.claim));
+                let of_claim = |volume: &Value| volume["spec"]["claimRef"]["name"] == *self.claim;
+                kubernetes.get("persistentvolumeclaims", &self.claim).is_some()
+                    || kubernetes.all("persistentvolumes").any(of_claim)
+            });
+            if !there {
+                return Ok(());
             }
-        };
-        self.until("the claim and its volume are gone", gone).await
+            self.check(began.max(self.moves.well_since()) + PATIENCE, "the claim and its volume are gone")?;
+            self.moves.pause(500, 5000).await;
+        }
     }
 }
