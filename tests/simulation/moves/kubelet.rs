@@ -50,6 +50,7 @@ impl Claim {
                 (None, None) if self.is_over() && leaving.is_empty() => return Ok(()),
                 (None, None) => {}
                 (Some(pod), Some(there)) if is(pod, there) => self.run(pod).await?,
+                (Some(pod), _) if pod.runs && self.is_blind() => self.run(pod).await?,
                 (Some(pod), _) if self.stands_still(pod.node) => {}
                 (Some(pod), _) => {
                     self.stop(pod, &mut leaving).await?;

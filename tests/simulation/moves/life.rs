@@ -28,6 +28,8 @@ pub struct Claim {
     set: Option<String>,
     pub(super) log: Mutex<Log>,
     over: Mutex<bool>,
+    /// Until when the node of a pod that was deleted by force does not know that.
+    blind: Mutex<Option<Instant>>,
 }
 
 /// What is wanted after a move.
@@ -88,6 +90,7 @@ impl Claim {
             set,
             log: Mutex::new(log),
             over: Mutex::default(),
+            blind: Mutex::default(),
         })
     }
 
@@ -98,6 +101,11 @@ impl Claim {
     /// Whether nobody makes the pod again.
     pub(super) fn is_over(&self) -> bool {
         *self.over.lock().unwrap()
+    }
+
+    /// Whether the pod runs on although its object is gone.
+    pub(super) fn is_blind(&self) -> bool {
+        self.blind.lock().unwrap().is_some_and(|until| Instant::now() < until)
     }
 
     /// Lives a whole life.
@@ -259,7 +267,17 @@ impl Claim {
         if cordons {
             kubernetes.change("nodes", &node, |node| node["spec"]["unschedulable"] = json!(true));
         }
-        kubernetes.mark_deleted(&key("pods", NAMESPACE, &self.pod));
+        let pod = key("pods", NAMESPACE, &self.pod);
+        match self.moves.below(4) {
+            // By force: the object goes, and the pod runs on for a while.
+            0 => {
+                let late = Duration::from_millis(self.moves.between(1, 25_000));
+                crate::log(|| format!("by force; its node knows it after {late:?}"));
+                *self.blind.lock().unwrap() = Some(Instant::now() + late);
+                kubernetes.remove(&pod);
+            }
+            _ => kubernetes.mark_deleted(&pod),
+        }
         cordons.then_some(node)
     }
 
