@@ -167,13 +167,17 @@ impl Claim {
         let unpublish = requests::unpublish(&volume.id, &volume.name);
         self.client().node(&format!("Unpublish {}", volume.id), volume.node, &unpublish).await?;
         crate::log(|| format!("pod {} has left {}", self.pod, self.cluster.machines[volume.node].id));
+        self.moves.used.lock().unwrap().remove(&volume.id);
         self.forget(&pod.uid);
         let (client, moves) = (self.client(), Arc::clone(&self.moves));
         leaving.spawn(async move {
             moves.pause(0, 3000).await;
             let unstage = requests::unstage(&volume.id);
-            client.node(&format!("Unstage {}", volume.id), volume.node, &unstage).await?;
-            moves.used.lock().unwrap().remove(&volume.id);
+            match client.node(&format!("Unstage {}", volume.id), volume.node, &unstage).await {
+                // The machine has lost its power, and csi-provisioner was quicker.
+                Err(why) if !why.contains("is answered NotFound") => return Err(why),
+                Ok(_) | Err(_) => {}
+            }
             Ok(())
         });
         Ok(())
