@@ -1,23 +1,21 @@
 //! The cluster: the whole driver in its roles, on fake kernels, with real certificates over the net in memory.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hostloop::app::{self, OtherNodes, Outside};
 use hostloop::cluster::certs::Authority;
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
+use hostloop::cluster::mover::Mover;
 use hostloop::cluster::peers::{Known, Member, Members, Peers};
 use hostloop::cluster::permit::{self, Checked, Signer};
 use hostloop::cluster::pull;
-use hostloop::cluster::router::{self, Connect};
+use hostloop::cluster::router::{self, Connect, Router, RouterSettings};
 use hostloop::cluster::tls::Tls;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
-use hostloop::model::{
-    FsType, Grant, InlineSettings, NodeKey, PoolKind, PoolName, PoolSettings, Reserve, Settings,
-};
-use hostloop::os::fake::FakeKernel;
+use hostloop::model::{Grant, NodeKey};
 use hostloop::server::Endpoint;
 use hostloop::service::Permits;
 use hostloop::shutdown::{Shutdown, Trigger};
@@ -28,6 +26,8 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use crate::gate;
+use crate::machine::{Machine, machine, settings};
+use crate::moves::{self, Moves};
 use crate::net::{Host, Net};
 use crate::pki::{DRIVER, Pki, controller, minutes, node};
 use crate::random::Random;
@@ -44,7 +44,7 @@ pub const NODES: usize = 5;
 pub const CONTROLLERS: usize = 2;
 
 /// How far the clock of a machine is ahead, in nanoseconds.
-type Clock = Arc<AtomicI64>;
+pub type Clock = Arc<AtomicI64>;
 
 /// Runs something by this clock.
 fn by<T>(clock: &Clock, work: impl FnOnce() -> T) -> T {
@@ -121,6 +121,8 @@ pub struct Process {
     pub socket: PathBuf,
     trigger: Trigger,
     serving: JoinHandle<()>,
+    /// A controller moves volumes, where it leads.
+    moving: Option<JoinHandle<()>>,
     _dir: TempDir,
 }
 
@@ -129,6 +131,7 @@ impl Process {
     fn kill(&self, net: &Net) {
         self.host.end();
         self.serving.abort();
+        self.moving.iter().for_each(JoinHandle::abort);
         net.cut(&self.host.name);
     }
 
@@ -136,30 +139,6 @@ impl Process {
         let address = format!("unix://{}", self.socket.display());
         let endpoint = tonic::transport::Endpoint::try_from(address).unwrap();
         endpoint.connect().await.map_err(|error| tonic::Status::unavailable(format!("{error:?}")))
-    }
-}
-
-pub struct Machine {
-    pub id: String,
-    pub kernel: FakeKernel,
-    pub clock: Clock,
-    /// How many nanoseconds its disk takes for a step, at the most.
-    pub slow: Arc<AtomicI64>,
-    pub process: Mutex<Option<Arc<Process>>>,
-    /// How often it moved.
-    moves: Mutex<u32>,
-    /// Somebody is at its process.
-    pub busy: AtomicBool,
-}
-
-impl Machine {
-    pub fn address(&self) -> String {
-        format!("{}-{}:9443", self.id, self.moves.lock().unwrap())
-    }
-
-    /// The process that runs, unless it is dead.
-    pub fn process(&self) -> Option<Arc<Process>> {
-        self.process.lock().unwrap().clone().filter(|process| process.host.lives())
     }
 }
 
@@ -174,6 +153,8 @@ pub struct Cluster {
     /// Whether certificates are looked at again while they are used.
     pub renews: bool,
     pub faults: Arc<gate::Faults>,
+    /// Where volumes move.
+    pub moves: Option<Arc<Moves>>,
 }
 
 fn identity(name: &str) -> (PeerIdentity, PeerRole) {
@@ -190,7 +171,7 @@ fn pki() -> Pki {
 }
 
 impl Cluster {
-    pub async fn start(mut random: Random) -> Arc<Cluster> {
+    pub async fn start(mut random: Random, moves: Option<Arc<Moves>>) -> Arc<Cluster> {
         let net = Net::new(random.fork());
         let pace = Arc::new(Mutex::new(random.fork()));
         let machines = (0..NODES).map(|n| machine(&format!("n{n}"), &net, &pace)).collect();
@@ -205,6 +186,7 @@ impl Cluster {
             pki: pki(),
             renews: random.one_in(2),
             faults,
+            moves,
             random: Mutex::new(random),
         };
         for number in 0..NODES {
@@ -281,12 +263,39 @@ impl Cluster {
             let expires = grant.expires.saturating_add_signed(clock.load(Ordering::Relaxed) / 1_000_000_000);
             by(&clock, || signs(&Grant { expires, ..grant.clone() }))
         });
-        let connect = Box::new(Wire { net: self.net.clone(), host: host.clone(), tls });
+        let connect = Wire { net: self.net.clone(), host: host.clone(), tls };
         let peers = Told(self.told[number].0.clone());
-        let serving = tokio::spawn(async move {
-            let _ = app::run_controller(settings, outside, &peers, connect, signer).await;
+        let moving = self.moves.as_ref().map(|moves| {
+            self.start_mover(moves, &host, &peers, connect.clone(), Arc::clone(&signer), &outside.shutdown)
         });
-        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir }
+        let serving = tokio::spawn(async move {
+            let _ = app::run_controller(settings, outside, &peers, Box::new(connect), signer).await;
+        });
+        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving, _dir: dir }
+    }
+
+    /// Begins to move volumes in a controller, as `app::controller` does with a way to the API server.
+    fn start_mover(
+        &self,
+        moves: &Arc<Moves>,
+        host: &Host,
+        peers: &Told,
+        connect: Wire,
+        signer: Signer,
+        shutdown: &Shutdown,
+    ) -> JoinHandle<()> {
+        let settings = RouterSettings {
+            driver_name: DRIVER.to_owned(),
+            attach: false,
+            forget_nodes: Default::default(),
+        };
+        let router = Router::new(settings, peers, Box::new(connect), signer);
+        let mover = Mover::new(moves::client(moves, host), Arc::new(router), DRIVER, Arc::default());
+        let identity = format!("{}_{}", host.name, schedule::elapsed());
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move {
+            mover.run("hostloop", identity, shutdown).await;
+        })
     }
 
     /// Kills a controller and starts it again.
@@ -340,7 +349,8 @@ impl Cluster {
                 schedule::note(&format!("a node ends: {error}"));
             }
         });
-        let process = Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir };
+        let process =
+            Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving: None, _dir: dir };
         *machine.process.lock().unwrap() = Some(Arc::new(process));
     }
 
@@ -351,68 +361,5 @@ impl Cluster {
             process.trigger.pull();
             process.kill(&self.net);
         }
-    }
-}
-
-/// A machine with two disks, whose steps take as long as the seed has it.
-fn machine(id: &str, net: &Net, random: &Arc<Mutex<Random>>) -> Machine {
-    let kernel = FakeKernel::new();
-    kernel.create_directories("/var/lib");
-    kernel.add_disk(DATA_DIR, FsType::Xfs, 64 << 30);
-    kernel.add_disk(DIRECTORIES_DIR, FsType::Xfs, 64 << 30);
-    kernel.create_directories(KUBELET);
-    let (clock, slow) = (Clock::default(), Arc::new(AtomicI64::new(200_000)));
-    let (net, random, id_of, clock_of, slow_of) =
-        (net.clone(), Arc::clone(random), id.to_owned(), clock.clone(), Arc::clone(&slow));
-    kernel.set_pace(move |name, subject| {
-        schedule::set_ahead(clock_of.load(Ordering::Relaxed));
-        while net.is_frozen(&id_of) {
-            schedule::sleep(100_000_000);
-        }
-        let slow = slow_of.load(Ordering::Relaxed) as u64;
-        let (time, waits) = {
-            let mut random = random.lock().unwrap();
-            (random.between(1_000, slow), random.one_in(400))
-        };
-        crate::log(|| {
-            format!("{id_of} {name} {}", subject.replace(&run::directory().display().to_string(), "tmp"))
-        });
-        if waits { schedule::sleep(time * 1000) } else { schedule::step(time) }
-    });
-    Machine {
-        id: id.to_owned(),
-        kernel,
-        clock,
-        slow,
-        process: Mutex::default(),
-        moves: Mutex::default(),
-        busy: AtomicBool::default(),
-    }
-}
-
-fn settings(id: &str) -> Settings {
-    let pool = |name: PoolName, path: &str, directories| PoolSettings {
-        name,
-        path: path.into(),
-        kind: PoolKind::Directory,
-        reserve: Reserve::Bytes(0),
-        overcommit: 1.0,
-        directories,
-    };
-    Settings {
-        driver_name: DRIVER.to_owned(),
-        node_id: id.to_owned(),
-        data_dir: PathBuf::from(DATA_DIR),
-        pools: vec![
-            pool(PoolName::default(), DATA_DIR, false),
-            pool(DIRECTORIES.parse().expect("a name"), DIRECTORIES_DIR, true),
-        ],
-        anchor_dir: None,
-        attach: false,
-        max_volumes_per_node: 0,
-        max_volume_bytes: 1 << 40,
-        inline: InlineSettings::default(),
-        kubelet_dir: None,
-        quota_ids: Default::default(),
     }
 }

@@ -115,7 +115,10 @@ impl Client {
     }
 
     /// CreateVolume as external-provisioner calls it: with an order of nodes that the scheduler chose anew.
-    async fn create(&self, name: &str, spec: Spec, source: Option<MadeFrom>) -> Result<Volume, Failure> {
+    ///
+    /// # Errors
+    /// As of all calls; or an answer that is wrong.
+    pub async fn create(&self, name: &str, spec: Spec, source: Option<MadeFrom>) -> Result<Volume, Failure> {
         // Mostly one node, where the scheduler has put a pod; or wherever there is room, in an order that external-provisioner
         // makes from the name of the claim: it is the same in each try (docs/decisions/0008 says what another one can do).
         let (first, one) = (self.random(NODES), source.is_some() || self.random(3) > 0);
@@ -256,7 +259,10 @@ impl Client {
     }
 
     /// NodeStageVolume and NodePublishVolume, which are the same each time.
-    async fn publish(&self, volume: &Volume) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// As of all calls.
+    pub async fn publish(&self, volume: &Volume) -> Result<(), Failure> {
         self.stage(volume).await?;
         let (id, name) = (&volume.id, &volume.name);
         let published = requests::publish(id, volume.spec.capability(), name);

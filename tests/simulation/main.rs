@@ -25,8 +25,13 @@ mod calls;
 mod client;
 mod gate;
 mod harness;
+#[path = "../kubernetes/mod.rs"]
+#[allow(dead_code, reason = "the unit tests of the mover delete the namespace, too")]
+mod kubernetes;
 mod libc;
 mod life;
+mod machine;
+mod moves;
 mod nemesis;
 mod net;
 #[path = "../cluster/pki.rs"]

@@ -8,6 +8,7 @@ use hostloop::os::fake::Kill;
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{CONTROLLERS, Cluster, NODES};
+use crate::moves::CLOCKS_APART;
 
 /// Breaks things until `until`, and then mends them all.
 pub async fn rage(cluster: &Arc<Cluster>, until: Instant) {
@@ -30,6 +31,11 @@ async fn one(cluster: &Arc<Cluster>) {
         None => format!("n{number}"),
     };
     let seconds = Duration::from_millis(cluster.between(500, 45_000));
+    if let Some(moves) = &cluster.moves
+        && cluster.below(4) == 0
+    {
+        return moves.hurt(&name(NODES + cluster.below(CONTROLLERS)), seconds).await;
+    }
     match cluster.below(10) {
         0..=2 => replace(cluster, node, seconds).await,
         3 => {
@@ -65,7 +71,8 @@ async fn one(cluster: &Arc<Cluster>) {
         _ => {
             // Within what a permit allows for: it is good for 15 minutes.
             let number = cluster.below(NODES + CONTROLLERS);
-            let ahead = cluster.between(0, 600_000_000_000) as i64 - 300_000_000_000;
+            let apart = if cluster.moves.is_some() { CLOCKS_APART } else { 600 } * 1_000_000_000;
+            let ahead = cluster.between(0, apart) as i64 - apart as i64 / 2;
             crate::log(|| format!("the clock of {} is {} s ahead", name(number), ahead / 1_000_000_000));
             cluster.set_clock(number, ahead);
             if number < NODES {
@@ -108,6 +115,9 @@ async fn heal(cluster: &Arc<Cluster>) {
     crate::log(|| "all is well from here on".to_owned());
     cluster.net.heal();
     cluster.faults.heal();
+    if let Some(moves) = &cluster.moves {
+        moves.heal();
+    }
     for node in 0..NODES {
         let machine = &cluster.machines[node];
         machine.kernel.clear_plans();

@@ -10,8 +10,10 @@ use hostloop::wire::csi;
 use tokio::time::{Instant, sleep};
 
 use crate::calls::{Client, Failure};
-use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR, Machine};
+use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR};
 use crate::life::Left;
+use crate::machine::Machine;
+use crate::moves::{self, Claim, Moves};
 use crate::random::Random;
 use crate::{libc, nemesis, schedule};
 
@@ -54,13 +56,23 @@ pub fn seed(seed: u64, shown: bool, directory: PathBuf) -> ! {
 async fn simulate(seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed ^ 0x5eed);
     let (lives, rage) = (2 + random.below(4), 15 + random.below(75) as u64);
-    let cluster = Cluster::start(random.fork()).await;
+    // Nothing else is drawn from what decides about moves.
+    let moves = moves::are_in(seed).then(|| Moves::new(Random::new(seed ^ 0x0e5)));
+    let lives = if moves.is_some() { lives.min(2) } else { lives };
+    let cluster = Cluster::start(random.fork(), moves).await;
     let client = |name: String| Client { cluster: Arc::clone(&cluster), name };
     let until = Instant::now() + Duration::from_secs(rage);
     let mut running = tokio::task::JoinSet::new();
     for number in 0..lives {
         let client = client(format!("v{number}"));
         running.spawn(async move { client.live().await });
+    }
+    let mut moving = tokio::task::JoinSet::new();
+    if let Some(moves) = &cluster.moves {
+        moves.begin(&cluster);
+        for number in 0..1 + moves.below(2) {
+            moving.spawn(Claim::new(&cluster, moves, number).live());
+        }
     }
     nemesis::rage(&cluster, until).await;
     let mut left = Left::default();
@@ -70,13 +82,21 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
         left.snapshots.extend(snapshots);
         left.deleted.extend(deleted);
     }
+    while let Some(moved) = moving.join_next().await {
+        moved.map_err(|error| format!("a panic: {error}"))??;
+    }
     crate::log(|| "all lives are over".to_owned());
     // What came late has come by now.
     sleep(Duration::from_secs(35)).await;
     let last = client("the end".to_owned());
     // An order that came again after what it made was deleted made it again: whoever finds it in the list deletes it.
     let stale = cluster.faults.stale.lock().unwrap().clone();
-    for id in left.deleted.iter().filter(|id| stale.contains(*id)) {
+    let is_left = |id: &String| {
+        left.volumes.iter().any(|volume| volume.id == *id)
+            || left.snapshots.iter().any(|snapshot| snapshot.id == *id)
+    };
+    let moved = stale.iter().filter(|id| cluster.moves.is_some() && !is_left(id));
+    for id in left.deleted.iter().filter(|id| stale.contains(*id)).chain(moved) {
         match id.starts_with("snap-") {
             true => last.delete_snapshot(id).await?,
             false => last.delete_volume(id).await?,
@@ -122,7 +142,10 @@ fn same<'a>(what: &str, found: &[String], wanted: impl Iterator<Item = &'a Strin
 /// When every volume was deleted, the machines are as they were: also what was made for other nodes goes after a while.
 async fn nothing_left(cluster: &Cluster) -> Result<(), Failure> {
     cluster.stop_controllers().await;
-    let until = Instant::now() + hostloop::app::IDLE_SOURCES + Duration::from_secs(150);
+    cluster.moves.iter().for_each(|moves| moves.end());
+    // The cuts for a copy whose source could not be reached when it was deleted go after a day.
+    let day = Duration::from_secs(if cluster.moves.is_some() { 25 * 3600 } else { 0 });
+    let until = Instant::now() + hostloop::app::IDLE_SOURCES + Duration::from_secs(150) + day;
     loop {
         let found: Vec<String> = cluster.machines.iter().filter_map(remains).collect();
         match found.is_empty() {

@@ -1,0 +1,179 @@
+//! What looks at the objects all the time: the controllers of Kubernetes, its scheduler, and csi-provisioner, as far as it
+//! deletes volumes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Moves, objects};
+use crate::calls::Client;
+use crate::harness::Cluster;
+use crate::kubernetes::control::{Wants, pod};
+use crate::kubernetes::{Kubernetes, NAMESPACE, key};
+use crate::requests::Spec;
+
+/// The longest pause of the controller of StatefulSets after a pod that it could not make.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// A claim and its pod.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub(super) claim: String,
+    pub(super) pod: String,
+    pub(super) spec: Spec,
+    /// The StatefulSet that makes the claim, where one does.
+    pub(super) set: Option<String>,
+    /// Whether nobody makes them again.
+    retired: bool,
+    /// When its controller looks at it again, after which pause, and which version of it it has looked at last.
+    again: Option<Instant>,
+    pause: Duration,
+    seen: Value,
+}
+
+impl Known {
+    pub(super) fn new(claim: &str, pod: &str, spec: Spec, set: Option<&str>) -> Known {
+        let (retired, again, pause, seen) = (false, None, Duration::from_millis(5), Value::Null);
+        Known {
+            claim: claim.to_owned(),
+            pod: pod.to_owned(),
+            spec,
+            set: set.map(str::to_owned),
+            retired,
+            again,
+            pause,
+            seen,
+        }
+    }
+
+    /// Nobody makes the claim and the pod again.
+    pub(super) fn retire(&mut self) {
+        self.retired = true;
+    }
+
+    /// The controller that makes the pod, and the claim if it is a StatefulSet's.
+    fn make(&mut self, kubernetes: &mut Kubernetes) {
+        let Some(set) = &self.set else {
+            // A Deployment with the strategy Recreate.
+            if kubernetes.get("pods", &self.pod).is_none() {
+                let key = key("pods", NAMESPACE, &self.pod);
+                kubernetes.create(key, pod(&self.pod, &self.claim, "ReplicaSet"));
+            }
+            return;
+        };
+        let version =
+            kubernetes.get("statefulsets", set).unwrap_or_default()["metadata"]["resourceVersion"].take();
+        if version == self.seen && self.again.is_some_and(|again| Instant::now() < again) {
+            return;
+        }
+        (self.seen, self.again) = (version, None);
+        match kubernetes.stateful_set(&self.pod, &self.claim) {
+            Wants::Nothing => self.pause = Duration::from_millis(5),
+            Wants::Claim => {
+                let key = key("persistentvolumeclaims", NAMESPACE, &self.claim);
+                kubernetes.create(key, objects::claim(&self.claim, &self.spec, None));
+                crate::log(|| format!("the StatefulSet makes claim {}", self.claim));
+            }
+            // It does not watch claims.
+            Wants::TheOldClaimGone => {
+                self.again = Some(Instant::now() + self.pause);
+                self.pause = (self.pause * 2).min(LONGEST);
+            }
+        }
+    }
+}
+
+/// Works until the end of the simulation.
+pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
+    let deleting: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    loop {
+        moves.pause(20, 250).await;
+        let count = moves.known.lock().unwrap().len();
+        for number in 0..count {
+            let choice = moves.below(32);
+            let mut known = moves.known.lock().unwrap();
+            let known = &mut known[number];
+            moves.with(|kubernetes| look(kubernetes, known, choice));
+        }
+        for volume in moves.with(|kubernetes| kubernetes.reclaimable()) {
+            let name = volume["metadata"]["name"].as_str().unwrap().to_owned();
+            if deleting.lock().unwrap().insert(name.clone()) {
+                let (moves, cluster, deleting) =
+                    (Arc::clone(&moves), Arc::clone(&cluster), Arc::clone(&deleting));
+                tokio::spawn(async move {
+                    delete(&moves, cluster, &volume).await;
+                    deleting.lock().unwrap().remove(&name);
+                });
+            }
+        }
+    }
+}
+
+/// Each of the controllers looks at a claim now, or a little later.
+fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
+    let does = |number: usize| choice & (1 << number) != 0;
+    if does(0) {
+        kubernetes.offer();
+    }
+    if does(1) {
+        kubernetes.bind(&known.claim);
+    }
+    if does(2) {
+        kubernetes.protect(&known.claim);
+    }
+    if does(3) && !known.retired {
+        known.make(kubernetes);
+    }
+    if does(4) {
+        kubernetes.schedule(&known.pod, &known.claim, None);
+    }
+}
+
+impl Moves {
+    /// A volume is deleted only when its claim has another one, or is not wanted any more.
+    fn is_spare(&self, volume: &str) {
+        let known = self.known.lock().unwrap();
+        self.with(|kubernetes| {
+            let claim =
+                kubernetes.get("persistentvolumes", volume).unwrap_or_default()["spec"]["claimRef"]["name"]
+                    .take();
+            let ends = known.iter().any(|known| known.retired && claim == known.claim);
+            // One that was never bound may never be.
+            let is_another = |other: &Value| {
+                let reserved = &other["spec"]["claimRef"];
+                other["metadata"]["name"] != volume && reserved["name"] == claim && !reserved["uid"].is_null()
+            };
+            if !ends && !kubernetes.all("persistentvolumes").any(is_another) {
+                kubernetes
+                    .wrong
+                    .push(format!("{volume} is deleted before claim {claim} is bound to another one"));
+            }
+        });
+    }
+}
+
+/// csi-provisioner deletes a volume and then its object.
+async fn delete(moves: &Arc<Moves>, cluster: Arc<Cluster>, volume: &Value) {
+    let name = volume["metadata"]["name"].as_str().unwrap();
+    let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap();
+    crate::log(|| format!("csi-provisioner deletes {name}"));
+    moves.is_spare(name);
+    let provisioner = Client { cluster, name: "csi-provisioner".to_owned() };
+    match provisioner.delete_volume(handle).await {
+        Ok(()) => {
+            let used = moves.used.lock().unwrap().contains(handle);
+            moves.with(|kubernetes| {
+                if used {
+                    kubernetes.wrong.push(format!("{handle} was deleted while a pod used it"));
+                }
+                kubernetes.remove(&key("persistentvolumes", "", name));
+            });
+        }
+        // It is still staged.
+        Err(why) if why.contains("is answered FailedPrecondition") => moves.pause(500, 2000).await,
+        Err(why) => moves.with(|kubernetes| kubernetes.wrong.push(why)),
+    }
+}

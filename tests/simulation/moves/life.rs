@@ -1,0 +1,371 @@
+//! The life of a claim that moves: it is made, a pod writes to its volume, an administrator moves it and changes their mind,
+//! and at the end all that a move writes and makes is gone, and so is the volume of the deleted claim.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hostloop::cluster::mover::status::{MOVE_NOW, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVING, POLICY_WAS};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::control::Known;
+use super::writer::Log;
+use super::{Moves, PATIENCE, objects};
+use crate::calls::{Client, Failure};
+use crate::harness::{Cluster, NODES};
+use crate::kubernetes::control::PROTECTION;
+use crate::kubernetes::{Kubernetes, NAMESPACE, key};
+use crate::requests::{Kind, MIB, Spec};
+
+/// A claim with its pod.
+pub struct Claim {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) moves: Arc<Moves>,
+    pub(super) claim: String,
+    pub(super) pod: String,
+    pub(super) spec: Spec,
+    /// The StatefulSet that it belongs to.
+    set: Option<String>,
+    pub(super) log: Mutex<Log>,
+    over: Mutex<bool>,
+    /// Until when the node of a pod that was deleted by force does not know that.
+    blind: Mutex<Option<Instant>>,
+}
+
+/// What is wanted after a move.
+#[derive(PartialEq)]
+enum Wish {
+    Volume,
+    /// Neither the volume nor the claim.
+    Nothing,
+}
+
+/// What an administrator has in mind.
+#[derive(Debug)]
+struct Plan {
+    target: String,
+    now: bool,
+    /// When they do not want it any more, and in which phase.
+    cancels: Option<Instant>,
+    cancels_in: Option<&'static str>,
+    /// When they want another node.
+    changes: Option<(Instant, String)>,
+    /// When they delete the claim, whatever becomes of its move.
+    deletes: Option<Instant>,
+    /// Whether the node is cordoned before the pod is deleted.
+    cordons: bool,
+}
+
+fn phase(claim: &Value) -> Option<String> {
+    let status = claim["metadata"]["annotations"][MOVE_STATUS].as_str()?;
+    let status: Value = serde_json::from_str(status).ok()?;
+    Some(status["phase"].as_str()?.to_owned())
+}
+
+fn set_annotation(kubernetes: &mut Kubernetes, claim: &str, annotation: &str, value: Option<&str>) {
+    kubernetes.change("persistentvolumeclaims", claim, |claim| {
+        if !claim["metadata"]["annotations"].is_object() {
+            claim["metadata"]["annotations"] = json!({});
+        }
+        let annotations = claim["metadata"]["annotations"].as_object_mut().unwrap();
+        match value {
+            Some(value) => drop(annotations.insert(annotation.to_owned(), json!(value))),
+            None => drop(annotations.remove(annotation)),
+        }
+    });
+}
+
+impl Claim {
+    pub fn new(cluster: &Arc<Cluster>, moves: &Arc<Moves>, number: usize) -> Arc<Claim> {
+        let kind = [Kind::Block, Kind::Directory][moves.below(2)];
+        let set = (moves.below(3) > 0).then(|| format!("db{number}"));
+        let claim = set.as_ref().map_or_else(|| format!("data{number}"), |set| format!("data-{set}-0"));
+        let log = Log { owner: moves.between(1, u64::MAX), ..Log::default() };
+        Arc::new(Claim {
+            cluster: Arc::clone(cluster),
+            moves: Arc::clone(moves),
+            claim,
+            pod: format!("db{number}-0"),
+            spec: Spec { bytes: 64 * MIB, ..Spec::new(kind) },
+            set,
+            log: Mutex::new(log),
+            over: Mutex::default(),
+            blind: Mutex::default(),
+        })
+    }
+
+    pub(super) fn client(&self) -> Client {
+        Client { cluster: Arc::clone(&self.cluster), name: self.pod.clone() }
+    }
+
+    /// Whether nobody makes the pod again.
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.lock().unwrap()
+    }
+
+    /// Whether the pod runs on although its object is gone.
+    pub(super) fn is_blind(&self) -> bool {
+        self.blind.lock().unwrap().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Lives a whole life.
+    ///
+    /// # Errors
+    /// A promise that was broken.
+    pub async fn live(self: Arc<Self>) -> Result<(), Failure> {
+        self.moves.pause(1, 3000).await;
+        self.make().await?;
+        let mut kubelet = tokio::spawn(Arc::clone(&self).kubelet());
+        let failed =
+            |ended: Result<Result<(), Failure>, _>| ended.map_err(|error| format!("a panic: {error}"))?;
+        tokio::select! {
+            ended = &mut kubelet => return failed(ended).and(Err(format!("no kubelet for {}", self.pod))),
+            moved = self.is_moved() => moved?,
+        }
+        self.end().await?;
+        failed(kubelet.await)
+    }
+
+    async fn make(&self) -> Result<(), Failure> {
+        let name = format!("pvc-{}", self.pod);
+        let volume = self.client().create(&name, self.spec, None).await?;
+        let node = &self.cluster.machines[volume.node].id;
+        self.moves.with(|kubernetes| {
+            kubernetes.create(
+                key("persistentvolumes", "", &name),
+                objects::volume(&name, &self.claim, node, &volume),
+            );
+            if let Some(set) = &self.set {
+                kubernetes.create(key("statefulsets", NAMESPACE, set), objects::set(set));
+            }
+            let claim = objects::claim(&self.claim, &self.spec, Some(&name));
+            kubernetes.create(key("persistentvolumeclaims", NAMESPACE, &self.claim), claim);
+        });
+        let known = Known::new(&self.claim, &self.pod, self.spec, self.set.as_deref());
+        self.moves.known.lock().unwrap().push(known);
+        Ok(())
+    }
+
+    async fn is_moved(&self) -> Result<(), Failure> {
+        self.until("its pod runs", |kubernetes| self.runs(kubernetes)).await?;
+        for _ in 0..1 + self.moves.below(2) {
+            self.moves.pause(1, 15_000).await;
+            let plan = self.plan();
+            crate::log(|| format!("{} is to move: {plan:?}", self.claim));
+            if self.follow(plan).await? == Wish::Nothing {
+                return Ok(());
+            }
+        }
+        self.until("all is as it was", |kubernetes| self.is_settled(kubernetes)).await?;
+        self.until("its pod runs again", |kubernetes| self.runs(kubernetes)).await
+    }
+
+    fn node(&self) -> String {
+        match self.moves.below(NODES + 1) {
+            NODES => "any".to_owned(),
+            node => self.cluster.machines[node].id.clone(),
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
+        let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);
+        match self.moves.below(9) {
+            0 | 1 => cancels = Some(later(25_000)),
+            2 => cancels_in = Some("Switching"),
+            3 => deletes = Some(later(25_000)),
+            4 => changes = Some((later(25_000), self.node())),
+            _ => {}
+        }
+        let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
+        Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons }
+    }
+
+    /// Says where the volume is to be, and whether its pod may be evicted. Tells whether there is a claim to say it on.
+    fn wishes(&self, target: Option<&str>, now: bool) -> bool {
+        self.moves.with(|kubernetes| {
+            let there = kubernetes.get("persistentvolumeclaims", &self.claim);
+            if there.is_none() {
+                return false;
+            }
+            set_annotation(kubernetes, &self.claim, MOVE_TO, target);
+            set_annotation(kubernetes, &self.claim, MOVE_NOW, now.then_some("true"));
+            crate::log(|| format!("{} is to be on {target:?}", self.claim));
+            true
+        })
+    }
+
+    /// Asks for a move, does what an administrator does meanwhile, and waits for its end.
+    async fn follow(&self, mut plan: Plan) -> Result<Wish, Failure> {
+        let began = Instant::now();
+        while !self.wishes(Some(&plan.target), plan.now) {
+            self.moves.pause(500, 1500).await;
+        }
+        let (mut cordoned, mut deleted, mut refused) = (None, Instant::now(), 0);
+        let wish = loop {
+            self.moves.pause(300, 1200).await;
+            self.check(began.max(self.moves.well_since()) + PATIENCE, "the move is over")?;
+            let (due, now) = (|at: Instant| Instant::now() >= at, Instant::now());
+            if plan.deletes.is_some_and(due) {
+                break Wish::Nothing;
+            }
+            if plan.cancels.is_some_and(due) && self.wishes(None, plan.now) {
+                plan.cancels = None;
+            }
+            if plan.changes.as_ref().is_some_and(|(at, _)| due(*at)) {
+                let target = plan.changes.take().map(|(_, target)| target);
+                self.wishes(target.as_deref(), plan.now);
+            }
+            let claim = self.moves.with(|kubernetes| kubernetes.get("persistentvolumeclaims", &self.claim));
+            let Some(claim) = claim else { continue };
+            let phase = phase(&claim);
+            if plan.cancels_in.is_some() && phase.as_deref() == plan.cancels_in {
+                plan.cancels_in = None;
+                self.wishes(None, plan.now);
+            }
+            match phase.as_deref() {
+                // A pod that is made again before the claim is deleted is in the way, too.
+                // A claim that is to be given back goes only when its pod has gone.
+                Some(phase @ ("Ready" | "Switching" | "Returning"))
+                    if due(deleted) && (!plan.now || phase == "Returning") =>
+                {
+                    let node = self.moves.with(|kubernetes| self.drain(kubernetes, plan.cordons));
+                    cordoned = cordoned.or(node);
+                    deleted = now + Duration::from_secs(20);
+                }
+                // Whoever is refused gives up, or waits for the next look.
+                Some("Refused") => {
+                    refused += 1;
+                    if refused == 20 {
+                        self.wishes(None, plan.now);
+                    }
+                }
+                _ => {}
+            }
+            let over = self.moves.with(|kubernetes| self.is_settled(kubernetes).is_ok());
+            if over && claim["metadata"]["annotations"][MOVE_TO].is_null() {
+                break Wish::Volume;
+            }
+            // It is there already.
+            if over && began.elapsed() > Duration::from_secs(30) {
+                self.wishes(None, plan.now);
+            }
+        };
+        if let Some(node) = cordoned {
+            self.moves.with(|kubernetes| {
+                kubernetes.change("nodes", &node, |node| node["spec"]["unschedulable"] = json!(false))
+            });
+        }
+        Ok(wish)
+    }
+
+    /// Drains the node of the pod, or just deletes the pod. Returns the node that was cordoned.
+    fn drain(&self, kubernetes: &mut Kubernetes, cordons: bool) -> Option<String> {
+        let pod = kubernetes.get("pods", &self.pod)?;
+        let node = pod["spec"]["nodeName"].as_str()?.to_owned();
+        crate::log(|| format!("pod {} is deleted on {node}, cordoned: {cordons}", self.pod));
+        if cordons {
+            kubernetes.change("nodes", &node, |node| node["spec"]["unschedulable"] = json!(true));
+        }
+        let pod = key("pods", NAMESPACE, &self.pod);
+        match self.moves.below(4) {
+            // By force: the object goes, and the pod runs on for a while.
+            0 => {
+                let late = Duration::from_millis(self.moves.between(1, 25_000));
+                crate::log(|| format!("by force; its node knows it after {late:?}"));
+                *self.blind.lock().unwrap() = Some(Instant::now() + late);
+                kubernetes.remove(&pod);
+            }
+            _ => kubernetes.mark_deleted(&pod),
+        }
+        cordons.then_some(node)
+    }
+
+    fn runs(&self, kubernetes: &Kubernetes) -> Result<(), String> {
+        let pod = kubernetes.get("pods", &self.pod).ok_or("there is no pod")?;
+        match pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null() {
+            true => Ok(()),
+            false => Err(format!("the pod is {pod}")),
+        }
+    }
+
+    /// Whether the claim has one volume, and nothing is left of a move.
+    fn is_settled(&self, kubernetes: &Kubernetes) -> Result<(), String> {
+        let claim = kubernetes.get("persistentvolumeclaims", &self.claim).ok_or("there is no claim")?;
+        let of_claim = |volume: &&Value| volume["spec"]["claimRef"]["name"] == *self.claim;
+        let volumes: Vec<&Value> = kubernetes.all("persistentvolumes").filter(of_claim).collect();
+        let [volume] = volumes.as_slice() else { return Err(format!("it has {} volumes", volumes.len())) };
+        let annotations = &volume["metadata"]["annotations"];
+        if !annotations[MOVE_RECORD].is_null()
+            || !annotations[POLICY_WAS].is_null()
+            || !volume["metadata"]["labels"][MOVING].is_null()
+            || volume["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
+        {
+            return Err(format!("its volume is still {volume}"));
+        }
+        if !matches!(phase(&claim).as_deref(), None | Some("Done"))
+            || claim["metadata"]["finalizers"] != json!([PROTECTION])
+            || claim["status"]["phase"] != "Bound"
+            || !claim["metadata"]["deletionTimestamp"].is_null()
+            || volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]
+        {
+            return Err(format!("it is {claim}, its volume {volume}"));
+        }
+        Ok(())
+    }
+
+    /// Nobody may wait any longer for something, and nothing may be wrong.
+    fn check(&self, limit: Instant, what: &str) -> Result<(), Failure> {
+        let (wrong, claim) = self.moves.with(|kubernetes| {
+            (kubernetes.wrong.clone(), kubernetes.get("persistentvolumeclaims", &self.claim))
+        });
+        if !wrong.is_empty() {
+            return Err(wrong.join("; "));
+        }
+        let settled = || self.moves.with(|kubernetes| self.is_settled(kubernetes));
+        match Instant::now() < limit {
+            true => Ok(()),
+            false => Err(format!("{}: it never comes that {what}: {:?}, {claim:?}", self.claim, settled())),
+        }
+    }
+
+    async fn until(&self, what: &str, is: impl Fn(&Kubernetes) -> Result<(), String>) -> Result<(), Failure> {
+        let began = Instant::now();
+        loop {
+            match self.moves.with(|kubernetes| is(kubernetes)) {
+                Ok(()) => return Ok(()),
+                Err(why) => {
+                    self.check(began.max(self.moves.well_since()) + PATIENCE, &format!("{what} ({why})"))?
+                }
+            }
+            self.moves.pause(200, 800).await;
+        }
+    }
+
+    /// The claim is deleted, with what makes it again. If it was about to get another volume, it is made once more.
+    async fn end(&self) -> Result<(), Failure> {
+        *self.over.lock().unwrap() = true;
+        self.moves
+            .known
+            .lock()
+            .unwrap()
+            .iter_mut()
+            .filter(|known| known.pod == self.pod)
+            .for_each(Known::retire);
+        let began = Instant::now();
+        loop {
+            let there = self.moves.with(|kubernetes| {
+                kubernetes.mark_deleted(&key("pods", NAMESPACE, &self.pod));
+                kubernetes.mark_deleted(&key("persistentvolumeclaims", NAMESPACE, &self.claim));
+                let of_claim = |volume: &Value| volume["spec"]["claimRef"]["name"] == *self.claim;
+                kubernetes.get("persistentvolumeclaims", &self.claim).is_some()
+                    || kubernetes.all("persistentvolumes").any(of_claim)
+            });
+            if !there {
+                return Ok(());
+            }
+            self.check(began.max(self.moves.well_since()) + PATIENCE, "the claim and its volume are gone")?;
+            self.moves.pause(500, 5000).await;
+        }
+    }
+}
