@@ -8,7 +8,6 @@ use hostloop::os::fake::Kill;
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{CONTROLLERS, Cluster, NODES};
-use crate::moves::CLOCKS_APART;
 
 /// Breaks things until `until`, and then mends them all.
 pub async fn rage(cluster: &Arc<Cluster>, until: Instant) {
@@ -71,8 +70,7 @@ async fn one(cluster: &Arc<Cluster>) {
         _ => {
             // Within what a permit allows for: it is good for 15 minutes.
             let number = cluster.below(NODES + CONTROLLERS);
-            let apart = if cluster.moves.is_some() { CLOCKS_APART } else { 600 } * 1_000_000_000;
-            let ahead = cluster.between(0, apart) as i64 - apart as i64 / 2;
+            let ahead = cluster.between(0, 600_000_000_000) as i64 - 300_000_000_000;
             crate::log(|| format!("the clock of {} is {} s ahead", name(number), ahead / 1_000_000_000));
             cluster.set_clock(number, ahead);
             if number < NODES {

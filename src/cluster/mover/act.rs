@@ -323,13 +323,13 @@ impl Mover {
     }
 
     async fn round(&self, view: &View, status: &Status) -> Result<Next> {
-        let began = Instant::now();
+        let (began, asked) = (Instant::now(), now());
         let updated = match self.copies.update(&self.a_round(view, status).await?).await {
             Ok(updated) => updated,
             Err(error) => return self.hindered(view, status, error).await,
         };
         self.figures.round(updated.sent_bytes, updated.changed_bytes);
-        let mut next = counted(status, &updated);
+        let mut next = counted(status, &updated, asked);
         if status.phase == Phase::Standby {
             return self.stood_by(view, next).await;
         }
@@ -370,14 +370,15 @@ fn abandoned(view: &View) -> Vec<String> {
     abandoned
 }
 
-/// The status after a round.
-pub(super) fn counted(status: &Status, updated: &super::copies::Updated) -> Status {
+/// The status after a round that was `asked` for at that time.
+pub(super) fn counted(status: &Status, updated: &super::copies::Updated, asked: String) -> Status {
     Status {
         rounds: status.rounds.saturating_add(1),
         sent_bytes: status.sent_bytes.saturating_add(updated.sent_bytes),
         changed_bytes: status.changed_bytes.saturating_add(updated.changed_bytes),
         last_sent_bytes: updated.sent_bytes,
         last_cut: moment(updated.cut_ns),
+        last_asked: Some(asked),
         ..status.clone()
     }
 }

@@ -9,7 +9,6 @@ use kube::ResourceExt as _;
 use super::refuse::{candidates, laggard, of_target, pods, refusal};
 use super::status::{
     ANY, HAS_GROWN, MOVE_BARE_PODS, MOVE_NOW, NOT_ASKED_FOR, POLICY_WAS, PROMOTE, Phase, Status,
-    seconds_since,
 };
 use super::view::{View, controller, is_leaving, never_ran};
 
@@ -139,7 +138,7 @@ fn copying(view: &View, status: &Status) -> Step {
         _ if stands_by => return Step::Enter(Phase::Standby, "the copy stands by".to_owned()),
         _ => {}
     }
-    let stale = status.last_cut.as_deref().and_then(seconds_since).is_none_or(|age| age >= BEHIND);
+    let stale = status.age().is_none_or(|age| age >= BEHIND);
     let wait = |why: String| if stale { Step::Round } else { Step::Wait(CALM, why) };
     let now = view.says(MOVE_NOW);
     if !now && view.users().any(|pod| !is_leaving(pod)) {
@@ -162,7 +161,7 @@ fn copying(view: &View, status: &Status) -> Step {
 
 /// A copy that stands by takes the volume's place when its node is lost, and otherwise follows it.
 fn standing_by(view: &View, status: &Status) -> Step {
-    let age = status.last_cut.as_deref().and_then(seconds_since);
+    let age = status.age();
     if view.source_lost || view.says(PROMOTE) {
         // One that runs on still writes, whatever anybody says of its node.
         let here = view.users().filter(|pod| !is_leaving(pod) && !never_ran(pod));

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::act::{Mover, NOW, Next, Result};
 use super::copies::CopyError;
 use super::objects::handle;
-use super::status::{FENCE, MOVING, Status, seconds_since};
+use super::status::{FENCE, MOVING, Status};
 use super::view::View;
 
 /// Between two tries of what a node has not done.
@@ -42,7 +42,8 @@ impl Mover {
         self.note(view, status, &error.to_string()).await?;
         let interval = view.wants_standby().map_or(0, |standby| standby.interval.as_secs());
         let limit = i64::try_from(interval).unwrap_or(i64::MAX).saturating_mul(LATE);
-        if let Some(cut) = status.last_cut.as_deref().filter(|cut| seconds_since(cut) > Some(limit)) {
+        if status.age().is_some_and(|age| age > limit) {
+            let cut = status.last_cut.as_deref().unwrap_or_default();
             let text = format!("The standby copy on node {} is of {cut}: {error}", status.target);
             self.cluster.say(&view.claim, "StandbyLate", true, &text).await;
         }
@@ -53,7 +54,7 @@ impl Mover {
     pub(super) fn tell_age(&self, view: &View, status: &Status) {
         let (namespace, name) = (view.claim.namespace().unwrap_or_default(), view.claim.name_any());
         let interval = view.wants_standby().map(|standby| standby.interval);
-        self.figures.stands_by(&namespace, &name, status.last_cut.as_deref().zip(interval));
+        self.figures.stands_by(&namespace, &name, status.last_round().zip(interval));
     }
 
     /// The node of a volume was lost, and its copy has taken its place: when the node is back, nobody uses the volume there.

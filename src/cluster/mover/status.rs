@@ -150,9 +150,12 @@ pub struct Status {
     /// What the last round sent.
     #[serde(default)]
     pub last_sent_bytes: u64,
-    /// When the source was cut for it, in RFC 3339.
+    /// When the source was cut for it, in RFC 3339, by the clock of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_cut: Option<String>,
+    /// When it was asked for, in RFC 3339, by the clock of the controller: the other one may be minutes away from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_asked: Option<String>,
     /// Whether the copy is the same as the source, which nobody can write to any more.
     #[serde(default)]
     pub exact: bool,
@@ -174,6 +177,16 @@ pub struct Status {
 }
 
 impl Status {
+    /// When the last round was asked for, or else when its cut was made.
+    pub fn last_round(&self) -> Option<&str> {
+        self.last_asked.as_deref().or(self.last_cut.as_deref())
+    }
+
+    /// How old the copy is, in seconds; `None` before the first round, and where that is in the future by this clock.
+    pub fn age(&self) -> Option<i64> {
+        self.last_round().and_then(seconds_since).filter(|age| *age >= 0)
+    }
+
     /// One that says nothing but this.
     pub fn new(phase: Phase, message: impl Into<String>) -> Self {
         Status {
@@ -189,6 +202,7 @@ impl Status {
             changed_bytes: 0,
             last_sent_bytes: 0,
             last_cut: None,
+            last_asked: None,
             exact: false,
             standby: false,
             stale: false,

@@ -10,7 +10,7 @@ use super::act::{Failure, LATER, Mover, NOW, Next, REFUSED, Result, counted};
 use super::copies::CopyError;
 use super::decide::{PRESSING, is_retained, policy_was, sent_away};
 use super::objects::{handle, record, reserved_for, volume};
-use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status};
+use super::status::{FINALIZER, MOVE_RECORD, MOVING, POLICY_WAS, Phase, Status, now};
 use super::view::View;
 
 impl Mover {
@@ -68,6 +68,7 @@ impl Mover {
             Err(error) => return self.hindered(view, status, error).await,
         }
         // What was sealed answers: it has the last data, and nothing but them will do.
+        let asked = now();
         let updated = match self.copies.update(&round).await {
             Ok(updated) => updated,
             Err(error) => return self.hindered(view, status, error).await,
@@ -77,7 +78,7 @@ impl Mover {
             self.note(view, status, "the volume is still in use on its node").await?;
             return Ok(Next::After(LATER));
         }
-        let next = Status { exact: true, silent_since: None, ..counted(status, &updated) };
+        let next = Status { exact: true, silent_since: None, ..counted(status, &updated, asked) };
         self.write(view, Some(&next), json!({})).await
     }
 

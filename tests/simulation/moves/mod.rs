@@ -27,10 +27,6 @@ pub use self::life::Claim;
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// How far the clocks of machines may be apart where volumes move, in seconds. The mover compares the time of a cut, by the
-/// clock of a node, with its own: a copy that is a minute old by that is never switched to if its pods are to be evicted.
-pub const CLOCKS_APART: u64 = 50;
-
 /// Whether volumes move in the run of this seed: they take their time.
 pub fn are_in(seed: u64) -> bool {
     seed % 3 == 2

@@ -41,7 +41,12 @@ async fn step(mover: &Mover, world: &Shared) {
             println!("{error}");
         }
     };
+    let rounds = |world: &World| status(world).map(|status| status.rounds);
+    let before = rounds(&world.lock().unwrap());
     let _ = mover.step_claim("default", "data").await.inspect_err(said);
+    if rounds(&world.lock().unwrap()) > before {
+        world.lock().unwrap().age_round();
+    }
     let recorded = |volume: &&Value| volume["metadata"]["labels"][MOVING] == "true";
     let volumes: Vec<String> = {
         let world = world.lock().unwrap();
@@ -300,6 +305,21 @@ fn a_claim_is_given_back_at_every_end() {
 fn after_the_last_chance_a_move_is_not_given_up() {
     let administrator = Administrator::GivesUp(Phase::Rebinding);
     assert_eq!(moved(administrator, World::new(administrator.wish()), None).0, "node-2");
+}
+
+/// The clock of the node is an hour away from that of the controller.
+#[test]
+fn a_clock_that_is_wrong_keeps_no_volume_from_moving() {
+    for behind in [3600, -3600] {
+        for administrator in [Administrator::Drains, Administrator::IsInAHurry] {
+            let mut world = World::new(administrator.wish());
+            world.behind = behind;
+            let (node, shared) = moved(administrator, world, None);
+            assert_eq!(node, "node-2");
+            let rounds = status(&shared.lock().unwrap()).unwrap().rounds;
+            assert!(rounds < 10, "{rounds} rounds");
+        }
+    }
 }
 
 /// Two processes that both believe they lead, with random delays before every call.

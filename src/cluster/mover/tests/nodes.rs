@@ -1,7 +1,7 @@
 //! The nodes: copies of numbers.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::server::Shared;
 use super::world::{Place, Volume, World};
@@ -107,7 +107,7 @@ impl Copies for Nodes {
             let changed_bytes = (data - copy.data) << 20;
             copy.data = data;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-            let cut_ns = now.saturating_sub(Duration::from_secs(world.age)).as_nanos() as u64;
+            let cut_ns = (now.as_nanos() as i64 - world.behind * 1_000_000_000) as u64;
             Ok(Updated { sent_bytes: changed_bytes, changed_bytes, cut_ns, source_in_use: staged })
         })
         .await

@@ -113,8 +113,11 @@ fn rounds_come_when_they_are_due() {
             assert_eq!(source, copy);
             world.tick();
         }
+        // No other one is due.
+        annotate(&mut shared.lock().unwrap(), STANDBY_INTERVAL, json!("1h"));
+        step(&mover, &shared).await;
         let [(claim, age, interval)] = mover.figures.standby().try_into().expect("one");
-        assert_eq!((claim.as_str(), interval), ("default/data", 60.0));
+        assert_eq!((claim.as_str(), interval), ("default/data", 3600.0));
         assert!((60.0..120.0).contains(&age), "{age}");
     });
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::super::status::MOVE_STATUS;
 use super::kubernetes::Kubernetes;
 pub(crate) use super::kubernetes::control::Wants;
 pub(crate) use super::kubernetes::{Namespace, key};
@@ -61,8 +62,10 @@ pub(crate) struct World {
     pub(crate) down: Option<String>,
     /// The class has parameters beside that of the backend.
     pub(crate) also_in_class: bool,
-    /// How old a cut is when it is told, in seconds: so much is another round due.
-    pub(crate) age: u64,
+    /// How old a round is as soon as it is told, in seconds: so much is another one due.
+    pub(crate) age: i64,
+    /// How far the clocks of nodes are behind that of the controller, in seconds.
+    pub(crate) behind: i64,
 }
 
 impl Deref for World {
@@ -200,6 +203,21 @@ impl World {
         if self.running().as_deref() == Some(node) {
             self.remove(&key("pods", "default", "db-0"));
         }
+    }
+
+    /// The last round was asked for so long ago.
+    pub(crate) fn age_round(&mut self) {
+        if self.age == 0 {
+            return;
+        }
+        let asked =
+            k8s_openapi::jiff::Timestamp::now() - k8s_openapi::jiff::SignedDuration::from_secs(self.age);
+        self.change("persistentvolumeclaims", "data", |claim| {
+            let written = &mut claim["metadata"]["annotations"][MOVE_STATUS];
+            let mut status: Value = serde_json::from_str(written.as_str().unwrap()).unwrap();
+            status["lastAsked"] = json!(asked.to_string());
+            *written = json!(status.to_string());
+        });
     }
 
     /// The last number that the pod is known to have written.
