@@ -2,16 +2,6 @@
 
 use super::*;
 
-/// Steps and lets the cluster work, so many times.
-async fn go_on(mover: &Mover, shared: &Shared, times: usize) {
-    for _ in 0..times {
-        step(mover, shared).await;
-        let mut world = shared.lock().unwrap();
-        world.tick();
-        assert_eq!(world.wrong, Vec::<String>::new());
-    }
-}
-
 /// A pod that was put on the old node just before the claim was deleted never starts, and would hold the claim for ever.
 #[test]
 fn a_pod_that_cannot_start_any_more_is_sent_away() {
@@ -116,98 +106,5 @@ fn a_volume_that_grows_gets_another_copy() {
         let second = status(&shared.lock().unwrap()).unwrap();
         assert_eq!((first.bytes, second.bytes), (1 << 30, 2 << 30));
         assert_ne!(first.copy, second.copy);
-    });
-}
-
-/// Takes the wish back once the claim is deleted.
-async fn give_up(mover: &Mover, shared: &Shared) {
-    until(mover, shared, Phase::Switching).await;
-    while !is_deleted(&shared.lock().unwrap()) {
-        mover.step_claim("default", "data").await.expect("a step");
-    }
-    let mut world = shared.lock().unwrap();
-    Administrator::GivesUpLate.act(&mut world);
-    assert!(!wishes(&world));
-}
-
-/// The mover ends as soon as it has let the claim go that was given up: the StatefulSet makes the next one, for any volume.
-#[test]
-fn a_stateful_set_that_is_quicker_than_the_mover_gets_its_volume_back() {
-    let shared = World::new(json!({MOVE_TO: "node-2"})).shared();
-    run(async {
-        let mover = mover(&shared, 0);
-        until(&mover, &shared, Phase::Ready).await;
-        shared.lock().unwrap().delete_pod();
-        give_up(&mover, &shared).await;
-        for _ in 0..40 {
-            mover.step_claim("default", "data").await.expect("a step");
-            let mut world = shared.lock().unwrap();
-            if world.get("persistentvolumeclaims", "data").is_none() {
-                break;
-            }
-            world.tick();
-        }
-        for _ in 0..5 {
-            let mut world = shared.lock().unwrap();
-            world.tick();
-            assert_eq!(world.wrong, Vec::<String>::new());
-        }
-        go_on(&mover, &shared, 20).await;
-        let world = shared.lock().unwrap();
-        assert_eq!(settled(&world).as_deref(), Ok("node-1"));
-        assert_eq!(status(&world), None, "nobody asks for it any more");
-    });
-}
-
-/// A move is given up whose claim is deleted and whose pod runs on.
-#[test]
-fn a_claim_that_is_given_back_waits_for_its_pods() {
-    let mut world = World::new(json!({MOVE_TO: "node-2", MOVE_NOW: "true"}));
-    world.budget = 0;
-    let shared = world.shared();
-    run(async {
-        let mover = mover(&shared, 0);
-        give_up(&mover, &shared).await;
-        go_on(&mover, &shared, 20).await;
-        {
-            let mut world = shared.lock().unwrap();
-            let status = status(&world).unwrap();
-            assert_eq!((status.phase, world.running().as_deref()), (Phase::Returning, Some("node-1")));
-            assert!(status.message.contains("as soon as pod db-0 has left"), "{}", status.message);
-            assert_eq!(world.volumes.len(), 1, "the copy is gone: {:?}", world.volumes);
-            let volume = world.get("persistentvolumes", "pvc-1").unwrap();
-            let claim = world.get("persistentvolumeclaims", "data").unwrap();
-            assert_eq!(
-                volume["spec"]["claimRef"]["uid"], claim["metadata"]["uid"],
-                "the pod's claim is bound"
-            );
-            world.delete_pod();
-        }
-        go_on(&mover, &shared, 20).await;
-        let world = shared.lock().unwrap();
-        assert_eq!(settled(&world).as_deref(), Ok("node-1"));
-        assert_eq!(status(&world), None, "nobody asks for it any more");
-    });
-}
-
-/// A pod that has come to the node and cannot start with a claim that is being deleted would hold it for ever.
-#[test]
-fn a_pod_that_cannot_start_any_more_does_not_keep_a_claim_from_being_given_back() {
-    let shared = World::new(json!({MOVE_TO: "node-2"})).shared();
-    run(async {
-        let mover = mover(&shared, 0);
-        until(&mover, &shared, Phase::Ready).await;
-        shared.lock().unwrap().delete_pod();
-        give_up(&mover, &shared).await;
-        {
-            let mut world = shared.lock().unwrap();
-            world.volumes.get_mut("vol-1").unwrap().staged = false;
-            world.change("pods", "db-0", |pod| {
-                pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
-                pod["status"] = json!({"phase": "Pending"});
-            });
-        }
-        go_on(&mover, &shared, 30).await;
-        assert_eq!(settled(&shared.lock().unwrap()).as_deref(), Ok("node-1"));
     });
 }
