@@ -64,7 +64,9 @@ RUN set -e; here=$(dpkg --print-architecture); arch=${TARGETARCH:-$here}; \
       apt-get install -y --no-install-recommends "gcc-$gcc-linux-gnu" "libc6-dev-$arch-cross"; \
     fi
 COPY . .
-RUN cargo build --profile "$PROFILE" --locked --target "$(cat /target)" \
+# The image is built without the repository.
+ARG REVISION=unknown
+RUN HOSTLOOP_COMMIT="$REVISION" cargo build --profile "$PROFILE" --locked --target "$(cat /target)" \
  && cp "target/$(cat /target)/$PROFILE/hostloop" /hostloop
 
 FROM runtime

@@ -31,6 +31,7 @@ use crate::service::{
 };
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store};
+use crate::version;
 use crate::wire::peer::peer_server::PeerServer;
 
 use self::anchor::Anchors;
@@ -195,8 +196,10 @@ where
 {
     let started = Instant::now();
     let Outside { server, operation, shutdown, certificate } = outside;
+    let origin = version::origin();
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"), driver = settings.driver_name, node = settings.node_id,
+        version = version::VERSION, commit = origin.commit, tree = origin.tree,
+        driver = settings.driver_name, node = settings.node_id,
         data_dir = %settings.data_dir.display(), pools = settings.pools.len(), "starting"
     );
     let (limits, starting) = (operation.limits, Starting::new(settings.clone()));

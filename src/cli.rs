@@ -29,6 +29,7 @@ pub use self::wrong::{ConfigError, one_line};
 use crate::model::{BackendKind, QuotaIds, Reserve};
 use crate::server::Endpoint;
 use crate::telemetry::{LogFormat, LogLevel};
+use crate::version;
 
 const AFTER_HELP: &str = "\
 Sizes are bytes or a number with Ki, Mi, Gi, Ti, Pi (powers of 1024) or k, M, G, T, P (powers of 1000), such as 10Gi.
@@ -47,7 +48,7 @@ Exit codes: 0 stopped cleanly, 1 could not start or had to interrupt running cal
 
 /// A CSI driver that turns a directory on a node's disk into volumes with an enforced size.
 #[derive(Debug, Parser)]
-#[command(name = "hostloop", version, about, after_help = AFTER_HELP)]
+#[command(name = "hostloop", version = version::long(), about, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`cli`], [`config`] | Every flag and how its value is read; what the flags mean together |
 //! | [`app`] | The composition root and the life of the process |
-//! | [`telemetry`], [`shutdown`] | Logging; SIGTERM and SIGINT |
+//! | [`telemetry`], [`shutdown`], [`version`] | Logging; SIGTERM and SIGINT; which build this is |
 //! | `metrics` | `/metrics` and `/healthz` over HTTP |
 //! | [`register`] | Registration with kubelet |
 //! | [`server`] | Transport: the listener, what happens around every call, the graceful stop |
@@ -65,4 +65,5 @@ pub mod service;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod version;
 pub mod wire;

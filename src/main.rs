@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use git_version::git_version;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{AdminCommand, Command, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
@@ -12,7 +13,7 @@ use hostloop::model::Limits;
 use hostloop::os::host::host_name;
 use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
-use hostloop::{admin, bench, selftest, server, telemetry};
+use hostloop::{admin, bench, selftest, server, telemetry, version};
 
 /// Exit code for a wrong command line.
 const USAGE: u8 = 2;
@@ -23,7 +24,17 @@ const WORKERS: usize = 2;
 /// no more than their own, so that the others always have 128.
 const BLOCKING: usize = 128 + 2 * Limits::MOST;
 
+/// The commit of this build. Builds without a repository, such as an image's, get it by the variable.
+const COMMIT: &str = match option_env!("HOSTLOOP_COMMIT") {
+    Some(commit) => commit,
+    None => git_version!(
+        args = ["--always", "--exclude=*", "--abbrev=12", "--dirty=-modified"],
+        fallback = "unknown"
+    ),
+};
+
 fn main() -> ExitCode {
+    version::set_commit(COMMIT);
     let (command, program) = match parse(std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(error) => return usage(&error),

@@ -1,6 +1,7 @@
 //! The calls of the API server that the commands make, each with the right that it needs (docs/moving.md).
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::Mutex;
 
 use futures_util::StreamExt as _;
@@ -8,7 +9,7 @@ use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -66,6 +67,21 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Returns what to do if there is no kubeconfig, or none that names a cluster; `None` for another error.
+fn missing(error: &KubeconfigError) -> Option<String> {
+    let problem = match error {
+        KubeconfigError::ReadConfig(cause, path) if cause.kind() == ErrorKind::NotFound => {
+            format!("there is no kubeconfig at {}", path.display())
+        }
+        KubeconfigError::FindPath => "there is no kubeconfig".to_owned(),
+        KubeconfigError::CurrentContextNotSet => {
+            return Some("the kubeconfig has no current context; choose one with --context".to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!("{problem}; set KUBECONFIG or use --kubeconfig"))
+}
+
 /// The API server, as a user of it.
 pub(super) struct Cluster {
     client: Client,
@@ -87,19 +103,23 @@ impl Cluster {
     /// What to change, as text.
     pub(super) async fn connect(args: &ClusterArgs) -> std::result::Result<Self, String> {
         let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+        let advice = |error: &KubeconfigError| match missing(error) {
+            Some(problem) => problem,
+            None => format!("{}; correct it, or use --kubeconfig and --context", chain(error)),
+        };
         let config = match &args.kubeconfig {
             Some(path) => {
                 let read = Kubeconfig::read_from(path);
                 let read = read.map_err(|error| format!("--kubeconfig: {}", chain(&error)))?;
-                Config::from_custom_kubeconfig(read, &options).await.map_err(|error| chain(&error))
+                Config::from_custom_kubeconfig(read, &options).await
             }
-            None if args.context.is_some() => {
-                Config::from_kubeconfig(&options).await.map_err(|error| chain(&error))
-            }
-            None => Config::infer().await.map_err(|error| chain(&error)),
+            None => match Config::from_kubeconfig(&options).await {
+                // A pod has no kubeconfig.
+                Err(error) if args.context.is_none() => Config::incluster().map_err(|_| error),
+                read => read,
+            },
         };
-        let config =
-            config.map_err(|error| format!("{error}; set KUBECONFIG or --kubeconfig and --context"))?;
+        let config = config.map_err(|error| advice(&error))?;
         Client::try_from(config).map(Cluster::new).map_err(|error| chain(&error))
     }
 

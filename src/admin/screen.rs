@@ -67,9 +67,10 @@ struct Row<'a> {
 }
 
 impl Screen {
-    /// With bars where standard output is a terminal.
+    /// Returns a screen with bars if standard output is a terminal that can move its cursor.
     pub(super) fn new(json: bool) -> Self {
-        let style = match (json, io::stdout().is_terminal()) {
+        let moves = io::stdout().is_terminal() && anstyle_query::term_supports_color();
+        let style = match (json, moves) {
             (true, _) => Style::Json,
             (false, true) => Style::Bars,
             (false, false) => Style::Plain,

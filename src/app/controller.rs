@@ -23,6 +23,7 @@ use crate::metrics::{Health, MoveFigures};
 use crate::os::host::host_name;
 use crate::server;
 use crate::shutdown::Shutdown;
+use crate::version::{self, Origin};
 
 /// Serves the whole cluster until the end, over mutual TLS.
 ///
@@ -67,7 +68,8 @@ pub async fn run_controller(
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate } = outside;
     let ControllerSettings { driver_name, attach, forget_nodes, moves, .. } = settings;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, "starting a controller");
+    let Origin { commit, tree } = version::origin();
+    tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
     let driver = driver_name.clone();
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer);
     let figures = Arc::new(Figures::default());

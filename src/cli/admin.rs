@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use super::value::{driver_name, truth};
 use super::wrong::Value;
 use super::{Cli, Command};
+use crate::version;
 
 /// The name of the binary by which kubectl finds it as a plug-in.
 const PLUGIN: &str = "kubectl-hostloop";
@@ -202,7 +203,7 @@ pub struct PromoteArgs {
 
 /// The kubectl plug-in: the commands for administrators, and nothing else.
 #[derive(Debug, Parser)]
-#[command(name = PLUGIN, bin_name = AS_PLUGIN, version)]
+#[command(name = PLUGIN, bin_name = AS_PLUGIN, version = version::long())]
 #[command(about = "Moves volumes of hostloop between nodes while pods use them")]
 struct Plugin {
     #[command(subcommand)]

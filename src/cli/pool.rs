@@ -10,6 +10,9 @@ use crate::model::{
 /// More than this many bytes promised for each that exists is a typing error.
 const MAX_OVERCOMMIT: f64 = 1000.0;
 
+/// The smallest `--reserve` in bytes, but for none: less is a typing error, such as a forgotten unit or `%`.
+const MIN_RESERVE: u64 = 1 << 20;
+
 /// Names that an image cannot have: the driver truncates or replaces files with these names.
 const TAKEN_NAMES: [&str; 1] = ["lock"];
 const TAKEN_ENDS: [&str; 2] = [".hostloop-lock", ".hostloop-new"];
@@ -122,9 +125,14 @@ pub(super) fn reserve(text: &str) -> Result<Reserve, String> {
         return Ok(Reserve::Auto);
     }
     let Some(percent) = text.strip_suffix('%') else {
-        return parse_quantity(text)
-            .map(Reserve::Bytes)
-            .map_err(|e| format!("{e}, or a percentage such as 10%, or auto"));
+        let bytes = parse_quantity(text).map_err(|e| format!("{e}, or a percentage such as 10%, or auto"))?;
+        if (1..MIN_RESERVE).contains(&bytes) {
+            return Err(format!(
+                "{text:?} is a size of {bytes} bytes; use a percentage such as 10%, a size of at least {} such as 10Gi, or 0",
+                format_bytes(MIN_RESERVE)
+            ));
+        }
+        return Ok(Reserve::Bytes(bytes));
     };
     let percent = plain_number(percent).filter(|percent| (0.0..100.0).contains(percent));
     percent

@@ -19,7 +19,7 @@ pub struct SelftestArgs {
     pub size: u64,
 
     /// Check only this: ext4, xfs, btrfs, block, directory or directory-enforced (with an enforced size). Repeat the flag for
-    /// more [default: all that the filesystem of DIR can have]
+    /// more [default: all that this machine can have: xfs and btrfs are left out if their tools are missing]
     #[arg(long, value_name = "NAME", value_parser = Value(check))]
     pub only: Vec<Check>,
 }

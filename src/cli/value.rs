@@ -19,6 +19,8 @@ type Result<T> = std::result::Result<T, String>;
 const MAX_DRIVER_NAME: usize = 63;
 /// The smallest `--max-volume-size` in bytes: less than this is a typing error, such as a forgotten unit.
 const MIN_MAX_VOLUME: u64 = 1 << 20;
+/// The smallest rate in bytes per second, for the same reason.
+const MIN_RATE: u64 = 1 << 16;
 /// The longest `--shutdown-timeout` in seconds.
 const MAX_SHUTDOWN: u64 = 3600;
 
@@ -173,13 +175,19 @@ pub(super) fn at_least(least: u64, text: &str) -> Result<u64> {
     }
 }
 
-/// Bytes in a second; `None` for no limit.
+/// Reads a number of bytes per second; `None` for no limit.
 pub(super) fn rate(text: &str) -> Result<Maybe<u64>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let bytes = parse_quantity(text).map_err(|e| e.to_string())?;
-    Ok((bytes > 0).then_some(bytes))
+    match parse_quantity(text).map_err(|e| e.to_string())? {
+        0 => Ok(None),
+        bytes if bytes >= MIN_RATE => Ok(Some(bytes)),
+        bytes => Err(format!(
+            "{text:?} is a rate of {bytes} bytes per second; use at least {} such as 100Mi, or 0 for no limit",
+            format_bytes(MIN_RATE)
+        )),
+    }
 }
 
 pub(super) fn at_a_time(text: &str) -> Result<usize> {

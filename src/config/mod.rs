@@ -63,6 +63,8 @@ pub struct SelftestConfig {
     pub size: u64,
     /// What to check, each once.
     pub checks: Vec<Check>,
+    /// Whether `--only` named them. Then each must be possible on this machine.
+    pub named: bool,
 }
 
 impl Config {
@@ -118,6 +120,6 @@ impl From<&SelftestArgs> for SelftestConfig {
     fn from(args: &SelftestArgs) -> Self {
         let only = &args.only;
         let checks = Check::ALL.into_iter().filter(|c| only.is_empty() || only.contains(c)).collect();
-        SelftestConfig { dir: args.dir.clone(), size: args.size, checks }
+        SelftestConfig { dir: args.dir.clone(), size: args.size, checks, named: !only.is_empty() }
     }
 }

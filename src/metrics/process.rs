@@ -9,6 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::page::Page;
 use super::{Expiry, Health};
 use crate::os::linux::own_process;
+use crate::version::{self, Origin};
 
 /// Asks at each scrape.
 pub(super) struct ProcessCollector {
@@ -38,10 +39,11 @@ pub(super) fn seconds(time: SystemTime) -> f64 {
 impl Collector for ProcessCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
+        let Origin { commit, tree } = version::origin();
         page.gauges(
             "hostloop_build_info",
-            "Always 1; the label has the version.",
-            [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+            "Always 1; the labels have the version, the commit, and whether the tree was clean.",
+            [([("version", version::VERSION), ("commit", commit), ("tree", tree)], 1.0)],
         )?;
         let ready = if (self.health)().is_ok() { 1.0 } else { 0.0 };
         page.gauge(

@@ -23,6 +23,7 @@ use crate::config::{Check, SelftestConfig};
 use crate::os::Os;
 use crate::os::linux::{self, Tools};
 use crate::shutdown::Shutdown;
+use crate::version;
 use client::{Client, endpoint};
 use life::{Failure, Life, Step, Times, World, freezes};
 use machine::Level;
@@ -40,6 +41,8 @@ struct Summary {
     passed: Vec<Check>,
     /// Those of them whose copies were made without holding back writes.
     unfrozen: Vec<Check>,
+    /// Kinds that this machine cannot have and that the caller did not name.
+    left_out: Vec<Check>,
     /// A line for each thing that is not as it should be.
     problems: Vec<String>,
     interrupted: bool,
@@ -48,7 +51,7 @@ struct Summary {
 /// Runs the self-test and prints what it finds. Returns whether all that was asked for works.
 pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
     let output = Output::new();
-    output.line(format_args!("hostloop {} selftest\n", env!("CARGO_PKG_VERSION")));
+    output.line(format_args!("hostloop {} selftest\n", version::long()));
     let tools = Tools::find();
     let os = linux::os(tools.clone());
     let workspace = match Workspace::create(&os, &config.dir, "selftest") {
@@ -69,9 +72,15 @@ pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
     }
     output.line("\nVolumes");
     let mut summary = Summary::default();
+    let (checks, left_out) = possible(&os, &workspace, &config);
+    for (check, why) in &left_out {
+        output.begin(*check);
+        output.end(Tone::Doubtful, &format!("left out: {why}"));
+    }
+    summary.left_out = left_out.iter().map(|(check, _)| *check).collect();
     // Directories are in a pool of their own, and so are made by a driver of their own.
     let (directories, others): (Vec<Check>, Vec<Check>) =
-        wanted(&os, &workspace, config.checks).into_iter().partition(|check| *check == Check::Directory);
+        checks.into_iter().partition(|check| *check == Check::Directory);
     let drivers = [(others, "loops", vec![]), (directories, "dirs", vec!["--directories".to_owned()])];
     for (checks, name, flags) in drivers {
         if !checks.is_empty() && !summary.interrupted {
@@ -88,15 +97,28 @@ pub async fn run(config: SelftestConfig, shutdown: Shutdown) -> bool {
         output.line(output.coloured(Tone::Bad, "selftest interrupted"));
         return false;
     }
+    if !summary.left_out.is_empty() {
+        let names: Vec<&str> = summary.left_out.iter().map(|check| check.as_str()).collect();
+        output.line(output.coloured(Tone::Doubtful, &format!("not checked: {}", list(&names))));
+    }
     conclude(&output, &summary.problems)
 }
 
-/// The kinds to go through. Few disks enforce the size of a directory: only who asks for it misses it.
-fn wanted(os: &Os, workspace: &Workspace, mut checks: Vec<Check>) -> Vec<Check> {
-    if checks == Check::ALL && machine::impossible(os, workspace.path(), Check::DirectoryEnforced).is_some() {
-        checks.retain(|check| *check != Check::DirectoryEnforced);
+/// Returns the kinds to go through, and those that this machine cannot have, each with the reason. If `--only` names the
+/// kinds, all of them are gone through: one that is not possible is a failure. So is ext4, the filesystem of a class that
+/// names none.
+fn possible(os: &Os, workspace: &Workspace, config: &SelftestConfig) -> (Vec<Check>, Vec<(Check, String)>) {
+    let (mut checks, mut left_out) = (Vec::new(), Vec::new());
+    for check in config.checks.iter().copied() {
+        let impossible = machine::impossible(os, workspace.path(), check);
+        match impossible.filter(|_| !config.named && check != Check::Ext4) {
+            None => checks.push(check),
+            // Few disks enforce the size of a directory, and the section about the machine says so.
+            Some(_) if check == Check::DirectoryEnforced => {}
+            Some(why) => left_out.push((check, why)),
+        }
     }
-    checks
+    (checks, left_out)
 }
 
 /// The last lines. Returns whether there were no problems.

@@ -1,7 +1,8 @@
 //! What people see. A reader that goes away, such as `head`, stops nothing.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
+use anstream::{AutoStream, ColorChoice};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::life::{Step, Times};
@@ -23,9 +24,10 @@ pub(super) enum Tone {
 }
 
 impl Output {
-    /// Coloured where it is a terminal.
+    /// Returns output with colours if standard output is a terminal that has them. NO_COLOR, CLICOLOR, CLICOLOR_FORCE
+    /// and TERM decide as in other programs.
     pub(super) fn new() -> Self {
-        Output { colours: io::stdout().is_terminal() }
+        Output { colours: AutoStream::choice(&io::stdout()) != ColorChoice::Never }
     }
 
     /// Text without an end of line.

@@ -22,7 +22,7 @@ use imports::{crate_is_used, imports, words};
 const FREE: [&str; 3] = ["main", "lib", "app"];
 
 /// A module, and the modules that it may import beside itself.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("model", &[]),
     ("os", &["model"]),
     ("store", &["model", "os"]),
@@ -33,14 +33,15 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("service", &["wire", "driver", "model", "error"]),
     ("cluster", &["wire", "service", "driver", "model", "error", "shutdown"]),
     ("server", &["service", "cluster", "error", "model"]),
-    ("metrics", &["server", "driver", "os", "model", "error"]),
+    ("metrics", &["server", "driver", "os", "model", "error", "version"]),
     ("register", &["server", "wire"]),
-    ("selftest", &["wire", "model", "os", "config", "shutdown"]),
+    ("selftest", &["wire", "model", "os", "config", "shutdown", "version"]),
     ("bench", &["selftest", "wire", "model", "os", "config", "shutdown"]),
     ("admin", &["cli", "cluster", "model", "shutdown"]),
     ("telemetry", &[]),
+    ("version", &[]),
     ("shutdown", &[]),
-    ("cli", &["cluster", "model", "server", "telemetry"]),
+    ("cli", &["cluster", "model", "server", "telemetry", "version"]),
     ("config", &["cli", "cluster", "model", "server", "register", "telemetry"]),
 ];
 

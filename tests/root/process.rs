@@ -229,3 +229,34 @@ fn it_is_looked_after_and_a_refusal_of_kubelet_is_exit_code_1() {
     assert!(!plugin.exists() && !world.socket.exists());
     world.assert_nothing_left();
 }
+
+#[test]
+fn status_without_a_kubeconfig_is_one_sentence() {
+    let home = tempfile::tempdir().expect("tempdir");
+    let mut command = command(BINARY);
+    for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+        command.env_remove(name);
+    }
+    let done = command.arg("status").env("HOME", home.path()).output().expect("it starts");
+    let said = String::from_utf8(done.stderr).expect("text");
+    let config = home.path().join(".kube/config");
+    let expected = format!(
+        "hostloop: there is no kubeconfig at {}; set KUBECONFIG or use --kubeconfig\n",
+        config.display()
+    );
+    assert_eq!((done.status.code(), said), (Some(1), expected));
+}
+
+#[test]
+fn the_version_has_the_commit() {
+    let done = command(BINARY).arg("--version").output().expect("it starts");
+    let said = String::from_utf8(done.stdout).expect("text");
+    let start = format!("hostloop {} (", env!("CARGO_PKG_VERSION"));
+    let rest = said.strip_prefix(&start).and_then(|rest| rest.strip_suffix(")\n"));
+    let known = |rest: &str| {
+        let (commit, tree) = rest.split_once(", ").unwrap_or((rest, ""));
+        commit.len() == 12 && commit.chars().all(|c| c.is_ascii_hexdigit()) && ["clean", "modified"].contains(&tree)
+    };
+    // A tree without its repository says so.
+    assert!(rest.is_some_and(|rest| known(rest) || rest == "commit unknown"), "{said}");
+}

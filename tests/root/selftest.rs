@@ -53,6 +53,77 @@ fn volumes_and_their_copies_are_read_back_and_nothing_is_left() {
     nothing_is_left(dir.path());
 }
 
+/// Hides programs from the command that follows, in a mount namespace of its own: the driver looks for its tools in
+/// fixed directories, and takes only regular files.
+const WITHOUT_TOOLS: &str = "for tool in mkfs.xfs xfs_growfs xfs_repair mkfs.btrfs btrfs btrfstune; do
+  for file in /usr/sbin/$tool /usr/bin/$tool; do [ ! -f $file ] || mount --bind /dev/null $file || exit 99; done
+done
+exec \"$@\"";
+
+#[test]
+fn a_filesystem_without_tools_is_left_out() {
+    let dir = directory();
+    let said_by = |only: &[&str]| {
+        let mut command = command("unshare");
+        command.args(["--mount", "sh", "-c", WITHOUT_TOOLS, "sh", BINARY, "selftest", "--size", "64Mi"]);
+        command.args(["--dir", text(dir.path())]).args(only);
+        let done = command.stdin(Stdio::null()).output().expect("it starts");
+        (done.status.code(), String::from_utf8(done.stdout).expect("text"))
+    };
+    let (code, said) = said_by(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    for (kind, package) in [("xfs", "xfsprogs"), ("btrfs", "btrfs-progs")] {
+        let line = said.lines().find(|line| line.starts_with(&format!("  {kind:<20}left out: ")));
+        assert!(line.is_some_and(|line| line.contains(package)), "{kind}: {said}");
+    }
+    assert!(said.contains("Verified on ext4, block and directory"), "{said}");
+    assert!(said.ends_with("not checked: xfs and btrfs\nselftest passed\n"), "{said}");
+    nothing_is_left(dir.path());
+    let (code, said) = said_by(&["--only", "xfs"]);
+    assert!(code == Some(1) && said.contains("xfs is not possible: "), "{said}");
+    nothing_is_left(dir.path());
+}
+
+/// Standard output of a selftest with these variables, on a terminal or not.
+fn output_with(dir: &Path, on_terminal: bool, variables: &[(&str, &str)]) -> String {
+    let mut command = command(BINARY);
+    command.args(["selftest", "--size", "64Mi", "--only", "block", "--dir", text(dir)]).stdin(Stdio::null());
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    command.env("TERM", "xterm").envs(variables.iter().copied());
+    if !on_terminal {
+        return String::from_utf8(command.output().expect("it starts").stdout).expect("text");
+    }
+    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    let mut child = command.stdout(pty.slave).spawn().expect("it starts");
+    // The last end of the terminal that this process has.
+    drop(command);
+    let mut read = Vec::new();
+    // EIO is the end: the other side is closed.
+    let _ = std::fs::File::from(pty.master).read_to_end(&mut read);
+    assert!(child.wait().expect("wait").success());
+    String::from_utf8(read).expect("text")
+}
+
+#[test]
+fn colours_follow_the_terminal_and_its_variables() {
+    let dir = directory();
+    for (on_terminal, variables, coloured) in [
+        (true, &[][..], true),
+        (true, &[("NO_COLOR", "1")], false),
+        (true, &[("CLICOLOR", "0")], false),
+        (true, &[("TERM", "dumb")], false),
+        (false, &[], false),
+        (false, &[("CLICOLOR_FORCE", "1")], true),
+    ] {
+        let said = output_with(dir.path(), on_terminal, variables);
+        assert!(said.contains("selftest passed"), "{said}");
+        assert_eq!(said.contains("\x1b["), coloured, "on a terminal: {on_terminal}, {variables:?}: {said}");
+    }
+    nothing_is_left(dir.path());
+}
+
 /// What the disk can limit is said, and where it can, a directory with an enforced size goes through its life.
 #[test]
 fn a_directory_with_an_enforced_size_is_one_of_the_kinds() {

@@ -167,6 +167,10 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--reserve", "100%", "percentage"),
     ("--reserve", "nan%", "percentage"),
     ("--reserve", "-1", "not a size"),
+    ("--reserve", "10", "use a percentage such as 10%, a size of at least 1 Mi such as 10Gi, or 0"),
+    ("--reserve", "0.5", "use a percentage such as 10%"),
+    ("--pool", "a=/mnt/a,reserve=10", "use a percentage such as 10%"),
+    ("--stream-rate", "10", "use at least 64 Ki such as 100Mi, or 0 for no limit"),
     ("--overcommit", "0.5", "ratio"),
     ("--overcommit", "1001", "ratio"),
     ("--overcommit", "inf", "ratio"),
@@ -269,7 +273,9 @@ fn selftest_flags() {
     let config = selftest(&["--dir", "/t", "--only", "block", "--only", "ext4", "--size", "64Mi"]).unwrap();
     assert_eq!(config.checks, [Check::Ext4, Check::Block]);
     assert_eq!((config.dir, config.size), (PathBuf::from("/t"), 64 << 20));
-    assert_eq!(selftest(&["--dir", "/t"]).unwrap().checks, Check::ALL);
+    assert!(config.named);
+    let all = selftest(&["--dir", "/t"]).unwrap();
+    assert_eq!((all.checks.as_slice(), all.named), (&Check::ALL[..], false));
     for (flag, value) in [("--dir", "t"), ("--size", "x"), ("--size", "1Mi"), ("--only", "ext3")] {
         let line = selftest(&["--dir=/t", &format!("{flag}={value}")][usize::from(flag == "--dir")..]);
         let line = line.unwrap_err();
@@ -279,7 +285,7 @@ fn selftest_flags() {
 
 #[test]
 fn a_rate_of_nothing_is_no_limit_however_it_is_written() {
-    for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("1Ki", Some(1024))] {
+    for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("64Ki", Some(1 << 16))] {
         assert_eq!(serve(&["--stream-rate", text]).unwrap().operation.limits.stream_rate, rate, "{text}");
     }
 }

@@ -49,7 +49,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--role=controller", PEERS, "--data-dir=/d"], "--data-dir (HOSTLOOP_DATA_DIR)", "all and node"),
         (&["--role=controller", PEERS, "--pool=a=/a"], "--pool (HOSTLOOP_POOLS)", "all and node"),
         (&["--role=controller", PEERS, "--node-id=a"], "--node-id (NODE_ID)", "all and node"),
-        (&["--role=controller", PEERS, "--reserve=1"], "--reserve", "all and node"),
+        (&["--role=controller", PEERS, "--reserve=1Gi"], "--reserve", "all and node"),
         (&["--role=controller", PEERS, "--overcommit=1.0"], "--overcommit", "all and node"),
         (&["--role=controller", PEERS, "--max-volume-size=1Gi"], "--max-volume-size", "all and node"),
         (&["--role=controller", PEERS, "--max-volumes-per-node=1"], "--max-volumes-per-node", "all and node"),
