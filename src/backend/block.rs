@@ -11,7 +11,7 @@ use super::uses::{mounts_where, not_at};
 use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
 };
-use crate::error::{Busy, Error, OsContext, Result};
+use crate::error::{Error, OsContext, Result};
 use crate::model::MountFlags;
 use crate::model::health::Trouble;
 use crate::os::{FileKind, LoopDevice, MountEntry};
@@ -39,12 +39,16 @@ impl Presence for Block {
     }
 
     fn stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
-        if let Some(device) = uses.loops.first() {
-            // Detached, and still open somewhere: with a second device there would be two caches of one image.
-            let detaching = format!("detaching {}", device.path().display());
-            return Err(Busy::on(&place.volume.id).because(detaching).into());
+        // Devices that were detached while another process had them open. With a second device beside one there would be
+        // two caches of one image.
+        let Some(first) = uses.loops.first() else {
+            return device::attach(place, uses, stage.read_only, false).map(drop);
+        };
+        let same = |device: &&LoopDevice| device.read_only == stage.read_only;
+        match uses.loops.iter().find(same) {
+            Some(device) => device::keep(place, device, uses),
+            None => Err(device::is_held(place, first)),
         }
-        device::attach(place, uses, stage.read_only, false).map(drop)
     }
 
     fn finish_stage(&self, place: Place<'_>, _stage: &Stage<'_>, uses: &Uses) -> Result<()> {

@@ -9,8 +9,8 @@ use super::bytes::is_thick;
 use super::image::{expect_whole, stat};
 use super::uses::{Evidence, evidence, last_two};
 use super::{Place, Uses};
-use crate::error::{Error, OsContext, Result};
-use crate::os::{AttachOptions, LoopDevice, OpenLoop, is_errno};
+use crate::error::{Busy, Error, OsContext, Result};
+use crate::os::{AttachOptions, LoopDevice, OpenLoop, Os, is_errno};
 
 /// The block device that holds the volume's data in the clear: what gets a filesystem, is mounted, or is bound for a pod.
 pub(super) struct Node {
@@ -121,6 +121,61 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
         mend(place)?;
     }
     place.os.loops.attach(&place.paths.data(), options(place, read_only, autoclear)).doing(attaching)
+}
+
+/// Takes back a device that goes with its last user, and brings it to what the record says.
+///
+/// # Errors
+/// ABORTED if it has just gone: the retry attaches another one.
+pub(super) fn keep(place: Place<'_>, device: &LoopDevice, uses: &Uses) -> Result<()> {
+    expect_whole(place)?;
+    let open = match place.os.loops.keep(device) {
+        Err(error) if is_errno(&error, Errno::ENXIO) => {
+            let detaching = format!("detaching {}", device.path().display());
+            return Err(Busy::on(&place.volume.id).because(detaching).into());
+        }
+        kept => kept.doing(|| format!("attach {}", place.volume.id))?,
+    };
+    tracing::info!(
+        volume.id = %place.volume.id, device = %device.path().display(),
+        "another process kept the device of an earlier use open, using it again"
+    );
+    conform(place, &open.device, uses)
+}
+
+/// FAILED_PRECONDITION that names what has a device of the volume open.
+pub(super) fn is_held(place: Place<'_>, device: &LoopDevice) -> Error {
+    let (id, path) = (&place.volume.id, device.path());
+    let access = if device.read_only { "read-only" } else { "writable" };
+    let who = held_by(place.os, device);
+    Error::InUse(format!(
+        "volume {id} is still attached as {} ({access}) from an earlier use, because {who}; end that first",
+        path.display()
+    ))
+}
+
+/// Returns why a volume is attached that is mounted nowhere, and what to do; empty if it is mounted.
+pub(crate) fn why_attached(os: &Os, uses: &Uses, is_filesystem: bool) -> String {
+    let Some(device) = uses.loops.first().filter(|_| uses.all().next().is_none()) else {
+        return String::new();
+    };
+    let who = held_by(os, device);
+    match is_filesystem {
+        // A mount alone can thaw it, and NodeStageVolume makes one.
+        true => format!(
+            "; no mount of it is seen here: {who}, or its filesystem was frozen when it was unmounted. End the program, or start a pod with the volume, which thaws it"
+        ),
+        false => format!("; {who}"),
+    }
+}
+
+/// Returns what has a device open, for people.
+pub(super) fn held_by(os: &Os, device: &LoopDevice) -> String {
+    match os.loops.holders(device) {
+        Ok(holders) if !holders.is_empty() => holders.join(", "),
+        Ok(_) => "a program that the driver does not see has it open".to_owned(),
+        Err(error) => format!("a program has it open, and looking for it failed ({error})"),
+    }
 }
 
 /// Detaches a device that nobody else has open; one that somebody has goes with its last use.

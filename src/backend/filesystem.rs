@@ -67,6 +67,10 @@ impl Presence for Filesystem {
 
     fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         let (fs_type, _) = filesystem_of(place)?;
+        if uses.all().all(|mount| mount.target == stage.target.path()) {
+            // No pod has it yet: the call before may have ended after its mount, see `mount_made`.
+            thaw(place, stage.target.path(), uses)?;
+        }
         for device in &uses.loops {
             device::conform(place, device, uses)?;
             go_with_mounts(place, device)?;
@@ -93,8 +97,16 @@ impl Presence for Filesystem {
         }
     }
 
+    fn take_away(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<()> {
+        // A freeze has no owner and outlives the mounts: without one, no program could end it.
+        if uses.all().all(|mount| mount.target == path) {
+            thaw(place, path, uses)?;
+        }
+        target::take_away(place.os, path, uses)
+    }
+
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()> {
-        target::take_away(place.os, staging.path(), uses)?;
+        self.take_away(place, staging.path(), uses)?;
         device::give_back(place, &uses.loops);
         Ok(())
     }
@@ -144,7 +156,7 @@ impl Presence for Filesystem {
     fn writers(&self, place: Place<'_>, uses: &Uses) -> Result<Writers> {
         let elsewhere = || !writers::devices(uses).is_empty() && uses.all().next().is_none();
         Ok(match writers::mount(place, uses)? {
-            Some(mount) => Writers::Mounted(mount),
+            Some(mount) => Writers::Mounted(mount, uses.loops.clone()),
             None if elsewhere() => Writers::Unstoppable(format!(
                 "is {}, and mounted where the driver does not see it",
                 uses.describe()
@@ -177,8 +189,41 @@ fn mount_made(
         renew_identity(place, stage, &open.device, fs_type)?;
     }
     mount(place, stage, &open.device, fs_type)?;
+    if !uses.loops.is_empty() && uses.all().next().is_none() {
+        // Its device was attached without a mount: a freeze that outlived the last one keeps it so.
+        let path = stage.target.path();
+        match place.os.mounts.thaw(path).doing(|| format!("thaw {}", place.volume.id)) {
+            Ok(frozen) => log_thaw(place, frozen),
+            Err(cause) => {
+                let undone = place.os.mounts.unmount(path).doing(|| format!("unmount {}", path.display()));
+                return Err(cause.after_undo(undone));
+            }
+        }
+    }
     go_with_mounts(place, &open.device)?;
     Ok((open, bytes))
+}
+
+/// Thaws the volume's filesystem by its mount at a path, if it is frozen there. One that has stopped after an error is
+/// left as it is: it can be unmounted without.
+///
+/// # Errors
+/// FAILED_PRECONDITION if something else hides the mount.
+fn thaw(place: Place<'_>, path: &Path, uses: &Uses) -> Result<()> {
+    let Some(top) = uses.top_at(place.os, path)? else { return Ok(()) };
+    let pinned = place.os.mounts.pin(top);
+    let frozen = match pinned.and_then(|pinned| place.os.mounts.thaw(pinned.path())) {
+        Err(error) if target::has_stopped(&error) => return Ok(()),
+        frozen => frozen.doing(|| format!("thaw {}", place.volume.id))?,
+    };
+    log_thaw(place, frozen);
+    Ok(())
+}
+
+fn log_thaw(place: Place<'_>, frozen: bool) {
+    if frozen {
+        tracing::warn!(volume.id = %place.volume.id, "thawed the filesystem, which another program had left frozen");
+    }
 }
 
 /// Stages a filesystem that was made before, and lets it grow where its image was grown, or copied into a larger one,

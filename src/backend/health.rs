@@ -12,6 +12,9 @@ use crate::model::health::Trouble;
 use crate::model::{Format, FsType};
 use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 
+/// The reason of a device without a mount. It also is so for a moment in the middle of a call.
+pub(crate) const ATTACHED_WITHOUT_MOUNT: &str = "AttachedWithoutMount";
+
 /// One look at the kernel, which serves for every volume.
 #[derive(Debug)]
 pub struct Seen {
@@ -123,23 +126,42 @@ pub(super) fn of_filesystem(
         seen.loops.iter().filter(|device| device.backing == Some(image.id)).cloned().collect();
     let mounts = seen.mounts.iter().filter(|mount| filesystem::is_of(mount, &loops, place));
     let mounts: Vec<&MountEntry> = mounts.collect();
-    // Whoever mounts it read-only makes each mount so; where the superblock alone is, it was the filesystem itself.
-    if let Some(mount) = mounts.iter().find(|mount| mount.superblock_read_only && !mount.read_only) {
+    if let Some(device) = loops.first().filter(|_| mounts.is_empty()) {
+        let message = format!(
+            "it is attached as {} and no mount of it is seen: a program has the device open, or the filesystem was frozen when it was unmounted; a pod that uses the volume thaws it",
+            device.path().display()
+        );
+        found.push(Trouble::degraded(ATTACHED_WITHOUT_MOUNT, message));
+    }
+    found.extend(mounts.iter().find_map(|mount| read_only(mount)));
+    found.extend(mounts.iter().find_map(|mount| stopped(place, mount)));
+    found
+}
+
+/// Returns what is wrong with a mounted filesystem that takes no writes although its mount would let them through;
+/// `None` if it takes them.
+pub(crate) fn refuses_writes(place: Place<'_>, mount: &MountEntry) -> Option<Trouble> {
+    stopped(place, mount).or_else(|| read_only(mount))
+}
+
+/// A program that mounts it read-only makes each mount so. If the superblock alone is, the filesystem itself did it.
+fn read_only(mount: &MountEntry) -> Option<Trouble> {
+    (mount.superblock_read_only && !mount.read_only).then(|| {
         let message = format!(
             "the filesystem at {} became read-only after an error: see the kernel's log, and stage the volume again",
             mount.target.display()
         );
-        found.push(Trouble::degraded("FilesystemReadOnly", message));
-    }
-    let refused = mounts.iter().find_map(|mount| Some((mount, failed(place, mount)?)));
-    if let Some((mount, error)) = refused {
-        let message = format!(
-            "the filesystem at {} stopped after an error ({error}): see the kernel's log, and stage the volume again",
-            mount.target.display()
-        );
-        found.push(Trouble::inaccessible("FilesystemStopped", message));
-    }
-    found
+        Trouble::degraded("FilesystemReadOnly", message)
+    })
+}
+
+fn stopped(place: Place<'_>, mount: &MountEntry) -> Option<Trouble> {
+    let error = failed(place, mount)?;
+    let message = format!(
+        "the filesystem at {} stopped after an error ({error}): see the kernel's log, and stage the volume again",
+        mount.target.display()
+    );
+    Some(Trouble::inaccessible("FilesystemStopped", message))
 }
 
 /// What the superblock in the image says of the filesystem.

@@ -32,7 +32,8 @@ pub(crate) use bytes::{
 };
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
-pub(crate) use health::{Seen, troubles};
+pub(crate) use device::why_attached;
+pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, Seen, refuses_writes, troubles};
 pub(crate) use image::staged_changes;
 pub(crate) use limit::{bytes_of_subvolume, counted, expect_within, narrow, too_small, widen};
 pub(crate) use mark::Mark;
@@ -112,6 +113,14 @@ pub(crate) trait Presence: Send + Sync {
 
     /// Finishes what a staging that was cut off after its last mount has left undone.
     fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()>;
+
+    /// Takes the volume's mounts at a path away, see [`take_away`].
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if another mount hides them, and EBUSY.
+    fn take_away(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<()> {
+        take_away(place.os, path, uses)
+    }
 
     /// Takes the volume away from its staging path; nothing else uses it.
     fn unstage(&self, place: Place<'_>, staging: &Target, uses: &Uses) -> Result<()>;

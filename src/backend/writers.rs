@@ -8,8 +8,8 @@ use crate::os::{LoopDevice, MountEntry};
 pub enum Writers {
     /// Nobody.
     None,
-    /// Its filesystem is mounted, here among others.
-    Mounted(MountEntry),
+    /// Its filesystem is mounted, here among others, and on these devices.
+    Mounted(MountEntry, Vec<LoopDevice>),
     /// Its raw devices are attached.
     Raw(Vec<LoopDevice>),
     /// Its directory is mounted: a copy is of one moment if it is made in one step. How it is.

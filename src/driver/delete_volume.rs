@@ -1,7 +1,7 @@
 //! CSI DeleteVolume.
 
 use super::{Driver, settled};
-use crate::backend::presence_of;
+use crate::backend::{presence_of, why_attached};
 use crate::error::{Error, Result};
 use crate::model::{Phase, Volume};
 
@@ -35,7 +35,8 @@ impl Driver {
         let paths = self.paths(volume)?;
         let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         if uses.any() {
-            return Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe())));
+            let why = why_attached(&self.os, &uses, volume.fs_type().is_some());
+            return Err(Error::InUse(format!("volume {} is in use: {}{why}", volume.id, uses.describe())));
         }
         self.usage.forget(&volume.id);
         self.health.forget(&volume.id);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::publish::same_or_exists;
+use super::publish::{expect_writable, same_or_exists};
 use super::{Driver, request::check};
 use crate::backend::{Publish, Target, presence_of};
 use crate::error::{Error, Result};
@@ -73,6 +73,9 @@ impl Driver {
                 });
             }
             return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
+        }
+        if let Some(staged) = staged.filter(|_| !read_only) {
+            expect_writable(place, staged)?;
         }
         self.nothing_else_at(target)?;
         if let (SecondPublish::Refused, Some(other)) =

@@ -2,7 +2,7 @@
 
 use super::capacity::{Reservation, Want};
 use super::copies::progress::Progress;
-use super::publish::{has_flags, same_or_exists};
+use super::publish::{expect_writable, has_flags, same_or_exists};
 use super::{Driver, not_found, request::check, settled};
 use crate::backend::{CopyRoom, Stage, presence_of};
 use crate::error::{Error, Result};
@@ -41,6 +41,9 @@ impl Driver {
                 return presence.finish_stage(place, &stage, &uses);
             }
         } else if let Some(there) = uses.top_at(&self.os, target.path())? {
+            if !read_only {
+                expect_writable(place, there)?;
+            }
             let is_read_only = presence.is_read_only(place, there, &uses)?;
             if presence.is_staged_by_bind() {
                 return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);

@@ -64,7 +64,13 @@ impl Driver {
                 other.fs_type
             )));
         }
-        backend::take_away(&self.os, path, &uses)?;
+        match volume {
+            Some(volume) => {
+                let paths = self.paths_of_use(volume)?;
+                presence_of(&volume.content).take_away(self.place(volume, &paths), path, &uses)?;
+            }
+            None => backend::take_away(&self.os, path, &uses)?,
+        }
         self.bound.forget(path);
         backend::remove_target(&self.os, path)
     }

@@ -85,6 +85,14 @@ pub trait LoopDevices: Send + Sync {
     /// LOOP_CLR_FD, made sure that the device still has this backing file; fine if it is gone already. The
     /// kernel detaches a device that is still open when its last user closes it.
     fn detach(&self, device: &LoopDevice) -> io::Result<()>;
+    /// Takes back a device that was detached while another process had it open: it no longer goes with its last user
+    /// (LOOP_SET_STATUS64 without LO_FLAGS_AUTOCLEAR).
+    ///
+    /// # Errors
+    /// ENXIO if it has gone or changed.
+    fn keep(&self, device: &LoopDevice) -> io::Result<OpenLoop>;
+    /// Returns what has the device open, for people: other loop devices and, as far as this process sees them, programs.
+    fn holders(&self, device: &LoopDevice) -> io::Result<Vec<String>>;
     /// LOOP_SET_CAPACITY: the device takes on its image's size.
     fn update_size(&self, device: &LoopDevice) -> io::Result<()>;
     /// The device's size in bytes (BLKGETSIZE64).
@@ -111,6 +119,9 @@ pub trait LoopDevices: Send + Sync {
     /// Removes the numbers that nothing is attached to, of those that this process made (LOOP_CTL_REMOVE), but for the
     /// lowest [`SPARE`]; those that were removed. It made all that were not there when it attached its first device.
     fn remove_unused(&self) -> io::Result<Vec<u32>>;
+    /// Returns a number that grows with each write to the device and with each discard; `None` if the kernel does not
+    /// count them (Documentation/ABI/stable/sysfs-block, `stat` and `queue/iostats`).
+    fn written(&self, device: &LoopDevice) -> io::Result<Option<u64>>;
     /// fsync(2) of the device: what its users have written is in the image.
     fn flush(&self, device: &LoopDevice) -> io::Result<()>;
 }

@@ -1,9 +1,11 @@
 //! CreateSnapshot: what is cut, when it may be, and that nothing is left of what was refused.
 
+use std::time::Duration;
+
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::cuts::*;
 use crate::life::*;
@@ -203,22 +205,77 @@ fn a_freeze_that_does_not_hold_fails_and_leaves_nothing() {
     rig.cut("s", &vol);
 }
 
+/// A backup hook freezes, asks for a snapshot and waits for it.
 #[test]
-fn what_somebody_else_has_frozen_stays_frozen() {
+fn a_filesystem_frozen_by_a_hook_is_cut_and_stays_so() {
     let rig = Rig::new();
     let (vol, target) = rig.in_use(create("v", mount()));
     rig.write(&vol, "text");
     rig.kernel.freeze_foreign(&target).expect("fsfreeze");
-    let message = rig.fails(Code::FailedPrecondition, snapshot("s", &vol));
-    assert!(
-        message.contains("frozen by another program") && message.contains("freeze: \"false\""),
-        "{message}"
-    );
-    assert!(!rig.kernel.frozen().is_empty(), "it is not ours to thaw");
-    assert!(rig.snapshots().is_empty() && rig.kernel.tree(format!("{DATA}/frozen")).is_empty());
-    rig.ok(snapshot_with("s", &vol, &AS_IT_IS));
-    assert!(!rig.kernel.frozen().is_empty());
+    for parameters in [&[][..], &AS_IT_IS] {
+        rig.ok(snapshot_with(&format!("s{}", parameters.len()), &vol, parameters));
+        assert!(!rig.kernel.frozen().is_empty(), "it is not ours to thaw");
+        assert!(rig.kernel.tree(format!("{DATA}/frozen")).is_empty(), "a start would thaw it");
+    }
     assert!(rig.kernel.thaw_foreign(&target).expect("fsfreeze"));
+    let source = from_snapshot(&rig.snapshots()[0].snapshot_id);
+    let (restored, _) = rig.in_use(copy("r", source, mount(), &[]));
+    assert_eq!(rig.read(&restored, 4), "text");
+}
+
+/// Starts CreateSnapshot of a frozen volume, and calls `meanwhile` when it has begun to copy.
+fn snapshot_and_meanwhile(rig: &Rig, vol: &Vol, mut meanwhile: impl FnMut()) -> Result<(), Status> {
+    rig.kernel.hold("copy_range");
+    let _let_go = crate::harness::LetGo(rig.kernel.clone());
+    let server = rig.server();
+    let (client, request) = (server.client.clone(), snapshot("s", vol));
+    let mut call = None;
+    server.block_on(async {
+        let call = call.insert(tokio::spawn(async move { client.call(request).await }));
+        while rig.kernel.waiting() == 0 {
+            assert!(!call.is_finished(), "it answers before it copies");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    meanwhile();
+    rig.kernel.release();
+    server.block_on(call.expect("a call")).expect("no panic").map(drop)
+}
+
+#[test]
+fn a_filesystem_thawed_during_the_copy_is_cut_again() {
+    for refrozen in [false, true] {
+        let rig = Rig::new();
+        let (vol, target) = rig.in_use(create("v", mount()));
+        rig.write(&vol, "text");
+        rig.kernel.freeze_foreign(&target).expect("fsfreeze");
+        let thaw_and_write = || {
+            assert!(rig.kernel.thaw_foreign(&target).expect("fsfreeze"));
+            rig.write(&vol, "more");
+            if refrozen {
+                rig.kernel.freeze_foreign(&target).expect("fsfreeze");
+            }
+        };
+        snapshot_and_meanwhile(&rig, &vol, thaw_and_write).expect("CreateSnapshot");
+        assert_eq!(rig.kernel.frozen().is_empty(), !refrozen, "as the hook left it");
+        let source = from_snapshot(&rig.snapshots()[0].snapshot_id);
+        let (restored, _) = rig.in_use(copy("r", source, mount(), &[]));
+        assert_eq!(rig.read(&restored, 4), "more", "refrozen: {refrozen}");
+        assert!(rig.kernel.tree(format!("{DATA}/frozen")).is_empty());
+    }
+}
+
+#[test]
+fn a_hooks_freeze_that_cannot_be_watched_is_refused() {
+    let rig = Rig::new();
+    let (vol, target) = rig.in_use(create("v", mount()));
+    rig.kernel.freeze_foreign(&target).expect("fsfreeze");
+    rig.kernel.set_writes_uncounted(true);
+    let message = rig.fails(Code::FailedPrecondition, snapshot("s", &vol));
+    assert!(message.contains("queue/iostats") && message.contains("freeze: \"false\""), "{message}");
+    assert!(rig.kernel.tree(format!("{DATA}/frozen")).is_empty());
+    assert!(rig.kernel.thaw_foreign(&target).expect("fsfreeze"), "it was left as it was");
+    rig.assert_no_snapshot();
 }
 
 #[test]

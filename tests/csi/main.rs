@@ -35,6 +35,7 @@ mod group_snapshot;
 mod half_formatted;
 mod identity;
 mod inline;
+mod left_frozen;
 mod life;
 mod limited;
 mod limits;

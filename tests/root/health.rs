@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::harness::{Kind, Vol, World, eventually, eventually_within, kernel, output, run, text};
 
@@ -58,6 +58,48 @@ fn trigger_error(below: &Path) {
     std::fs::write(format!("/sys/fs/ext4/loop{number}/trigger_fs_error"), "for a test").expect("an error");
 }
 
+/// Publishes the volume for another pod: it is refused for writing, with what health says, and so is a repeated staging.
+fn refuses_writers(vol: &Vol, why: &str) {
+    for refused in [vol.publish("b"), vol.stage()] {
+        let refused = refused.expect_err("each write would fail");
+        let said = refused.message();
+        assert!(refused.code() == Code::FailedPrecondition && said.contains(why), "{refused:?}");
+        assert!(said.contains("stage the volume again"), "{refused:?}");
+    }
+    assert!(!vol.target("b").exists());
+}
+
+#[test]
+fn a_superblock_made_read_only_is_refused_to_writers() {
+    let world = World::new(&[]);
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
+        vol.up();
+        // The superblock alone, as after an error: the option of the mount stays.
+        run("mount", &["-o", "remount,ro", text(&vol.staging())]);
+        run("mount", &["-o", "remount,bind,rw", text(&vol.staging())]);
+        refuses_writers(&vol, "became read-only after an error");
+        vol.publish_as("reader", true).expect("a reader is fine");
+        vol.unpublish("reader").expect("NodeUnpublishVolume");
+        vol.remove();
+    }
+    world.finish();
+}
+
+#[test]
+fn an_ext4_that_was_shut_down_is_refused_to_writers() {
+    let world = World::new(&[]);
+    let vol = Vol::create(&world, Kind::Ext4, "v", Kind::Ext4.size(), &[]);
+    vol.up();
+    let done = output("xfs_io", &["-x", "-c", "shutdown", text(&vol.target("a"))]);
+    assert!(done.status.success(), "{done:?}");
+    refuses_writers(&vol, "after an error");
+    vol.down();
+    vol.up();
+    vol.remove();
+    world.finish();
+}
+
 #[test]
 fn errors_of_ext4_are_told_until_it_was_checked() {
     let world = World::new(&[]);
@@ -82,6 +124,7 @@ fn errors_of_ext4_are_told_until_it_was_checked() {
     trigger_error(&world.volume_directory(vol.id()));
     eventually("it is read-only", || count(&world, &vol) == 2);
     assert_eq!(health(&world, &vol, &target).unwrap(), ["FilesystemErrors", "FilesystemReadOnly"]);
+    refuses_writers(&vol, "became read-only after an error");
     vol.remove();
     world.finish();
 }
@@ -95,6 +138,7 @@ fn a_filesystem_that_has_shut_down_is_inaccessible() {
     let done = output("xfs_io", &["-x", "-c", "shutdown", text(&target)]);
     assert!(done.status.success(), "{done:?}");
     assert_eq!(health(&world, &vol, &target).unwrap(), ["FilesystemStopped"]);
+    refuses_writers(&vol, "stopped after an error");
     vol.down();
     vol.up();
     assert_eq!(health(&world, &vol, &target).unwrap(), [""; 0]);

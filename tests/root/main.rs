@@ -51,6 +51,7 @@ mod inline;
 #[cfg(target_arch = "x86_64")]
 mod kernel_walk;
 mod kill;
+mod left_frozen;
 mod life;
 mod limit;
 mod logs;

@@ -255,7 +255,9 @@ fn the_version_has_the_commit() {
     let rest = said.strip_prefix(&start).and_then(|rest| rest.strip_suffix(")\n"));
     let known = |rest: &str| {
         let (commit, tree) = rest.split_once(", ").unwrap_or((rest, ""));
-        commit.len() == 12 && commit.chars().all(|c| c.is_ascii_hexdigit()) && ["clean", "modified"].contains(&tree)
+        commit.len() == 12
+            && commit.chars().all(|c| c.is_ascii_hexdigit())
+            && ["clean", "modified"].contains(&tree)
     };
     // A tree without its repository says so.
     assert!(rest.is_some_and(|rest| known(rest) || rest == "commit unknown"), "{said}");

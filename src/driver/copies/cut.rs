@@ -6,10 +6,10 @@
 //! done before it (creating files, flushing) or after it (syncing the copy).
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::freeze::Freeze;
-use crate::backend::{Copy, Share, VolumePaths, Writers, presence_of};
+use crate::backend::{Copy, Share, VolumePaths, Writers, presence_of, remove_files};
 use crate::driver::locks::{Guard, Key, Mode};
 use crate::driver::{Driver, settled};
 use crate::error::{Error, OsContext, Result};
@@ -26,6 +26,14 @@ pub(crate) struct Member<'a> {
     pub(crate) share: Share,
     /// About so many bytes have to be copied.
     pub(crate) bytes: u64,
+}
+
+/// How a copy of members at rest went.
+enum AtRest {
+    /// It was made at this time, with this driver's freeze for so long.
+    Copied(Timestamp, Option<Duration>),
+    /// Another program had frozen this volume, and thawed it meanwhile.
+    Moved(String),
 }
 
 impl Driver {
@@ -51,13 +59,27 @@ impl Driver {
         copies.iter().try_for_each(Copy::prepare)?;
         from.iter().zip(&lives).try_for_each(|(from, live)| self.flush(from, live))?;
         let flushed = started.elapsed();
-        let mut freeze = Freeze::new(self, consistency);
-        let cut = freeze.begin(members, &lives).and_then(|()| {
-            let created = Timestamp::now();
-            members.iter().zip(&copies).try_for_each(|(member, copy)| self.copy(member, copy, &freeze))?;
-            Ok(created)
-        });
-        let (created, frozen) = freeze.end(cut)?;
+        let (created, frozen) = match self.copy_at_rest(members, &copies, &lives, consistency)? {
+            AtRest::Copied(created, frozen) => (created, frozen),
+            AtRest::Moved(id) => {
+                tracing::info!(
+                    volume.id = id,
+                    "another program thawed the filesystem during the copy, copying again"
+                );
+                for copy in &copies {
+                    remove_files(&self.os, copy.to, &mut || true)?;
+                    copy.prepare()?;
+                }
+                match self.copy_at_rest(members, &copies, &lives, consistency)? {
+                    AtRest::Copied(created, frozen) => (created, frozen),
+                    AtRest::Moved(id) => {
+                        return Err(Error::Unavailable(format!(
+                            "another program thawed the filesystem of {id} and froze it again during the copy, twice; try again"
+                        )));
+                    }
+                }
+            }
+        };
         copies.iter().try_for_each(Copy::sync)?;
         tracing::info!(
             volumes = members.len(),
@@ -69,6 +91,26 @@ impl Driver {
         Ok(created)
     }
 
+    /// Copies the members while their filesystems are frozen, by this driver or by another program.
+    fn copy_at_rest(
+        &self,
+        members: &[Member<'_>],
+        copies: &[Copy<'_>],
+        lives: &[Writers],
+        consistency: Consistency,
+    ) -> Result<AtRest> {
+        let mut freeze = Freeze::new(self, consistency);
+        let cut = freeze.begin(members, lives).and_then(|()| {
+            let created = Timestamp::now();
+            members.iter().zip(copies).try_for_each(|(member, copy)| self.copy(member, copy, &freeze))?;
+            Ok((created, freeze.moved()?))
+        });
+        Ok(match freeze.end(cut)? {
+            ((_, Some(id)), _) => AtRest::Moved(id),
+            ((created, None), frozen) => AtRest::Copied(created, frozen),
+        })
+    }
+
     /// Takes the filesystems that are to be frozen: a volume's copies share its lock, and whoever came second would
     /// take the freeze of the first for a stranger's.
     fn lock_freezes(
@@ -77,7 +119,7 @@ impl Driver {
         lives: &[Writers],
         consistency: Consistency,
     ) -> Result<Option<Guard>> {
-        let mounted = |(_, live): &(_, &Writers)| consistency.freeze && matches!(live, Writers::Mounted(_));
+        let mounted = |(_, live): &(_, &Writers)| consistency.freeze && matches!(live, Writers::Mounted(..));
         let frozen = members.iter().zip(lives).filter(mounted);
         let keys: Vec<(Key, Mode)> =
             frozen.map(|(member, _)| (Key::Freeze(member.volume.id.clone()), Mode::Exclusive)).collect();
@@ -112,7 +154,7 @@ impl Driver {
         match live {
             Writers::None | Writers::Directory(_) | Writers::Unstoppable(_) => Ok(()),
             // The freeze begins with a syncfs(2) of the filesystem.
-            Writers::Mounted(_) => self.os.files.sync_file(&paths.data()).doing(flushing),
+            Writers::Mounted(..) => self.os.files.sync_file(&paths.data()).doing(flushing),
             Writers::Raw(devices) => {
                 devices.iter().try_for_each(|device| self.os.loops.flush(device).doing(flushing))?;
                 self.os.files.sync_file(&paths.data()).doing(flushing)
@@ -130,7 +172,7 @@ impl Driver {
 fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -> Result<()> {
     let moves = |live: &Writers| match live {
         Writers::None => false,
-        Writers::Mounted(_) => !consistency.freeze,
+        Writers::Mounted(..) => !consistency.freeze,
         Writers::Raw(_) | Writers::Directory(_) | Writers::Unstoppable(_) => true,
     };
     let moving: Vec<(&Member<'_>, &Writers)> =
@@ -139,7 +181,7 @@ fn refuse(members: &[Member<'_>], lives: &[Writers], consistency: Consistency) -
         [] => return Ok(()),
         // FICLONE is a point in time by itself, and so is a snapshot of a subvolume. With others that stand still it is one
         // for all: what follows a write to this member can be in none of them.
-        [(member, Writers::Raw(_) | Writers::Mounted(_) | Writers::Directory(_))]
+        [(member, Writers::Raw(_) | Writers::Mounted(..) | Writers::Directory(_))]
             if member.share == Share::Whole =>
         {
             return Ok(());

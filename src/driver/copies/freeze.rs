@@ -2,7 +2,7 @@
 //!
 //! Before a filesystem is frozen a marker `<data-dir>/frozen/<volume id>` is made, and removed after the thaw. The
 //! helper process thaws if the driver is killed; if it is killed too, as with a container, start-up finds the
-//! marker and thaws. A filesystem that somebody else froze has none and is left as it is.
+//! marker and thaws. A filesystem that another program froze has none. It is copied as it stands, and left as it is.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::backend::Writers;
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::model::Consistency;
-use crate::os::{Frozen, Pinned, is_errno};
+use crate::os::{Frozen, LoopDevice, Pinned, is_errno};
 
 /// The filesystems that are frozen for one cut. Dropping it thaws them too.
 pub(super) struct Freeze<'a> {
@@ -27,12 +27,29 @@ pub(super) struct Freeze<'a> {
     frozen: Vec<(Pinned, PathBuf, Box<dyn Frozen>)>,
     /// What is to be removed after the thaw.
     markers: Vec<PathBuf>,
+    /// The filesystems that another program has frozen.
+    standing: Vec<Standing>,
+}
+
+/// A filesystem that another program has frozen, such as a backup hook. It is copied as it stands, and is not thawed.
+struct Standing {
+    id: String,
+    /// Its devices, with what had been written to them before the copy. A thaw that changes anything writes.
+    devices: Vec<(LoopDevice, u64)>,
 }
 
 impl<'a> Freeze<'a> {
     pub(super) fn new(driver: &'a Driver, consistency: Consistency) -> Self {
         let until = Instant::now() + Duration::from_millis(consistency.freeze_timeout_ms);
-        Freeze { driver, consistency, until, since: None, frozen: Vec::new(), markers: Vec::new() }
+        Freeze {
+            driver,
+            consistency,
+            until,
+            since: None,
+            frozen: Vec::new(),
+            markers: Vec::new(),
+            standing: Vec::new(),
+        }
     }
 
     /// Freezes every member that is mounted, one after the other; the limit counts from the first.
@@ -42,7 +59,7 @@ impl<'a> Freeze<'a> {
         }
         let limit = Duration::from_millis(self.consistency.freeze_timeout_ms);
         for (member, live) in members.iter().zip(lives) {
-            let Writers::Mounted(mount) = live else { continue };
+            let Writers::Mounted(mount, devices) = live else { continue };
             let id = &member.volume.id;
             let marker = self.driver.frozen_marker(id.as_str());
             let os = &self.driver.os;
@@ -59,8 +76,13 @@ impl<'a> Freeze<'a> {
                 // A thaw of ours that failed: until the next start nobody else makes up for it, and pods wait.
                 os.mounts.thaw(pinned.path()).doing(|| format!("thaw {id}"))?;
             }
-            let frozen =
-                os.mounts.freeze(pinned.path(), left).map_err(|error| self.not_frozen(id.as_str(), error))?;
+            let frozen = match os.mounts.freeze(pinned.path(), left) {
+                Err(error) if is_errno(&error, Errno::EBUSY) => {
+                    self.let_stand(id.as_str(), &marker, devices)?;
+                    continue;
+                }
+                frozen => frozen.map_err(|error| self.not_frozen(id.as_str(), error))?,
+            };
             if self.frozen.is_empty() {
                 (self.since, self.until) = (Some(Instant::now()), Instant::now() + limit);
             }
@@ -73,14 +95,48 @@ impl<'a> Freeze<'a> {
         Ok(())
     }
 
-    fn not_frozen(&self, id: &str, error: io::Error) -> Error {
-        if is_errno(&error, Errno::ETIMEDOUT) {
-            return self.expired();
+    /// Takes note of a filesystem that another program has frozen. Its marker goes at once: the next start thaws what has
+    /// one.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the kernel does not tell whether it stays as it is.
+    fn let_stand(&mut self, id: &str, marker: &Path, devices: &[LoopDevice]) -> Result<()> {
+        let os = &self.driver.os;
+        self.markers.retain(|other| other != marker);
+        os.files.remove_file(marker).doing(|| format!("remove {}", marker.display()))?;
+        let mut written = Vec::new();
+        for device in devices {
+            match os.loops.written(device).doing(|| format!("count the writes to {id}"))? {
+                Some(before) => written.push((device.clone(), before)),
+                None => {
+                    let device = device.path().display().to_string();
+                    return Err(Error::InUse(format!(
+                        "another program froze the filesystem of {id}, and the kernel does not count writes to {device}: thaw it (fsfreeze --unfreeze), write 1 to queue/iostats of the device, or set freeze: \"false\""
+                    )));
+                }
+            }
         }
-        match is_errno(&error, Errno::EBUSY) {
-            true => Error::InUse(format!(
-                "the filesystem of {id} was frozen by another program: thaw it (fsfreeze --unfreeze), or set freeze: \"false\""
-            )),
+        tracing::info!(volume.id = id, "another program froze the filesystem, copying it as it stands");
+        self.standing.push(Standing { id: id.to_owned(), devices: written });
+        Ok(())
+    }
+
+    /// Returns the first volume that another program had frozen and that was written to since.
+    pub(super) fn moved(&self) -> Result<Option<String>> {
+        for Standing { id, devices } in &self.standing {
+            for (device, before) in devices {
+                let counting = || format!("count the writes to {id}");
+                if self.driver.os.loops.written(device).doing(counting)? != Some(*before) {
+                    return Ok(Some(id.clone()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn not_frozen(&self, id: &str, error: io::Error) -> Error {
+        match is_errno(&error, Errno::ETIMEDOUT) {
+            true => self.expired(),
             false => Error::Os { context: format!("freeze {id}"), source: error },
         }
     }

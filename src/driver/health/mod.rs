@@ -7,7 +7,7 @@ mod known;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::backend::{Seen, troubles};
+use crate::backend::{ATTACHED_WITHOUT_MOUNT, Seen, troubles};
 use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Busy, Result};
 use crate::model::health::{Severity, Trouble, merged};
@@ -134,7 +134,11 @@ impl Driver {
             // It would be the same again.
             Some(trouble) if trouble.severity == Severity::Inaccessible => vec![trouble],
             pool => {
-                let own = troubles(self.place(volume, &paths), &look.seen);
+                let mut own = troubles(self.place(volume, &paths), &look.seen);
+                // A call that runs attaches before it mounts, and detaches after it unmounts.
+                if self.locks.is_taken(&(&volume.id).into()) {
+                    own.retain(|trouble| trouble.reason != ATTACHED_WITHOUT_MOUNT);
+                }
                 merged(pool.into_iter().chain(own).collect())
             }
         }

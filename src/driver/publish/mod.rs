@@ -3,7 +3,7 @@
 pub(super) mod binds;
 pub(super) mod inline;
 
-use crate::backend::Target;
+use crate::backend::{Place, Target, refuses_writes};
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{MountFlags, Volume};
@@ -40,6 +40,19 @@ impl Driver {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Makes sure that a mounted filesystem takes writes, as long as its mount does.
+///
+/// # Errors
+/// FAILED_PRECONDITION with what health says of it.
+pub(crate) fn expect_writable(place: Place<'_>, mount: &MountEntry) -> Result<()> {
+    match refuses_writes(place, mount) {
+        Some(trouble) => {
+            Err(Error::InUse(format!("volume {} takes no writes: {}", place.volume.id, trouble.message)))
+        }
+        None => Ok(()),
     }
 }
 

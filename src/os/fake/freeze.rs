@@ -38,6 +38,10 @@ pub(super) struct Freezes {
     expire_at_once: bool,
     /// Helpers die with their process.
     container: bool,
+    /// How often a filesystem on each device was thawed: a frozen one is not written to before.
+    thaws: BTreeMap<u32, u64>,
+    /// The kernel does not count writes.
+    uncounted: bool,
 }
 
 impl Freezes {
@@ -47,12 +51,18 @@ impl Freezes {
             count: self.count,
             expire_at_once: self.expire_at_once,
             container: self.container,
+            uncounted: self.uncounted,
             ..Freezes::default()
         };
     }
 
     pub(super) fn has(&self, fs: FsId) -> bool {
         self.now.contains_key(&fs)
+    }
+
+    /// Returns a number that grows when writes to the frozen filesystem on a device become possible.
+    pub(super) fn thaws_of(&self, number: u32) -> Option<u64> {
+        (!self.uncounted).then(|| self.thaws.get(&number).copied().unwrap_or(0))
     }
 
     /// Whether a frozen superblock is on the device.
@@ -115,6 +125,7 @@ impl World {
             self.close(open);
         }
         if let Some(device) = freeze.device {
+            *self.freezes.thaws.entry(device).or_default() += 1;
             // It goes now, where the filesystem was unmounted meanwhile.
             self.settle(device);
         }
@@ -244,6 +255,11 @@ impl FakeKernel {
     /// Whether, from now on, the limit of every new freeze passes at once: freezing succeeds, but it does not hold.
     pub fn set_freezes_expire(&self, expire: bool) {
         self.lock().freezes.expire_at_once = expire;
+    }
+
+    /// Whether, from now on, the kernel does not count writes to devices (`queue/iostats` is 0).
+    pub fn set_writes_uncounted(&self, uncounted: bool) {
+        self.lock().freezes.uncounted = uncounted;
     }
 
     /// Freezes as an administrator does (fsfreeze -f): until somebody thaws it.

@@ -293,6 +293,32 @@ impl LoopDevices for Process {
         })
     }
 
+    fn keep(&self, device: &LoopDevice) -> std::io::Result<OpenLoop> {
+        let opened = self.step("keep", device.path().display(), |world| {
+            let number = world.same(device)?.number;
+            if let Some(device) = world.loops.get_mut(&number) {
+                device.autoclear = false;
+            }
+            let id = self.open_loop(world, number);
+            let status = world.loops.get(&number).map(|device| world.status(device));
+            status.map(|status| (status, id)).ok_or(Errno::ENXIO)
+        })?;
+        Ok(self.opened_loop(opened))
+    }
+
+    fn holders(&self, device: &LoopDevice) -> std::io::Result<Vec<String>> {
+        self.look("read", device.path().display(), |world| {
+            let on_it = |other: &&Loop| other.backing == LoopBacking::Loop(device.number);
+            let loops = world.loops.values().filter(on_it);
+            let mut found: Vec<String> =
+                loops.map(|other| format!("/dev/loop{} is attached to it", other.number)).collect();
+            if world.opens.values().any(|open| open.what == Opened::Loop(device.number)) {
+                found.push("process 1 (fake) has it open".to_owned());
+            }
+            Ok(found)
+        })
+    }
+
     fn update_size(&self, device: &LoopDevice) -> std::io::Result<()> {
         self.step("update_size", device.path().display(), |world| {
             let backing = world.same(device)?.backing;
@@ -398,6 +424,13 @@ impl LoopDevices for Process {
             })?;
         }
         Ok(unused.into_iter().rev().collect())
+    }
+
+    fn written(&self, device: &LoopDevice) -> std::io::Result<Option<u64>> {
+        self.look("read", device.path().display(), |world| {
+            world.same(device)?;
+            Ok(world.freezes.thaws_of(device.number))
+        })
     }
 
     fn flush(&self, device: &LoopDevice) -> std::io::Result<()> {

@@ -32,6 +32,27 @@ pub(super) fn block_device(path: &Path) -> io::Result<BlockDevice> {
     Ok(BlockDevice { rdev: stat.st_rdev, bytes, held, partitioned: is_partitioned(stat.st_rdev)? })
 }
 
+/// Returns how many writes and discards the device has completed; `None` if the kernel does not count them.
+pub(super) fn written(rdev: u64) -> io::Result<Option<u64>> {
+    /// Positions in `stat` (Documentation/block/stat.rst). Kernels before 4.18 have no discards there.
+    const WRITES: usize = 4;
+    const DISCARDS: usize = 11;
+    let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)));
+    let read = |name: &str| {
+        let file = directory.join(name);
+        std::fs::read_to_string(&file).map_err(at("read", &file))
+    };
+    if read("queue/iostats")?.trim() != "1" {
+        return Ok(None);
+    }
+    let stat = read("stat")?;
+    let number = |position| stat.split_whitespace().nth(position).map(str::parse::<u64>);
+    match (number(WRITES), number(DISCARDS)) {
+        (Some(Ok(writes)), Some(Ok(discards))) => Ok(Some(writes.saturating_add(discards))),
+        _ => Ok(None),
+    }
+}
+
 /// Whether sysfs shows partitions of the device: directories in its own that have a file `partition`
 /// (Documentation/ABI/stable/sysfs-block).
 fn is_partitioned(rdev: u64) -> io::Result<bool> {

@@ -73,6 +73,8 @@ pub(super) struct LoopStatus {
     /// N of /dev/loopN.
     pub(super) number: u32,
     pub(super) backing: FileId,
+    /// `st_rdev` of the backing file, 0 unless that is a device.
+    pub(super) of_device: u64,
     pub(super) read_only: bool,
     pub(super) autoclear: bool,
     pub(super) direct_io: bool,
@@ -145,6 +147,7 @@ mod request {
 
     // Numbered by hand, without direction and size.
     pub(super) const LOOP_CLR_FD: ByNumber = ByNumber(0x4C01);
+    pub(super) const LOOP_SET_STATUS64: ByAddress<LoopInfo64> = ByAddress(0x4C04, PhantomData);
     pub(super) const LOOP_GET_STATUS64: ByAddress<LoopInfo64> = ByAddress(0x4C05, PhantomData);
     pub(super) const LOOP_SET_CAPACITY: ByNumber = ByNumber(0x4C07);
     pub(super) const LOOP_SET_DIRECT_IO: ByNumber = ByNumber(0x4C08);
@@ -256,10 +259,20 @@ pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
     Ok(LoopStatus {
         number: info.number,
         backing: FileId { dev: info.device, ino: info.inode },
+        of_device: info.rdevice,
         read_only: info.flags & READ_ONLY != 0,
         autoclear: info.flags & AUTOCLEAR != 0,
         direct_io: info.flags & DIRECT_IO != 0,
     })
+}
+
+/// Lets the device stay when its last user closes it (LOOP_SET_STATUS64). All else stays as it is: of the flags, the
+/// kernel clears only this one (LOOP_SET_STATUS_CLEARABLE_FLAGS).
+pub(super) fn keep(device: impl AsFd) -> nix::Result<()> {
+    let mut info = LoopInfo64::default();
+    request::LOOP_GET_STATUS64.call(&device, &mut info)?;
+    info.flags &= !AUTOCLEAR;
+    request::LOOP_SET_STATUS64.call(device, &mut info).map(drop)
 }
 
 /// Detaches the device, once its last user has closed it (LOOP_CLR_FD).

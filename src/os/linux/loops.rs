@@ -17,7 +17,7 @@ use nix::unistd::fsync;
 
 use super::super::{AttachOptions, FileId, LoopDevice, LoopDevices, OpenLoop, SPARE, errno_error, is_errno};
 use super::node::{Node, open_node, sysfs};
-use super::{at, discard, id_of, ioctl, kind_bits};
+use super::{at, block, discard, holders, id_of, ioctl, kind_bits};
 
 use seen::Seen;
 use status::{backing_name, describe, is_attached, look_at, numbers};
@@ -305,6 +305,29 @@ impl LoopDevices for LinuxLoops {
         Ok(())
     }
 
+    fn keep(&self, device: &LoopDevice) -> io::Result<OpenLoop> {
+        // The descriptor holds it until the flag is gone.
+        let (node, _) = open_same(device)?;
+        ioctl::keep(&node.fd).map_err(at("keep", &device.path()))?;
+        let device = describe(device.number, &node)?;
+        Ok(OpenLoop { device, hold: Box::new(node) })
+    }
+
+    fn holders(&self, device: &LoopDevice) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for number in numbers()?.into_iter().filter(|number| *number != device.number) {
+            let opened = open_node(number, OFlag::O_RDONLY).ok();
+            if opened
+                .and_then(|node| ioctl::status(&node.fd).ok())
+                .is_some_and(|s| s.of_device == device.rdev)
+            {
+                found.push(format!("/dev/loop{number} is attached to it"));
+            }
+        }
+        found.extend(holders::holders(device.rdev));
+        Ok(found)
+    }
+
     fn update_size(&self, device: &LoopDevice) -> io::Result<()> {
         let (node, _) = open_same(device)?;
         ioctl::set_capacity(&node.fd).map_err(at("set the capacity of", &device.path()))
@@ -369,6 +392,10 @@ impl LoopDevices for LinuxLoops {
             }
         }
         Ok(removed)
+    }
+
+    fn written(&self, device: &LoopDevice) -> io::Result<Option<u64>> {
+        block::written(device.rdev)
     }
 
     fn flush(&self, device: &LoopDevice) -> io::Result<()> {

@@ -12,6 +12,7 @@ mod exec;
 mod files;
 mod filesystems;
 mod freeze;
+mod holders;
 mod images;
 mod ioctl;
 mod lock;

@@ -57,8 +57,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         source,
         read_only: has(options, "ro"),
         flags: VfsFlag::ALL.into_iter().filter(|flag| has(options, flag.as_str())).collect(),
-        // Since Linux 6.15 ext4 says the latter after an error, and not the former.
-        superblock_read_only: has(superblock, "ro") || has(superblock, "emergency_ro"),
+        superblock_read_only: has(superblock, "ro") || NO_WRITES.iter().any(|word| has(superblock, word)),
         shared,
     })
 }
@@ -66,6 +65,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 fn number(field: &[u8]) -> Option<u64> {
     str::from_utf8(field).ok()?.parse().ok()
 }
+
+/// What ext4 says of itself, and not that it is read-only, since Linux 6.15: after an error, and after it was shut down.
+pub(super) const NO_WRITES: [&str; 2] = ["emergency_ro", "shutdown"];
 
 /// The id of the mount in the `/proc/self/fdinfo` of a descriptor (proc_pid_fdinfo(5)).
 pub(super) fn parse_fdinfo(text: &str) -> Option<u64> {
@@ -142,8 +144,10 @@ mod tests {
         let entry = one("1 2 7:0 / /x rw,relatime master:1 propagate_from:2 unbindable - ext4 /dev/loop0 ro");
         assert!(!entry.read_only && entry.superblock_read_only && !entry.shared);
         assert_eq!(entry.flags, [VfsFlag::RelAtime]);
-        let entry = one("1 2 7:0 / /x rw - ext4 /dev/loop0 rw,emergency_ro");
-        assert!(!entry.read_only && entry.superblock_read_only);
+        for word in NO_WRITES {
+            let entry = one(&format!("1 2 7:0 / /x rw - ext4 /dev/loop0 rw,{word}"));
+            assert!(!entry.read_only && entry.superblock_read_only, "{word}");
+        }
     }
 
     #[test]

@@ -128,6 +128,15 @@ impl<'a> Vol<'a> {
         self.csi.call(csi::NodeStageVolumeRequest { volume_context, ..request }).map(drop)
     }
 
+    pub fn stage_read_only(&self) -> Result<(), Status> {
+        let mode = csi::volume_capability::access_mode::Mode::SingleNodeReaderOnly.into();
+        let access_mode = Some(csi::volume_capability::AccessMode { mode });
+        let capability = csi::VolumeCapability { access_mode, ..self.capability.clone() };
+        let volume_context = self.volume.volume_context.clone();
+        let request = client::stage(self.id(), self.staging(), capability);
+        self.csi.call(csi::NodeStageVolumeRequest { volume_context, ..request }).map(drop)
+    }
+
     pub fn publish(&self, pod: &str) -> Result<(), Status> {
         self.publish_as(pod, false)
     }

@@ -9,6 +9,7 @@ use nix::sys::stat::makedev;
 
 use super::super::super::MountEntry;
 use super::super::ioctl;
+use super::super::mountinfo::NO_WRITES;
 use crate::model::VfsFlag;
 
 /// What the kernel told of a mount.
@@ -108,8 +109,8 @@ fn decode(bytes: &[u8]) -> Option<Told> {
     }
     let attributes = large(field::MNT_ATTR)?;
     let options = text(told::MNT_OPTS, field::MNT_OPTS)?.unwrap_or_default();
-    // See `mountinfo`.
-    let emergency = options.split(|byte| *byte == b',').any(|option| option == b"emergency_ro");
+    let takes_no_writes = |option: &[u8]| NO_WRITES.iter().any(|word| word.as_bytes() == option);
+    let stopped = options.split(|byte| *byte == b',').any(takes_no_writes);
     told(Some(MountEntry {
         id: small(field::MNT_ID_OLD)?.into(),
         parent: small(field::MNT_PARENT_ID_OLD)?.into(),
@@ -124,7 +125,7 @@ fn decode(bytes: &[u8]) -> Option<Told> {
             .filter(|(_, mask, value)| attributes & mask == *value)
             .map(|(flag, ..)| flag)
             .collect(),
-        superblock_read_only: small(field::SB_FLAGS)? & SB_RDONLY != 0 || emergency,
+        superblock_read_only: small(field::SB_FLAGS)? & SB_RDONLY != 0 || stopped,
         shared: large(field::MNT_PROPAGATION)? & MS_SHARED != 0,
     }))
 }
