@@ -9,7 +9,7 @@ use hostloop::model::FsType;
 use hostloop::os::{Os, is_errno};
 use nix::errno::Errno;
 
-use super::{Cleanup, MIB, assert_gone, directory, errno, flags, formatted};
+use super::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -30,6 +30,7 @@ pub fn freeze(os: &Os, dir: &Path) {
         ends(os, &at);
         limit(os, &at);
         twice(os, &at);
+        written(os, &at, &image);
         left(os, &at);
         os.mounts.unmount(&at).expect("unmount");
         assert_gone(os, &image);
@@ -77,6 +78,22 @@ fn writers_wait(os: &Os, at: &Path) {
         writer.join().expect("writer");
     });
     assert!(done.load(Ordering::SeqCst) && os.files.stat(&file).expect("stat").is_some());
+}
+
+/// A freeze that was ended and made again is noticed by what was written to the device.
+fn written(os: &Os, at: &Path, image: &Path) {
+    let device = devices_of(os, image).pop().expect("a device");
+    let count = || os.loops.written(&device).expect("written").expect("this kernel counts");
+    writes(os, at, "counted");
+    let frozen = os.mounts.freeze(at, LONG).expect("freeze");
+    let before = count();
+    assert_eq!(os.images.read_at(image, 0, 4096).expect("read").len(), 4096);
+    assert_eq!(count(), before, "nothing is written");
+    frozen.thaw().expect("it has held");
+    writes(os, at, "counted, too");
+    let frozen = os.mounts.freeze(at, LONG).expect("freeze");
+    assert!(count() > before);
+    drop(frozen);
 }
 
 fn ends(os: &Os, at: &Path) {

@@ -15,6 +15,7 @@ pub fn loops(os: &Os, dir: &Path) {
     let _cleanup = Cleanup::new(os, dir);
     explicit(os, &dir.join("explicit.img"));
     autoclear(os, &dir.join("autoclear.img"));
+    kept(os, &dir.join("kept.img"));
     changed(os, dir);
     options(os, &dir.join("options.img"));
     changes(os, &dir.join("changes.img"));
@@ -51,6 +52,23 @@ fn explicit(os: &Os, file: &Path) {
     os.loops.detach(&device).expect("detach again");
     assert_gone(os, file);
     assert_eq!(errno(os.loops.open(&device).map(drop)), Some(Errno::ENXIO));
+}
+
+/// A device that was detached while it was open is taken back.
+fn kept(os: &Os, file: &Path) {
+    image(os, file, 8 * MIB);
+    let open = os.loops.attach(file, FOR_BLOCK).expect("attach");
+    os.loops.detach(&open.device).expect("detach");
+    let leaving = devices_of(os, file);
+    assert!(leaving.len() == 1 && leaving[0].autoclear, "{leaving:?}");
+    let back = os.loops.keep(&leaving[0]).expect("keep");
+    assert!(!back.device.autoclear && back.device.number == open.device.number);
+    drop((back, open));
+    let there = devices_of(os, file);
+    assert!(there.len() == 1 && !there[0].autoclear, "it stays without a user: {there:?}");
+    os.loops.detach(&there[0]).expect("detach");
+    assert_gone(os, file);
+    assert_eq!(errno(os.loops.keep(&there[0]).map(drop)), Some(Errno::ENXIO));
 }
 
 /// What this process made and nobody uses any more goes, but for the lowest: others are given those, and may be about to
