@@ -33,13 +33,36 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* Argument: an image of the values, and the tag to take without one. */}}
+{{/*
+An image. global.imageRegistry takes the place of a registry in its repository: of a first part with a dot or a port, and of
+localhost. Argument: dict "root" $ "image" of the values "tag" to take without one
+*/}}
 {{- define "hostloop.image" -}}
-{{- if .image.digest -}}
-{{ .image.repository }}@{{ .image.digest }}
-{{- else -}}
-{{ .image.repository }}:{{ default .tag .image.tag }}
+{{- $repository := .image.repository -}}
+{{- with dig "imageRegistry" "" (default dict .root.Values.global) -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") -}}
 {{- end -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
+{{- else -}}
+{{ $repository }}:{{ default .tag .image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Labels and annotations of a class. Argument: dict "root" $ "class" of the values "default" the annotation of a default class,
+or nothing
+*/}}
+{{- define "hostloop.classMetadata" -}}
+name: {{ .class.name }}
+labels: {{- merge (include "hostloop.labels" (dict "root" .root) | fromYaml) (default dict .class.labels) | toYaml | nindent 2 }}
+{{- $annotations := default dict .class.annotations -}}
+{{- if and .class.default .default -}}
+{{- $annotations = merge (dict .default "true") $annotations -}}
+{{- end -}}
+{{- with $annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* "true" or nothing: is a sidecar with true, false and auto on? Argument: dict "root" $ "enabled" value "api" name */}}

@@ -75,7 +75,9 @@ The directory itself is never made, as it would be on another disk. Argument: $
 - --kubelet-dir={{ .Values.node.kubeletDir }}
 - --reserve={{ .Values.node.reserve }}
 - --overcommit={{ .Values.node.overcommit }}
-- --max-volume-size={{ .Values.node.maxVolumeSize }}
+{{- with .Values.node.maxVolumeSize }}
+- --max-volume-size={{ . }}
+{{- end }}
 - --max-copies={{ int .Values.node.maxCopies }}
 - --max-streams={{ int .Values.node.maxStreams }}
 - --stream-rate={{ .Values.node.streamRate }}
@@ -121,7 +123,7 @@ The directory itself is never made, as it would be on another disk. Argument: $
 {{- define "hostloop.registrar" -}}
 {{- $own := .Values.sidecars.nodeDriverRegistrar -}}
 - name: node-driver-registrar
-  image: {{ include "hostloop.image" (dict "image" $own.image "tag" "") }}
+  image: {{ include "hostloop.image" (dict "root" . "image" $own.image "tag" "") }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock

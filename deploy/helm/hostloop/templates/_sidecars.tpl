@@ -7,7 +7,7 @@ is in the volume `socket`. The health monitor alone has no flags for the rate of
 {{- $all := .root.Values.sidecars -}}
 {{- $own := index $all .key -}}
 - name: {{ .name }}
-  image: {{ include "hostloop.image" (dict "image" $own.image "tag" "") }}
+  image: {{ include "hostloop.image" (dict "root" .root "image" $own.image "tag" "") }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock
@@ -139,7 +139,7 @@ is in the volume `socket`. The health monitor alone has no flags for the rate of
 {{- define "hostloop.livenessprobe" -}}
 {{- $own := .root.Values.sidecars.livenessProbe -}}
 - name: liveness-probe
-  image: {{ include "hostloop.image" (dict "image" $own.image "tag" "") }}
+  image: {{ include "hostloop.image" (dict "root" .root "image" $own.image "tag" "") }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock
@@ -192,7 +192,7 @@ readinessProbe:
 {{- define "hostloop.snapshotMetadata" -}}
 {{- $all := .root.Values.sidecars -}}
 - name: csi-snapshot-metadata
-  image: {{ include "hostloop.image" (dict "image" $all.snapshotMetadata.image "tag" "") }}
+  image: {{ include "hostloop.image" (dict "root" .root "image" $all.snapshotMetadata.image "tag" "") }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock

@@ -19,7 +19,7 @@
 {{- define "hostloop.tlsInit" -}}
 {{- if eq .root.Values.tls.mode "generate" -}}
 - name: certificate
-  image: {{ include "hostloop.image" (dict "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
+  image: {{ include "hostloop.image" (dict "root" .root "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
     - certs
