@@ -185,7 +185,7 @@ pub struct ServeArgs {
     #[arg(value_parser = Value(max_volumes))]
     pub max_volumes_per_node: Option<u32>,
 
-    /// The largest size of a volume, at least 1Mi [default: 1Ti]
+    /// The largest size of a volume, at least 1Mi [default: no limit but the room in the pool]
     #[arg(long, env = "HOSTLOOP_MAX_VOLUME_SIZE", value_name = "SIZE", value_parser = Value(largest))]
     pub max_volume_size: Option<u64>,
 

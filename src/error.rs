@@ -46,7 +46,7 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String),
     /// The kernel or a tool failed. ENOSPC and EDQUOT are RESOURCE_EXHAUSTED, EBUSY is FAILED_PRECONDITION,
-    /// all else INTERNAL.
+    /// EFBIG is OUT_OF_RANGE, all else INTERNAL.
     #[error("{context}: {source}")]
     Os {
         /// What was being done.

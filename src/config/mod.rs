@@ -19,13 +19,13 @@ pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role};
 pub use crate::cli::{Candidate, Check, ConfigError, StaticPeer};
 
 use crate::cli::{SelftestArgs, ServeArgs};
-use crate::model::{Limits, Settings, check_topology_value};
+use crate::model::{GRANULARITY, Limits, Settings, check_topology_value};
 use crate::register::Introduction;
 use crate::server::Endpoint;
 use crate::telemetry::Logging;
 
-/// The largest size of a volume in bytes, where the administrator says nothing: 1Ti.
-const DEFAULT_MAX_VOLUME: u64 = 1 << 40;
+/// The largest size of a volume in bytes if the administrator sets none: all that CSI can ask for.
+const DEFAULT_MAX_VOLUME: u64 = i64::MAX as u64 / GRANULARITY * GRANULARITY;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

@@ -49,9 +49,9 @@ impl Driver {
         if size.required <= volume.capacity_bytes {
             return Ok(volume);
         }
-        let bytes =
-            size.choose(minimum_bytes(&volume.content, &volume.parameters), self.settings.max_volume_bytes)?;
         let pool = self.pool_of(&volume)?;
+        let most = self.largest(&pool, &volume.parameters);
+        let bytes = size.choose(minimum_bytes(&volume.content, &volume.parameters), most)?;
         if volume.parameters.is_sized() {
             directories::admit(&self.store, &pool, &volume.parameters)?; // more would be promised
         }

@@ -189,8 +189,8 @@ impl Driver {
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
         let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
-        let capacity_bytes =
-            size.choose(minimum_bytes(&content, &parameters), self.settings.max_volume_bytes)?;
+        let most = self.largest(&pool, &parameters);
+        let capacity_bytes = size.choose(minimum_bytes(&content, &parameters), most)?;
         let block_size = match origin {
             Some(origin) => origin.block_size,
             None => pool.block_size(&self.os, parameters.direct_io)?,

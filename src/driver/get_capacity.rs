@@ -1,12 +1,12 @@
 //! CSI GetCapacity.
 
-use super::Driver;
+use super::{Driver, Pool};
 use super::pools::{directories, enforce};
 use crate::backend::{content_for, minimum_bytes, unsupported};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
 use crate::model::request::GetCapacity;
-use crate::model::{Capability, GRANULARITY};
+use crate::model::{BackendKind, Capability, GRANULARITY, VolumeParameters};
 
 impl Driver {
     /// Says what is left in the pool that the parameters name. What cannot be made here has no capacity.
@@ -43,11 +43,19 @@ impl Driver {
         }
         let available = self.room(&pool, parameters.is_sized(), parameters.provisioning)?;
         let minimum_volume = minimum_bytes(&content, &parameters).next_multiple_of(GRANULARITY);
-        let maximum_volume = match available.min(self.settings.max_volume_bytes) / GRANULARITY * GRANULARITY {
+        let maximum_volume = match available.min(self.largest(&pool, &parameters)) / GRANULARITY * GRANULARITY {
             // What is left is too little for any volume of this kind.
             left if left < minimum_volume => 0,
             left => left,
         };
         Ok(Capacity { available, maximum_volume, minimum_volume })
+    }
+
+    /// Returns the most bytes that a volume can have in a pool, whatever room there is.
+    pub(super) fn largest(&self, pool: &Pool, parameters: &VolumeParameters) -> u64 {
+        match parameters.backend {
+            BackendKind::Loop => self.settings.max_volume_bytes.min(pool.largest_file),
+            BackendKind::Directory => self.settings.max_volume_bytes,
+        }
     }
 }

@@ -80,7 +80,7 @@ pub enum SizeError {
     #[error("limit_bytes {limit} is less than required_bytes {required}")]
     LimitBelowRequired { required: u64, limit: u64 },
     /// More than the driver's largest volume.
-    #[error("{required} bytes are more than the largest volume of {maximum} bytes (--max-volume-size)")]
+    #[error("{required} bytes are more than the largest volume of {maximum} bytes (--max-volume-size, and what one file of the pool can have)")]
     AboveMaximum {
         required: u64,
         /// The largest size of a volume.

@@ -30,6 +30,8 @@ fn by_errno(errno: Option<Errno>) -> Code {
     match errno {
         Some(Errno::ENOSPC | Errno::EDQUOT) => Code::ResourceExhausted,
         Some(Errno::EBUSY) => Code::FailedPrecondition,
+        // A file that the filesystem of the pool cannot have.
+        Some(Errno::EFBIG) => Code::OutOfRange,
         _ => Code::Internal,
     }
 }

@@ -1,5 +1,6 @@
 //! GetCapacity, held against what CreateVolume then does.
 
+use hostloop::model::FsType;
 use hostloop::os::Upkeep;
 use hostloop::os::fake::FakeKernel;
 use hostloop::wire::csi;
@@ -98,6 +99,23 @@ fn the_largest_volume_is_bounded_by_the_flag() {
     assert_eq!(reply.maximum_volume_size, Some(2 * GIB));
     rig.made(sized("v", 2 * GIB, &[]));
     rig.fails(Code::OutOfRange, sized("w", 2 * GIB + 1, &[]));
+}
+
+/// Without the flag there is no limit but the room, and what one file of the pool's filesystem can have.
+#[test]
+fn a_large_pool_has_large_volumes() {
+    const TIB: i64 = 1 << 40;
+    for (fs_type, most) in [(FsType::Ext4, 16 * TIB - 4096), (FsType::Xfs, 60 * TIB)] {
+        let kernel = FakeKernel::new();
+        kernel.add_disk("/pools/fast", fs_type, 6 << 40);
+        let rig = Rig::on(kernel, &["--pool", "fast=/pools/fast,reserve=0,overcommit=10"]);
+        let largest = rig.ok(capacity(&[("pool", "fast")])).maximum_volume_size.expect("a size");
+        assert!(largest <= most && largest > 15 * TIB, "{fs_type}: {largest}");
+        if fs_type == FsType::Ext4 {
+            rig.fails(Code::OutOfRange, sized("w", 16 * TIB, &[("pool", "fast")]));
+        }
+        rig.made(sized("v", 6 * TIB, &[("pool", "fast")]));
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod requests;
 
 mod bench;
 mod beside;
+mod chart;
 mod clone;
 mod concurrency;
 mod controller_publish_volume;

@@ -7,7 +7,7 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::{Cli, Command, one_line};
-use crate::model::{BackendKind, FsType, InlineSettings, PoolKind, PoolName, Reserve};
+use crate::model::{BackendKind, FsType, GRANULARITY, InlineSettings, PoolKind, PoolName, Reserve};
 use crate::telemetry::{LogFormat, LogLevel};
 
 /// What follows of `hostloop COMMAND FLAGS`, or the line that is printed instead.
@@ -52,7 +52,7 @@ fn defaults() {
     assert_eq!((settings.pools[0].reserve, settings.pools[0].overcommit), (Reserve::Auto, 1.0));
     assert_eq!(
         (settings.attach, settings.max_volumes_per_node, settings.max_volume_bytes),
-        (false, 0, 1 << 40)
+        (false, 0, i64::MAX as u64 / GRANULARITY * GRANULARITY)
     );
     assert_eq!(settings.kubelet_dir, None);
     assert!(!settings.pools[0].directories);

@@ -32,6 +32,8 @@ pub struct Pool {
     pub medium: Option<PathBuf>,
     /// Whether it is a pool of directory volumes, and of nothing else.
     pub directories: bool,
+    /// The most bytes that one file can have: an image, and so a volume.
+    pub largest_file: u64,
     _locks: PoolLocks,
 }
 
@@ -104,18 +106,29 @@ pub(super) fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSetti
     let PoolSettings { name, overcommit, directories, .. } = pool.clone();
     let managed = medium.is_some();
     let (id, _locks) = (found.id, PoolLocks(Arc::new(locks)));
-    let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, directories, _locks };
-    report(os, &prepared, pool.kind.as_str())?;
+    let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+    let fs_type = holder(&mounts, &path).map_or("unknown", |mount| mount.fs_type.as_str());
+    let largest_file = largest_file(fs_type);
+    let prepared =
+        Pool { name, path, id, reserve, overcommit, probe, managed, medium, directories, largest_file, _locks };
+    report(os, &prepared, pool.kind.as_str(), fs_type)?;
     Ok(prepared)
 }
 
+/// Returns the most bytes that a file can have on this filesystem. The others have more than CSI can ask for.
+fn largest_file(fs_type: &str) -> u64 {
+    match fs_type {
+        // 32 bits for a block's place in its file (ext4(5), EXT4_MAX_LOGICAL_BLOCK), with blocks of 4 KiB.
+        "ext4" => u64::from(u32::MAX) * 4096,
+        _ => u64::MAX,
+    }
+}
+
 /// One line for each pool: what it is, and what can be expected of it.
-fn report(os: &Os, pool: &Pool, kind: &str) -> Result<()> {
-    let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
+fn report(os: &Os, pool: &Pool, kind: &str, fs_type: &str) -> Result<()> {
     let space = os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-    let mount = holder(&mounts, &pool.path);
     tracing::info!(
-        pool = %pool.name, kind, path = %pool.path.display(), fs_type = mount.map_or("unknown", |m| m.fs_type.as_str()),
+        pool = %pool.name, kind, path = %pool.path.display(), fs_type,
         bytes = space.total, available = space.available, reserve = pool.reserve.bytes(space.total),
         reflink = pool.probe.describe_reflink(), direct_io = pool.probe.describe_direct_io(), limits = enforce::describe(os, pool), "pool"
     );
