@@ -213,7 +213,7 @@ fn stage_grown(place: Place<'_>, stage: &Stage<'_>, fs_type: FsType, refused: &E
     mount_made(place, stage, &Uses::default(), fs_type, Format::Formatted).map(drop)
 }
 
-/// Mounts the device at the staging path. The message never repeats the flags, which may be sensitive.
+/// Mounts the device at the staging path. The message names options without their values, which may be sensitive.
 fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
     let mut flags = MountFlags { read_only: stage.read_only, ..stage.flags.clone() };
     // A copy keeps the UUID of its source, and xfs would refuse to mount both. That an image has one device only, and
@@ -225,8 +225,12 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
         // The filesystem itself was looked at before, so what is not valid can only be one of its options.
         Err(e) if is_errno(&e, Errno::EINVAL) && !stage.flags.data.is_empty() => {
             let id = &place.volume.id;
+            let which = match place.os.mounts.refused_option(fs_type, &stage.flags.data) {
+                Some(name) => format!("the mount option {name}"),
+                None => format!("one of the mount options {}", stage.flags.data_names()),
+            };
             Err(Error::Invalid(format!(
-                "mount {id}: {fs_type} refuses one of the mount flags; correct mountOptions"
+                "mount {id}: {fs_type} refuses {which}; correct mountOptions of the PersistentVolume"
             )))
         }
         mounted => mounted.doing(|| format!("mount {}", place.volume.id)),

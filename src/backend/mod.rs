@@ -30,7 +30,7 @@ pub(crate) use bytes::{
     Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
     remove_large_files, sync_files,
 };
-pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
+pub(crate) use content::{content_for, content_of_copy, minimum_bytes, refused_option, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use health::{Seen, troubles};
 pub(crate) use image::staged_changes;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::{FsType, MountFlags, VfsFlag};
+use crate::model::{FsType, MountFlags, OptionName, VfsFlag};
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,9 @@ pub trait Mounts: Send + Sync {
     /// # Errors
     /// ESTALE where something else is at its path: it has gone, or another mount hides it.
     fn pin(&self, mount: &MountEntry) -> io::Result<Pinned>;
+    /// Returns the first of these words for the filesystem that this kernel refuses on every device. Returns `None` if it
+    /// takes each of them, or does not tell without a device. No device is opened, and nothing is mounted.
+    fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName>;
     /// Mounts the filesystem on `device` at the directory `target`, which is not followed if it is a link.
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()>;
     /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with

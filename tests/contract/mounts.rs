@@ -22,6 +22,7 @@ pub fn mounts(os: &Os, dir: &Path) {
     let (staged, image) = (directory(os, dir.join("staged")), dir.join("m.img"));
     let open = formatted(os, &image, FsType::Ext4, 32 * MIB);
     let device = open.device.clone();
+    words(os);
     let missing = os.mounts.mount(&device.path(), &dir.join("no"), FsType::Ext4, &flags(&[]));
     assert_eq!(errno(missing), Some(Errno::ENOENT));
     assert_eq!(
@@ -48,6 +49,22 @@ pub fn mounts(os: &Os, dir: &Path) {
     assert_eq!(at(os, &staged), []);
     assert_eq!(errno(os.mounts.unmount(&staged)), Some(Errno::EINVAL));
     assert_gone(os, &image);
+}
+
+/// The kernel knows the words of a filesystem without a device. Before Linux 6.8 it does not tell those of btrfs.
+fn words(os: &Os) {
+    for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+        let refused = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            os.mounts.refused_option(fs_type, &words).map(|name| name.to_string())
+        };
+        let tells = refused(&["no_such_word"]).is_some();
+        assert!(tells || fs_type == FsType::Btrfs, "{fs_type}");
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&["discard", "nodiscard"]), None, "{fs_type}");
+        let named = tells.then(|| "\"no_such_word\"".to_owned());
+        assert_eq!(refused(&["discard", "no_such_word=a", "other"]), named, "{fs_type}");
+    }
 }
 
 fn binds(os: &Os, dir: &Path, staged: &Path) {

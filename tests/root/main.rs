@@ -60,6 +60,7 @@ mod managed_pools;
 mod many;
 mod many_clients;
 mod modify;
+mod mount_options;
 mod old_kernels;
 mod old_quotas;
 mod old_state;

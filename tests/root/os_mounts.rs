@@ -31,6 +31,34 @@ fn older_kernels_keep_the_contract() {
     }
 }
 
+/// Linux 5.12 has mount_setattr(2), and 5.14 the flag.
+#[test]
+fn nosymfollow_is_set_by_mount_2_before_linux_5_14() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (source, target) = (directory(&os, dir.join("source")), directory(&os, dir.join("target")));
+    let shown = || {
+        let all = os.mounts.list().expect("mountinfo");
+        let mount = all.into_iter().find(|mount| mount.target == target).expect("it is there");
+        (mount.flags.iter().map(|flag| flag.as_str()).collect::<Vec<_>>(), mount)
+    };
+    Calls::hold(&[Calls::failing(&[libc::SYS_mount_setattr], libc::EINVAL)], || {
+        os.mounts.bind(&source, &target, &flags(&["nosymfollow", "nodev"])).expect("bind");
+        assert_eq!(shown().0, ["relatime", "nodev", "nosymfollow"]);
+        let refused = os.mounts.tighten(&shown().1, &flags(&["nosuid"]));
+        assert_eq!(errno(refused), Some(Errno::EINVAL), "it is not for the flag");
+        os.mounts.unmount(&target).expect("unmount");
+        os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
+        os.mounts.tighten(&shown().1, &flags(&["nosymfollow"])).expect("tighten");
+        assert_eq!(shown().0, ["relatime", "nosymfollow"]);
+    });
+    Calls::hold(&[Calls::missing(&[libc::SYS_mount_setattr])], || {
+        os.mounts.tighten(&shown().1, &flags(&["nosuid"])).expect("tighten");
+    });
+    assert_eq!(shown().0, ["relatime", "nosuid", "nosymfollow"], "it is kept");
+    os.mounts.unmount(&target).expect("unmount");
+}
+
 /// Longer than the first look at it takes, and less than it is waited for.
 #[test]
 fn a_use_of_a_mount_that_ends_soon_is_waited_for() {

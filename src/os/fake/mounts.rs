@@ -12,7 +12,7 @@ use super::resolve::Last;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
 use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Outcome, Process};
-use crate::model::{FsType, MountFlags, VfsFlag};
+use crate::model::{FsType, MountFlags, OptionName, VfsFlag};
 use crate::os::{Frozen, MountEntry, Mounts, Pinned};
 
 pub(super) struct Mount {
@@ -307,6 +307,11 @@ impl Mounts for Process {
         drop(world);
         let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
         Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
+    }
+
+    /// Like every question to the kernel, no step.
+    fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName> {
+        words.iter().find(|word| !is_known(fs_type, word)).map(|word| OptionName::of(word))
     }
 
     fn mount(

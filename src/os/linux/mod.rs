@@ -17,6 +17,7 @@ mod ioctl;
 mod lock;
 mod log;
 mod loops;
+mod mount_options;
 mod mountinfo;
 mod mounts;
 mod mounts_seen;

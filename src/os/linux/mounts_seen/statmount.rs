@@ -68,13 +68,14 @@ mod field {
 }
 
 /// `MOUNT_ATTR_*` (linux/mount.h) of the flags that mountinfo shows per mount.
-const ATTRIBUTES: [(VfsFlag, u64, u64); 6] = [
+const ATTRIBUTES: [(VfsFlag, u64, u64); 7] = [
     (VfsFlag::NoAtime, ATIME, 0x10),
     (VfsFlag::NoDirAtime, 0x80, 0x80),
     (VfsFlag::RelAtime, ATIME, 0),
     (VfsFlag::NoSuid, 0x2, 0x2),
     (VfsFlag::NoDev, 0x4, 0x4),
     (VfsFlag::NoExec, 0x8, 0x8),
+    (VfsFlag::NoSymFollow, 0x20_0000, 0x20_0000),
 ];
 const ATIME: u64 = 0x70;
 const READ_ONLY: u64 = 0x1;
