@@ -74,8 +74,9 @@ impl Presence for Filesystem {
         let Some((device, there)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
         match growth::finish(place, device, fs_type, &there.target) {
             Err(refused) if refused.errno() == Some(Errno::EPERM) => {
-                let in_use = uses.elsewhere(Some(stage.target.path()), stage.target.path()).is_some()
-                    || !uses.partial.is_empty();
+                let path = stage.target.path();
+                let in_use =
+                    uses.elsewhere(place.os, Some(path), path)?.is_some() || !uses.partial.is_empty();
                 if in_use {
                     tracing::warn!(volume.id = %place.volume.id, error = %refused, "the filesystem stays smaller than its volume until it is staged again");
                     return Ok(());

@@ -17,6 +17,7 @@ mod health;
 mod image;
 mod limit;
 mod mark;
+mod propagated;
 mod signature;
 mod target;
 #[cfg(test)]

@@ -117,7 +117,11 @@ pub(super) fn or_remove(
 /// # Errors
 /// FAILED_PRECONDITION where another mount hides them, and EBUSY.
 pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
-    for _ in uses.at(path) {
+    for already in 0..uses.at(path).count() {
+        // The kernel may have unmounted the others with the one before: they were copies of it.
+        if already > 0 && !are_left(os, path, uses)? {
+            break;
+        }
         let Some(top) = uses.top_at(os, path)? else { break };
         let unmounting = || format!("unmount {}", path.display());
         match os.mounts.unmount_exactly(top) {
@@ -133,6 +137,12 @@ pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether any of the volume's mounts at a path is still there.
+fn are_left(os: &Os, path: &Path, uses: &Uses) -> Result<bool> {
+    let is_ours = |mount: &MountEntry| mount.target == path && uses.at(path).any(|ours| ours.id == mount.id);
+    os.mounts.matching(&is_ours).doing(|| "look for mounts".to_owned()).map(|left| !left.is_empty())
 }
 
 /// Whether what is mounted here will never answer again.

@@ -75,8 +75,8 @@ impl Driver {
             return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
         }
         self.nothing_else_at(target)?;
-        if let (SecondPublish::Refused, Some(other)) =
-            (mode.second_publish(), uses.elsewhere(Some(staging.path()), target.path()))
+        if mode.second_publish() == SecondPublish::Refused
+            && let Some(other) = uses.elsewhere(&self.os, Some(staging.path()), target.path())?
         {
             let (mode, other) = (mode.as_str(), other.display());
             return Err(Error::InUse(format!(

@@ -29,8 +29,25 @@ pub struct MountEntry {
     pub flags: Vec<VfsFlag>,
     /// The superblock itself is read-only.
     pub superblock_read_only: bool,
-    /// Whether mounts made below it reach other mount namespaces (`shared:N`).
-    pub shared: bool,
+    pub propagation: Propagation,
+}
+
+impl MountEntry {
+    /// Returns whether mounts made below it reach other places, such as those of other mount namespaces.
+    pub fn is_shared(&self) -> bool {
+        self.propagation.peers.is_some()
+    }
+}
+
+/// From where mounts come to a mount, and where they go (mount_namespaces(7), "Shared subtrees").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Propagation {
+    /// The peer group that it is in (`shared:N`): what is mounted in one peer is mounted in all.
+    pub peers: Option<u64>,
+    /// The peer group from which it receives, and to which it sends nothing (`master:N`).
+    pub master: Option<u64>,
+    /// The nearest peer group above its master that this process sees (`propagate_from:N`).
+    pub from: Option<u64>,
 }
 
 /// A mount that is held by its root, whatever is mounted on top of it.

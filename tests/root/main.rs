@@ -72,6 +72,7 @@ mod other_devices;
 mod other_release;
 mod pools;
 mod process;
+mod propagated;
 mod pull;
 mod qgroups;
 mod quota_figures;

@@ -17,6 +17,28 @@ fn mounts() {
     crate::contract::stacked(&os, &dir);
 }
 
+fn propagated_with(missing: &[i64]) {
+    let (os, _temp, dir) = setup();
+    let change = |how: &'static str| {
+        move |path: &Path| {
+            assert!(Command::new("mount").arg(how).arg(path).status().expect("mount").success());
+        }
+    };
+    Calls::hold(&[Calls::missing(missing)], || {
+        crate::contract::propagated(&os, &dir, &change("--make-shared"), &change("--make-slave"));
+    });
+}
+
+#[test]
+fn copies_come_and_go_with_a_mount() {
+    propagated_with(&[]);
+}
+
+#[test]
+fn older_kernels_tell_of_copies_as_well() {
+    propagated_with(&[457, 458]); // statmount(2), listmount(2)
+}
+
 /// The contract is the same on older kernels: those before Linux 6.8 have no listmount(2) and statmount(2).
 #[test]
 fn older_kernels_keep_the_contract() {
