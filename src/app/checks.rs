@@ -127,7 +127,7 @@ pub(super) fn private_mounts(os: &Os, kubelet_dir: &Path) -> io::Result<Vec<Priv
     for place in KUBELET_PLACES.map(|place| kubelet_dir.join(place)) {
         let real = nearest(os, &place, kubelet_dir)?;
         let Some(mount) = holder(&mounts, &real) else { continue };
-        if !mount.shared && found.iter().all(|known| known.mount != mount.target) {
+        if !mount.is_shared() && found.iter().all(|known| known.mount != mount.target) {
             found.push(Private { place, mount: mount.target.clone() });
         }
     }

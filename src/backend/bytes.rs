@@ -5,6 +5,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use super::target::blame_mounts;
 use super::{Copy, Mark, OnProgress, Place, bytes_of, limit};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{BackendKind, Provisioning, QuotaId, SnapshotId, Volume, VolumeId};
@@ -219,7 +220,8 @@ pub fn remove_files(os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<boo
     // First, so that it is durable with the removal: a limit without a volume would keep its number from everybody. btrfs may
     // also want room for a removal, which a full quota does not have.
     paths.limit.map_or(Ok(()), |limit| limit::lift(os, paths, limit))?;
-    if !paths.bytes().remove(os, paths, go_on)? {
+    let removed = paths.bytes().remove(os, paths, go_on);
+    if !removed.map_err(|cause| blame_mounts(os, &paths.directory, cause))? {
         return Ok(false);
     }
     let removing = || format!("remove {}", paths.directory.display());

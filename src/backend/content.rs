@@ -1,7 +1,8 @@
 //! What a volume can hold, and how it can be used: the rules of each kind.
 
 use crate::error::{Error, Result};
-use crate::model::{BackendKind, Capability, Content, Format, FsType, VolumeParameters};
+use crate::model::{BackendKind, Capability, Content, Format, FsType, OptionName, VolumeParameters};
+use crate::os::Os;
 
 /// What a volume will hold for these capabilities, of which decoding has made sure that they agree.
 ///
@@ -47,8 +48,10 @@ pub fn unsupported(
     {
         return Some(format!("the volume holds {fs_type}, not {wanted}"));
     }
-    if *content == Content::Directory && !capability.mount_flags().data.is_empty() {
-        return Some("a directory volume is a bind mount: it takes no filesystem options".to_owned());
+    if *content == Content::Directory
+        && let Some(word) = capability.mount_flags().data.first()
+    {
+        return Some(no_option_of_directory(&OptionName::of(word)));
     }
     let shared = parameters.shared_on_node && !capability.is_block();
     if mode.is_multi_node() && !shared {
@@ -58,6 +61,29 @@ pub fn unsupported(
         ));
     }
     None
+}
+
+/// Returns why a new volume with this content cannot be mounted with the options of the capability; `None` if it can be,
+/// or if the kernel tells only when it mounts. What was made before may have had an option that did nothing.
+pub fn refused_option(os: &Os, content: &Content, capability: &Capability) -> Option<String> {
+    let flags = capability.mount_flags();
+    match content {
+        Content::Block => None,
+        Content::Directory => flags.of_filesystem().map(|name| no_option_of_directory(&name)),
+        Content::Filesystem { fs_type, .. } => {
+            let refused = os.mounts.refused_option(*fs_type, &flags.data)?;
+            Some(format!(
+                "{fs_type} refuses the mount option {refused} on this node; correct mountOptions of the StorageClass"
+            ))
+        }
+    }
+}
+
+fn no_option_of_directory(name: &OptionName) -> String {
+    format!(
+        "mount option {name} is one of a filesystem, and a directory shares its filesystem with others; remove it from \
+         mountOptions, or use backend: loop"
+    )
 }
 
 /// What a volume made from something with this content holds, if that is what is asked for; `source` names it.

@@ -78,8 +78,9 @@ impl Presence for Filesystem {
         let Some((device, there)) = uses.loops.first().zip(writable(uses)) else { return Ok(()) };
         match growth::finish(place, device, fs_type, &there.target) {
             Err(refused) if refused.errno() == Some(Errno::EPERM) => {
-                let in_use = uses.elsewhere(Some(stage.target.path()), stage.target.path()).is_some()
-                    || !uses.partial.is_empty();
+                let path = stage.target.path();
+                let in_use =
+                    uses.elsewhere(place.os, Some(path), path)?.is_some() || !uses.partial.is_empty();
                 if in_use {
                     tracing::warn!(volume.id = %place.volume.id, error = %refused, "the filesystem stays smaller than its volume until it is staged again");
                     return Ok(());
@@ -258,7 +259,7 @@ fn stage_grown(place: Place<'_>, stage: &Stage<'_>, fs_type: FsType, refused: &E
     mount_made(place, stage, &Uses::default(), fs_type, Format::Formatted).map(drop)
 }
 
-/// Mounts the device at the staging path. The message never repeats the flags, which may be sensitive.
+/// Mounts the device at the staging path. The message names options without their values, which may be sensitive.
 fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsType) -> Result<()> {
     let mut flags = MountFlags { read_only: stage.read_only, ..stage.flags.clone() };
     // A copy keeps the UUID of its source, and xfs would refuse to mount both. That an image has one device only, and
@@ -270,8 +271,12 @@ fn mount(place: Place<'_>, stage: &Stage<'_>, device: &LoopDevice, fs_type: FsTy
         // The filesystem itself was looked at before, so what is not valid can only be one of its options.
         Err(e) if is_errno(&e, Errno::EINVAL) && !stage.flags.data.is_empty() => {
             let id = &place.volume.id;
+            let which = match place.os.mounts.refused_option(fs_type, &stage.flags.data) {
+                Some(name) => format!("the mount option {name}"),
+                None => format!("one of the mount options {}", stage.flags.data_names()),
+            };
             Err(Error::Invalid(format!(
-                "mount {id}: {fs_type} refuses one of the mount flags; correct mountOptions"
+                "mount {id}: {fs_type} refuses {which}; correct mountOptions of the PersistentVolume"
             )))
         }
         mounted => mounted.doing(|| format!("mount {}", place.volume.id)),

@@ -17,6 +17,7 @@ mod health;
 mod image;
 mod limit;
 mod mark;
+mod propagated;
 mod signature;
 mod target;
 #[cfg(test)]
@@ -30,7 +31,7 @@ pub(crate) use bytes::{
     Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
     remove_large_files, sync_files,
 };
-pub(crate) use content::{content_for, content_of_copy, minimum_bytes, unsupported};
+pub(crate) use content::{content_for, content_of_copy, minimum_bytes, refused_option, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use device::why_attached;
 pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, Seen, refuses_writes, troubles};

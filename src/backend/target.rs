@@ -115,9 +115,13 @@ pub(super) fn or_remove(
 /// busy stays, unless its filesystem has stopped: whoever waits for that would keep it for ever.
 ///
 /// # Errors
-/// FAILED_PRECONDITION where another mount hides them, and EBUSY.
+/// FAILED_PRECONDITION where another mount hides them, or others are inside, which are named; and EBUSY.
 pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
-    for _ in uses.at(path) {
+    for already in 0..uses.at(path).count() {
+        // The kernel may have unmounted the others with the one before: they were copies of it.
+        if already > 0 && !are_left(os, path, uses)? {
+            break;
+        }
         let Some(top) = uses.top_at(os, path)? else { break };
         let unmounting = || format!("unmount {}", path.display());
         match os.mounts.unmount_exactly(top) {
@@ -129,10 +133,66 @@ pub fn take_away(os: &Os, path: &Path, uses: &Uses) -> Result<()> {
                     "its filesystem has stopped and it cannot be unmounted: it is detached lazily and goes with its last user"
                 );
             }
+            Err(error) if is_errno(&error, Errno::EBUSY) => {
+                let busy = Err(error).doing(unmounting);
+                return busy.map_err(|cause| mounts_inside(os, top).unwrap_or(cause));
+            }
             unmounted => unmounted.doing(unmounting)?,
         }
     }
     Ok(())
+}
+
+/// Returns whether any of the volume's mounts at a path is still there.
+fn are_left(os: &Os, path: &Path, uses: &Uses) -> Result<bool> {
+    let is_ours = |mount: &MountEntry| mount.target == path && uses.at(path).any(|ours| ours.id == mount.id);
+    os.mounts.matching(&is_ours).doing(|| "look for mounts".to_owned()).map(|left| !left.is_empty())
+}
+
+/// FAILED_PRECONDITION that names what is mounted inside of a mount and so keeps it busy; `None` if nothing is.
+fn mounts_inside(os: &Os, mount: &MountEntry) -> Option<Error> {
+    let table = os.mounts.list().ok()?;
+    busy_with(&mount.target, &inside_of(&table, mount))
+}
+
+/// Returns the mounts inside of a mount, at any depth.
+fn inside_of<'a>(table: &'a [MountEntry], mount: &MountEntry) -> Vec<&'a MountEntry> {
+    let (mut ids, mut found) = (vec![mount.id], Vec::new());
+    // One that was moved may come before the one that it is on.
+    loop {
+        let is_new = |inner: &&MountEntry| ids.contains(&inner.parent) && !ids.contains(&inner.id);
+        let Some(inner) = table.iter().find(is_new) else { return found };
+        ids.push(inner.id);
+        found.push(inner);
+    }
+}
+
+/// FAILED_PRECONDITION that names what is mounted below a directory, if that is why it cannot be removed.
+pub(super) fn blame_mounts(os: &Os, directory: &Path, cause: Error) -> Error {
+    if !matches!(cause.errno(), Some(Errno::EBUSY | Errno::EXDEV)) {
+        return cause;
+    }
+    let table = os.mounts.list().unwrap_or_default();
+    let below: Vec<&MountEntry> = table.iter().filter(|mount| mount.target.starts_with(directory)).collect();
+    busy_with(directory, &below).unwrap_or(cause)
+}
+
+/// FAILED_PRECONDITION for a path that these mounts keep busy; `None` if there are none.
+fn busy_with(path: &Path, inside: &[&MountEntry]) -> Option<Error> {
+    /// A container engine may have hundreds.
+    const NAMED: usize = 5;
+    let names =
+        inside.iter().take(NAMED).map(|inner| format!("{} ({})", inner.target.display(), inner.fs_type));
+    let mut names: Vec<String> = names.collect();
+    match inside.len() {
+        0 => return None,
+        all if all > NAMED => names.push(format!("{} more", all - NAMED)),
+        _ => {}
+    }
+    let (path, names) = (path.display(), names.join(", "));
+    Some(Error::InUse(format!(
+        "{path} has other mounts inside, which keep it busy: {names}; unmount them first"
+    )))
 }
 
 /// Whether what is mounted here will never answer again.

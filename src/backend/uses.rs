@@ -17,6 +17,8 @@ use crate::error::{Error, OsContext, Result};
 use crate::model::Volume;
 use crate::os::{LoopDevice, MountEntry, Os};
 
+use super::propagated::goes_with;
+
 /// What the kernel says about a volume now.
 #[derive(Debug, Clone, Default)]
 pub struct Uses {
@@ -87,10 +89,13 @@ impl Uses {
         hides.map_or(Ok(None), |path| Err(hidden(os, path)))
     }
 
-    /// Where the whole volume is mounted, besides `target`, its staging path and what kubelet itself made of a block
-    /// volume. What is whole is what the staged mount shows, which is not the top of a btrfs that has another default
-    /// subvolume.
-    pub fn elsewhere(&self, staging: Option<&Path>, target: &Path) -> Option<&Path> {
+    /// Where the whole volume is mounted, besides `target`, its staging path, the copies that the kernel has made of
+    /// these two mounts, and what kubelet itself made of a block volume. What is whole is what the staged mount shows,
+    /// which is not the top of a btrfs that has another default subvolume.
+    ///
+    /// # Errors
+    /// Where the mounts cannot be read.
+    pub fn elsewhere(&self, os: &Os, staging: Option<&Path>, target: &Path) -> Result<Option<&Path>> {
         let staged = staging.and_then(|staging| self.at(staging).next());
         let whole = |mount: &&MountEntry| match staged {
             Some(staged) => (mount.dev, &mount.root) == (staged.dev, &staged.root),
@@ -101,7 +106,15 @@ impl Uses {
                 && staging.is_none_or(|staging| mount.target != staging)
                 && !is_kubelet_block_map(&mount.target)
         };
-        self.all().filter(whole).find(other).map(|mount| mount.target.as_path())
+        let others: Vec<&MountEntry> = self.all().filter(whole).filter(other).collect();
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let table = os.mounts.list().doing(|| "look for mounts".to_owned())?;
+        let is_ours = |mount: &&MountEntry| mount.target == target || staging == Some(mount.target.as_path());
+        let is_copy =
+            |other: &MountEntry| self.all().filter(is_ours).any(|ours| goes_with(&table, ours, other));
+        Ok(others.into_iter().find(|other| !is_copy(other)).map(|mount| mount.target.as_path()))
     }
 
     /// Makes sure that what uses the volume is what lies in its pool, so that more can be built on it.
@@ -341,7 +354,7 @@ mod tests {
             read_only: false,
             flags: Vec::new(),
             superblock_read_only: false,
-            shared: false,
+            propagation: crate::os::Propagation::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use super::locks::Mode;
 use super::pools::enforce::Chosen;
 use super::pools::{directories, enforce};
 use super::{Driver, request::check};
-use crate::backend::{Mark, content_for, minimum_bytes, unsupported};
+use crate::backend::{Mark, content_for, minimum_bytes, refused_option, unsupported};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
@@ -175,7 +175,9 @@ impl Driver {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
             None => content_for(&parameters, &capabilities)?,
         };
-        if let Some(reason) = capabilities.iter().find_map(|c| unsupported(&content, &parameters, c)) {
+        let refused =
+            |c| unsupported(&content, &parameters, c).or_else(|| refused_option(&self.os, &content, c));
+        if let Some(reason) = capabilities.iter().find_map(refused) {
             return Err(Error::Invalid(reason));
         }
         let pool = self.pools.require(&parameters.pool)?;

@@ -78,8 +78,8 @@ impl Driver {
             expect_writable(place, staged)?;
         }
         self.nothing_else_at(target)?;
-        if let (SecondPublish::Refused, Some(other)) =
-            (mode.second_publish(), uses.elsewhere(Some(staging.path()), target.path()))
+        if mode.second_publish() == SecondPublish::Refused
+            && let Some(other) = uses.elsewhere(&self.os, Some(staging.path()), target.path())?
         {
             let (mode, other) = (mode.as_str(), other.display());
             return Err(Error::InUse(format!(

@@ -36,7 +36,7 @@ impl Driver {
         if !presence.is_staged(&uses, target.path()) {
             return Ok(()); // spec.md, NodeUnstageVolume: it is not staged at this path, wherever else it is
         }
-        if let Some(path) = uses.elsewhere(Some(target.path()), target.path()) {
+        if let Some(path) = uses.elsewhere(&self.os, Some(target.path()), target.path())? {
             let path = path.display();
             return Err(Error::InUse(format!(
                 "volume {} is still mounted at {path}; unpublish it first",

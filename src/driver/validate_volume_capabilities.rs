@@ -1,7 +1,7 @@
 //! CSI ValidateVolumeCapabilities.
 
 use super::{Driver, not_found, request::check};
-use crate::backend::unsupported;
+use crate::backend::{refused_option, unsupported};
 use crate::error::Result;
 use crate::model::answer::Validation;
 use crate::model::request::ValidateVolumeCapabilities;
@@ -17,7 +17,8 @@ impl Driver {
         let volume = self.ready_volume(&id, volume_id)?;
         check::context(&volume, &request.context)?;
         let capability = request.capabilities.iter().find_map(|capability| match capability {
-            Ok(capability) => unsupported(&volume.content, &volume.parameters, capability),
+            Ok(capability) => unsupported(&volume.content, &volume.parameters, capability)
+                .or_else(|| refused_option(&self.os, &volume.content, capability)),
             Err(reason) => Some(reason.clone()),
         });
         let parameters = request.parameters.and_then(|parameters| match parameters {

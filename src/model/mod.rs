@@ -32,7 +32,7 @@ pub use id::{
     GroupSnapshotId, Id, InvalidId, InvalidPoolName, NodeKey, ObjectId, PoolName, SnapshotId, VolumeId,
 };
 pub use limits::Limits;
-pub use mount_flags::{MountFlags, VfsFlag};
+pub use mount_flags::{MountFlags, OptionName, VfsFlag};
 pub(crate) use parameters::Modification;
 pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};

@@ -27,7 +27,7 @@ pub use filesystems::{Filesystems, MakeOptions};
 pub use images::{Extent, Images, MetadataSpace, Upkeep};
 pub use linux::ProcessFigures;
 pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop, SPARE};
-pub use mounts::{Frozen, MountEntry, Mounts, Pinned, holder};
+pub use mounts::{Frozen, MountEntry, Mounts, Pinned, Propagation, holder};
 pub use quotas::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
 pub use trees::{TreeWriter, Trees, Usage};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::{FsType, MountFlags, VfsFlag};
+use crate::model::{FsType, MountFlags, OptionName, VfsFlag};
 
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,25 @@ pub struct MountEntry {
     pub flags: Vec<VfsFlag>,
     /// The superblock itself is read-only.
     pub superblock_read_only: bool,
-    /// Whether mounts made below it reach other mount namespaces (`shared:N`).
-    pub shared: bool,
+    pub propagation: Propagation,
+}
+
+impl MountEntry {
+    /// Returns whether mounts made below it reach other places, such as those of other mount namespaces.
+    pub fn is_shared(&self) -> bool {
+        self.propagation.peers.is_some()
+    }
+}
+
+/// From where mounts come to a mount, and where they go (mount_namespaces(7), "Shared subtrees").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Propagation {
+    /// The peer group that it is in (`shared:N`): what is mounted in one peer is mounted in all.
+    pub peers: Option<u64>,
+    /// The peer group from which it receives, and to which it sends nothing (`master:N`).
+    pub master: Option<u64>,
+    /// The nearest peer group above its master that this process sees (`propagate_from:N`).
+    pub from: Option<u64>,
 }
 
 /// A mount that is held by its root, whatever is mounted on top of it.
@@ -70,6 +87,9 @@ pub trait Mounts: Send + Sync {
     /// # Errors
     /// ESTALE where something else is at its path: it has gone, or another mount hides it.
     fn pin(&self, mount: &MountEntry) -> io::Result<Pinned>;
+    /// Returns the first of these words for the filesystem that this kernel refuses on every device. Returns `None` if it
+    /// takes each of them, or does not tell without a device. No device is opened, and nothing is mounted.
+    fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName>;
     /// Mounts the filesystem on `device` at the directory `target`, which is not followed if it is a link.
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()>;
     /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with

@@ -49,6 +49,15 @@ fn tree_changes() {
 }
 
 #[test]
+fn propagated() {
+    let kernel = FakeKernel::new();
+    let dir = PathBuf::from("/var/tmp/contract");
+    kernel.create_directories(&dir);
+    let slave = |path: &std::path::Path| kernel.set_slave_at(path);
+    contract::propagated(&kernel.os(), &dir, &|path| kernel.set_shared_at(path, true), &slave);
+}
+
+#[test]
 fn loops() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);

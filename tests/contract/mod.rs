@@ -33,7 +33,7 @@ pub use freeze::freeze;
 pub use identities::identities;
 pub use in_place::in_place;
 pub use loops::loops;
-pub use mounts::mounts;
+pub use mounts::{mounts, propagated};
 pub use stacked::stacked;
 pub use tree_changes::tree_changes;
 pub use tree_stream::{copy as copy_stream, tree_stream};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hostloop::model::{FsType, VfsFlag};
-use hostloop::os::{MountEntry, Os};
+use hostloop::os::{MountEntry, Os, Propagation};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};
@@ -22,6 +22,7 @@ pub fn mounts(os: &Os, dir: &Path) {
     let (staged, image) = (directory(os, dir.join("staged")), dir.join("m.img"));
     let open = formatted(os, &image, FsType::Ext4, 32 * MIB);
     let device = open.device.clone();
+    words(os);
     let missing = os.mounts.mount(&device.path(), &dir.join("no"), FsType::Ext4, &flags(&[]));
     assert_eq!(errno(missing), Some(Errno::ENOENT));
     assert_eq!(
@@ -48,6 +49,71 @@ pub fn mounts(os: &Os, dir: &Path) {
     assert_eq!(at(os, &staged), []);
     assert_eq!(errno(os.mounts.unmount(&staged)), Some(Errno::EINVAL));
     assert_gone(os, &image);
+}
+
+/// The kernel knows the words of a filesystem without a device. Before Linux 6.8 it does not tell those of btrfs.
+fn words(os: &Os) {
+    for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+        let refused = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            os.mounts.refused_option(fs_type, &words).map(|name| name.to_string())
+        };
+        let tells = refused(&["no_such_word"]).is_some();
+        assert!(tells || fs_type == FsType::Btrfs, "{fs_type}");
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&["discard", "nodiscard"]), None, "{fs_type}");
+        let named = tells.then(|| "\"no_such_word\"".to_owned());
+        assert_eq!(refused(&["discard", "no_such_word=a", "other"]), named, "{fs_type}");
+    }
+}
+
+/// What is mounted in one of two peers is mounted in the other, and unmounted with it; to a slave it goes one way only.
+/// `shared` and `slave` change the propagation of the mount at a path, as mount(8) does.
+pub fn propagated(os: &Os, dir: &Path, shared: &dyn Fn(&Path), slave: &dyn Fn(&Path)) {
+    let dir = &directory(os, dir.join("propagated"));
+    let _cleanup = Cleanup::new(os, dir);
+    let [one, two, source] = ["one", "two", "source"].map(|name| directory(os, dir.join(name)));
+    os.mounts.bind(&one, &one, &flags(&[])).expect("bind");
+    shared(&one);
+    os.mounts.bind(&one, &two, &flags(&[])).expect("bind");
+    let [in_one, in_two] = [&one, &two].map(|base| base.join("x"));
+    directory(os, in_one.clone());
+    let propagation = |path: &Path| {
+        let [mount] = at(os, path).try_into().expect("one mount");
+        mount.propagation
+    };
+    let peers = propagation(&one);
+    assert!(peers.peers.is_some() && propagation(&two) == peers, "{peers:?}");
+    for (here, there) in [(&in_one, &in_two), (&in_two, &in_one)] {
+        os.mounts.bind(&source, here, &flags(&["nodev"])).expect("bind");
+        let [[own], [copy]] =
+            [here, there].map(|path| <[MountEntry; 1]>::try_from(at(os, path)).expect("one"));
+        assert_eq!((own.dev, &own.root, &own.flags), (copy.dev, &copy.root, &copy.flags));
+        assert!(own.is_shared() && own.propagation == copy.propagation && own.parent != copy.parent);
+        let pinned = os.mounts.pin(&copy).expect("pin");
+        assert_eq!(errno(os.mounts.unmount_exactly(&own)), Some(Errno::EBUSY), "the copy is in use");
+        drop(pinned);
+        os.mounts.unmount_exactly(&own).expect("unmount");
+        assert_eq!((at(os, here), at(os, there)), (vec![], vec![]));
+    }
+    slave(&two);
+    assert_eq!(propagation(&two), Propagation { master: peers.peers, ..Propagation::default() });
+    os.mounts.bind(&source, &in_two, &flags(&[])).expect("bind");
+    assert_eq!((at(os, &in_one).len(), at(os, &in_two).len()), (0, 1));
+    os.mounts.unmount(&in_two).expect("unmount");
+    os.mounts.bind(&source, &in_one, &flags(&[])).expect("bind");
+    assert_eq!((propagation(&in_two).master, propagation(&in_two).peers), (propagation(&in_one).peers, None));
+    os.mounts.unmount(&in_one).expect("unmount");
+    assert_eq!((at(os, &in_one).len(), at(os, &in_two).len()), (0, 0));
+    // A copy in which something is mounted stays.
+    os.mounts.bind(&source, &in_one, &flags(&[])).expect("bind");
+    let inside = directory(os, source.join("inside"));
+    os.mounts.bind(dir, &in_two.join("inside"), &flags(&[])).expect("bind");
+    os.mounts.unmount(&in_one).expect("unmount");
+    assert_eq!((at(os, &in_one).len(), at(os, &in_two).len()), (0, 1));
+    os.mounts.unmount(&in_two.join("inside")).expect("unmount");
+    os.mounts.unmount(&in_two).expect("unmount");
+    os.files.remove_directory(&inside).expect("rmdir");
 }
 
 fn binds(os: &Os, dir: &Path, staged: &Path) {

@@ -307,3 +307,27 @@ fn a_directory_in_use_that_another_one_has_replaced_is_not_published_again() {
     os.files.rename(format!("{data}.old").as_ref(), data.as_ref()).unwrap();
     rig.publish(&vol, "pod");
 }
+
+/// A second place of kubelet's directory in this mount namespace has a copy of the staged mount.
+#[test]
+fn a_copy_of_the_staged_mount_is_no_publish() {
+    let rig = Rig::new();
+    let vol = rig.volume("v", mode(Mode::SingleNodeSingleWriter));
+    let os = rig.kernel.os();
+    let staging = vol.staging();
+    let base = std::path::Path::new(&staging).parent().expect("a directory");
+    rig.kernel.create_directories("/second");
+    rig.kernel.create_directories(base);
+    os.mounts.bind("/second".as_ref(), base, &MountFlags::default()).expect("bind");
+    rig.kernel.create_directories(&staging);
+    rig.stage(&vol);
+    let name = std::path::Path::new(&staging).file_name().expect("a name").to_str().expect("text");
+    let copy = format!("/second/{name}");
+    assert_eq!((rig.mounts_at(&staging), rig.mounts_at(&copy)), (1, 1));
+    rig.ok(rig.publish_request(&vol, "pod-1"));
+    rig.fails(Code::FailedPrecondition, rig.publish_request(&vol, "pod-2"));
+    rig.fails(Code::FailedPrecondition, vol.unstage_request());
+    rig.unpublish(&vol, "pod-1");
+    rig.unstage(&vol);
+    assert_eq!((rig.mounts_at(&copy), rig.kernel.loops().len()), (0, 0));
+}

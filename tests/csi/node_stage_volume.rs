@@ -230,9 +230,15 @@ fn mount_flags_reach_the_mount() {
         assert!(shown.contains(&flag), "{flag:?} in {shown:?}");
     }
     // The fake kernel, like a real one, refuses a word that the filesystem does not know: it got all of them.
-    let odd = rig.volume("odd", mount_with("ext4", &["discard", "no_such_option"], Mode::SingleNodeWriter));
-    let message = rig.fails(Code::InvalidArgument, rig.stage_request(&odd));
-    assert!(!message.contains("no_such_option"), "flags may be sensitive: {message}");
+    let odd = || mount_with("ext4", &["discard", "no_such_option=hunter2"], Mode::SingleNodeWriter);
+    let made = rig.volume("odd", mount());
+    for message in [
+        rig.fails(Code::InvalidArgument, create("other", odd())),
+        rig.fails(Code::InvalidArgument, rig.stage_request(&made.used(odd()))),
+    ] {
+        assert!(message.contains("\"no_such_option\""), "{message}");
+        assert!(!message.contains("hunter2"), "values may be sensitive: {message}");
+    }
     assert_eq!((rig.kernel.mounts().len(), rig.kernel.loops().len()), (1, 1));
     rig.unstage(&vol);
     let refused = ["bind", "remount", "loop", "rw,move", "offset=4096", "shared"];

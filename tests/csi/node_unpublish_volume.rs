@@ -91,6 +91,25 @@ fn the_volume_stacked_on_itself_is_unmounted_as_often_as_it_is_there() {
 }
 
 #[test]
+fn mounts_inside_of_the_volume_are_named() {
+    let rig = Rig::new();
+    let (vol, target) = rig.published("v", mount());
+    let os = rig.kernel.os();
+    rig.kernel.create_directories("/var/lib/other");
+    let inside: Vec<String> = (0..7).map(|n| format!("{target}/{n}")).collect();
+    for path in &inside {
+        rig.kernel.create_directories(path);
+        os.mounts.bind("/var/lib/other".as_ref(), path.as_ref(), &MountFlags::default()).expect("bind");
+    }
+    let message = rig.fails(Code::FailedPrecondition, vol.unpublish_request("pod-1"));
+    assert!(message.contains(&inside[0]) && message.contains("2 more"), "{message}");
+    for path in &inside {
+        rig.kernel.unmount_foreign(path).expect("unmount");
+    }
+    rig.unpublish(&vol, "pod-1");
+}
+
+#[test]
 fn a_pod_that_holds_the_volume_makes_it_fail_and_try_again() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());

@@ -62,6 +62,7 @@ fn what_the_volume_does_not_have_is_an_answer_with_a_message() {
         ("block and mount", fs_vol.validate_request(vec![mount(), block()])),
         ("a mode of the future", fs_vol.validate_request(vec![unknown_mode])),
         ("refused flag", fs_vol.validate_request(vec![mount_with("", &["remount"], Mode::SingleNodeWriter)])),
+        ("unknown flag", fs_vol.validate_request(vec![mount_with("", &["no_such"], Mode::SingleNodeWriter)])),
         ("mount of a device", block_vol.validate_request(vec![mount()])),
         ("shared device", block_vol.validate_request(vec![block_mode(Mode::MultiNodeMultiWriter)])),
         ("other parameters", with_parameters(&[("provisioning", "thick")])),

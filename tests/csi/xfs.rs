@@ -45,7 +45,7 @@ fn a_volume_is_staged_while_a_copy_of_it_is_mounted() {
     // Whoever says it himself says it once, and what is wrong with his words is still told.
     for (words, code) in [(["nouuid"].as_slice(), None), (&["no_such_option"], Some(Code::InvalidArgument))] {
         let mode = csi::volume_capability::access_mode::Mode::SingleNodeWriter;
-        let vol = request(words[0], mount_with("xfs", words, mode));
+        let vol = request(words[0], fs("xfs")).used(mount_with("xfs", words, mode));
         match code {
             None => drop(rig.ok(rig.stage_request(&vol))),
             Some(code) => drop(rig.fails(code, rig.stage_request(&vol))),

@@ -17,6 +17,28 @@ fn mounts() {
     crate::contract::stacked(&os, &dir);
 }
 
+fn propagated_with(missing: &[i64]) {
+    let (os, _temp, dir) = setup();
+    let change = |how: &'static str| {
+        move |path: &Path| {
+            assert!(Command::new("mount").arg(how).arg(path).status().expect("mount").success());
+        }
+    };
+    Calls::hold(&[Calls::missing(missing)], || {
+        crate::contract::propagated(&os, &dir, &change("--make-shared"), &change("--make-slave"));
+    });
+}
+
+#[test]
+fn copies_come_and_go_with_a_mount() {
+    propagated_with(&[]);
+}
+
+#[test]
+fn older_kernels_tell_of_copies_as_well() {
+    propagated_with(&[457, 458]); // statmount(2), listmount(2)
+}
+
 /// The contract is the same on older kernels: those before Linux 6.8 have no listmount(2) and statmount(2).
 #[test]
 fn older_kernels_keep_the_contract() {
@@ -29,6 +51,34 @@ fn older_kernels_keep_the_contract() {
             crate::contract::stacked(&os, &dir);
         });
     }
+}
+
+/// Linux 5.12 has mount_setattr(2), and 5.14 the flag.
+#[test]
+fn nosymfollow_is_set_by_mount_2_before_linux_5_14() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let (source, target) = (directory(&os, dir.join("source")), directory(&os, dir.join("target")));
+    let shown = || {
+        let all = os.mounts.list().expect("mountinfo");
+        let mount = all.into_iter().find(|mount| mount.target == target).expect("it is there");
+        (mount.flags.iter().map(|flag| flag.as_str()).collect::<Vec<_>>(), mount)
+    };
+    Calls::hold(&[Calls::failing(&[libc::SYS_mount_setattr], libc::EINVAL)], || {
+        os.mounts.bind(&source, &target, &flags(&["nosymfollow", "nodev"])).expect("bind");
+        assert_eq!(shown().0, ["relatime", "nodev", "nosymfollow"]);
+        let refused = os.mounts.tighten(&shown().1, &flags(&["nosuid"]));
+        assert_eq!(errno(refused), Some(Errno::EINVAL), "it is not for the flag");
+        os.mounts.unmount(&target).expect("unmount");
+        os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
+        os.mounts.tighten(&shown().1, &flags(&["nosymfollow"])).expect("tighten");
+        assert_eq!(shown().0, ["relatime", "nosymfollow"]);
+    });
+    Calls::hold(&[Calls::missing(&[libc::SYS_mount_setattr])], || {
+        os.mounts.tighten(&shown().1, &flags(&["nosuid"])).expect("tighten");
+    });
+    assert_eq!(shown().0, ["relatime", "nosuid", "nosymfollow"], "it is kept");
+    os.mounts.unmount(&target).expect("unmount");
 }
 
 /// Longer than the first look at it takes, and less than it is waited for.

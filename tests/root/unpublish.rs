@@ -63,6 +63,46 @@ fn a_foreign_mount_inside_a_published_volume_stays() {
     world.finish();
 }
 
+/// As a container engine in a pod leaves it.
+#[test]
+fn mounts_inside_of_a_volume_are_named() {
+    let mut world = World::new(&[]);
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Directory] {
+        world.serve(kind);
+        let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
+        vol.up();
+        let names = |result: Result<(), tonic::Status>, inner: &[&Path]| {
+            let refused = result.expect_err("something is mounted inside");
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{kind:?} {refused}");
+            let missing = inner.iter().find(|inner| !refused.message().contains(text(inner)));
+            assert_eq!(missing, None, "{kind:?} {refused}");
+        };
+        let mount_in = |place: &Path| {
+            let [outer, inner] = ["outer", "outer/inner"].map(|name| place.join(name));
+            for point in [&outer, &inner] {
+                std::fs::create_dir_all(point).expect("mkdir");
+                run("mount", &["-t", "tmpfs", "tmpfs", text(point)]);
+            }
+            [outer, inner]
+        };
+        let [outer, inner] = mount_in(&vol.target("a"));
+        names(vol.unpublish("a"), &[&outer, &inner]);
+        // Where mounts are shared, the staged one has them too, and loses them as well.
+        run("umount", &[text(&inner)]);
+        names(vol.unpublish("a"), &[&outer]);
+        run("umount", &[text(&outer)]);
+        vol.unpublish("a").expect("NodeUnpublishVolume");
+        let [outer, inner] = mount_in(&vol.staging());
+        names(vol.unstage(), &[&outer, &inner]);
+        names(vol.delete(), &[&vol.staging()]);
+        run("umount", &[text(&inner)]);
+        run("umount", &[text(&outer)]);
+        vol.unstage().expect("NodeUnstageVolume");
+        vol.delete().expect("DeleteVolume");
+    }
+    world.finish();
+}
+
 #[test]
 fn files_in_a_bare_target_stay() {
     let mut world = World::new(&[]);
@@ -162,6 +202,23 @@ fn targets_outside_of_the_kubelet_directory_are_refused() {
     assert!(kernel::mounts(&outside).is_empty());
     std::fs::remove_file(vol.target("a")).expect("unlink");
     vol.unstage().expect("NodeUnstageVolume");
+    vol.delete().expect("DeleteVolume");
+    world.finish();
+}
+
+#[test]
+fn a_mount_inside_of_a_snapshot_is_named() {
+    let world = World::for_kind(Kind::Directory, &[]);
+    let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[]);
+    let cut = world.csi.snapshot("cut", vol.id(), &[]).expect("CreateSnapshot");
+    let inside = world.data.join("snapshots").join(&cut.snapshot_id).join("data/inside");
+    std::fs::create_dir(&inside).expect("mkdir");
+    run("mount", &["-t", "tmpfs", "tmpfs", text(&inside)]);
+    let refused = world.csi.delete_snapshot(&cut.snapshot_id).expect_err("something is mounted inside");
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains(text(&inside)), "{refused}");
+    run("umount", &[text(&inside)]);
+    world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
     vol.delete().expect("DeleteVolume");
     world.finish();
 }

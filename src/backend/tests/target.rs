@@ -79,6 +79,8 @@ fn of_mounts_one_that_nothing_hides_is_reached() {
     assert!(uses.reachable(&machine.os, |_| false).unwrap().is_none());
     machine.kernel.unmount_foreign(STAGING).unwrap();
     machine.publish("/pods/a", false).unwrap();
+    // What is mounted over a shared mount is mounted over its binds too.
+    machine.kernel.set_shared(false);
     machine.kernel.mount_tmpfs(STAGING).unwrap();
     let uses = machine.uses();
     let found = uses.reachable(&machine.os, |_| true).unwrap().unwrap();

@@ -138,7 +138,7 @@ impl Driver {
             same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
             return presence.finish_stage(place, &stage, &uses);
         }
-        if let Some(other) = uses.elsewhere(None, target.path()) {
+        if let Some(other) = uses.elsewhere(&self.os, None, target.path())? {
             let other = other.display();
             return Err(Error::InUse(format!(
                 "the inline volume {:?} is published at {other} already",

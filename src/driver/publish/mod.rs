@@ -67,5 +67,5 @@ pub(crate) fn same_or_exists(same: bool, what: impl FnOnce() -> String) -> Resul
 
 /// Whether a mount has every flag that was asked for, as far as mountinfo shows them per mount.
 pub(crate) fn has_flags(mount: &MountEntry, flags: &MountFlags) -> bool {
-    flags.vfs.iter().filter(|flag| flag.is_shown_per_mount()).all(|flag| mount.flags.contains(flag))
+    flags.vfs.iter().filter(|flag| flag.is_comparable()).all(|flag| mount.flags.contains(flag))
 }

@@ -35,6 +35,7 @@ mod mountable;
 mod mounts;
 mod pod;
 mod power;
+mod propagation;
 mod quota_admin;
 mod quotas;
 mod resolve;

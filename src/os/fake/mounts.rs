@@ -12,9 +12,10 @@ use super::resolve::Last;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
 use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Outcome, Process};
-use crate::model::{FsType, MountFlags, VfsFlag};
-use crate::os::{Frozen, MountEntry, Mounts, Pinned};
+use crate::model::{FsType, MountFlags, OptionName, VfsFlag};
+use crate::os::{Frozen, MountEntry, Mounts, Pinned, Propagation};
 
+#[derive(Clone)]
 pub(super) struct Mount {
     /// The mount and inode that it covers; `None` for the root.
     pub(super) at: Option<(u64, NodeRef)>,
@@ -32,7 +33,7 @@ pub(super) struct Mount {
     pub(super) read_only: bool,
     pub(super) superblock_read_only: bool,
     pub(super) flags: BTreeSet<VfsFlag>,
-    pub(super) shared: bool,
+    pub(super) propagation: Propagation,
     /// Mounted at boot.
     pub(super) base: bool,
 }
@@ -59,7 +60,7 @@ impl World {
             read_only: mount.read_only,
             flags: mount.flags.iter().copied().collect(),
             superblock_read_only: mount.superblock_read_only,
-            shared: mount.shared,
+            propagation: mount.propagation,
         }
     }
 
@@ -97,9 +98,10 @@ impl World {
         }
         let (root, root_path) = self.mounted_root(fs, fs_type, flags)?;
         let shown = flags.vfs.iter().copied().filter(|flag| flag.is_shown_per_mount()).collect();
-        self.add_mount(Mount {
+        let propagation = self.propagation_below(target.mount, Propagation::default());
+        self.attach_mount(Mount {
             at: Some((target.mount, target.node)),
-            shared: self.mounts[&target.mount].shared,
+            propagation,
             target: target.path,
             root,
             root_path,
@@ -125,6 +127,7 @@ impl World {
         if matches!(self.inode(target.node).node, Node::Symlink(_)) {
             return Err(Errno::ELOOP);
         }
+        let propagation = self.propagation_below(target.mount, self.mounts[&source.mount].propagation);
         let from = &self.mounts[&source.mount];
         let mount = Mount {
             at: Some((target.mount, target.node)),
@@ -145,10 +148,10 @@ impl World {
                 .copied()
                 .filter(|flag| flag.is_shown_per_mount())
                 .collect(),
-            shared: self.mounts[&target.mount].shared,
+            propagation,
             base: false,
         };
-        self.add_mount(mount);
+        self.attach_mount(mount);
         Ok(())
     }
 
@@ -180,13 +183,18 @@ impl World {
 
     /// umount2(2), MNT_DETACH: the mount and all below it are in the tree no more.
     pub(super) fn detach_mount(&mut self, number: u64) {
+        self.copies_of(number).into_iter().for_each(|copy| self.detach_alone(copy));
+        self.detach_alone(number);
+    }
+
+    fn detach_alone(&mut self, number: u64) {
         let below: Vec<u64> = self
             .mounts
             .iter()
             .filter(|(_, mount)| mount.at.is_some_and(|(on, _)| on == number))
             .map(|(number, _)| *number)
             .collect();
-        below.into_iter().for_each(|below| self.detach_mount(below));
+        below.into_iter().for_each(|below| self.detach_alone(below));
         if let Some(mount) = self.mounts.remove(&number) {
             if let Some(at) = mount.at {
                 self.covered.remove(&at);
@@ -218,9 +226,10 @@ impl World {
         self.filesystems.push(Filesystem::new("tmpfs", Backing::Memory));
         let fs = self.filesystems.len() - 1;
         let dev = libc::makedev(0, 10_000 + self.unique() as u32);
-        self.add_mount(Mount {
+        let propagation = self.propagation_below(place.mount, Propagation::default());
+        self.attach_mount(Mount {
             at: Some((place.mount, place.node)),
-            shared: self.mounts[&place.mount].shared,
+            propagation,
             target: place.path,
             root: NodeRef { fs, ino: ROOT },
             root_path: "/".into(),
@@ -238,16 +247,20 @@ impl World {
 
     pub(super) fn unmount(&mut self, target: &Path) -> Outcome<()> {
         let number = self.mount_point(target)?;
-        let mount = &self.mounts[&number];
-        let below = self.mounts.values().any(|other| other.at.is_some_and(|(on, _)| on == number));
-        if mount.base || below || self.keeps_busy(number) {
+        let copies = self.copies_of(number);
+        if self.mounts[&number].base
+            || self.has_below(number)
+            || copies.iter().chain([&number]).any(|number| self.keeps_busy(*number))
+        {
             return Err(Errno::EBUSY);
         }
-        let mount = self.mounts.remove(&number).ok_or(Errno::EINVAL)?;
-        if let Some(at) = mount.at {
-            self.covered.remove(&at);
+        for number in copies.into_iter().chain([number]) {
+            let mount = self.mounts.remove(&number).ok_or(Errno::EINVAL)?;
+            if let Some(at) = mount.at {
+                self.covered.remove(&at);
+            }
+            self.ended(&mount);
         }
-        self.ended(&mount);
         Ok(())
     }
 
@@ -307,6 +320,11 @@ impl Mounts for Process {
         drop(world);
         let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
         Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
+    }
+
+    /// Like every question to the kernel, no step.
+    fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName> {
+        words.iter().find(|word| !is_known(fs_type, word)).map(|word| OptionName::of(word))
     }
 
     fn mount(

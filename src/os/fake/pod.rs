@@ -12,7 +12,9 @@ use super::tree::{Node, NodeRef};
 use super::world::{Open, Opened, World};
 use super::{Descriptor, FakeKernel, Outcome};
 use crate::model::FsType;
-use crate::os::{AttachOptions, FileId, FileStat, LoopDevice, MakeOptions, MountEntry, errno_error};
+use crate::os::{
+    AttachOptions, FileId, FileStat, LoopDevice, MakeOptions, MountEntry, Propagation, errno_error,
+};
 
 /// Something that a pod has open; closed when dropped.
 pub struct PodHandle {
@@ -264,14 +266,21 @@ impl FakeKernel {
 
     /// Whether mounts below `/` reach other mount namespaces; they do from the start.
     pub fn set_shared(&self, shared: bool) {
-        self.lock().mounts.values_mut().for_each(|mount| mount.shared = shared);
+        self.lock().set_shared(|_| true, shared);
     }
 
     /// The same for the mounts at one target.
     pub fn set_shared_at(&self, target: impl AsRef<Path>, shared: bool) {
+        self.lock().set_shared(|mount| mount.target == target.as_ref(), shared);
+    }
+
+    /// Lets the mounts at one target receive from the peers that they had, and send nothing.
+    pub fn set_slave_at(&self, target: impl AsRef<Path>) {
         let mut world = self.lock();
-        let there = world.mounts.values_mut().filter(|mount| mount.target == target.as_ref());
-        there.for_each(|mount| mount.shared = shared);
+        for mount in world.mounts.values_mut().filter(|mount| mount.target == target.as_ref()) {
+            let Propagation { peers, master, .. } = mount.propagation;
+            mount.propagation = Propagation { peers: None, master: peers.or(master), from: None };
+        }
     }
 
     /// Lets mkfs of this filesystem fail to write its superblock, and say that all is well; or heals that.

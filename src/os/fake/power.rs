@@ -77,7 +77,7 @@ impl World {
             read_only: false,
             superblock_read_only: false,
             flags: Default::default(),
-            shared: true,
+            propagation: self.new_peers(),
             base: true,
         };
         self.add_mount(mount);

@@ -51,6 +51,8 @@ pub(super) struct World {
     /// The mount on top of a place: the mount that the place is in and its inode.
     pub(super) covered: BTreeMap<(u64, NodeRef), u64>,
     pub(super) next_mount: u64,
+    /// The peer group that was made last.
+    pub(super) next_peers: u64,
     pub(super) loops: BTreeMap<u32, Loop>,
     /// Numbers without a device whose next one cannot discard (since Linux 6.9), until they are given back.
     pub(super) stuck: BTreeSet<u32>,
@@ -96,6 +98,7 @@ impl World {
             detached: BTreeMap::new(),
             covered: BTreeMap::new(),
             next_mount: 0,
+            next_peers: 0,
             loops: BTreeMap::new(),
             stuck: BTreeSet::new(),
             opens: BTreeMap::new(),

@@ -18,6 +18,7 @@ mod ioctl;
 mod lock;
 mod log;
 mod loops;
+mod mount_options;
 mod mountinfo;
 mod mounts;
 mod mounts_seen;

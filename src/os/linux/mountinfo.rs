@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use super::super::MountEntry;
+use super::super::{MountEntry, Propagation};
 use crate::model::VfsFlag;
 
 /// Reads the whole table.
@@ -36,11 +36,16 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let root = path(fields.next()?);
     let target = path(fields.next()?);
     let options = fields.next()?;
-    let mut shared = false;
+    let mut propagation = Propagation::default();
     loop {
+        let group = |field: &[u8], name: &[u8]| field.strip_prefix(name).and_then(number);
         match fields.next()? {
             b"-" => break,
-            optional => shared |= optional.starts_with(b"shared:"),
+            optional => {
+                propagation.peers = propagation.peers.or(group(optional, b"shared:"));
+                propagation.master = propagation.master.or(group(optional, b"master:"));
+                propagation.from = propagation.from.or(group(optional, b"propagate_from:"));
+            }
         }
     }
     let fs_type = text(fields.next()?);
@@ -58,7 +63,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         read_only: has(options, "ro"),
         flags: VfsFlag::ALL.into_iter().filter(|flag| has(options, flag.as_str())).collect(),
         superblock_read_only: has(superblock, "ro") || NO_WRITES.iter().any(|word| has(superblock, word)),
-        shared,
+        propagation,
     })
 }
 
@@ -133,16 +138,18 @@ mod tests {
         );
         assert_eq!((entry.id, entry.parent), (36, 35));
         assert_eq!(entry.dev, makedev(7, 300));
-        assert_eq!((entry.root, entry.target), (PathBuf::from("/a"), PathBuf::from("/mnt/x")));
+        assert_eq!((&entry.root, &entry.target), (&PathBuf::from("/a"), &PathBuf::from("/mnt/x")));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_str()), ("xfs", "/dev/loop300"));
-        assert!(entry.read_only && !entry.superblock_read_only && entry.shared);
+        assert!(entry.read_only && !entry.superblock_read_only && entry.is_shared());
+        assert_eq!(entry.propagation, Propagation { peers: Some(12), master: Some(3), from: None });
         assert_eq!(entry.flags, [VfsFlag::NoAtime, VfsFlag::NoSuid, VfsFlag::NoDev]);
     }
 
     #[test]
     fn read_only_is_told_apart_from_the_superblock() {
         let entry = one("1 2 7:0 / /x rw,relatime master:1 propagate_from:2 unbindable - ext4 /dev/loop0 ro");
-        assert!(!entry.read_only && entry.superblock_read_only && !entry.shared);
+        assert!(!entry.read_only && entry.superblock_read_only && !entry.is_shared());
+        assert_eq!(entry.propagation, Propagation { peers: None, master: Some(1), from: Some(2) });
         assert_eq!(entry.flags, [VfsFlag::RelAtime]);
         for word in NO_WRITES {
             let entry = one(&format!("1 2 7:0 / /x rw - ext4 /dev/loop0 rw,{word}"));

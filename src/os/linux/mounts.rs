@@ -12,14 +12,14 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat};
-use nix::sys::statvfs::{FsFlags, fstatvfs};
+use nix::sys::statvfs::FsFlags;
 
 use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::super::{Frozen, MountEntry, Mounts, Pinned, errno_error};
 use super::mounts_seen::{MountsSeen, Whereabouts};
-use super::{Tools, at, errno, freeze, id_of, ioctl, kind_bits, mountinfo};
-use crate::model::{FsType, MountFlags, VfsFlag};
+use super::{Tools, at, errno, freeze, id_of, ioctl, kind_bits, mount_options, mountinfo};
+use crate::model::{FsType, MountFlags, OptionName, VfsFlag};
 
 /// The mounts of this process's mount namespace.
 pub(super) struct LinuxMounts {
@@ -95,8 +95,19 @@ const fn ms_flag(flag: VfsFlag) -> MsFlags {
         VfsFlag::NoExec => MsFlags::MS_NOEXEC,
         VfsFlag::Sync => MsFlags::MS_SYNCHRONOUS,
         VfsFlag::DirSync => MsFlags::MS_DIRSYNC,
+        VfsFlag::Mand => MsFlags::MS_MANDLOCK,
+        VfsFlag::IVersion => MsFlags::MS_I_VERSION,
+        VfsFlag::Silent => MsFlags::MS_SILENT,
+        VfsFlag::NoSymFollow => NO_SYM_FOLLOW,
     }
 }
+
+/// MS_NOSYMFOLLOW (Linux 5.10; ignored before).
+const NO_SYM_FOLLOW: MsFlags = MsFlags::from_bits_retain(0x100);
+/// ST_NOSYMFOLLOW, by which statfs(2) shows it.
+const SHOWN_NO_SYM_FOLLOW: FsFlags = FsFlags::from_bits_retain(0x2000);
+/// MOUNT_ATTR_NOSYMFOLLOW (Linux 5.14; EINVAL before).
+const ATTR_NO_SYM_FOLLOW: MountAttrFlags = MountAttrFlags::from_bits_retain(0x20_0000);
 
 fn ms_flags(flags: &MountFlags) -> MsFlags {
     let read_only = if flags.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
@@ -113,6 +124,7 @@ fn inherited(now: FsFlags, wanted: &MountFlags) -> MsFlags {
         (FsFlags::ST_NODEV, MsFlags::MS_NODEV, true),
         (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC, true),
         (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME, true),
+        (SHOWN_NO_SYM_FOLLOW, NO_SYM_FOLLOW, true),
         (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME, !other_atime),
     ];
     pairs
@@ -132,6 +144,7 @@ fn attributes(flags: &MountFlags) -> (MountAttrFlags, MountAttrFlags) {
         (has(VfsFlag::NoDev), MountAttrFlags::MOUNT_ATTR_NODEV),
         (has(VfsFlag::NoExec), MountAttrFlags::MOUNT_ATTR_NOEXEC),
         (has(VfsFlag::NoDirAtime), MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (has(VfsFlag::NoSymFollow), ATTR_NO_SYM_FOLLOW),
     ];
     let set: MountAttrFlags = bits.into_iter().filter_map(|(wanted, bit)| wanted.then_some(bit)).collect();
     // Of several the one counts that does for mount(2).
@@ -161,6 +174,11 @@ fn bind_at_once(from: &OwnedFd, to: &OwnedFd, flags: &MountFlags) -> nix::Result
     move_mount(&tree, c"", to, c"", how).map_err(errno)
 }
 
+/// Returns whether this kernel may lack what sets these flags in one step: mount_setattr(2), or one of its flags.
+fn is_too_new(error: Errno, flags: &MountFlags) -> bool {
+    error == Errno::ENOSYS || error == Errno::EINVAL && flags.vfs.contains(&VfsFlag::NoSymFollow)
+}
+
 /// The same before Linux 5.12, in two steps.
 fn bind_in_two_steps(from: &OwnedFd, to: &OwnedFd, target: &Path, flags: &MountFlags) -> nix::Result<()> {
     mount(Some(&name_of(from)), &name_of(to), NONE, MsFlags::MS_BIND, NONE)?;
@@ -185,7 +203,9 @@ fn set_bind_flags(source: &OwnedFd, target: &Path, flags: &MountFlags) -> nix::R
 
 /// Changes the flags of the mount whose root is open; it keeps what it has.
 fn remount(root: &OwnedFd, flags: &MountFlags) -> nix::Result<()> {
-    let keep = inherited(fstatvfs(root)?.flags(), flags);
+    // nix leaves out the bits that it does not know.
+    let now = rustix::fs::fstatvfs(root).map_err(errno)?.f_flag.bits();
+    let keep = inherited(FsFlags::from_bits_retain(now), flags);
     let all = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | ms_flags(flags) | keep;
     mount(NONE, &name_of(root), NONE, all, NONE)
 }
@@ -236,9 +256,14 @@ impl Mounts for LinuxMounts {
         Ok(Pinned::new(name_of(&fd).join("."), Box::new(fd)))
     }
 
+    fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName> {
+        mount_options::refused(fs_type, words)
+    }
+
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()> {
         let pinned = pin(target, OFlag::O_DIRECTORY).map_err(at("open", target))?;
-        let data = Some(flags.data_string()).filter(|data| !data.is_empty());
+        let data =
+            Some(mount_options::without_idle_labels(&flags.data).join(",")).filter(|data| !data.is_empty());
         // The data may be secret: no message has it.
         mount(Some(device), &name_of(&pinned), Some(fs_type.as_str()), ms_flags(flags), data.as_deref())
             .map_err(at(&format!("mount {} on {} at", fs_type, device.display()), target))
@@ -249,7 +274,7 @@ impl Mounts for LinuxMounts {
         let to = pin(target, OFlag::empty()).map_err(at("open", target))?;
         let operation = format!("bind {} at", source.display());
         let bound = match bind_at_once(&from, &to, flags) {
-            Err(Errno::ENOSYS) => bind_in_two_steps(&from, &to, target, flags),
+            Err(error) if is_too_new(error, flags) => bind_in_two_steps(&from, &to, target, flags),
             bound => bound,
         };
         bound.map_err(at(&operation, target))
@@ -259,7 +284,7 @@ impl Mounts for LinuxMounts {
         let root = open_exactly(mount)?;
         let (set, clear) = attributes(flags);
         let done = match ioctl::set_mount_attributes(&root, set, clear) {
-            Err(Errno::ENOSYS) => remount(&root, flags),
+            Err(error) if is_too_new(error, flags) => remount(&root, flags),
             done => done,
         };
         done.map_err(at("change the flags of", &mount.target))
@@ -332,6 +357,7 @@ mod tests {
         assert_eq!(inherited(now, &flags(&["noexec"])), all);
         assert_eq!(inherited(now, &flags(&["relatime"])), all - MsFlags::MS_NOATIME);
         assert_eq!(inherited(FsFlags::empty(), &flags(&["ro"])), MsFlags::empty());
+        assert_eq!(inherited(SHOWN_NO_SYM_FOLLOW, &flags(&["ro"])), NO_SYM_FOLLOW);
     }
 
     #[test]
@@ -345,6 +371,7 @@ mod tests {
         assert_eq!(attributes(&["noatime"]), (0x10, 0x70));
         assert_eq!(attributes(&["relatime", "sync"]), (0, 0x70));
         assert_eq!(attributes(&["strictatime", "ro"]), (0x21, 0x70));
+        assert_eq!(attributes(&["nosymfollow", "silent", "mand", "iversion"]), (0x20_0000, 0));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn decode_mode(field: &str, mode: i32) -> Result<AccessMode, Refusal> {
     })
 }
 
-/// Mount flags may be sensitive (csi.proto, MountVolume.mount_flags): no message repeats one.
+/// Mount flags may be sensitive (csi.proto, MountVolume.mount_flags): a message names one without its value.
 fn decode_mount(field: &str, mount: &MountVolume) -> Result<AccessType, Refusal> {
     at_most(&format!("{field}.mount.fs_type"), mount.fs_type.len(), STRING_LIMIT)?;
     at_most(&format!("{field}.mount.volume_mount_group"), mount.volume_mount_group.len(), STRING_LIMIT)?;

@@ -20,8 +20,13 @@ impl Calls {
 
     /// The kernel does not know these calls: ENOSYS.
     pub fn missing(numbers: &[i64]) -> Calls {
+        Calls::failing(numbers, libc::ENOSYS)
+    }
+
+    /// These calls fail.
+    pub fn failing(numbers: &[i64], errno: i32) -> Calls {
         let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
-        Calls::new(rules, SeccompAction::Errno(libc::ENOSYS.cast_unsigned()))
+        Calls::new(rules, SeccompAction::Errno(errno.cast_unsigned()))
     }
 
     /// The process ends before a mount(2) that changes the flags of a mount.

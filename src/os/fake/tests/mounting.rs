@@ -83,7 +83,7 @@ fn a_bind_is_read_only_by_itself() {
     assert_eq!(kernel.read_file("/target/x").unwrap(), b"1");
     let [staged, bound] = kernel.mounts().try_into().unwrap();
     assert_eq!((&staged.dev, &staged.source, &staged.root), (&bound.dev, &bound.source, &bound.root));
-    assert!(!staged.read_only && bound.read_only && !bound.superblock_read_only && bound.shared);
+    assert!(!staged.read_only && bound.read_only && !bound.superblock_read_only && bound.is_shared());
     // The filesystem outlives its first mount.
     os.mounts.unmount(p("/stage")).unwrap();
     assert_eq!((kernel.loops().len(), kernel.exists("/target/x")), (1, true));

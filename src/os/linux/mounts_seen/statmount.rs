@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use nix::sys::stat::makedev;
 
-use super::super::super::MountEntry;
+use super::super::super::{MountEntry, Propagation};
 use super::super::ioctl;
 use super::super::mountinfo::NO_WRITES;
 use crate::model::VfsFlag;
@@ -41,11 +41,19 @@ mod told {
     pub(super) const MNT_ROOT: u64 = 0x8;
     pub(super) const MNT_POINT: u64 = 0x10;
     pub(super) const FS_TYPE: u64 = 0x20;
+    pub(super) const PROPAGATE_FROM: u64 = 0x4;
     pub(super) const MNT_OPTS: u64 = 0x80;
     pub(super) const FS_SUBTYPE: u64 = 0x100;
     pub(super) const SB_SOURCE: u64 = 0x200;
-    pub(super) const ALL: u64 =
-        SB_BASIC | MNT_BASIC | MNT_ROOT | MNT_POINT | FS_TYPE | MNT_OPTS | FS_SUBTYPE | SB_SOURCE;
+    pub(super) const ALL: u64 = SB_BASIC
+        | MNT_BASIC
+        | PROPAGATE_FROM
+        | MNT_ROOT
+        | MNT_POINT
+        | FS_TYPE
+        | MNT_OPTS
+        | FS_SUBTYPE
+        | SB_SOURCE;
 }
 
 /// Where `struct statmount` (linux/mount.h) has its fields.
@@ -59,7 +67,9 @@ mod field {
     pub(super) const MNT_ID_OLD: usize = 56;
     pub(super) const MNT_PARENT_ID_OLD: usize = 60;
     pub(super) const MNT_ATTR: usize = 64;
-    pub(super) const MNT_PROPAGATION: usize = 72;
+    pub(super) const MNT_PEER_GROUP: usize = 80;
+    pub(super) const MNT_MASTER: usize = 88;
+    pub(super) const PROPAGATE_FROM: usize = 96;
     pub(super) const MNT_ROOT: usize = 104;
     pub(super) const MNT_POINT: usize = 108;
     pub(super) const FS_SUBTYPE: usize = 120;
@@ -69,18 +79,18 @@ mod field {
 }
 
 /// `MOUNT_ATTR_*` (linux/mount.h) of the flags that mountinfo shows per mount.
-const ATTRIBUTES: [(VfsFlag, u64, u64); 6] = [
+const ATTRIBUTES: [(VfsFlag, u64, u64); 7] = [
     (VfsFlag::NoAtime, ATIME, 0x10),
     (VfsFlag::NoDirAtime, 0x80, 0x80),
     (VfsFlag::RelAtime, ATIME, 0),
     (VfsFlag::NoSuid, 0x2, 0x2),
     (VfsFlag::NoDev, 0x4, 0x4),
     (VfsFlag::NoExec, 0x8, 0x8),
+    (VfsFlag::NoSymFollow, 0x20_0000, 0x20_0000),
 ];
 const ATIME: u64 = 0x70;
 const READ_ONLY: u64 = 0x1;
 const SB_RDONLY: u32 = 0x1;
-const MS_SHARED: u64 = 1 << 20;
 
 /// Reads a `struct statmount`; `None` where it is none.
 fn decode(bytes: &[u8]) -> Option<Told> {
@@ -107,6 +117,9 @@ fn decode(bytes: &[u8]) -> Option<Told> {
     if let Some(subtype) = text(told::FS_SUBTYPE, field::FS_SUBTYPE)? {
         fs_type = format!("{fs_type}.{}", lossy(subtype));
     }
+    // A kernel that does not tell leaves 0, which is no group.
+    let group = |at: usize| Some(Some(large(at)?).filter(|group| *group != 0));
+    let (peers, master) = (group(field::MNT_PEER_GROUP)?, group(field::MNT_MASTER)?);
     let attributes = large(field::MNT_ATTR)?;
     let options = text(told::MNT_OPTS, field::MNT_OPTS)?.unwrap_or_default();
     let takes_no_writes = |option: &[u8]| NO_WRITES.iter().any(|word| word.as_bytes() == option);
@@ -126,7 +139,12 @@ fn decode(bytes: &[u8]) -> Option<Told> {
             .map(|(flag, ..)| flag)
             .collect(),
         superblock_read_only: small(field::SB_FLAGS)? & SB_RDONLY != 0 || stopped,
-        shared: large(field::MNT_PROPAGATION)? & MS_SHARED != 0,
+        propagation: Propagation {
+            peers,
+            master,
+            // mountinfo shows it only if it is another one than the master's.
+            from: group(field::PROPAGATE_FROM)?.filter(|from| master.is_some_and(|master| master != *from)),
+        },
     }))
 }
 
@@ -178,7 +196,9 @@ pub(super) mod tests {
             (field::MNT_ID_OLD, 36),
             (field::MNT_PARENT_ID_OLD, 35),
             (field::MNT_ATTR, 0x97),
-            (field::MNT_PROPAGATION, 1 << 20),
+            (field::MNT_PEER_GROUP, 12),
+            (field::MNT_MASTER, 3),
+            (field::PROPAGATE_FROM, 2),
         ];
         let told = decode(&mount(&[&usual()[..], &more].concat(), &values)).unwrap();
         let expected = MountEntry {
@@ -192,7 +212,7 @@ pub(super) mod tests {
             read_only: true,
             flags: vec![VfsFlag::NoAtime, VfsFlag::NoDirAtime, VfsFlag::NoSuid, VfsFlag::NoDev],
             superblock_read_only: true,
-            shared: true,
+            propagation: Propagation { peers: Some(12), master: Some(3), from: Some(2) },
         };
         assert_eq!((told.entry, told.has_source), (Some(expected), true));
     }
@@ -201,7 +221,10 @@ pub(super) mod tests {
     fn what_is_not_set_is_not_read() {
         let entry = decode(&mount(&usual(), &[])).unwrap().entry.unwrap();
         assert_eq!((entry.fs_type.as_str(), entry.flags), ("fuse", vec![VfsFlag::RelAtime]));
-        assert!(!entry.read_only && !entry.superblock_read_only && !entry.shared);
+        assert!(!entry.read_only && !entry.superblock_read_only);
+        assert_eq!(entry.propagation, Propagation::default());
+        let told = decode(&mount(&usual(), &[(field::MNT_MASTER, 3), (field::PROPAGATE_FROM, 3)])).unwrap();
+        assert_eq!(told.entry.unwrap().propagation.from, None, "it is the master's");
         let told = decode(&mount(&usual()[..3], &[(field::SB_FLAGS, 1), (field::MNT_ATTR, 0x28)])).unwrap();
         let entry = told.entry.unwrap();
         assert!(!told.has_source && entry.source == "none" && entry.superblock_read_only && !entry.read_only);
