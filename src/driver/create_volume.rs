@@ -188,9 +188,13 @@ impl Driver {
             tools
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
-        let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
-        let capacity_bytes =
-            size.choose(minimum_bytes(&content, &parameters), self.settings.max_volume_bytes)?;
+        let minimum = minimum_bytes(&content, &parameters);
+        let range = origin.map_or(Ok(size), |origin| origin.size_for(size, minimum))?;
+        let capacity_bytes = range.choose(minimum, self.settings.max_volume_bytes)?;
+        let requested_bytes = match origin {
+            Some(origin) => origin.requested_for(size, capacity_bytes),
+            None => size.requested(capacity_bytes),
+        };
         let block_size = match origin {
             Some(origin) => origin.block_size,
             None => pool.block_size(&self.os, parameters.direct_io)?,
@@ -202,6 +206,7 @@ impl Driver {
             name,
             phase,
             capacity_bytes,
+            requested_bytes,
             content,
             parameters,
             capabilities,

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(copies.describe("snap-1"), None);
         let mut progress = copies.begin("snap-1", 8 << 30);
         progress.report(3 << 30);
-        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 Gi of 8 Gi copied"));
+        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 GiB of 8 GiB copied"));
         drop(progress);
         assert_eq!(copies.describe("snap-1"), None);
     }

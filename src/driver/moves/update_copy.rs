@@ -209,7 +209,13 @@ impl Round<'_> {
             )));
         }
         let size = SizeRange { required: description.size_bytes, limit: 0 };
-        Ok((self.driver.expand(volume, size)?, content))
+        let volume = self.driver.expand(volume, size)?;
+        // A copy that is larger than its source has a request of its own.
+        let requested_bytes = match volume.capacity_bytes == description.size_bytes {
+            true => description.requested_bytes,
+            false => volume.requested_bytes,
+        };
+        Ok((Arc::new(Volume { requested_bytes, ..(*volume).clone() }), content))
     }
 
     fn pull(&self, volume: &Volume, remote: &Remote, base: &Cut, paths: &VolumePaths) -> Result<Counted> {

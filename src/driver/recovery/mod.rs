@@ -266,7 +266,8 @@ impl Driver {
         self.acknowledge_volume(Arc::clone(volume))?;
         if let Some(bytes) = paths.bytes().recover(self.place(volume, &paths))? {
             tracing::info!(volume.id = %volume.id, bytes, "taking over the size of an interrupted expansion");
-            self.store.put(Volume { capacity_bytes: bytes, ..(**volume).clone() })?;
+            // The retry of the call says what was asked for.
+            self.store.put(Volume { capacity_bytes: bytes, requested_bytes: None, ..(**volume).clone() })?;
         }
         Ok(())
     }
