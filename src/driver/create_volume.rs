@@ -13,6 +13,7 @@ use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
     Capability, Consistency, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
+    format_exactly,
 };
 
 /// What a new volume is to be; also for an inline volume.
@@ -229,7 +230,7 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
     let differs =
         |what: String| Err(Error::AlreadyExists(format!("volume {:?} exists with {what}", wanted.name)));
     if !wanted.size.contains(volume.capacity_bytes) {
-        return differs(format!("{} bytes", volume.capacity_bytes));
+        return differs(format_exactly(volume.capacity_bytes));
     }
     if !check::are_asked_for(&volume.parameters, &wanted.parameters) {
         return differs("other parameters".to_owned());

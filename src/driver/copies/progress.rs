@@ -99,8 +99,8 @@ impl Progress {
     }
 
     fn log(&self, message: &str, done: u64) {
-        let (id, total) = (&self.id, self.total);
-        tracing::info!(id, bytes = done, total, seconds = self.started.elapsed().as_secs(), "{message}");
+        let (id, done, total) = (&self.id, format_bytes(done), format_bytes(self.total));
+        tracing::info!(id, done, total, seconds = self.started.elapsed().as_secs(), "{message}");
     }
 }
 

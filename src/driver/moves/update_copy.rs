@@ -14,6 +14,7 @@ use crate::model::copy_of::{UpdateCopy, Updated};
 use crate::model::pull::{Keep, OpenSource};
 use crate::model::{
     Consistency, Content, CopyOf, Cut, Format, Provisioning, SizeRange, Volume, VolumeId, VolumeSource,
+    format_bytes,
 };
 
 /// A copy in the middle of its update; its lock is held.
@@ -76,7 +77,10 @@ impl Driver {
             changed_bytes: ended.changed_bytes + counted.changed_bytes,
         };
         let Updated { sent_bytes, changed_bytes, .. } = updated;
-        tracing::info!(volume.id = %volume.id, %source, sent_bytes, changed_bytes, sealed = updated.cut.sealed, "the copy is up to date");
+        tracing::info!(
+            volume.id = %volume.id, %source, sent = %format_bytes(sent_bytes), changed = %format_bytes(changed_bytes),
+            sealed = updated.cut.sealed, "the copy is up to date"
+        );
         Ok(updated)
     }
 

@@ -35,7 +35,7 @@ fn assert_damaged(script: Script, what: &str) {
 #[test]
 fn an_image_that_is_not_what_was_sent_is_no_volume() {
     for (messages, what) in [
-        (vec![end(0, 1)], "0 bytes arrived of 1 that were sent"),
+        (vec![end(0, 1)], "0 B arrived of 1 B that were sent"),
         (vec![data(4096, 4096, 100)], "bytes 0 to 4096 were left out on the way"),
         (vec![data(0, 0, 0)], "bytes 0 to 0 arrived out of their place"),
         (vec![data(0, SIZE - 1, 2)], "arrived out of their place"),
