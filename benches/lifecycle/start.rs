@@ -79,6 +79,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         name,
         phase: Phase::Ready,
         capacity_bytes: 1 << 30,
+        requested_bytes: None,
         content: Content::Block,
         parameters,
         capabilities: Vec::new(),

@@ -242,6 +242,7 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         fs_type: fs_type.to_owned(),
         format: if fs_type.is_empty() { 0 } else { peer::SourceFormat::Formatted.into() },
         size_bytes: 64 << 20,
+        requested_bytes: 64_000_000,
         block_size: 512,
         data_bytes: 8192,
         placed: true,

@@ -67,7 +67,7 @@ impl Presence for Filesystem {
 
     fn finish_stage(&self, place: Place<'_>, stage: &Stage<'_>, uses: &Uses) -> Result<()> {
         let (fs_type, _) = filesystem_of(place)?;
-        if uses.all().all(|mount| mount.target == stage.target.path()) {
+        if uses.are_last_at(place.os, stage.target.path())? {
             // No pod has it yet: the call before may have ended after its mount, see `mount_made`.
             thaw(place, stage.target.path(), uses)?;
         }
@@ -100,7 +100,7 @@ impl Presence for Filesystem {
 
     fn take_away(&self, place: Place<'_>, path: &Path, uses: &Uses) -> Result<()> {
         // A freeze has no owner and outlives the mounts: without one, no program could end it.
-        if uses.all().all(|mount| mount.target == path) {
+        if uses.are_last_at(place.os, path)? {
             thaw(place, path, uses)?;
         }
         target::take_away(place.os, path, uses)

@@ -9,7 +9,7 @@ use super::target::has_stopped;
 use super::{Place, Signature, filesystem, label, limit, presence_of};
 use crate::error::{OsContext, Result};
 use crate::model::health::Trouble;
-use crate::model::{Format, FsType};
+use crate::model::{Format, FsType, format_two};
 use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 
 /// The reason of a device without a mount. It also is so for a moment in the middle of a call.
@@ -76,9 +76,9 @@ pub(super) fn image(place: Place<'_>) -> std::result::Result<FileStat, Trouble> 
     match place.os.files.stat(&image) {
         Ok(Some(stat)) if stat.kind == FileKind::File && stat.size >= wanted => Ok(stat),
         Ok(Some(stat)) if stat.kind == FileKind::File => {
-            let (image, size) = (image.display(), stat.size);
+            let (image, [size, wanted]) = (image.display(), format_two(stat.size, wanted));
             let message = format!(
-                "the image {image} has {size} bytes and the volume {wanted}: it was truncated; restore it from a backup"
+                "the image {image} has {size} and the volume {wanted}: it was truncated; restore it from a backup"
             );
             Err(Trouble::data_loss("ImageTruncated", message))
         }

@@ -9,6 +9,7 @@ use super::bytes::{GoOn, gone, is_thick};
 use super::copy::copy_extents;
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, Signature, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
+use crate::model::format_two;
 use crate::os::{FileStat, Os};
 
 /// See the module.
@@ -106,11 +107,13 @@ impl Bytes for Image {
     fn expect_whole(&self, os: &Os, paths: &VolumePaths, bytes: u64, what: &dyn Display) -> Result<()> {
         let image = paths.data();
         match os.files.stat(&image).doing(|| format!("look at {}", image.display()))? {
-            Some(stat) if stat.size < bytes => Err(Error::InUse(format!(
-                "the image {} has {} bytes and {what} {bytes}: it was truncated; restore it from a backup",
-                image.display(),
-                stat.size
-            ))),
+            Some(stat) if stat.size < bytes => {
+                let [size, bytes] = format_two(stat.size, bytes);
+                Err(Error::InUse(format!(
+                    "the image {} has {size} and {what} {bytes}: it was truncated; restore it from a backup",
+                    image.display(),
+                )))
+            }
             _ => Ok(()),
         }
     }

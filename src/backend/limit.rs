@@ -7,7 +7,7 @@
 use super::bytes::Limit;
 use super::{Place, Shape, VolumePaths};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{GRANULARITY, Volume, format_bytes};
+use crate::model::{GRANULARITY, Volume, format_exactly, format_two};
 use crate::os::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
 
 /// Makes the directory of a volume, which counts under the number of its limit. Nothing is ever in it without one.
@@ -98,12 +98,9 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
 
 /// What is said of data that take more than the volume has.
 pub(crate) fn too_small(volume: &Volume, bytes: u64) -> Error {
-    let least = bytes.next_multiple_of(GRANULARITY);
-    Error::OutOfRange(format!(
-        "the data take {} ({bytes} bytes), and the volume has {} bytes; ask for at least {least}",
-        format_bytes(bytes),
-        volume.capacity_bytes
-    ))
+    let least = format_exactly(bytes.next_multiple_of(GRANULARITY));
+    let [bytes, size] = format_two(bytes, volume.capacity_bytes);
+    Error::OutOfRange(format!("the data take {bytes}, and the volume has {size}; ask for at least {least}"))
 }
 
 /// Makes the limit what the record says, where the filesystem has lost it. A larger one is that of an expansion which was
@@ -138,7 +135,9 @@ fn restore(place: Place<'_>, limit: Limit, now: QuotaLimits) -> Result<()> {
     if is_as_recorded(now, limit) {
         return Ok(());
     }
-    tracing::warn!(volume.id = %place.volume.id, ?now, wanted = ?limit.limits, "the limit was not what the record says; it is set again");
+    let [size, wanted] = format_two(now.bytes, limit.limits.bytes);
+    let (inodes, wanted_inodes) = (now.inodes, limit.limits.inodes);
+    tracing::warn!(volume.id = %place.volume.id, size, wanted, inodes, wanted_inodes, "the limit was not what the record says; it is set again");
     set(place.os, place.paths, limit)
 }
 
@@ -205,10 +204,8 @@ pub(super) fn differs(place: Place<'_>, limit: Limit) -> Result<Option<String>> 
     }
     let now = quota(place, limit)?.limits;
     Ok((!is_as_recorded(now, limit)).then(|| {
-        let (now, wanted) = (now.bytes, limit.limits.bytes);
-        format!(
-            "its limit is {now} bytes, and the volume has {wanted}: restart the driver, which sets it again"
-        )
+        let [now, wanted] = format_two(now.bytes, limit.limits.bytes);
+        format!("its limit is {now}, and the volume has {wanted}: restart the driver, which sets it again")
     }))
 }
 

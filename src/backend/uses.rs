@@ -117,6 +117,21 @@ impl Uses {
         Ok(others.into_iter().find(|other| !is_copy(other)).map(|mount| mount.target.as_path()))
     }
 
+    /// Returns whether the mounts at a path are the last of the volume: all others are copies that the kernel unmounts with
+    /// them.
+    ///
+    /// # Errors
+    /// If the mounts cannot be read.
+    pub fn are_last_at(&self, os: &Os, path: &Path) -> Result<bool> {
+        let (here, others): (Vec<&MountEntry>, Vec<&MountEntry>) =
+            self.all().partition(|mount| mount.target == path);
+        if others.is_empty() {
+            return Ok(true);
+        }
+        let table = os.mounts.list().doing(|| "look for mounts".to_owned())?;
+        Ok(others.iter().all(|other| here.iter().any(|ours| goes_with(&table, ours, other))))
+    }
+
     /// Makes sure that what uses the volume is what lies in its pool, so that more can be built on it.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! `--inline-max-size`, `--inline-pools` and `--inline-backends`: what the author of a pod may ask for.
 
 use crate::cli::{ConfigError, ServeArgs};
-use crate::model::{InlineSettings, PoolName, PoolSettings};
+use crate::model::{InlineSettings, PoolName, PoolSettings, rounded};
 
 /// What inline volumes may be, of what these pools can hold.
 pub(super) fn inline(args: &ServeArgs, pools: &[PoolSettings]) -> Result<InlineSettings, ConfigError> {
     let defaults = InlineSettings::default();
     let names = once(&args.inline_pools).map(|names| names.iter().map(|name| pool(name, pools)).collect());
     let inline = InlineSettings {
-        max_bytes: args.inline_max_size.flatten().unwrap_or(defaults.max_bytes),
+        max_bytes: rounded(args.inline_max_size.flatten().unwrap_or(defaults.max_bytes), 0),
         pools: names.transpose()?.unwrap_or(defaults.pools),
         backends: once(&args.inline_backends).unwrap_or(defaults.backends),
     };

@@ -19,7 +19,7 @@ pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role};
 pub use crate::cli::{Candidate, Check, ConfigError, StaticPeer};
 
 use crate::cli::{SelftestArgs, ServeArgs};
-use crate::model::{GRANULARITY, Limits, Settings, check_topology_value};
+use crate::model::{GRANULARITY, Limits, Settings, check_topology_value, rounded};
 use crate::register::Introduction;
 use crate::server::Endpoint;
 use crate::telemetry::Logging;
@@ -98,7 +98,8 @@ fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, Con
         anchor_dir: args.anchor_dir.clone().flatten(),
         attach: args.attach,
         max_volumes_per_node: args.max_volumes_per_node.unwrap_or(0),
-        max_volume_bytes: args.max_volume_size.unwrap_or(DEFAULT_MAX_VOLUME),
+        // A volume of that size is in whole blocks.
+        max_volume_bytes: rounded(args.max_volume_size.unwrap_or(DEFAULT_MAX_VOLUME), 0),
         kubelet_dir: args.kubelet_dir.clone().flatten(),
         quota_ids: args.quota_ids.flatten().unwrap_or_default(),
     })

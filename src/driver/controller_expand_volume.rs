@@ -7,7 +7,7 @@ use crate::backend::{minimum_bytes, presence_of};
 use crate::error::{Error, Result};
 use crate::model::answer::Expanded;
 use crate::model::request::ControllerExpandVolume;
-use crate::model::{SizeRange, Volume};
+use crate::model::{SizeRange, Volume, format_exactly, rounded};
 
 impl Driver {
     /// Grows a volume's storage; a raw device in use takes on the size at once, a filesystem with
@@ -24,6 +24,7 @@ impl Driver {
             check::capability(&volume, capability, Error::Invalid)?;
         }
         let volume = self.expand(volume, request.size)?;
+        let volume = self.record_request(volume, request.size)?;
         if volume.is_block() {
             let paths = self.paths(&volume)?;
             let place = self.place(&volume, &paths);
@@ -37,13 +38,27 @@ impl Driver {
         Ok(Expanded { capacity_bytes: volume.capacity_bytes, node_expansion_required })
     }
 
+    /// Records a request that the volume's size is enough for, if it is the one that the size was made for: the size of an
+    /// expansion that was cut off is found without it.
+    fn record_request(&self, volume: Arc<Volume>, size: SizeRange) -> Result<Arc<Volume>> {
+        let Some(asked) = size.requested(volume.capacity_bytes) else { return Ok(volume) };
+        let is_it = match volume.requested_bytes {
+            Some(requested) => asked > requested,
+            None => rounded(asked, 0) == volume.capacity_bytes,
+        };
+        match is_it {
+            true => Ok(self.store.put(Volume { requested_bytes: Some(asked), ..(*volume).clone() })?),
+            false => Ok(volume),
+        }
+    }
+
     /// Grows the storage of a volume whose lock the caller holds. The image grows first and the record
     /// follows; start-up takes over the size of an image whose record a crash left behind.
     pub(super) fn expand(&self, volume: Arc<Volume>, size: SizeRange) -> Result<Arc<Volume>> {
         if size.limit != 0 && size.limit < volume.capacity_bytes {
-            let (limit, bytes) = (size.limit, volume.capacity_bytes);
+            let (limit, bytes) = (format_exactly(size.limit), format_exactly(volume.capacity_bytes));
             return Err(Error::OutOfRange(format!(
-                "limit_bytes {limit} is less than the {bytes} bytes the volume has"
+                "limit_bytes {limit} is less than the {bytes} that the volume has"
             )));
         }
         if size.required <= volume.capacity_bytes {
@@ -59,7 +74,9 @@ impl Driver {
         let paths = self.paths(&volume)?;
         let (place, data) = (self.place(&volume, &paths), paths.bytes());
         let before = data.grow(place, bytes)?;
-        let stored = self.store.put(Volume { capacity_bytes: bytes, ..(*volume).clone() });
+        let requested_bytes = size.requested(bytes);
+        let grown = Volume { capacity_bytes: bytes, requested_bytes, ..(*volume).clone() };
+        let stored = self.store.put(grown);
         // The state file may hold the new size all the same: the image is shortened only when that is undone for sure.
         // Where it stays long, the next start takes its size over.
         let undo = || {

@@ -77,6 +77,7 @@ mod tests {
             name: "v".to_owned(),
             phase: Phase::Ready,
             capacity_bytes: 1 << 30,
+            requested_bytes: None,
             content: Content::Directory,
             parameters: VolumeParameters::default(),
             capabilities: Vec::new(),

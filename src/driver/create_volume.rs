@@ -13,6 +13,7 @@ use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
     Capability, Consistency, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
+    format_exactly,
 };
 
 /// What a new volume is to be; also for an inline volume.
@@ -190,9 +191,13 @@ impl Driver {
             tools
                 .map_err(|e| Error::InUse(format!("{fs_type} volumes are not possible on this node: {e}")))?;
         }
-        let size = origin.map_or(Ok(size), |origin| origin.size_for(size))?;
-        let most = self.largest(&pool, &parameters);
-        let capacity_bytes = size.choose(minimum_bytes(&content, &parameters), most)?;
+        let minimum = minimum_bytes(&content, &parameters);
+        let range = origin.map_or(Ok(size), |origin| origin.size_for(size, minimum))?;
+        let capacity_bytes = range.choose(minimum, self.largest(&pool, &parameters))?;
+        let requested_bytes = match origin {
+            Some(origin) => origin.requested_for(size, capacity_bytes),
+            None => size.requested(capacity_bytes),
+        };
         let block_size = match origin {
             Some(origin) => origin.block_size,
             None => pool.block_size(&self.os, parameters.direct_io)?,
@@ -204,6 +209,7 @@ impl Driver {
             name,
             phase,
             capacity_bytes,
+            requested_bytes,
             content,
             parameters,
             capabilities,
@@ -226,7 +232,7 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
     let differs =
         |what: String| Err(Error::AlreadyExists(format!("volume {:?} exists with {what}", wanted.name)));
     if !wanted.size.contains(volume.capacity_bytes) {
-        return differs(format!("{} bytes", volume.capacity_bytes));
+        return differs(format_exactly(volume.capacity_bytes));
     }
     if !check::are_asked_for(&volume.parameters, &wanted.parameters) {
         return differs("other parameters".to_owned());

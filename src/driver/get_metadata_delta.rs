@@ -8,9 +8,9 @@ use super::copies::changes::Change;
 use super::get_metadata_allocated::offset;
 use super::locks::Mode;
 use crate::error::{Error, Result};
-use crate::model::Snapshot;
 use crate::model::answer::BlockRanges;
 use crate::model::request::GetMetadataDelta;
+use crate::model::{Snapshot, format_bytes};
 
 impl Driver {
     /// Tells in which ranges the target differs from the base. `emit` gets each message and says whether the caller
@@ -39,7 +39,7 @@ impl Driver {
         if listening {
             messages.finish();
         }
-        tracing::info!(base = %base.id, target = %target.id, bytes_read = sides.bytes_read(), "delta");
+        tracing::info!(base = %base.id, target = %target.id, read = %format_bytes(sides.bytes_read()), "delta");
         Ok(())
     }
 }

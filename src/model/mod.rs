@@ -38,7 +38,9 @@ pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};
 pub use quota::{QuotaId, QuotaIds};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
-pub(crate) use size::{GRANULARITY, SizeError, SizeRange, format_bytes, parse_quantity};
+pub(crate) use size::{
+    GRANULARITY, SizeError, SizeRange, format_bytes, format_exactly, format_two, parse_quantity, rounded,
+};
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
 pub use standby::Standby;
 pub(crate) use topology::{TopologyRequirement, check_topology_value};

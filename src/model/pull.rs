@@ -57,6 +57,8 @@ pub struct SourceDescription {
     pub content: Content,
     /// Its size in bytes: the least that a volume made from it has.
     pub size_bytes: u64,
+    /// The size that was asked for, if it is less.
+    pub requested_bytes: Option<u64>,
     /// Logical block size in bytes, which the new volume's loop device must have.
     pub block_size: u32,
     /// About so many bytes are sent.

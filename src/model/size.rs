@@ -49,9 +49,9 @@ pub fn parse_quantity(text: &str) -> Result<u64, InvalidQuantity> {
     u64::try_from(bytes).ok().filter(|b| i64::try_from(*b).is_ok()).ok_or_else(invalid)
 }
 
-/// A size for people: the largest binary unit, with one decimal where it is not whole.
+/// Returns a size for people: in the largest binary unit, with one decimal if it is not whole.
 pub fn format_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = "B";
     let mut size = bytes as f64;
     for next in UNITS {
@@ -62,6 +62,29 @@ pub fn format_bytes(bytes: u64) -> String {
         unit = next;
     }
     if size.fract() == 0.0 { format!("{size:.0} {unit}") } else { format!("{size:.1} {unit}") }
+}
+
+/// Returns a size that a person has to give exactly: `5 GiB`, or `1000001536 bytes (953.7 MiB)` if a unit would round it.
+pub fn format_exactly(bytes: u64) -> String {
+    let unit = 1 << (bytes.max(1).ilog2() / 10 * 10);
+    match u128::from(bytes) * 10 % unit {
+        0 => format_bytes(bytes),
+        _ => format!("{bytes} bytes ({})", format_bytes(bytes)),
+    }
+}
+
+/// Returns two sizes that a message compares: exactly if they would look the same.
+pub fn format_two(one: u64, other: u64) -> [String; 2] {
+    let rounded = [one, other].map(format_bytes);
+    // 1 TiB and a byte more are `1 TiB` and `1.0 TiB`.
+    let [a, b] = rounded.each_ref().map(|text| text.replace(".0 ", " "));
+    if one != other && a == b { [one, other].map(format_exactly) } else { rounded }
+}
+
+/// Returns the size of a volume for a request: at least `minimum`, in whole blocks of [`GRANULARITY`].
+pub fn rounded(required: u64, minimum: u64) -> u64 {
+    let bytes = required.max(minimum).max(1);
+    bytes.checked_next_multiple_of(GRANULARITY).unwrap_or(u64::MAX)
 }
 
 /// What the caller asks for: CSI `CapacityRange`, with 0 read as "not given" (csi.proto, CapacityRange).
@@ -77,17 +100,25 @@ pub struct SizeRange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// The two ends contradict each other.
-    #[error("limit_bytes {limit} is less than required_bytes {required}")]
+    #[error("limit_bytes {} is less than required_bytes {}", format_exactly(*limit), format_exactly(*required))]
     LimitBelowRequired { required: u64, limit: u64 },
     /// More than the driver's largest volume.
-    #[error("{required} bytes are more than the largest volume of {maximum} bytes (--max-volume-size, and what one file of the pool can have)")]
+    #[error(
+        "{} is more than the largest volume of {} (--max-volume-size, and what one file of the pool can have)",
+        format_exactly(*required),
+        format_exactly(*maximum)
+    )]
     AboveMaximum {
         required: u64,
         /// The largest size of a volume.
         maximum: u64,
     },
     /// The smallest possible volume is above the limit.
-    #[error("limit_bytes {limit} is too small: the smallest possible size is {minimum} bytes")]
+    #[error(
+        "limit_bytes {} is too small: the smallest possible size is {}",
+        format_exactly(*limit),
+        format_exactly(*minimum)
+    )]
     LimitBelowMinimum {
         limit: u64,
         /// The smallest size that can be made.
@@ -112,12 +143,17 @@ impl SizeRange {
         let ceiling = if limit == 0 { maximum } else { limit.min(maximum) };
         let wish =
             if required == 0 { DEFAULT_BYTES.min(ceiling / GRANULARITY * GRANULARITY) } else { required };
-        let size = wish.max(minimum).max(1).next_multiple_of(GRANULARITY);
+        let size = rounded(wish, minimum);
         match size <= ceiling {
             true => Ok(size),
             false if limit != 0 => Err(SizeError::LimitBelowMinimum { limit, minimum: size }),
             false => Err(SizeError::AboveMaximum { required: size, maximum }),
         }
+    }
+
+    /// Returns what a record says of the request for a volume of `bytes`, if that is more than was asked for.
+    pub fn requested(self, bytes: u64) -> Option<u64> {
+        Some(self.required).filter(|required| (1..bytes).contains(required))
     }
 
     /// Whether a volume of `size` bytes is what the caller asks for.
@@ -154,8 +190,28 @@ mod tests {
     #[test]
     fn sizes_for_people() {
         assert_eq!(format_bytes(512), "512 B");
-        assert_eq!(format_bytes(1 << 30), "1 Gi");
-        assert_eq!(format_bytes(1536), "1.5 Ki");
+        assert_eq!(format_bytes(1 << 30), "1 GiB");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(5_497_558_138_880), "5 TiB");
+    }
+
+    #[test]
+    fn a_size_that_a_unit_would_round_is_exact() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1536, "1.5 KiB"),
+            (5 * TIB, "5 TiB"),
+            (TIB - 1, "1099511627775 bytes (1024.0 GiB)"),
+            (1_000_001_536, "1000001536 bytes (953.7 MiB)"),
+            (u64::MAX, "18446744073709551615 bytes (16 EiB)"),
+        ] {
+            assert_eq!(format_exactly(bytes), text);
+        }
+        assert_eq!(format_two(TIB, TIB + 1), ["1 TiB", "1099511627777 bytes (1.0 TiB)"]);
+        assert_eq!(format_two(TIB, 2 * TIB + 1), ["1 TiB", "2.0 TiB"]);
+        assert_eq!(format_two(1_000_000_000, 90 * MIB), ["953.7 MiB", "90 MiB"]);
+        assert_eq!(format_two(MIB + 1, MIB + 1), ["1.0 MiB", "1.0 MiB"]);
     }
 
     #[test]

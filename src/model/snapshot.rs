@@ -54,6 +54,9 @@ pub struct Snapshot {
     pub created: Timestamp,
     /// The size of the volume at that time in bytes: the least size of a volume restored from it.
     pub size_bytes: u64,
+    /// The size that was asked for at that time, if it is less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_bytes: Option<u64>,
     /// The bytes that it keeps allocated, shared or not: what its pool has promised to it.
     pub allocated_bytes: u64,
     pub content: Content,
@@ -81,6 +84,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns CSI `size_bytes`: the least request for a volume restored from it. external-provisioner refuses a claim
+    /// for less, so it must not be more than the claim of the source.
+    pub fn requested(&self) -> u64 {
+        super::volume::requested(self.requested_bytes, self.size_bytes)
+    }
+
     /// Whether its own files are whole. A member of a group is there for callers only if the group is.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready

@@ -93,6 +93,9 @@ pub struct Volume {
     pub phase: Phase,
     /// Its exact size in bytes; for a directory without an enforced size the one asked for.
     pub capacity_bytes: u64,
+    /// The size that its caller asked for, if it is less: a size is rounded up, and has a minimum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_bytes: Option<u64>,
     pub content: Content,
     pub parameters: VolumeParameters,
     /// The capabilities it was made for.
@@ -122,12 +125,22 @@ pub struct Volume {
     pub attachments: Vec<Attachment>,
 }
 
+/// Returns the size that was asked for. A record without it is of the size itself.
+pub(super) fn requested(requested_bytes: Option<u64>, bytes: u64) -> u64 {
+    requested_bytes.map_or(bytes, |requested| requested.min(bytes))
+}
+
 impl Volume {
     /// What a small directory has all the same.
     const FEWEST_INODES: u64 = 128;
 
     pub fn pool(&self) -> &PoolName {
         &self.parameters.pool
+    }
+
+    /// Returns the size that was asked for. It is never more than the volume has.
+    pub fn requested(&self) -> u64 {
+        requested(self.requested_bytes, self.capacity_bytes)
     }
 
     /// How many files and directories a directory with an enforced size may have: one for each 16 KiB, as mke2fs(8) makes

@@ -47,7 +47,8 @@ pub struct FileStat {
 pub struct Space {
     /// Size in bytes.
     pub total: u64,
-    /// Bytes that an unprivileged writer can still use (`f_bavail`).
+    /// Bytes that an unprivileged writer can still use: `f_bavail`, without what files were given since the last commit
+    /// of a btrfs, which `f_bavail` has until then.
     pub available: u64,
     /// Bytes in use (`f_blocks - f_bfree`).
     pub used: u64,
@@ -88,7 +89,7 @@ pub trait Files: Send + Sync {
     /// Whether nobody has a regular file open, the loop devices of the machine among them: seen by a lease on it that is
     /// given back at once (fcntl(2), F_SETLEASE). `false` also where that cannot be seen: some filesystems have no leases.
     fn seen_closed(&self, file: &Path) -> io::Result<bool>;
-    /// statvfs(3).
+    /// statvfs(3), and on btrfs its sysfs.
     fn space(&self, path: &Path) -> io::Result<Space>;
     /// What the kernel knows of the block device at a path, links followed; ENOTBLK where something else is there.
     fn block_device(&self, device: &Path) -> io::Result<BlockDevice>;

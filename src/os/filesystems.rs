@@ -49,7 +49,7 @@ pub trait Filesystems: Send + Sync {
     /// EUCLEAN with what the tool said, where something is wrong; EBUSY where it is mounted.
     fn check(&self, fs_type: FsType, device: &Path) -> io::Result<()>;
     /// What there is to say about the tool of this process that works on a device, such as `/usr/sbin/e2fsck works for
-    /// 90 s, 2 Gi read, 0 written`; `None` in its first second.
+    /// 90 s, 2 GiB read, 0 written`; `None` in its first second.
     fn working_on(&self, device: &Path) -> Option<String>;
     /// Whether the tools for this filesystem are there.
     ///

@@ -16,7 +16,7 @@ use super::requests::{self, MadeFrom};
 use super::trial::{Trial, freezing};
 use super::workspace::Workspace;
 use crate::config::Check;
-use crate::model::format_bytes;
+use crate::model::{format_bytes, format_two};
 use crate::os::Os;
 use crate::shutdown::Shutdown;
 use crate::wire::csi;
@@ -344,7 +344,8 @@ impl Life {
         let wanted = size / 2 * 3;
         let bytes = self.volume.expand(wanted).await?;
         if bytes < wanted {
-            return Err(Failure::wrong(format_args!("asked for {wanted} bytes, the answer is {bytes}")));
+            let [wanted, bytes] = format_two(wanted, bytes);
+            return Err(Failure::wrong(format_args!("asked for {wanted}, the answer is {bytes}")));
         }
         let grown = self.volume.size()?.saturating_sub(before);
         // Of what was added, a filesystem keeps a part for itself.

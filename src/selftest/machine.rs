@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Check, SelftestConfig};
-use crate::model::{FsType, format_bytes};
+use crate::model::{FsType, format_bytes, format_two};
 use crate::os::linux::{self, Tools};
 use crate::os::{AttachOptions, Enforceable, Os, Qgroups, holder};
 
@@ -250,7 +250,8 @@ fn space(os: &Os, dir: &Path, size: u64) -> Finding {
             ok("free space", format!("{}, needed {}", format_bytes(space.available), format_bytes(needed)))
         }
         Ok(space) => {
-            let text = format!("{} of {}", format_bytes(space.available), format_bytes(needed));
+            let [available, needed] = format_two(space.available, needed);
+            let text = format!("{available} of {needed}");
             fail("free space", text, "choose another directory with --dir, or smaller volumes with --size")
         }
         Err(error) => fail("free space", error.to_string(), "choose another directory with --dir"),

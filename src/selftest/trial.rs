@@ -10,7 +10,7 @@ use super::data::{Data, length};
 use super::life::{Done, Failure, World};
 use super::requests::{self, MadeFrom};
 use crate::config::Check;
-use crate::model::format_bytes;
+use crate::model::{format_bytes, format_two};
 use crate::os::{holder, is_full};
 use crate::wire::csi;
 
@@ -71,7 +71,8 @@ impl Trial {
         let files = self.files(&volume);
         self.volume = Some(volume);
         if self.check != Check::Directory && bytes < wanted {
-            return Err(Failure::wrong(format_args!("the volume has only {bytes} bytes")));
+            let [bytes, wanted] = format_two(bytes, wanted);
+            return Err(Failure::wrong(format_args!("the volume has only {bytes} of {wanted}")));
         }
         self.world.there(&files)
     }

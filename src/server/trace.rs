@@ -46,6 +46,9 @@ impl Call {
             group.name = Empty,
             group.id = Empty,
             node.id = Empty,
+            pod.namespace = Empty,
+            pod.name = Empty,
+            pod.uid = Empty,
             path = Empty
         );
         Call { method, span, observer, started: Instant::now(), ended: false }

@@ -3,9 +3,9 @@
 use super::declare::{Call, Declarations, Facts, Named, Question, Request, Route, Work, declare};
 use crate::driver::{Driver, token};
 use crate::error::Result;
-use crate::model::Permit;
 use crate::model::pull::Way;
 use crate::model::request::CreateVolume;
+use crate::model::{NodeKey, Permit, SnapshotId, VolumeId};
 use crate::wire::encode::Listed;
 use crate::wire::{csi, decode, encode};
 use csi::controller_service_capability::rpc::Type as Rpc;
@@ -81,6 +81,7 @@ declare! { each;
         |facts| encode::controller_capabilities(&capabilities(facts.attach));
     call CreateVolumeRequest {
         logs: "volume.name" = name, "source.id" = volume_content_source;
+        makes: "volume.id" = |request, node_id| VolumeId::of_name(&NodeKey::of(node_id), &request.name);
         route: |_| Route::Controller;
         in_turn: true;
         check: |request, metadata| decode::create_volume(request).map(|request| CreateVolume {
@@ -196,6 +197,7 @@ declare! { each;
     }
     call CreateSnapshotRequest {
         logs: "snapshot.name" = name, "source.id" = source_volume_id;
+        makes: "snapshot.id" = |request, node_id| SnapshotId::of_name(&NodeKey::of(node_id), &request.name);
         route: |request| Route::Owner(Named::Volume(&request.source_volume_id));
         in_turn: true;
         check: |request| decode::create_snapshot(request);

@@ -55,6 +55,11 @@ pub(crate) trait Request: Rpc {
     /// Values for the fields that the server's span declares (`server/trace.rs`).
     fn ids(&self) -> Vec<(&'static str, Cow<'_, str>)>;
 
+    /// Returns the id of what the call makes on a node, which follows from its name, and the field of the span.
+    fn makes(&self, _node_id: &str) -> Option<(&'static str, String)> {
+        None
+    }
+
     /// Where a controller has it done.
     fn route(&self) -> Route<'_>;
 }
@@ -157,6 +162,8 @@ impl Identifies for Option<csi::VolumeContentSource> {
 ///     question NodeGetInfoRequest = |facts| …, tells_limits: true; // Question::TELLS_LIMITS, false if it is left out
 ///     call DeleteVolumeRequest {
 ///         logs: "volume.id" = volume_id;                   // fields of the span, fields of the request
+///         pod: |request| …;                                // further fields, of the pod that it is for
+///         makes: "volume.id" = |request, node_id| …;       // Request::makes, None if it is left out
 ///         route: |request| Route::LastOwner(…);
 ///         attach: true;                                    // Request::ATTACH, false if it is left out
 ///         in_turn: true;                                   // Call::IN_TURN, false if it is left out
@@ -187,13 +194,18 @@ macro_rules! declare {
     };
     (@ $each:ident [$($done:tt)*] call $message:ident {
         logs: $($span:literal = $field:ident),*;
+        $(pod: |$of:ident| $pod:expr;)?
+        $(makes: $made:literal = |$named:ident, $node:ident| $id:expr;)?
         route: |$routed:pat_param| $route:expr;
         $(attach: $attach:literal;)?
         $(in_turn: $in_turn:literal;)?
         check: |$request:ident $(, $metadata:ident)?| $check:expr;
         work: |$driver:ident, $wanted:pat_param| $work:expr;
     } $($rest:tt)*) => {
-        declare! { @request $message [$($span = $field),*] |$routed| $route; $($attach)? }
+        declare! {
+            @request $message [$($span = $field),*] [$(|$of| $pod)?] [$($made = |$named, $node| $id)?]
+            |$routed| $route; $($attach)?
+        }
         impl Call for csi::$message {
             $(const IN_TURN: bool = $in_turn;)?
 
@@ -215,7 +227,7 @@ macro_rules! declare {
         check: |$request:ident| $check:expr;
         work: |$driver:ident, $wanted:ident, $emit:ident| $work:expr;
     } $($rest:tt)*) => {
-        declare! { @request $message [$($span = $field),*] |$routed| $route; }
+        declare! { @request $message [$($span = $field),*] [] [] |$routed| $route; }
         impl StreamCall for csi::$message {
             fn check(self) -> Result<StreamWork<Self::Reply>> {
                 let $request = self;
@@ -225,13 +237,28 @@ macro_rules! declare {
         }
         declare! { @ $each [$($done)* stream $message] $($rest)* }
     };
-    (@request $message:ident [$($span:literal = $field:ident),*] |$routed:pat_param| $route:expr; $($attach:literal)?) => {
+    (@request $message:ident [$($span:literal = $field:ident),*] [$(|$of:ident| $pod:expr)?]
+        [$($made:literal = |$named:ident, $node:ident| $id:expr)?]
+        |$routed:pat_param| $route:expr; $($attach:literal)?) => {
         impl Request for csi::$message {
             $(const ATTACH: bool = $attach;)?
 
             fn ids(&self) -> Vec<(&'static str, std::borrow::Cow<'_, str>)> {
-                vec![$(($span, $crate::service::declare::Identifies::text(&self.$field))),*]
+                #[allow(unused_mut, reason = "only some calls are for a pod")]
+                let mut ids = vec![$(($span, $crate::service::declare::Identifies::text(&self.$field))),*];
+                $(
+                    let $of = self;
+                    ids.extend($pod);
+                )?
+                ids
             }
+
+            $(
+                fn makes(&self, $node: &str) -> Option<(&'static str, String)> {
+                    let $named = self;
+                    Some(($made, $id.to_string()))
+                }
+            )?
 
             fn route(&self) -> Route<'_> {
                 let $routed = self;

@@ -3,6 +3,7 @@
 use super::declare::{Call, Declarations, Facts, Named, Question, Request, Route, Work, declare};
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::model::{GroupSnapshotId, NodeKey};
 use crate::wire::{csi, decode, encode};
 use csi::group_controller_service_capability::rpc::Type as Rpc;
 
@@ -12,6 +13,7 @@ declare! { each;
     question GroupControllerGetCapabilitiesRequest = |_| encode::group_controller_capabilities(&RPCS);
     call CreateVolumeGroupSnapshotRequest {
         logs: "group.name" = name, "source.id" = source_volume_ids;
+        makes: "group.id" = |request, node_id| GroupSnapshotId::of_name(&NodeKey::of(node_id), &request.name);
         // It is cut at one point in time, which only one node can do.
         route: |request| Route::CommonOwner(&request.source_volume_ids);
         in_turn: true;

@@ -11,6 +11,7 @@ mod node;
 mod observe;
 mod peer;
 mod permit;
+mod pod;
 mod serve;
 mod snapshot_metadata;
 mod status;
@@ -29,7 +30,7 @@ use declare::{Declarations, Work};
 
 pub use controller::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
 pub use gate::{Behind, Gate, Starting};
-pub(crate) use observe::observe;
+pub(crate) use observe::{observe, observe_made};
 pub use peer::PeerService;
 pub use permit::{NoPermits, Permits};
 pub use serve::{add_controller_services, add_node_services};

@@ -1,6 +1,7 @@
 //! CSI Node.
 
 use super::declare::{Call, Declarations, Facts, Question, Request, Route, Work, declare};
+use super::pod;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::wire::{csi, decode, encode};
@@ -34,24 +35,28 @@ declare! { each;
     }
     call NodePublishVolumeRequest {
         logs: "volume.id" = volume_id, "path" = target_path;
+        pod: |request| pod::of_publish(&request.volume_context, &request.target_path);
         route: |_| Route::Node;
         check: |request| decode::node_publish_volume(request);
         work: |driver, request| driver.node_publish_volume(request).map(|()| csi::NodePublishVolumeResponse {});
     }
     call NodeUnpublishVolumeRequest {
         logs: "volume.id" = volume_id, "path" = target_path;
+        pod: |request| pod::of_path(&request.target_path);
         route: |_| Route::Node;
         check: |request| decode::node_unpublish_volume(request);
         work: |driver, request| driver.node_unpublish_volume(request).map(|()| csi::NodeUnpublishVolumeResponse {});
     }
     call NodeGetVolumeStatsRequest {
         logs: "volume.id" = volume_id, "path" = volume_path;
+        pod: |request| pod::of_path(&request.volume_path);
         route: |_| Route::Node;
         check: |request| decode::node_get_volume_stats(request);
         work: |driver, request| driver.node_get_volume_stats(request).map(|stats| encode::node_get_volume_stats(&stats));
     }
     call NodeGetVolumeHealthRequest {
         logs: "volume.id" = volume_id, "path" = volume_publish_path;
+        pod: |request| pod::of_path(&request.volume_publish_path);
         route: |_| Route::Node;
         check: |request| decode::node_get_volume_health(request);
         work: |driver, request| {
@@ -67,6 +72,7 @@ declare! { each;
     }
     call NodeExpandVolumeRequest {
         logs: "volume.id" = volume_id, "path" = volume_path;
+        pod: |request| pod::of_path(&request.volume_path);
         route: |_| Route::Node;
         check: |request| decode::node_expand_volume(request);
         work: |driver, request| driver.node_expand_volume(request).map(encode::node_expand_volume);

@@ -9,6 +9,13 @@ use crate::wire::redact;
 /// Longest value on a span in characters; a longer one is cut, since nothing has checked it yet.
 const VALUE_LIMIT: usize = 512;
 
+/// Puts the id of what a call makes on the span of the call.
+pub(crate) fn observe_made<Q: Request>(request: &Q, node_id: &str) {
+    if let Some((field, id)) = request.makes(node_id) {
+        Span::current().record(field, id.as_str());
+    }
+}
+
 /// Leaves the traces of a request, which came as these bytes.
 pub(crate) fn observe<Q: Request>(request: Q, bytes: &[u8]) -> Q {
     let span = Span::current();
@@ -66,6 +73,9 @@ mod tests {
                 group.name = Empty,
                 group.id = Empty,
                 node.id = Empty,
+                pod.namespace = Empty,
+                pod.name = Empty,
+                pod.uid = Empty,
                 path = Empty
             );
             let _entered = span.enter();

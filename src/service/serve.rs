@@ -7,7 +7,7 @@ use tonic::service::RoutesBuilder;
 use tonic::{Request, Status};
 
 use super::declare::{Call, Declarations, Facts, Question, StreamCall, require};
-use super::observe::observe;
+use super::observe::{observe, observe_made};
 use super::table::{Table, add_controller, add_node, decode};
 use super::{caller, each_of_controller, each_of_node, run, run_in_turn, stream};
 use crate::driver::Driver;
@@ -77,7 +77,9 @@ impl Declarations for Served {
 async fn answer<Q: Call>(driver: Arc<Driver>, request: Request<Bytes>) -> Result<Q::Reply, Status> {
     require::<Q>(driver.settings().attach)?;
     let (metadata, _, bytes) = request.into_parts();
-    let work = observe(decode::<Q>(&bytes)?, &bytes).check(&metadata)?;
+    let request = observe(decode::<Q>(&bytes)?, &bytes);
+    observe_made(&request, driver.node_id());
+    let work = request.check(&metadata)?;
     match Q::IN_TURN {
         true => run_in_turn(&driver, work).await,
         false => run(&driver, move |driver| work(driver)).await,

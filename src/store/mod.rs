@@ -69,7 +69,9 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId};
+use crate::model::{
+    GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId, format_bytes,
+};
 use crate::os::Files;
 
 pub use commit::Durability;
@@ -133,8 +135,8 @@ impl Store {
             }
             Some(loaded) => {
                 if loaded.torn > 0 {
-                    let (file, bytes) = (file.display(), loaded.torn);
-                    tracing::warn!(%file, bytes, "dropped the end of the state file, which was never acknowledged");
+                    let (file, size) = (file.display(), format_bytes(loaded.torn));
+                    tracing::warn!(%file, size, "dropped the end of the state file, which was never acknowledged");
                 }
                 writer.take_over(&loaded)?;
                 loaded.memory

@@ -9,6 +9,7 @@ use super::Identity;
 use super::load::Loaded;
 use super::record::{self, Change, Header, Put};
 use super::room::Room;
+use crate::model::format_bytes;
 use crate::os::{Files, LogFile, errno_error, is_full};
 
 /// The state file's name in the data directory.
@@ -154,7 +155,7 @@ impl Writer {
                 tracing::warn!(file = %file.display(), "this filesystem cannot set room aside: when the disk is full, volumes cannot be deleted");
             }
             room if !room.covers(0, wanted) => {
-                tracing::warn!(file = %file.display(), bytes = wanted, "the disk has no room to set aside for the deletion of all volumes: free some space");
+                tracing::warn!(file = %file.display(), needed = %format_bytes(wanted), "the disk has no room to set aside for the deletion of all volumes: free some space");
             }
             Room::Bytes(_) => {}
         }

@@ -3,6 +3,7 @@
 use tonic::Code;
 
 use crate::harness::{Cluster, GIB, Way, address, fails, place, volume};
+use crate::log::listen;
 use crate::requests::MIB;
 
 const SIZE: i64 = 512 * MIB;
@@ -35,6 +36,22 @@ async fn a_full_node_is_followed_by_the_next_one() {
     let all = cluster.controller.create(volume("w", SIZE, &["a", "b", "c"])).await;
     fails(all, Code::ResourceExhausted, "node \"b\"");
     assert!(cluster.holders("w").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_made_volume_is_in_the_controllers_line_once() {
+    let cluster = Cluster::with_room(&["a", "b"], 4 << 30).await;
+    cluster.fill("a").await;
+    let (lines, _listening) = listen();
+    let made = cluster.controller.create(volume("v", SIZE, &["a", "b"])).await.unwrap();
+    let text = lines.text();
+    let of_ok = |line: &&str| line.contains("Controller/CreateVolume") && line.contains("code=\"OK\"");
+    let lines: Vec<&str> = text.lines().filter(of_ok).collect();
+    assert!(!lines.is_empty(), "{text}");
+    for line in lines {
+        assert_eq!(line.matches("volume.id=").count(), 1, "{line}");
+        assert!(line.contains(&format!("volume.id=\"{}\"", made.volume_id)), "{line}");
+    }
 }
 
 #[tokio::test]

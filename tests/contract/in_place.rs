@@ -13,6 +13,7 @@ const BLOCK: u64 = 4096;
 /// Asserts what the trait promises.
 pub fn in_place(os: &Os, dir: &Path) {
     upkeep(os, dir);
+    given_space(os, &directory(os, dir.join("given space")));
     own_blocks(os, &directory(os, dir.join("own blocks")));
     with_a_content(os, &directory(os, dir.join("with a content")));
     if os.images.can_reflink(dir).expect("ask") {
@@ -29,6 +30,26 @@ fn upkeep(os: &Os, dir: &Path) {
         assert!(upkeep.whole_extents, "so far btrfs alone has either");
     }
     assert_eq!(errno(os.images.upkeep(&dir.join("none"))), Some(Errno::ENOENT));
+}
+
+/// What a file was given is not available, whether or not the filesystem has committed it.
+fn given_space(os: &Os, dir: &Path) {
+    let free = || os.files.space(dir).expect("space").available;
+    let before = free();
+    for number in 1..=4 {
+        let file = dir.join(number.to_string());
+        image(os, &file, 0);
+        os.images.write_in_place(&file).expect("prepare");
+        match number {
+            4 => write(os, &file, 0, &bytes(4 * MIB, 1)),
+            _ => os.images.allocate(&file, 4 * MIB).expect("allocate"),
+        };
+        if number % 2 == 0 {
+            os.files.sync_file(&file).expect("sync");
+        }
+        let (taken, given) = (before.saturating_sub(free()), number * 4 * MIB);
+        assert!(taken >= given, "{taken} bytes less are available, and {given} are taken");
+    }
 }
 
 /// Where the file's bytes lie, block by block.

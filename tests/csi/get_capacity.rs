@@ -119,6 +119,16 @@ fn a_large_pool_has_large_volumes() {
 }
 
 #[test]
+fn the_largest_volume_of_a_flag_is_possible() {
+    const LARGEST: i64 = 5_000_000_000;
+    let rig = Rig::with(&["--max-volume-size", "5G"]);
+    let maximum = rig.ok(capacity(&[])).maximum_volume_size.expect("a maximum");
+    assert!((LARGEST..LARGEST + 4096).contains(&maximum), "{maximum}");
+    assert_eq!(rig.made(sized("v", LARGEST, &[])).info.capacity_bytes, maximum);
+    rig.fails(Code::OutOfRange, sized("w", maximum + 1, &[]));
+}
+
+#[test]
 fn the_smallest_volume_is_that_of_the_filesystem() {
     let rig = Rig::new();
     for (capability, minimum) in

@@ -11,7 +11,7 @@ use crate::support::*;
 impl Rig {
     /// Makes a group.
     #[track_caller]
-    fn group(&self, name: &str, vols: &[&Vol]) -> csi::VolumeGroupSnapshot {
+    pub fn group(&self, name: &str, vols: &[&Vol]) -> csi::VolumeGroupSnapshot {
         self.ok(group_of(name, vols)).group_snapshot.expect("a group")
     }
 

@@ -30,6 +30,8 @@ fn the_administrator_allows_more_or_less() {
     let rig = Rig::with(&["--inline-max-size", "2Ti", "--max-volume-size", "1Ti"]);
     rig.fails(Code::InvalidArgument, inline(&rig, ID, &[("size", "2Ti")]));
     rig.fails(Code::ResourceExhausted, inline(&rig, ID, &[("size", "500Gi")]));
+    let rig = Rig::with(&["--inline-max-size", "100M"]);
+    rig.ok(inline(&rig, ID, &[("size", "100M")])); // it is no whole number of blocks
     let rig = Rig::with(&["--inline-max-size", "100Mi"]);
     rig.ok(inline(&rig, ID, &[])); // the default size is less then
     let image =

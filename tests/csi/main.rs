@@ -61,6 +61,7 @@ mod pull;
 mod recovered;
 mod register;
 mod removals;
+mod requested_sizes;
 mod restart;
 mod restore;
 mod scrape;

@@ -224,6 +224,52 @@ fn a_tree_is_pulled_with_its_links_and_holes() {
 }
 
 #[test]
+fn the_request_of_a_source_makes_a_pulled_copy() {
+    const GB: i64 = 1_000_000_000;
+    for request in [create("source", mount()), create("source", block())] {
+        let capability = request.volume_capabilities[0].clone();
+        let request = csi::CreateVolumeRequest { capacity_range: range(GB, 0), ..request };
+        let copied = copied::Copied::of(true, request.clone());
+        copied.rest();
+        let (pair, vol) = (&copied.pair, &copied.vol);
+        let bytes = vol.info.capacity_bytes;
+        let node = pair.source.controller.clone();
+        let cut = pair.runtime.block_on(node.call(snapshot("s", vol))).expect("a snapshot").snapshot;
+        let cut = cut.expect("a snapshot").snapshot_id;
+        for (name, source) in [("pulled", from_volume(&vol.id)), ("restored", from_snapshot(&cut))] {
+            let request = csi::CreateVolumeRequest {
+                capacity_range: range(GB, 0),
+                ..copy(name, source, capability.clone(), &[])
+            };
+            let pulled = pair.pulled(request.clone());
+            assert_eq!(pulled.info.capacity_bytes, bytes);
+            assert_eq!(requested(pair, &pulled), GB, "{name}");
+            let smaller = csi::CreateVolumeRequest {
+                name: "smaller".to_owned(),
+                capacity_range: range(GB - 4096, 0),
+                ..request
+            };
+            pair.fails(Code::OutOfRange, smaller);
+        }
+        assert_eq!(requested(pair, &copied.copy), GB, "a copy that is brought up to date");
+        let node = pair.source.controller.clone();
+        let grown = pair.runtime.block_on(node.call(vol.expand_request(2 * GB, 0))).expect("it grows");
+        assert!(grown.capacity_bytes > 2 * GB);
+        for _ in 0..2 {
+            copied.update().expect("it is updated");
+            assert_eq!(requested(pair, &copied.copy), 2 * GB, "it grew with its source");
+        }
+    }
+}
+
+/// What the record of a volume on the target says that was asked for.
+fn requested(pair: &Pair, vol: &Vol) -> i64 {
+    let volumes = pair.target.driver.store().volumes();
+    let volume = volumes.into_iter().find(|volume| volume.id.as_str() == vol.id).expect("a record");
+    i64::try_from(volume.requested()).expect("a size")
+}
+
+#[test]
 fn what_cannot_be_is_refused_as_at_home() {
     let rig = Rig::new();
     let (vol, cut, _) = scattered(&rig);

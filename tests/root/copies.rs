@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
-use crate::harness::{Kind, MIB, Vol, World, eventually};
+use crate::harness::{Kind, MIB, Vol, World, clone_request, eventually};
 
 const LEN: usize = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -235,5 +235,37 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     assert!(images(&world.data.join("snapshots")).is_empty());
     source.delete().expect("DeleteVolume");
+    world.finish();
+}
+
+/// A size is rounded up, and each filesystem has a minimum: external-provisioner compares the claim with `size_bytes`.
+#[test]
+fn the_request_of_a_source_makes_its_copies() {
+    let world = World::new(&[]);
+    for (kind, asked) in [
+        (Kind::Ext4, 20_000_001),
+        (Kind::Ext4, MIB),
+        (Kind::Xfs, 100 * MIB),
+        (Kind::Btrfs, 100 * MIB),
+        (Kind::Block, 5_000_001),
+    ] {
+        let name = |what: &str| format!("{what} {kind:?} {asked}");
+        let vol = Vol::create(&world, kind, &name("source"), asked, &[]);
+        assert!(vol.bytes() > asked, "{}", name("rounded"));
+        vol.up();
+        vol.down();
+        let snapshot = world.csi.snapshot(&name("s"), vol.id(), &[]).expect("CreateSnapshot");
+        assert_eq!(snapshot.size_bytes as u64, asked, "{}", name("restoreSize"));
+        let cloned = world.csi.create(clone_request(kind, &name("clone"), asked, vol.id(), &[]));
+        let cloned = Vol::of(&world, kind, cloned.expect("CreateVolume from a volume"));
+        let restored = Vol::restore(&world, kind, &name("restored"), asked, &snapshot, &[]);
+        for copied in [cloned, restored] {
+            assert_eq!(copied.bytes(), vol.bytes(), "{}", name("copy"));
+            copied.up();
+            copied.remove();
+        }
+        world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
+        vol.delete().expect("DeleteVolume");
+    }
     world.finish();
 }

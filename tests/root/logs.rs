@@ -83,7 +83,9 @@ fn each_call_is_one_line_of_json() {
         assert!(field(line, "ms").as_f64().is_some_and(|ms| ms > 0.0), "{line}");
         assert!(line["timestamp"].is_string() && line["level"] == "INFO", "{line}");
     }
-    assert_eq!(field(ended(&lines, "Controller/CreateVolume")[0], "volume.name"), "a name\n{\"forged\": 1}");
+    let created = ended(&lines, "Controller/CreateVolume")[0];
+    assert_eq!(field(created, "volume.name"), "a name\n{\"forged\": 1}");
+    assert_eq!(field(created, "volume.id"), id.as_str(), "{created}");
     let staged = ended(&lines, "Node/NodeStageVolume");
     assert_eq!(staged.len(), 2);
     assert_eq!(
@@ -94,6 +96,66 @@ fn each_call_is_one_line_of_json() {
     assert!(lines.iter().all(|line| line.get("forged").is_none()));
     assert!(ended(&lines, "Identity/Probe").is_empty(), "what only asks is not logged at info");
     world.finish();
+}
+
+#[test]
+fn what_a_call_makes_and_its_pod_are_in_its_line() {
+    const UID: &str = "0f5ba2ba-8a5a-4a54-a0b1-5d6b9d4b3a4e";
+    for format in ["json", "text"] {
+        let mut world = World::new(&["--log-format", format, "--log-level", "info"]);
+        let vol = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]);
+        vol.stage().expect("NodeStageVolume");
+        let target = world.directory("pods").join(UID).join("volumes/kubernetes.io~csi/v/mount");
+        std::fs::create_dir_all(target.parent().expect("a parent")).expect("mkdir");
+        let publish = |context: &[(&str, &str)]| csi::NodePublishVolumeRequest {
+            volume_context: client::parameters(context),
+            ..client::publish(vol.id(), vol.staging(), &target, vol.capability.clone())
+        };
+        let pod = [("csi.storage.k8s.io/pod.name", "db-0"), ("csi.storage.k8s.io/pod.namespace", "shop")];
+        world.csi.publish(publish(&pod)).expect("NodePublishVolume");
+        world.csi.unpublish(vol.id(), &target).expect("NodeUnpublishVolume");
+        vol.unstage().expect("NodeUnstageVolume");
+        let snapshot = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot").snapshot_id;
+        let group = world.csi.group("g", &[vol.id()]).expect("CreateVolumeGroupSnapshot").group_snapshot_id;
+        let too_large = create_request(Kind::Ext4, "v", 32 * MIB, &[]);
+        assert_eq!(world.csi.create(too_large).expect_err("it has another size").code(), Code::AlreadyExists);
+        world.csi.delete_snapshot(&snapshot).expect("DeleteSnapshot");
+        world.csi.delete_group(&group).expect("DeleteVolumeGroupSnapshot");
+        vol.delete().expect("DeleteVolume");
+        let id = vol.id().to_owned();
+        let log = world.driver().log_text();
+        let wanted = [
+            ("CreateVolume", "OK", vec![("volume.id", id.as_str())]),
+            ("CreateVolume", "ALREADY_EXISTS", vec![("volume.id", id.as_str())]),
+            ("CreateSnapshot", "OK", vec![("snapshot.id", snapshot.as_str())]),
+            ("CreateVolumeGroupSnapshot", "OK", vec![("group.id", group.as_str())]),
+            (
+                "NodePublishVolume",
+                "OK",
+                vec![("pod.namespace", "shop"), ("pod.name", "db-0"), ("pod.uid", UID), ("volume.id", &id)],
+            ),
+            ("NodeUnpublishVolume", "OK", vec![("pod.uid", UID), ("volume.id", &id)]),
+        ];
+        for (method, code, fields) in wanted {
+            let is_it = |line: &&str| {
+                line.contains(&format!("/{method}\""))
+                    && line.contains(&format!("\"{code}\""))
+                    && line.contains("ms")
+            };
+            let line = log.lines().find(is_it).unwrap_or_else(|| panic!("{method} {code}: {log}"));
+            for (name, value) in fields {
+                let text = format!("{name}=\"{value}\"");
+                let once = line.matches(&text).count() == 1 && line.matches(&format!("{name}=")).count() == 1;
+                let parsed = || serde_json::from_str::<Value>(line).expect("JSON");
+                assert!(
+                    if format == "text" { once } else { field(&parsed(), name) == value },
+                    "{text}: {line}"
+                );
+            }
+        }
+        assert!(log.contains("exists with 16 MiB"), "{log}");
+        world.finish();
+    }
 }
 
 /// Secrets, and mount flags, which may hold some.

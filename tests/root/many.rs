@@ -23,6 +23,7 @@ fn volume(world: &World, number: usize) -> Volume {
         name,
         phase: Phase::Ready,
         capacity_bytes: MIB,
+        requested_bytes: None,
         content: Content::Block,
         parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],

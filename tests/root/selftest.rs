@@ -133,7 +133,7 @@ fn a_directory_with_an_enforced_size_is_one_of_the_kinds() {
     let said = String::from_utf8(done.stdout).expect("text");
     assert!(done.status.success() && said.ends_with("selftest passed\n"), "{said}");
     assert!(said.contains("limits       bytes: a directory can have an enforced size"), "{said}");
-    assert!(said.contains("Verified on directory-enforced, each of 64 Mi"), "{said}");
+    assert!(said.contains("Verified on directory-enforced, each of 64 MiB"), "{said}");
     nothing_is_left(&work);
 }
 

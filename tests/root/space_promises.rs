@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop::wire::csi;
 
+use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, output, run, text};
 
 const BLOCK: u64 = 4096;
@@ -224,6 +225,57 @@ fn with_snapshot(pool: Pool, provisioning: &'static str) {
     world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
     vol.delete().expect("DeleteVolume");
     pool.finish(world);
+}
+
+/// Makes small volumes, deletes every other one, and makes what is then offered for a thick volume, without a pause:
+/// btrfs counts what was given and what was freed only when it commits.
+#[track_caller]
+fn offered(pool: Pool, kind: Kind, provisioning: &'static str, mib: u64) {
+    let world = pool.world();
+    let (small, thick) = (pool.parameters(provisioning), pool.parameters("thick"));
+    let make = |number: u32| {
+        let vol = Vol::create(&world, kind, &format!("small-{number}"), mib * MIB, &small);
+        vol.up();
+        match kind {
+            Kind::Block => Device::open(&vol.target("a"), vol.bytes()).write_in_order(1),
+            _ => std::fs::write(vol.file("a"), vec![7; MIB as usize]).expect("write"),
+        }
+        vol.down();
+        vol
+    };
+    let vols: Vec<Vol> = (0..16).map(make).collect();
+    vols.iter().step_by(2).for_each(|vol| vol.delete().expect("DeleteVolume"));
+    for round in 0..4 {
+        let bytes = capacity(&world, &thick);
+        let (_, free) = crate::harness::kernel::space(&pool.directory(&world));
+        let what =
+            format!("{pool:?}, {kind:?} {provisioning} of {mib} MiB, round {round}: {bytes} of {free}");
+        eprintln!("{what}");
+        if bytes == 0 {
+            break;
+        }
+        let request = create_request(Kind::Block, &format!("offered-{round}"), bytes, &thick);
+        world.csi.create(request).unwrap_or_else(|status| panic!("{what}: {status}"));
+    }
+}
+
+#[test]
+fn what_a_btrfs_offers_between_commits_can_be_made() {
+    for mib in [8, 12] {
+        offered(Pool::Plain("btrfs", 300), Kind::Block, "thin", mib);
+        offered(Pool::Plain("btrfs", 300), Kind::Block, "thick", mib);
+    }
+    offered(Pool::Plain("btrfs", 300), Kind::Ext4, "thin", 4);
+    offered(Pool::Managed("btrfs", 300), Kind::Ext4, "thin", 4);
+}
+
+#[test]
+fn what_ext4_and_xfs_offer_after_deletions_can_be_made() {
+    for fs in ["ext4", "xfs"] {
+        offered(Pool::Plain(fs, 300), Kind::Block, "thin", 8);
+        offered(Pool::Plain(fs, 300), Kind::Ext4, "thick", 8);
+    }
+    offered(Pool::Managed("xfs", 300), Kind::Block, "thin", 8);
 }
 
 #[test]

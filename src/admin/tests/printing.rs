@@ -53,8 +53,8 @@ fn a_line_for_each_phase_and_each_round() {
         out.text(),
         "shop/data: Copying (node-1 to node-2): the first copy is being made\n\
          shop/data: CatchingUp (node-1 to node-2): what has changed is being copied\n\
-         shop/data: CatchingUp, round 1: 3 Mi sent\n\
-         shop/data: CatchingUp, round 2: 1 Mi sent\n\
+         shop/data: CatchingUp, round 1: 3 MiB sent\n\
+         shop/data: CatchingUp, round 2: 1 MiB sent\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-0 has left\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-1 has left\n"
     );
@@ -105,7 +105,7 @@ fn the_table_has_a_row_for_each_claim() {
     let row = words(1);
     assert_eq!(
         row[..10],
-        ["shop", "data", "Standby", "node-1", "node-2", "10", "Gi", "5", "Mi", "7"],
+        ["shop", "data", "Standby", "node-1", "node-2", "10", "GiB", "5", "MiB", "7"],
         "{text}"
     );
     assert!(row[10].ends_with('d'), "the age of the copy: {text}");

@@ -53,6 +53,7 @@ impl Machine {
             name: "pvc-1".to_owned(),
             phase: Phase::Ready,
             capacity_bytes: BYTES,
+            requested_bytes: None,
             parameters: VolumeParameters { backend: content.backend(), ..VolumeParameters::default() },
             capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
             block_size: 512,

@@ -19,7 +19,7 @@ use super::Outcome;
 use super::life::InUse;
 use super::output::progress;
 use crate::config::{Candidate, DiskConfig};
-use crate::model::format_bytes;
+use crate::model::{format_bytes, format_two};
 use crate::os::linux::{self, Tools};
 use crate::os::{FileKind, Os, holder, write_whole};
 use crate::selftest::machine::{self, Finding, Level};
@@ -109,8 +109,7 @@ fn possible(os: &Os, config: &DiskConfig) -> Result<(), String> {
     let needed = rooms.fold(config.bytes / PART + SLACK, u64::saturating_add);
     let space = os.files.space(&config.dir).map_err(|error| format!("{error} (--dir)"))?;
     if space.available < needed {
-        let (dir, free) = (config.dir.display(), format_bytes(space.available));
-        let needed = format_bytes(needed);
+        let (dir, [free, needed]) = (config.dir.display(), format_two(space.available, needed));
         return Err(format!(
             "{dir} has {free} free, {needed} are needed; lower --size, choose volumes with --only, or use another --dir"
         ));

@@ -89,7 +89,10 @@ impl Router {
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {
-                Some(only) => self.create_on(envelope, only, (&origin, &wanted.name), bytes).await,
+                Some(only) => {
+                    observe_volume(&only.node_id, &wanted.name);
+                    self.create_on(envelope, only, (&origin, &wanted.name), bytes).await
+                }
                 None => Err(wrong.unwrap_or_else(|| no_room(&[], &origin)).into()),
             };
         };
@@ -107,6 +110,7 @@ impl Router {
         for (member, holds) in looked {
             match holds {
                 Holds::Answer(Found::Held) => {
+                    observe_volume(&member.node_id, &wanted.name);
                     let envelope = envelope.with_reservation(HELD);
                     return self.create_on(&envelope, &member, (&origin, &wanted.name), bytes).await;
                 }
@@ -169,7 +173,10 @@ impl Router {
                 Err(status) if status.code() == Code::ResourceExhausted => {
                     full.push((member.node_id.clone(), status.message().to_owned()));
                 }
-                answer => return answer,
+                answer => {
+                    observe_volume(&member.node_id, round.name);
+                    return answer;
+                }
             }
         }
         let full: Vec<String> =
@@ -207,6 +214,12 @@ impl Router {
         tracing::info!(node = member.node_id, from = node.node_id, "the source is on another node");
         self.pass::<csi::CreateVolumeRequest>(member, &envelope.with_source(address, permit), request).await
     }
+}
+
+/// Puts the id of a volume of this node on the span of the call. Only once: a span has one value more for each time.
+fn observe_volume(node_id: &str, name: &str) {
+    let id = VolumeId::of_name(&NodeKey::of(node_id), name);
+    tracing::Span::current().record("volume.id", id.as_str());
 }
 
 /// Why no node has made the volume.

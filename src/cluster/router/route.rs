@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::service::declare::{Call, Declarations, Facts, Question, Route, StreamCall, require};
 use crate::service::stream::Messages;
 use crate::service::table::{Answer, Table, add_controller, add_identity, decode, encode};
-use crate::service::{each_of_controller, observe};
+use crate::service::{each_of_controller, observe, observe_made};
 use crate::wire::csi;
 
 /// A call that a function of the router has to look at.
@@ -84,6 +84,7 @@ impl Router {
         };
         match (found, wrong) {
             (Ok(Last::Member(member)), _) => {
+                observe_made(&request, &member.node_id);
                 self.pass::<Q>(&member, &envelope, bytes).await.map(Response::new)
             }
             (Err(error), None) | (_, Some(error)) => Err(error.into()),

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use super::{Driver, Pool};
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, OsContext, Result};
-use crate::model::{BackendKind, PoolName, Provisioning, Volume, VolumeId, format_bytes};
+use crate::model::{BackendKind, PoolName, Provisioning, Volume, VolumeId, format_two};
 use crate::store::Totals;
 use budget::Budget;
 pub use figures::PoolFigures;
@@ -261,7 +261,7 @@ impl Driver {
 }
 
 fn exhausted(pool: &Pool, what: &str, room: u64, bytes: u64) -> Error {
-    let (name, room, bytes) = (&pool.name, format_bytes(room), format_bytes(bytes));
+    let (name, [room, bytes]) = (&pool.name, format_two(room, bytes));
     Error::Exhausted(format!("pool {name} has room for a {what} of {room}, not of {bytes}"))
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
     Capability, Consistency, Content, CopyOf, Format, Provisioning, SizeRange, Snapshot, Volume,
-    VolumeParameters, VolumeSource,
+    VolumeParameters, VolumeSource, format_exactly, rounded,
 };
 
 /// The source, found; the caller holds its lock.
@@ -21,6 +21,8 @@ pub(crate) struct Origin {
     pub(crate) source: VolumeSource,
     content: Content,
     bytes: u64,
+    /// What its size was asked for as, if that is less.
+    requested: Option<u64>,
     pub(crate) block_size: u32,
     data: Data,
 }
@@ -35,20 +37,23 @@ enum Data {
 impl Origin {
     fn of_snapshot(snapshot: Arc<Snapshot>) -> Self {
         let (source, content) = (VolumeSource::Snapshot(snapshot.id.clone()), snapshot.content.clone());
-        let (bytes, block_size) = (snapshot.size_bytes, snapshot.block_size);
-        Origin { source, content, bytes, block_size, data: Data::Snapshot(snapshot) }
+        let (bytes, requested, block_size) =
+            (snapshot.size_bytes, snapshot.requested_bytes, snapshot.block_size);
+        Origin { source, content, bytes, requested, block_size, data: Data::Snapshot(snapshot) }
     }
 
     fn of_volume(volume: Arc<Volume>) -> Self {
         let (source, content) = (VolumeSource::Volume(volume.id.clone()), volume.content.clone());
-        let (bytes, block_size) = (volume.capacity_bytes, volume.block_size);
-        Origin { source, content, bytes, block_size, data: Data::Volume(volume) }
+        let (bytes, requested, block_size) =
+            (volume.capacity_bytes, volume.requested_bytes, volume.block_size);
+        Origin { source, content, bytes, requested, block_size, data: Data::Volume(volume) }
     }
 
     fn of_remote(remote: Remote) -> Self {
         let (source, is) = (remote.source.clone(), remote.description());
-        let (content, bytes, block_size) = (is.content.clone(), is.size_bytes, is.block_size);
-        Origin { source, content, bytes, block_size, data: Data::Remote(remote) }
+        let (content, block_size) = (is.content.clone(), is.block_size);
+        let (bytes, requested) = (is.size_bytes, is.requested_bytes);
+        Origin { source, content, bytes, requested, block_size, data: Data::Remote(remote) }
     }
 
     /// What a copy that is brought up to date with it has of it at first.
@@ -82,21 +87,34 @@ impl Origin {
         content_of_copy(&self.content, &self.source.to_string(), parameters, capabilities)
     }
 
-    /// The range of sizes for a volume made from it: what is asked for, or its own size.
+    /// Returns the range of sizes for a volume made from it: what is asked for, at least its own size. A request counts as
+    /// what a new volume of at least `minimum` bytes would get for it, so that the request of the source is enough.
     ///
     /// # Errors
     /// OUT_OF_RANGE for less than it has.
-    pub(crate) fn size_for(&self, size: SizeRange) -> Result<SizeRange> {
+    pub(crate) fn size_for(&self, size: SizeRange, minimum: u64) -> Result<SizeRange> {
         let Origin { source, bytes, .. } = self;
+        let SizeRange { required, limit } = size;
         let too_small = |what: &str, wanted: u64| {
-            Err(Error::OutOfRange(format!("{what} {wanted} is less than the {bytes} bytes of {source}")))
+            let (wanted, bytes) = (format_exactly(wanted), format_exactly(*bytes));
+            Err(Error::OutOfRange(format!("{what} {wanted} is less than the {bytes} of {source}")))
         };
-        match size {
-            SizeRange { required, .. } if required != 0 && required < *bytes => {
-                too_small("required_bytes", required)
-            }
-            SizeRange { limit, .. } if limit != 0 && limit < *bytes => too_small("limit_bytes", limit),
-            SizeRange { required, limit } => Ok(SizeRange { required: required.max(*bytes), limit }),
+        let is_enough = required == 0
+            || rounded(required, minimum) >= *bytes
+            || self.requested.is_some_and(|requested| required >= requested);
+        match limit != 0 && limit < *bytes {
+            _ if !is_enough => too_small("required_bytes", required),
+            true => too_small("limit_bytes", limit),
+            false => Ok(SizeRange { required: required.max(*bytes), limit }),
+        }
+    }
+
+    /// Returns the request that the record of a volume made from it has. Without a request for another size it is that of
+    /// the source: a move asks for the size that the source has.
+    pub(crate) fn requested_for(&self, size: SizeRange, bytes: u64) -> Option<u64> {
+        match bytes == self.bytes && (size.required == 0 || size.required == bytes) {
+            true => self.requested,
+            false => size.requested(bytes),
         }
     }
 }

@@ -99,8 +99,8 @@ impl Progress {
     }
 
     fn log(&self, message: &str, done: u64) {
-        let (id, total) = (&self.id, self.total);
-        tracing::info!(id, bytes = done, total, seconds = self.started.elapsed().as_secs(), "{message}");
+        let (id, done, total) = (&self.id, format_bytes(done), format_bytes(self.total));
+        tracing::info!(id, done, total, seconds = self.started.elapsed().as_secs(), "{message}");
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(copies.describe("snap-1"), None);
         let mut progress = copies.begin("snap-1", 8 << 30);
         progress.report(3 << 30);
-        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 Gi of 8 Gi copied"));
+        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 GiB of 8 GiB copied"));
         drop(progress);
         assert_eq!(copies.describe("snap-1"), None);
     }

@@ -83,6 +83,7 @@ impl Driver {
             source: volume.id.clone(),
             created: Timestamp::now(),
             size_bytes: volume.capacity_bytes,
+            requested_bytes: volume.requested_bytes,
             allocated_bytes: bytes,
             content,
             pool: pool.name.clone(),

@@ -14,6 +14,7 @@ use crate::model::copy_of::{UpdateCopy, Updated};
 use crate::model::pull::{Keep, OpenSource};
 use crate::model::{
     Consistency, Content, CopyOf, Cut, Format, Provisioning, SizeRange, Volume, VolumeId, VolumeSource,
+    format_bytes,
 };
 
 /// A copy in the middle of its update; its lock is held.
@@ -76,7 +77,10 @@ impl Driver {
             changed_bytes: ended.changed_bytes + counted.changed_bytes,
         };
         let Updated { sent_bytes, changed_bytes, .. } = updated;
-        tracing::info!(volume.id = %volume.id, %source, sent_bytes, changed_bytes, sealed = updated.cut.sealed, "the copy is up to date");
+        tracing::info!(
+            volume.id = %volume.id, %source, sent = %format_bytes(sent_bytes), changed = %format_bytes(changed_bytes),
+            sealed = updated.cut.sealed, "the copy is up to date"
+        );
         Ok(updated)
     }
 
@@ -209,7 +213,13 @@ impl Round<'_> {
             )));
         }
         let size = SizeRange { required: description.size_bytes, limit: 0 };
-        Ok((self.driver.expand(volume, size)?, content))
+        let volume = self.driver.expand(volume, size)?;
+        // A copy that is larger than its source has a request of its own.
+        let requested_bytes = match volume.capacity_bytes == description.size_bytes {
+            true => description.requested_bytes,
+            false => volume.requested_bytes,
+        };
+        Ok((Arc::new(Volume { requested_bytes, ..(*volume).clone() }), content))
     }
 
     fn pull(&self, volume: &Volume, remote: &Remote, base: &Cut, paths: &VolumePaths) -> Result<Counted> {

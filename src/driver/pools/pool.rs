@@ -9,7 +9,7 @@ use super::marker::Marker;
 use super::probe::Probe;
 use super::{enforce, managed, reserve};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{PoolName, PoolSettings, Reserve, Settings};
+use crate::model::{PoolName, PoolSettings, Reserve, Settings, format_bytes};
 use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
@@ -129,7 +129,8 @@ fn report(os: &Os, pool: &Pool, kind: &str, fs_type: &str) -> Result<()> {
     let space = os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
     tracing::info!(
         pool = %pool.name, kind, path = %pool.path.display(), fs_type,
-        bytes = space.total, available = space.available, reserve = pool.reserve.bytes(space.total),
+        size = %format_bytes(space.total), available = %format_bytes(space.available),
+        reserve = %format_bytes(pool.reserve.bytes(space.total)),
         reflink = pool.probe.describe_reflink(), direct_io = pool.probe.describe_direct_io(), limits = enforce::describe(os, pool), "pool"
     );
     Ok(())

@@ -43,7 +43,8 @@ pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &P
         let disk = space(place)?;
         if is_kubelets(place) && disk.available < percent(disk.total, EVICTION_PERCENT) {
             tracing::warn!(
-                pool = %pool.name, image = %file.display(), available = disk.available, size = disk.total,
+                pool = %pool.name, image = %file.display(), available = %format_bytes(disk.available),
+                size = %format_bytes(disk.total),
                 "the pool's image of {} leaves less than {EVICTION_PERCENT} % of kubelet's filesystem: kubelet evicts pods. Give it a disk of its own",
                 format_bytes(*bytes)
             );
@@ -60,7 +61,8 @@ pub(crate) fn settle(os: &Os, settings: &Settings, pool: &PoolSettings, path: &P
     };
     if shared && reserve.bytes(disk.total) < percent(disk.total, EVICTION_PERCENT) {
         tracing::warn!(
-            pool = %pool.name, path = %path.display(), reserve = reserve.bytes(disk.total), size = disk.total,
+            pool = %pool.name, path = %path.display(), reserve = %format_bytes(reserve.bytes(disk.total)),
+            size = %format_bytes(disk.total),
             "the pool is on kubelet's filesystem, and full volumes leave less than {EVICTION_PERCENT} % of it: then kubelet evicts pods. Use --reserve auto, or at least {EVICTION_PERCENT}%"
         );
     }

@@ -12,7 +12,7 @@ use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, request::check};
 use crate::error::{Error, Result};
 use crate::model::request::NodePublishVolume;
-use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_bytes};
+use crate::model::{PoolName, SizeRange, Volume, VolumeId, VolumeParameters, format_two};
 
 /// The inline volumes deleted last: a repeated NodeUnpublishVolume of one is fine.
 #[derive(Default)]
@@ -110,7 +110,7 @@ impl Driver {
         let least = content_for(&wanted.parameters, &wanted.capabilities)?.minimum_bytes();
         let bytes = wanted.size.required.max(least);
         if bytes > most {
-            let (bytes, most) = (format_bytes(bytes), format_bytes(most));
+            let [bytes, most] = format_two(bytes, most);
             return refuse("size", &bytes, "--inline-max-size", format!("at most {most}"));
         }
         Ok(Wanted { size: SizeRange { limit: most, ..wanted.size }, ..wanted })

@@ -7,6 +7,7 @@ use super::{Broken, Remote, expect_end, expect_next};
 use crate::driver::Driver;
 use crate::driver::copies::progress::Progress;
 use crate::error::{OsContext, Result};
+use crate::model::format_two;
 use crate::model::pull::{Blocks, Piece, Placed};
 
 /// An image on its way.
@@ -51,7 +52,8 @@ impl Image<'_> {
                     Ok(())
                 }
                 Blocks::End { sent_bytes } => {
-                    Err(Broken::Damaged(format!("{received} bytes arrived of {sent_bytes} that were sent")))
+                    let [received, sent] = format_two(received, sent_bytes);
+                    Err(Broken::Damaged(format!("{received} arrived of {sent} that were sent")))
                 }
             }
         })?;

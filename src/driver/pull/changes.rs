@@ -8,6 +8,7 @@ use super::{Broken, Remote, expect_end, expect_next};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{OsContext, Result};
+use crate::model::format_two;
 use crate::model::pull::{Changes, Piece, Placed, SourceHandle, Zeros};
 
 /// Zeros that are written at a time.
@@ -116,7 +117,8 @@ impl Taken<'_> {
                     Ok(())
                 }
                 Changes::End { sent_bytes } => {
-                    Err(Broken::Damaged(format!("{received} bytes arrived of {sent_bytes} that were sent")))
+                    let [received, sent] = format_two(received, sent_bytes);
+                    Err(Broken::Damaged(format!("{received} arrived of {sent} that were sent")))
                 }
             }
         })?;

@@ -31,7 +31,9 @@ use crate::model::pull::{
     Blocks, Changes, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way,
 };
 use crate::model::tree::{Item, Position};
-use crate::model::{BackendKind, Consistency, Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource};
+use crate::model::{
+    BackendKind, Consistency, Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource, format_bytes,
+};
 
 /// The way to the snapshots and volumes of other nodes.
 pub trait RemoteSources: Send + Sync {
@@ -284,7 +286,7 @@ impl Driver {
     fn pull_files(&self, remote: &Remote, volume: &Volume, to: &VolumePaths) -> Result<()> {
         let description = remote.description();
         prepare_files(&self.os, to)?;
-        tracing::info!(volume.id = %volume.id, source = %remote.source, bytes = description.data_bytes, "pulling");
+        tracing::info!(volume.id = %volume.id, source = %remote.source, size = %format_bytes(description.data_bytes), "pulling");
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
         match to.shape() {
             Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,

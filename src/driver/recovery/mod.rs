@@ -12,7 +12,7 @@ use crate::backend::{Mark, gone, presence_of};
 use crate::driver::locks::Mode;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume};
+use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume, format_exactly};
 
 /// What the log says where a thaw failed.
 const FROZEN: &str = "a filesystem may still be frozen: thaw it with fsfreeze --unfreeze";
@@ -265,8 +265,9 @@ impl Driver {
         let paths = self.paths(volume)?;
         self.acknowledge_volume(Arc::clone(volume))?;
         if let Some(bytes) = paths.bytes().recover(self.place(volume, &paths))? {
-            tracing::info!(volume.id = %volume.id, bytes, "taking over the size of an interrupted expansion");
-            self.store.put(Volume { capacity_bytes: bytes, ..(**volume).clone() })?;
+            tracing::info!(volume.id = %volume.id, size = %format_exactly(bytes), "taking over the size of an interrupted expansion");
+            // The retry of the call says what was asked for.
+            self.store.put(Volume { capacity_bytes: bytes, requested_bytes: None, ..(**volume).clone() })?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, mkdir, unlinkat};
 
 use super::super::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space};
 use super::open::open_file;
-use super::{at, block, btrfs, ioctl, lock, log};
+use super::{at, block, btrfs, ioctl, lock, log, space};
 
 /// The files that this mount namespace shows.
 pub(super) struct LinuxFiles;
@@ -98,9 +98,10 @@ impl Files for LinuxFiles {
     fn space(&self, path: &Path) -> io::Result<Space> {
         let vfs = statvfs::statvfs(path).map_err(at("statvfs", path))?;
         let unit = vfs.fragment_size();
+        let available = vfs.blocks_available() * unit;
         Ok(Space {
             total: vfs.blocks() * unit,
-            available: vfs.blocks_available() * unit,
+            available: available.saturating_sub(space::given(path)),
             used: vfs.blocks().saturating_sub(vfs.blocks_free()) * unit,
             inodes: vfs.files(),
             inodes_free: vfs.files_free(),

@@ -1,5 +1,5 @@
 //! The system calls that no crate wraps: the loop driver's (loop(4), linux/loop.h), BLKGETSIZE64, FIEMAP, FIFREEZE and
-//! FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, sync_file_range(2) and leases; those of mounts and of
+//! FITHAW, FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, BTRFS_IOC_SPACE_INFO, BTRFS_IOC_FS_INFO, sync_file_range(2) and leases; those of mounts and of
 //! quotas are in files of their own. The only module with `unsafe`.
 #![allow(unsafe_code)]
 
@@ -106,6 +106,16 @@ struct SpaceArgs {
 
 const SPACES: usize = 64;
 
+/// `struct btrfs_ioctl_fs_info_args`: the fields that are used, and the rest as words.
+#[repr(C)]
+#[derive(Default)]
+struct FsInfo {
+    max_id: u64,
+    devices: u64,
+    fsid: [u8; 16],
+    rest: [[u64; 31]; 4],
+}
+
 /// `struct btrfs_ioctl_space_info`
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -127,7 +137,7 @@ mod request {
     use nix::errno::Errno;
     use nix::sys::ioctl::ioctl_num_type as Request;
 
-    use super::{Fiemap, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs};
+    use super::{Fiemap, FsInfo, Fsxattr, LoopConfig, LoopInfo64, SpaceArgs};
 
     const INT: usize = size_of::<libc::c_int>();
 
@@ -168,6 +178,8 @@ mod request {
     /// btrfs_ioctl_space_info).
     pub(super) const BTRFS_IOC_SPACE_INFO: ByAddress<SpaceArgs> =
         ByAddress(nix::request_code_readwrite!(0x94, 20, 2 * size_of::<u64>()), PhantomData);
+    pub(super) const BTRFS_IOC_FS_INFO: ByAddress<FsInfo> =
+        ByAddress(nix::request_code_read!(0x94, 31, size_of::<FsInfo>()), PhantomData);
     /// Counted with a size_t; the kernel writes 64 bits everywhere (block/ioctl.c, put_u64).
     pub(super) const BLKGETSIZE64: ByAddress<u64> =
         ByAddress(nix::request_code_read!(0x12, 114, size_of::<libc::size_t>()), PhantomData);
@@ -329,6 +341,13 @@ pub(super) fn btrfs_spaces(file: impl AsFd) -> nix::Result<Vec<SpaceInfo>> {
     request::BTRFS_IOC_SPACE_INFO.call(file, &mut args)?;
     let count = usize::try_from(args.total).unwrap_or(SPACES);
     Ok(args.spaces.into_iter().take(count).collect())
+}
+
+/// Returns the fsid of the btrfs that holds this file, by which sysfs names it (BTRFS_IOC_FS_INFO).
+pub(super) fn btrfs_fsid(file: impl AsFd) -> nix::Result<[u8; 16]> {
+    let mut info = FsInfo::default();
+    request::BTRFS_IOC_FS_INFO.call(file, &mut info)?;
+    Ok(info.fsid)
 }
 
 /// One extent as FIEMAP tells it, with its `FIEMAP_EXTENT_*` flags.

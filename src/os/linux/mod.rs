@@ -28,6 +28,7 @@ mod own_sysfs;
 mod probe;
 mod process;
 mod quotas;
+mod space;
 mod statx;
 mod tools;
 mod trees;

@@ -48,6 +48,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         name: format!("pvc-{number}"),
         phase: Phase::Ready,
         capacity_bytes,
+        requested_bytes: None,
         content: Content::Block,
         parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],

@@ -9,7 +9,7 @@ use csi::group_controller_service_capability::rpc::Type as GroupRpc;
 /// CSI `Snapshot`, which is cut and whole: the driver answers no other. `node_id` is the node that it is on.
 pub fn snapshot(snapshot: &Snapshot, node_id: &str) -> csi::Snapshot {
     csi::Snapshot {
-        size_bytes: bytes(snapshot.size_bytes),
+        size_bytes: bytes(snapshot.requested()),
         snapshot_id: snapshot.id.to_string(),
         source_volume_id: snapshot.source.to_string(),
         creation_time: Some(timestamp(snapshot.created)),

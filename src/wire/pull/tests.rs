@@ -67,8 +67,17 @@ fn a_description_arrives_as_it_was_sent() {
         let (handle, size_bytes, block_size, data_bytes) = (handle.clone(), 1 << 40, 4096, 12345);
         for (kept, sealed) in [(false, false), (true, false), (true, true)] {
             let (handle, content) = (handle.clone(), content.clone());
-            let source =
-                SourceDescription { handle, content, size_bytes, block_size, data_bytes, kept, sealed };
+            let requested_bytes = kept.then_some(1_000_000_000_000);
+            let source = SourceDescription {
+                handle,
+                content,
+                size_bytes,
+                requested_bytes,
+                block_size,
+                data_bytes,
+                kept,
+                sealed,
+            };
             assert_eq!(decode_description(encode_description(&source)), Ok(source));
         }
     }
@@ -78,6 +87,7 @@ fn a_description_arrives_as_it_was_sent() {
             handle,
             content,
             size_bytes: 1,
+            requested_bytes: None,
             block_size: 512,
             data_bytes: 0,
             kept: false,
@@ -85,6 +95,9 @@ fn a_description_arrives_as_it_was_sent() {
         })
     };
     assert!(decode_description(good()).is_ok());
+    // A size is never less than was asked for.
+    let more = decode_description(peer::OpenSourceResponse { requested_bytes: 2, ..good() });
+    assert_eq!(more.map(|source| source.requested_bytes), Ok(None));
     for bad in [
         peer::OpenSourceResponse { handle: "/".to_owned(), ..good() },
         // As 0.1.0 answers.

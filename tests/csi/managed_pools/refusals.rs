@@ -212,7 +212,7 @@ fn a_block_device_that_is_too_small_is_left_alone() {
     };
     let (kernel, flag) = machine_with(least - 4096);
     let error = refused(&kernel, &flag);
-    assert!(error.contains("too small") && error.contains("300 Mi"), "{error}");
+    assert!(error.contains("too small") && error.contains("300 MiB"), "{error}");
     assert!(kernel.formats().is_empty() && kernel.mounts().is_empty());
 
     let (kernel, flag) = machine_with(least);

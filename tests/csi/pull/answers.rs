@@ -35,7 +35,7 @@ fn assert_damaged(script: Script, what: &str) {
 #[test]
 fn an_image_that_is_not_what_was_sent_is_no_volume() {
     for (messages, what) in [
-        (vec![end(0, 1)], "0 bytes arrived of 1 that were sent"),
+        (vec![end(0, 1)], "0 B arrived of 1 B that were sent"),
         (vec![data(4096, 4096, 100)], "bytes 0 to 4096 were left out on the way"),
         (vec![data(0, 0, 0)], "bytes 0 to 0 arrived out of their place"),
         (vec![data(0, SIZE - 1, 2)], "arrived out of their place"),
@@ -189,7 +189,7 @@ fn a_pull_tells_how_far_it_is() {
     let places = [(0, 0), (1, 0), (2, 0), (2, 30), (2, 90)];
     let tree = places.into_iter().zip(tree).map(|(after, item)| part(after, item)).collect();
     for (script, expected) in [
-        (Script::Blocks(image), &["1 Ki", "3 Ki", "3 Ki"][..]),
+        (Script::Blocks(image), &["1 KiB", "3 KiB", "3 KiB"][..]),
         (Script::Tree(tree), &["0 B", "0 B", "30 B", "90 B", "90 B"]),
     ] {
         let target = Target::new(vec![script]);
@@ -205,7 +205,7 @@ fn a_pull_tells_how_far_it_is() {
         let said = said.lock().unwrap();
         assert_eq!(said.len(), expected.len());
         for (said, done) in said.iter().zip(expected) {
-            assert!(said.contains(&format!("{done} of 1 Mi copied")), "{said}: {done}");
+            assert!(said.contains(&format!("{done} of 1 MiB copied")), "{said}: {done}");
         }
     }
 }

@@ -128,6 +128,7 @@ impl Target {
             handle,
             content: if is_tree { Content::Directory } else { Content::Block },
             size_bytes: SIZE,
+            requested_bytes: None,
             block_size: 512,
             data_bytes: SIZE,
             kept: true,

@@ -53,7 +53,7 @@ impl Managed<'_> {
         let started = Instant::now();
         self.make_filesystem(device, false)?;
         tracing::info!(
-            pool = %self.name, device = %device.display(), bytes, fs_type = %self.fs_type,
+            pool = %self.name, device = %device.display(), size = %format_bytes(bytes), fs_type = %self.fs_type,
             ms = started.elapsed().as_millis() as u64, "made the pool's filesystem"
         );
         Ok(())

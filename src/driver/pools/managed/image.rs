@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::{Lock, Managed, Medium};
 use crate::backend::{Signature, inspect};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{GRANULARITY, format_bytes};
+use crate::model::{GRANULARITY, format_bytes, format_exactly, format_two};
 use crate::os::{AttachOptions, FileId, FileKind, LoopDevice, OpenLoop, errno_of, is_errno};
 
 /// The logical block size of the device in bytes. The filesystem takes its sector size from the device that it is made
@@ -91,7 +91,7 @@ impl Managed<'_> {
         let removing = || self.doing("remove the half-made image");
         let made = made.map_err(|cause| cause.after_undo(self.os.files.remove_file(&new).doing(removing)))?;
         tracing::info!(
-            pool = %self.name, image = %image.display(), bytes, %fs_type, ms = started.elapsed().as_millis() as u64,
+            pool = %self.name, image = %image.display(), size = %format_bytes(bytes), %fs_type, ms = started.elapsed().as_millis() as u64,
             "made the pool's image"
         );
         Ok(Medium::of(image, made, bytes, true))
@@ -238,10 +238,13 @@ impl Managed<'_> {
         self.os.loops.update_size(device).doing(measuring)?;
         match self.os.loops.size(device).doing(measuring)? {
             size if size == expected => Ok(()),
-            size => Err(self.refuse(format!(
-                "{} shows {size} of the image's {image_bytes} bytes: another program attached it; detach it",
-                device.path().display()
-            ))),
+            size => {
+                let [shown, size] = format_two(size, image_bytes);
+                Err(self.refuse(format!(
+                    "{} shows {shown} of the image's {size}: another program attached it; detach it",
+                    device.path().display()
+                )))
+            }
         }
     }
 
@@ -254,7 +257,8 @@ impl Managed<'_> {
         };
         if bytes < before {
             tracing::warn!(
-                pool = %self.name, image = %image.display(), bytes = before, configured = bytes,
+                pool = %self.name, image = %image.display(), size = %format_exactly(before),
+                configured = %format_exactly(bytes),
                 "the pool is larger than its size= says and stays so: nothing is ever shrunk"
             );
         }
@@ -263,7 +267,7 @@ impl Managed<'_> {
         self.allocate(image, wanted)?;
         if wanted > before {
             self.os.files.sync_file(image).doing(growing)?;
-            tracing::info!(pool = %self.name, image = %image.display(), from = before, to = wanted, "grew the pool's image");
+            tracing::info!(pool = %self.name, image = %image.display(), from = %format_bytes(before), to = %format_bytes(wanted), "grew the pool's image");
         }
         if let Some(open) = &medium.device {
             self.adopt(&open.device)?;
@@ -279,7 +283,7 @@ impl Managed<'_> {
         }
         let growing = || self.doing(&format!("grow its {} filesystem", self.fs_type));
         self.os.filesystems.grow(self.fs_type, &medium.path, &self.target()).doing(growing)?;
-        tracing::info!(pool = %self.name, bytes = device_bytes, "grew the pool's filesystem to its device");
+        tracing::info!(pool = %self.name, size = %format_bytes(device_bytes), "grew the pool's filesystem to its device");
         Ok(())
     }
 }

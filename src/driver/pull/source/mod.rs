@@ -149,6 +149,7 @@ impl Driver {
             handle: SourceHandle { id: snapshot.id.clone(), created: snapshot.created },
             content: snapshot.content.clone(),
             size_bytes: snapshot.size_bytes,
+            requested_bytes: snapshot.requested_bytes,
             block_size: snapshot.block_size,
             data_bytes: data.to_copy(&self.os, &paths)?,
             kept: snapshot.kept,

@@ -4,6 +4,7 @@ use super::{Heard, expect_two_cuts};
 use crate::driver::Driver;
 use crate::driver::copies::changes::Change;
 use crate::error::Result;
+use crate::model::format_bytes;
 use crate::model::pull::{Changes, Placed, SourceHandle};
 use crate::os::{Sent, each_sent};
 
@@ -46,8 +47,8 @@ impl Driver {
         tracing::info!(
             base = %base.id,
             cut = %later.id,
-            bytes_read = sides.bytes_read(),
-            sent_bytes = sender.sent_bytes,
+            read = %format_bytes(sides.bytes_read()),
+            sent = %format_bytes(sender.sent_bytes),
             "changes"
         );
         // Whoever has read the end may close either.

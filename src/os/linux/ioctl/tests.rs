@@ -77,6 +77,9 @@ fn structures_are_those_of_the_kernels_headers() {
         layout!(SpaceInfo = "struct btrfs_ioctl_space_info" {
             flags = "flags", total = "total_bytes", used = "used_bytes",
         }),
+        layout!(FsInfo = "struct btrfs_ioctl_fs_info_args" {
+            max_id = "max_id", devices = "num_devices", fsid = "fsid",
+        }),
         format!(
             "SAME(offsetof(struct btrfs_ioctl_space_args, spaces), {});\n",
             std::mem::offset_of!(SpaceArgs, spaces)
@@ -158,6 +161,7 @@ fn numbers_and_flags_are_those_of_the_kernels_headers() {
         request::FS_IOC_FSGETXATTR.number() => "FS_IOC_FSGETXATTR",
         request::FS_IOC_FSSETXATTR.number() => "FS_IOC_FSSETXATTR",
         request::BTRFS_IOC_SPACE_INFO.number() => "BTRFS_IOC_SPACE_INFO",
+        request::BTRFS_IOC_FS_INFO.number() => "BTRFS_IOC_FS_INFO",
         request::BLKGETSIZE64.number() => "BLKGETSIZE64",
         qgroups::BTRFS_IOC_INO_LOOKUP.number() => "BTRFS_IOC_INO_LOOKUP",
         qgroups::BTRFS_IOC_TREE_SEARCH.number() => "BTRFS_IOC_TREE_SEARCH",
