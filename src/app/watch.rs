@@ -29,7 +29,8 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
-/// Examines the volumes, and removes loop devices that nobody uses, now and every minute. Runs until it is dropped.
+/// Examines the volumes, and removes loop devices that nobody uses, and what a deletion could not remove, now and every minute.
+/// Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };
     let mut minute = tokio::time::interval(Duration::from_secs(60));
@@ -41,6 +42,7 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
         let _ = tokio::task::spawn_blocking(move || {
             driver.examine_volumes();
             driver.remove_unused_loop_devices();
+            driver.retry_removals();
         })
         .await;
     }

@@ -56,6 +56,7 @@ mod other_kind;
 mod pool_health;
 mod pool_markers;
 mod pull;
+mod protected;
 mod recovered;
 mod register;
 mod removals;

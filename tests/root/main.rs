@@ -72,6 +72,7 @@ mod other_release;
 mod pools;
 mod process;
 mod pull;
+mod protected;
 mod qgroups;
 mod quota_figures;
 mod quotas;

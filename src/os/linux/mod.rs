@@ -25,6 +25,7 @@ mod open;
 mod own_sysfs;
 mod probe;
 mod process;
+mod protected;
 mod quotas;
 mod statx;
 mod tools;
