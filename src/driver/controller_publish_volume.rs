@@ -86,6 +86,7 @@ mod tests {
             quota: None,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments,
         }
     }

@@ -107,6 +107,13 @@ impl Rig {
         }
     }
 
+    /// A driver without a server, after a power cut while the one with a server ran.
+    pub fn driver_after_power_cut(&mut self) -> Driver {
+        self.kernel.kill();
+        self.server = None;
+        self.driver_on(self.kernel.power_cut())
+    }
+
     /// A driver without a server on this machine, where no other one runs.
     pub fn driver_on(&self, os: Os) -> Driver {
         let driver = hostloop::app::driver(self.settings.clone(), os).expect("the driver starts");

@@ -169,12 +169,12 @@ impl Driver {
             quota: None,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments: Vec::new(),
         };
         self.move_out(record, paths)
     }
 
-    /// Whether it is a subvolume that takes long to be removed. Where nobody tells, it is not.
     /// Removes what could not be removed before an answer, as far as that can be done now. Members of a group go with it.
     pub fn retry_removals(&self) {
         for object in self.removals.refused.objects() {
@@ -209,6 +209,7 @@ impl Driver {
         self.remove_snapshot(&snapshot).map(|()| true)
     }
 
+    /// Whether it is a subvolume that takes long to be removed. Where nobody tells, it is not.
     fn is_large_subvolume(&self, paths: &VolumePaths) -> bool {
         bytes_of_subvolume(&self.os, paths).is_some_and(|bytes| bytes > BYTES_AT_ONCE)
     }
@@ -229,6 +230,7 @@ impl Driver {
             marked: true,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments: Vec::new(),
             ..record
         };
