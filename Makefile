@@ -8,7 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
-TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The shell reads it, between double quotes: make would take a path with a blank for two.
+TARGET_DIR = $${CARGO_TARGET_DIR:-target}
 # What scripts/install-deps builds is found first.
 WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
 # The tests drive the fake kernel, which a release binary does not contain.
@@ -37,7 +38,7 @@ build: ## Build the driver, release profile
 
 demo: deps build ## Build the driver and watch it serve a volume on this machine (root)
 	@echo '==> demo'
-	$(TARGET_DIR)/release/hostloop selftest
+	"$(TARGET_DIR)/release/hostloop" selftest
 
 check: ## While you work: formatting, lints, unit tests, and the quick ones on the fake kernel (no root)
 	@scripts/steps fmt quick-build clippy+test-unit+test-quick
@@ -143,17 +144,17 @@ kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_W
 mutants: ## Change the code in many ways, and see that a test fails for each; MODULE=driver SAMPLE=100 (root for os/linux; hours)
 	@echo '==> mutants'
 	scripts/install-deps --mutants
-	$(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir $(TARGET_DIR)/mutants-tool
-	$(WITH_TOOLS) $(if $(KERNEL),unshare --mount) $(TARGET_DIR)/mutants-tool/debug/mutants $(addprefix --module ,$(MODULE)) $(addprefix --file ,$(FILE)) \
+	$(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir "$(TARGET_DIR)/mutants-tool"
+	$(WITH_TOOLS) $(if $(KERNEL),unshare --mount) "$(TARGET_DIR)/mutants-tool/debug/mutants" $(addprefix --module ,$(MODULE)) $(addprefix --file ,$(FILE)) \
 	  $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED)) $(addprefix --shard ,$(SHARD)) $(addprefix --minutes ,$(MINUTES)) \
 	  $(addprefix --only ,$(ONLY)) $(if $(FIRST),--first) $(if $(LAST),--last) $(if $(KERNEL),--kernel)
 
 mutants-diff: ## The same with the lines that differ from BASE=rev, 60 mutants and five minutes at most
 	@echo '==> mutants-diff'
-	$(WITH_TOOLS) BASE='$(BASE)' SEED='$(SEED)' tests/mutants/diff '$(TARGET_DIR)'
+	$(WITH_TOOLS) BASE='$(BASE)' SEED='$(SEED)' tests/mutants/diff "$(TARGET_DIR)"
 
 # Stable Rust has the runtime, and hides the flag. A --target keeps build scripts and macros without it.
-SANITIZE = RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(TEST) --target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir $(TARGET_DIR)/sanitized
+SANITIZE = RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(TEST) --target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir "$(TARGET_DIR)/sanitized"
 sanitize: deps ## Run the unit tests, and what calls the kernel past the libraries, with AddressSanitizer (root)
 	@echo '==> sanitize'
 	$(SANITIZE) --lib
@@ -186,12 +187,12 @@ model: deps ## Let many clients make CALLS calls on the fake kernel, a tenth of 
 
 soak: deps build ## Keep the release driver under the load of many clients for MINUTES (30) and see that it does not grow (root)
 	@echo '==> soak'
-	MINUTES=$(or $(MINUTES),30) HOSTLOOP_SOAK_DRIVER='$(abspath $(TARGET_DIR))/release/hostloop' $(TEST) --test root soak:: -- --ignored --nocapture
+	MINUTES=$(or $(MINUTES),30) HOSTLOOP_SOAK_DRIVER="$$(realpath "$(TARGET_DIR)/release/hostloop")" $(TEST) --test root soak:: -- --ignored --nocapture
 
 # A release binary that is there has its flags compared with the manifests' arguments.
 test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
 	@echo '==> test-deploy'
-	tests/deploy/run $(addprefix --driver ,$(wildcard $(TARGET_DIR)/release/hostloop))
+	driver="$(TARGET_DIR)/release/hostloop"; if [[ -x $$driver ]]; then tests/deploy/run --driver "$$driver"; else tests/deploy/run; fi
 	tests/e2e/kind-test
 	tests/e2e/cases-test
 	tests/e2e/build-test
@@ -207,14 +208,16 @@ test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine:
 	tests/e2e/power-test
 	tests/e2e/local whole-life immediate other-node spread move
 
+# As with TARGET_DIR. What a caller of make sets is in the environment.
+SIDECARS = $${SIDECAR_BIN:+$$(realpath -m -- "$$SIDECAR_BIN")}
 # SIDECAR_BIN=dir: the default layout, with the csi-node-driver-registrar and the livenessprobe in dir.
 e2e-local: deps ## Test in a Kubernetes of three nodes on this machine; KEEP=1 leaves it up, CASES='a b' chooses (root)
 	@echo '==> e2e-local'
-	KEEP='$(KEEP)' SIDECAR_BIN='$(abspath $(SIDECAR_BIN))' tests/e2e/local $(CASES)
+	KEEP='$(KEEP)' SIDECAR_BIN="$(SIDECARS)" tests/e2e/local $(CASES)
 
 e2e-kind: ## Test the same on kind, its nodes beside each other, and the README's quick start (Docker, or podman as root)
 	@echo '==> e2e-kind'
-	KEEP='$(KEEP)' SIDECAR_BIN='$(abspath $(SIDECAR_BIN))' HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
+	KEEP='$(KEEP)' SIDECAR_BIN="$(SIDECARS)" HOSTLOOP_E2E_PROVIDER=kind tests/e2e/local $(CASES)
 	@[[ -n '$(CASES)' ]] || { tests/e2e/kind-neighbours && tests/e2e/kind-disks && tests/e2e/quick-start; }
 
 e2e-conformance: deps ## Run Kubernetes' storage suite in a Kubernetes on this machine; KEEP=1, SPECS='a b' as above (root)

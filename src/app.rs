@@ -39,7 +39,7 @@ pub use self::checks::DataDir;
 pub use self::controller::run_controller;
 pub use self::node::{OtherNodes, connector, run_node};
 pub use self::start_error::StartError;
-pub use self::watch::{IDLE_SOURCES, watch_sources};
+pub use self::watch::{IDLE_SOURCES, ORPHANED, watch_sources};
 use self::watch::{watch_health, watch_pools, watch_removals};
 
 /// Enough for threads without work to end.

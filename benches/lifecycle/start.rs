@@ -89,6 +89,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        inline_target: None,
         attachments: Vec::new(),
     }
 }

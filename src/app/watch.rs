@@ -14,6 +14,9 @@ use crate::model::PoolName;
 /// A cut of a volume that another node has opened is removed when nobody has read from it for so long.
 pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
 
+/// An inline volume whose pod is gone is deleted if that was seen for so long, so that kubelet has time to do it.
+pub const ORPHANED: Duration = Duration::from_secs(300);
+
 /// How often a pool that cannot be used is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -29,7 +32,8 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
-/// Examines the volumes, and removes loop devices that nobody uses, now and every minute. Runs until it is dropped.
+/// Examines the volumes, removes loop devices that nobody uses, and what no caller may ask for again: inline volumes whose pods
+/// are gone, and what a deletion could not remove. Now and every minute. Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };
     let mut minute = tokio::time::interval(Duration::from_secs(60));
@@ -41,6 +45,8 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
         let _ = tokio::task::spawn_blocking(move || {
             driver.examine_volumes();
             driver.remove_unused_loop_devices();
+            driver.delete_orphaned_inline_volumes(ORPHANED);
+            driver.retry_removals();
         })
         .await;
     }

@@ -182,7 +182,9 @@ impl Bytes for Tree {
         let renamed =
             os.files.rename(&from, &to).doing(|| format!("rename {} to {}", from.display(), to.display()));
         // Room for its data comes first: what a crash then leaves of it is taken for whole until it is deleted again.
-        renamed.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+        // So does a directory that a pod has made immutable, which is removed all the same.
+        let is_protected = |error: &Error| error.errno() == Some(Errno::EPERM);
+        renamed.or_else(|error| if is_full(&error) || is_protected(&error) { Ok(()) } else { Err(error) })
     }
 
     fn remove(&self, os: &Os, paths: &VolumePaths, go_on: GoOn<'_>) -> Result<bool> {

@@ -87,6 +87,7 @@ mod tests {
             quota: None,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments,
         }
     }

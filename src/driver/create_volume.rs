@@ -29,6 +29,8 @@ pub(crate) struct Wanted {
     pub(super) way: Option<Way>,
     /// It becomes a copy that is brought up to date with its source.
     pub(super) as_copy: bool,
+    /// Where an inline volume is published.
+    pub(super) inline_target: Option<String>,
 }
 
 impl Driver {
@@ -78,6 +80,7 @@ impl Driver {
             consistency,
             way,
             as_copy,
+            inline_target: None,
         };
         let node = &self.settings.node_id;
         let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
@@ -162,7 +165,7 @@ impl Driver {
 
     /// The record of a new volume, with everything decided.
     fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters, as_copy, .. } = wanted;
+        let Wanted { id, name, size, capabilities, parameters, as_copy, inline_target, .. } = wanted;
         let copy_of = match (as_copy, origin) {
             (true, Some(origin)) => Some(origin.as_copy()?),
             (true, None) => {
@@ -219,6 +222,7 @@ impl Driver {
             quota: None,
             copy_of,
             moved_to: None,
+            inline_target,
             attachments,
         })
     }

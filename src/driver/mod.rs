@@ -73,7 +73,7 @@ use copies::progress;
 use figures::durations;
 use locks::{Guard, Key, Locks, Mode, Taken, attachments, reservations, turns};
 use pools::enforce;
-use publish::{binds, inline};
+use publish::{binds, inline, orphans};
 use pull::source;
 
 /// The driver of one node: everything it needs was handed in.
@@ -93,6 +93,7 @@ pub struct Driver {
     stream_turns: turns::Turns,
     stream_rate: turns::Rate,
     inline: inline::Gone,
+    orphans: orphans::Orphans,
     freezes: durations::Durations,
     recovered: OnceLock<(Recovered, Duration)>,
     cuts: source::Cuts,
@@ -126,6 +127,7 @@ impl Driver {
             stream_turns: turns::Turns::new(limits.streams, limits.streams_each()),
             stream_rate: turns::Rate::new(limits.stream_rate),
             inline: inline::Gone::default(),
+            orphans: orphans::Orphans::default(),
             freezes: durations::Durations::default(),
             recovered: OnceLock::new(),
             cuts: source::Cuts::default(),

@@ -66,6 +66,12 @@ fn objects(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
             let states = [("waiting", waiting.trees), ("failing", waiting.failing)];
             states.map(|(state, count)| ([("pool", pool.as_str()), ("state", state)], count as f64))
         }),
+    )?;
+    let orphans = figures.orphans.iter();
+    page.gauges(
+        "hostloop_inline_volumes_orphaned",
+        "Inline volumes that nothing uses and whose pod is gone, or is not known.",
+        orphans.map(|(pool, count)| ([("pool", pool.as_str())], *count as f64)),
     )
 }
 

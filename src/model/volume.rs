@@ -120,6 +120,9 @@ pub struct Volume {
     /// It is sealed: nobody uses it any more, since its data move to this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
+    /// Where an inline volume is published, links resolved. Records of earlier releases do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline_target: Option<String>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,

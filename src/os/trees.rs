@@ -64,7 +64,9 @@ pub trait Trees: Send + Sync {
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
     /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
-    /// a mount inside stops it with EBUSY or EXDEV. Fine if nothing is there.
+    /// a mount inside stops it with EBUSY or EXDEV. The attributes immutable and append-only (chattr(1)) of what is in the tree
+    /// do not stop it, nor does a btrfs subvolume in it that is read-only. The error names the entry that it stopped at. Fine if
+    /// nothing is there.
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.remove_while(path, &mut || true).map(drop)
     }

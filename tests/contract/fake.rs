@@ -58,6 +58,17 @@ fn propagated() {
 }
 
 #[test]
+fn protected() {
+    let kernel = FakeKernel::new();
+    kernel.create_directories("/var/tmp/contract");
+    let change = |word: &str, path: &std::path::Path| {
+        let on = word.starts_with('+');
+        kernel.set_attributes(path, on && word.contains('i'), on && word.contains('a'));
+    };
+    contract::protected(&kernel.os(), "/var/tmp/contract".as_ref(), &change);
+}
+
+#[test]
 fn loops() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);

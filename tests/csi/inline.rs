@@ -6,9 +6,9 @@ use tonic::Code;
 use crate::life::*;
 use crate::support::*;
 
-const ID: &str = "csi-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub const ID: &str = "csi-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-fn inline(rig: &Rig, id: &str, attributes: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
+pub fn inline(rig: &Rig, id: &str, attributes: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
     let mut volume_context = map(&[
         ("csi.storage.k8s.io/ephemeral", "true"),
         ("csi.storage.k8s.io/pod.name", "pod"),
@@ -47,12 +47,12 @@ fn the_administrator_allows_more_or_less() {
 }
 
 /// What an administrator says who allows directories for inline volumes.
-const DIRECTORIES: [&str; 4] =
+pub const DIRECTORIES: [&str; 4] =
     ["--inline-backends", "loop,directory", "--inline-pools", "default,directories"];
 /// Each backend, and the pool for it.
-const KINDS: [(&str, &str); 2] = [("loop", "default"), ("directory", "directories")];
+pub const KINDS: [(&str, &str); 2] = [("loop", "default"), ("directory", "directories")];
 
-fn target(id: &str) -> String {
+pub fn target(id: &str) -> String {
     format!("{KUBELET}/pods/uid/volumes/kubernetes.io~csi/{:08x}/mount", crc32fast::hash(id.as_bytes()))
 }
 

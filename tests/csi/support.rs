@@ -6,6 +6,7 @@ use clap::Parser;
 use futures_util::TryStreamExt;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
+use hostloop::driver::Driver;
 use hostloop::model::{FsType, Settings};
 use hostloop::os::Os;
 use hostloop::os::fake::FakeKernel;
@@ -104,6 +105,20 @@ impl Rig {
         if let Some(server) = self.server.take() {
             server.stop();
         }
+    }
+
+    /// A driver without a server, after a power cut while the one with a server ran.
+    pub fn driver_after_power_cut(&mut self) -> Driver {
+        self.kernel.kill();
+        self.server = None;
+        self.driver_on(self.kernel.power_cut())
+    }
+
+    /// A driver without a server on this machine, where no other one runs.
+    pub fn driver_on(&self, os: Os) -> Driver {
+        let driver = hostloop::app::driver(self.settings.clone(), os).expect("the driver starts");
+        driver.recover();
+        driver
     }
 
     /// Stops the driver and starts it again; the kernel keeps mounts and loop devices.

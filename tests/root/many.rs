@@ -33,6 +33,7 @@ fn volume(world: &World, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        inline_target: None,
         attachments: Vec::new(),
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");

@@ -30,6 +30,11 @@ fn disks() {
     crate::contract::disks(&os, &dir);
 }
 
+/// chattr(1)
+fn chattr(word: &str, path: &Path) {
+    assert!(Command::new("chattr").arg(word).arg(path).status().expect("chattr").success(), "{word}");
+}
+
 #[test]
 fn loops() {
     let (os, _temp, dir) = setup();
@@ -128,6 +133,7 @@ fn every_pool_filesystem() {
             crate::contract::in_place(&os, &directory(&os, place.join("in place")));
             crate::contract::identities(&os, &directory(&os, place.join("identities")));
             crate::contract::loops(&os, &directory(&os, place.join("loops")));
+            crate::contract::protected(&os, &directory(&os, place.join("protected")), &chattr);
             crate::contract::filesystems(&os, &directory(&os, place.join("filesystems")));
             let file = place.join("direct.img");
             image(&os, &file, 64 * MIB);

@@ -62,6 +62,7 @@ impl Machine {
             quota: None,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments: Vec::new(),
             id,
             content,

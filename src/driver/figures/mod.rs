@@ -28,6 +28,8 @@ pub struct Figures {
     pub groups: Vec<(Phase, usize)>,
     /// What is left of deleted directories, by pool.
     pub removals: Vec<(PoolName, Waiting)>,
+    /// How many inline volumes have lost their pod, by pool.
+    pub orphans: Vec<(PoolName, usize)>,
     pub copies: CopyFigures,
     pub copy_turns: TurnFigures,
     pub stream_turns: TurnFigures,
@@ -57,6 +59,7 @@ impl Driver {
             snapshots: by_phase(&snapshots),
             groups: by_phase(&groups),
             removals: self.removals_by_pool(),
+            orphans: self.orphans_by_pool(),
             copies: self.copies.figures(),
             copy_turns: self.copy_turns.figures(),
             stream_turns: self.stream_turns.figures(),

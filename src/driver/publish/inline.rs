@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::{has_flags, same_or_exists};
-use crate::backend::{Stage, content_for, presence_of};
+use crate::backend::{Stage, Target, content_for, presence_of};
 use crate::driver::create_volume::{Wanted, fits};
 use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, request::check};
@@ -67,6 +67,7 @@ impl Driver {
             consistency: crate::model::Consistency::default(),
             way: None,
             as_copy: false,
+            inline_target: None,
         };
         let _guard = self.lock(&wanted.id)?;
         match self.existing(&wanted)? {
@@ -75,8 +76,9 @@ impl Driver {
                 self.mount_inline(&volume, request)
             }
             None => {
-                self.usable_target(&request.target_path)?; // before anything is made
-                let volume = self.make_volume(self.allowed(wanted)?)?;
+                let target = self.usable_target(&request.target_path)?; // before anything is made
+                let inline_target = recorded(&target);
+                let volume = self.make_volume(Wanted { inline_target, ..self.allowed(wanted)? })?;
                 self.mount_inline(&volume, request).map_err(|cause| {
                     let volume = self.store.get(&volume.id).unwrap_or(volume);
                     cause.after_undo(self.delete(&volume))
@@ -136,6 +138,7 @@ impl Driver {
         if let Some(there) = uses.top_at(&self.os, target.path())? {
             let same = presence.is_read_only(place, there, &uses)? == read_only && has_flags(there, &flags);
             same_or_exists(same, || format!("{} is published at {}", volume.id, target.path().display()))?;
+            self.record_inline_target(volume, &target)?;
             return presence.finish_stage(place, &stage, &uses);
         }
         if let Some(other) = uses.elsewhere(&self.os, None, target.path())? {
@@ -146,8 +149,23 @@ impl Driver {
             )));
         }
         self.nothing_else_at(&target)?;
+        self.record_inline_target(volume, &target)?;
         presence.stage(place, &stage, &uses)
     }
+
+    /// Records where a volume is published, if its record does not say so: one of an earlier release does not.
+    fn record_inline_target(&self, volume: &Volume, target: &Target) -> Result<()> {
+        let inline_target = recorded(target);
+        if volume.inline_target != inline_target {
+            self.store.put(Volume { inline_target, ..volume.clone() })?;
+        }
+        Ok(())
+    }
+}
+
+/// What the record says of a target. A path that is not text is not kubelet's.
+fn recorded(target: &Target) -> Option<String> {
+    target.path().to_str().map(str::to_owned)
 }
 
 #[cfg(test)]

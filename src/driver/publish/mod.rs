@@ -2,6 +2,7 @@
 
 pub(super) mod binds;
 pub(super) mod inline;
+pub(super) mod orphans;
 
 use crate::backend::{Place, Target, refuses_writes};
 use crate::driver::Driver;

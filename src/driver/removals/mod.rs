@@ -10,12 +10,14 @@
 //! and goes without the number.
 
 mod queue;
+mod refused;
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use nix::errno::Errno;
 
 use self::queue::{Pace, Queue};
+use self::refused::Refused;
 use super::Driver;
 use crate::backend::{
     GoOn, VolumePaths, begin_deletion, bytes_of_subvolume, counted, move_files, narrow, remove_files,
@@ -23,7 +25,10 @@ use crate::backend::{
 };
 use crate::error::{Error, OsContext, Result};
 use crate::model::health::Trouble;
-use crate::model::{BackendKind, Enforcement, Phase, PoolName, Snapshot, Volume, VolumeId, VolumeParameters};
+use crate::model::{
+    BackendKind, Enforcement, ObjectId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId,
+    VolumeParameters,
+};
 use crate::store::Durability;
 pub(crate) use queue::Waiting;
 
@@ -37,6 +42,8 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Removals {
     queue: Arc<Queue>,
+    /// What could not be removed before an answer.
+    refused: Refused,
     driver: OnceLock<Weak<Driver>>,
 }
 
@@ -67,10 +74,25 @@ impl Driver {
         Removing(Arc::clone(&self.removals.queue))
     }
 
-    /// What waits in each pool.
+    /// What waits in each pool, and what waits for its caller to try again.
     pub(crate) fn removals_by_pool(&self) -> Vec<(PoolName, Waiting)> {
         let names = self.pools.names().into_iter();
-        names.map(|name| (name.clone(), self.removals.queue.waiting(&name))).collect()
+        let is_unfinished = |object: &ObjectId| match object {
+            ObjectId::Volume(id) => self.store.get(id).is_some_and(|volume| !volume.is_ready()),
+            ObjectId::Snapshot(id) => self.store.snapshot(id).is_some_and(|snapshot| !snapshot.is_ready()),
+            ObjectId::Group(_) => false,
+        };
+        self.removals.refused.retain(is_unfinished);
+        let waiting = |name: &PoolName| {
+            let (queued, (refused, error)) =
+                (self.removals.queue.waiting(name), self.removals.refused.of_pool(name));
+            Waiting {
+                trees: queued.trees + refused,
+                failing: queued.failing + refused,
+                error: queued.error.or(error),
+            }
+        };
+        names.map(|name| (name.clone(), waiting(&name))).collect()
     }
 
     /// What is wrong with them, by pool.
@@ -78,7 +100,7 @@ impl Driver {
         self.removals_by_pool().into_iter().filter_map(|(name, waiting)| {
             let Waiting { failing, error, .. } = waiting;
             let message = format!(
-                "deleted directories of pool {name} that cannot be removed, and keep their space: {failing}; they are tried again. The last error: {}",
+                "deleted volumes and snapshots of pool {name} whose files cannot be removed, and keep their space: {failing}; they are tried again. The last error: {}",
                 error?
             );
             Some(Trouble::degraded("RemovalFailing", message))
@@ -92,6 +114,12 @@ impl Driver {
             self.remove_later(volume);
             return Ok(());
         }
+        let removed = self.remove_recorded_volume(volume);
+        self.removals.refused.put((&volume.id).into(), volume.pool(), &removed);
+        removed
+    }
+
+    fn remove_recorded_volume(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths_to_remove(volume)?;
         if volume.phase == Phase::Deleting {
             begin_deletion(&self.os, &paths)?;
@@ -108,6 +136,12 @@ impl Driver {
 
     /// The same for the files of a snapshot, whose record is left to the caller.
     pub(super) fn remove_files_of_snapshot(&self, snapshot: &Snapshot, paths: &VolumePaths) -> Result<()> {
+        let removed = self.remove_files_of_recorded_snapshot(snapshot, paths);
+        self.removals.refused.put((&snapshot.id).into(), &snapshot.pool, &removed);
+        removed
+    }
+
+    fn remove_files_of_recorded_snapshot(&self, snapshot: &Snapshot, paths: &VolumePaths) -> Result<()> {
         if snapshot.phase == Phase::Deleting {
             begin_deletion(&self.os, paths)?;
         }
@@ -136,9 +170,44 @@ impl Driver {
             quota: None,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments: Vec::new(),
         };
         self.move_out(record, paths)
+    }
+
+    /// Removes what could not be removed before an answer, as far as that can be done now. Members of a group go with it.
+    pub fn retry_removals(&self) {
+        for object in self.removals.refused.objects() {
+            let retried = match &object {
+                ObjectId::Volume(id) => self.retry_volume(id),
+                ObjectId::Snapshot(id) => self.retry_snapshot(id),
+                ObjectId::Group(_) => continue,
+            };
+            match retried {
+                Ok(true) => tracing::info!(%object, "removed what an earlier call could not remove"),
+                Ok(false) => {}
+                // Health tells it.
+                Err(error) => tracing::debug!(%object, %error, "what an earlier call could not remove stays"),
+            }
+        }
+    }
+
+    fn retry_volume(&self, id: &VolumeId) -> Result<bool> {
+        let Ok(_guard) = self.lock(id) else { return Ok(false) };
+        let Some(volume) = self.store.get(id).filter(|volume| !volume.is_ready()) else { return Ok(false) };
+        self.delete(&volume)?;
+        if id.is_inline() {
+            self.inline.remember(id);
+        }
+        Ok(true)
+    }
+
+    fn retry_snapshot(&self, id: &SnapshotId) -> Result<bool> {
+        let Ok(_guard) = self.lock(id) else { return Ok(false) };
+        let snapshot = self.store.snapshot(id).filter(|found| !found.is_ready() && found.group.is_none());
+        let Some(snapshot) = snapshot else { return Ok(false) };
+        self.remove_snapshot(&snapshot).map(|()| true)
     }
 
     /// Whether it is a subvolume that takes long to be removed. Where nobody tells, it is not.
@@ -163,6 +232,7 @@ impl Driver {
             marked: true,
             copy_of: None,
             moved_to: None,
+            inline_target: None,
             attachments: Vec::new(),
             ..record
         };

@@ -60,7 +60,21 @@ impl World {
         let place = self.walk(file, Last::Keep)?;
         self.content(place.node)?;
         self.writable(&place)?;
-        Ok(place)
+        match self.inode(place.node) {
+            inode if inode.immutable || inode.append_only => Err(Errno::EPERM),
+            _ => Ok(place),
+        }
+    }
+
+    /// EPERM if the attributes of a directory keep it from getting another entry.
+    pub(super) fn can_get_entry(&self, directory: NodeRef) -> Outcome<()> {
+        if self.inode(directory).immutable { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// EPERM if its attributes, or those of its directory, keep an entry from losing its name.
+    pub(super) fn can_lose_name(&self, directory: NodeRef, node: NodeRef) -> Outcome<()> {
+        let is_protected = |node| self.inode(node).immutable || self.inode(node).append_only;
+        if is_protected(directory) || is_protected(node) { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Makes something new under a name that is free.
@@ -73,6 +87,7 @@ impl World {
             return Err(Errno::EEXIST);
         }
         self.writable(&directory)?;
+        self.can_get_entry(directory.node)?;
         let ino = self.fs_mut(directory.node.fs).add(directory.node.ino, &name, node, mode)?;
         Ok(NodeRef { fs: directory.node.fs, ino })
     }
@@ -88,6 +103,8 @@ impl World {
         if self.is_mount_point(node) {
             return Err(Errno::EBUSY);
         }
+        self.can_lose_name(source.node, node)?;
+        self.can_get_entry(target.node)?;
         let project = |node| self.inode(node).project;
         if project(target.node) != 0 && project(target.node) != project(node) {
             return Err(Errno::EXDEV);
@@ -102,6 +119,7 @@ impl World {
             if self.is_mount_point(replaced) {
                 return Err(Errno::EBUSY);
             }
+            self.can_lose_name(target.node, replaced)?;
             match (&self.inode(replaced).node, moves_directory) {
                 (Node::Directory { now, .. }, true) if !now.is_empty() => return Err(Errno::ENOTEMPTY),
                 (Node::Directory { .. }, false) => return Err(Errno::EISDIR),
@@ -128,6 +146,7 @@ impl World {
             Err(errno) => return gone(errno),
         };
         self.writable(&parent)?;
+        self.can_lose_name(parent.node, node)?;
         match (&self.inode(node).node, directory) {
             (Node::Directory { .. }, false) => return Err(Errno::EISDIR),
             (Node::Directory { .. }, true) if self.is_mount_point(node) => return Err(Errno::EBUSY),

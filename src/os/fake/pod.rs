@@ -48,9 +48,12 @@ impl World {
             // A read-only mount does not keep anybody from writing to a device whose node is in it.
             return self.device_write_cached(self.loop_at(path)?, offset, bytes);
         }
-        self.content(place.node)?;
+        let size = self.content(place.node)?.size();
         self.writable(&place)?;
-        self.write_at(place.node, offset, bytes)
+        match self.inode(place.node) {
+            inode if inode.immutable || (inode.append_only && offset != size) => Err(Errno::EPERM),
+            _ => self.write_at(place.node, offset, bytes),
+        }
     }
 
     fn pod_write_file(&mut self, path: &Path, bytes: &[u8]) -> Outcome<()> {
@@ -59,6 +62,9 @@ impl World {
             Err(errno) => return Err(errno),
             Ok(place) if matches!(self.inode(place.node).node, Node::File { .. }) => {
                 self.writable(&place)?;
+                if self.inode(place.node).immutable || self.inode(place.node).append_only {
+                    return Err(Errno::EPERM);
+                }
                 self.set_size(place.node, 0)?;
             }
             Ok(_) => {}
@@ -130,6 +136,10 @@ impl FakeKernel {
             if directory.mount != node.mount {
                 return Err(Errno::EXDEV);
             }
+            world.can_get_entry(directory.node)?;
+            if world.inode(node.node).immutable || world.inode(node.node).append_only {
+                return Err(Errno::EPERM);
+            }
             world.fs_mut(node.node.fs).link(directory.node.ino, &name, node.node.ino)
         })
     }
@@ -172,8 +182,20 @@ impl FakeKernel {
             if matches!(world.inode(node).node, Node::Directory { .. }) {
                 return Err(Errno::EISDIR);
             }
+            world.can_lose_name(directory.node, node)?;
             world.fs_mut(node.fs).unlink(directory.node.ino, &name)
         })
+    }
+
+    /// Makes a file or directory immutable, append-only, both or neither (chattr(1)), at once also on the disk.
+    ///
+    /// # Panics
+    /// Where nothing is there: the test is wrong.
+    pub fn set_attributes(&self, path: impl AsRef<Path>, immutable: bool, append_only: bool) {
+        let mut world = self.lock();
+        let node = world.walk(path.as_ref(), Last::Keep).expect("a path").node;
+        let inode = world.fs_mut(node.fs).inode_mut(node.ino);
+        (inode.immutable, inode.append_only) = (immutable, append_only);
     }
 
     /// syncfs(2) of the filesystem that holds a path.

@@ -80,9 +80,12 @@ impl Snapshot<'_> {
 
     fn entry(&mut self, name: &str, ino: u64, to: u64) -> Outcome<()> {
         let original = self.filesystem.inode(ino).clone();
+        let attributes = (original.immutable, original.append_only);
         match original.node {
             Node::Directory { .. } => {
                 let made = self.filesystem.add(to, name, Node::directory(), original.mode)?;
+                let inode = self.filesystem.inode_mut(made);
+                (inode.immutable, inode.append_only) = attributes;
                 // Another subvolume is an empty directory in it.
                 if original.project == self.number { self.directory(ino, made) } else { Ok(()) }
             }
@@ -93,6 +96,8 @@ impl Snapshot<'_> {
             node => {
                 let copy = self.filesystem.add(to, name, node, original.mode)?;
                 self.links.insert(ino, copy);
+                let inode = self.filesystem.inode_mut(copy);
+                (inode.immutable, inode.append_only) = attributes;
                 Ok(())
             }
         }

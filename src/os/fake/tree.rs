@@ -70,6 +70,9 @@ pub(super) struct Inode {
     pub(super) project: u32,
     /// The same on the disk.
     pub(super) durable_project: u32,
+    /// Its attributes (chattr(1)).
+    pub(super) immutable: bool,
+    pub(super) append_only: bool,
 }
 
 /// A name that changed, and may not be on the disk.
@@ -117,7 +120,8 @@ pub(super) struct Filesystem {
 impl Inode {
     /// With one name.
     fn new(node: Node, mode: u32, project: u32) -> Self {
-        Inode { node, mode, links: 1, open: 0, project, durable_project: project }
+        let (durable_project, immutable, append_only) = (project, false, false);
+        Inode { node, mode, links: 1, open: 0, project, durable_project, immutable, append_only }
     }
 }
 

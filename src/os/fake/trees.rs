@@ -52,7 +52,8 @@ impl World {
         order.len()
     }
 
-    /// Removes so many entries of a tree, and says whether that was all of it.
+    /// Removes so many entries of a tree, and says whether that was all of it. Attributes of what is in the tree are taken away,
+    /// those of the directory that the tree is in are not.
     fn remove_entries(&mut self, path: &Path, most: usize, how: Effect) -> Outcome<bool> {
         let (parent, name) = match self.parent(path) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(true),
@@ -70,6 +71,11 @@ impl World {
             if self.is_mount_point(node) {
                 return Err(Errno::EBUSY);
             }
+            for released in [node, directory].into_iter().filter(|released| *released != parent.node) {
+                let inode = self.fs_mut(released.fs).inode_mut(released.ino);
+                (inode.immutable, inode.append_only) = (false, false);
+            }
+            self.can_lose_name(directory, node)?;
             self.fs_mut(node.fs).unlink(directory.ino, &name)?;
         }
         Ok(count == whole)

@@ -20,8 +20,8 @@ pub(super) use project_quotas::{
 };
 pub(super) use qgroups::{
     QuotaItem, assign_qgroup, await_rescan, create_limited_subvolume, create_qgroup, create_snapshot,
-    create_subvolume, has_subvolumes, limit_qgroup, remove_qgroup, remove_subvolume, rescan_quotas,
-    search_quotas, subvolume_of, switch_on_quotas,
+    create_subvolume, has_subvolumes, limit_qgroup, make_subvolume_writable, remove_qgroup, remove_subvolume,
+    rescan_quotas, search_quotas, subvolume_of, switch_on_quotas,
 };
 
 /// `struct fiemap` without the extents that follow it.

@@ -27,6 +27,7 @@ mod open;
 mod own_sysfs;
 mod probe;
 mod process;
+mod protected;
 mod quotas;
 mod space;
 mod statx;

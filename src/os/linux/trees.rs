@@ -3,18 +3,19 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open};
+use nix::fcntl::{AtFlags, OFlag, open, readlink};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::super::{FileId, TreeWriter, Trees, Usage};
 use super::walk::{Visit, open_directory, walk};
-use super::{at, copy_tree, id_of, kind_bits};
+use super::{at, copy_tree, id_of, kind_bits, protected};
 use crate::model::tree::{Item, Position};
 
 /// The trees that this mount namespace shows.
@@ -50,10 +51,10 @@ impl Trees for LinuxTrees {
     }
 
     fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {
-        let mut visit = Remove { retries: RETRIES, go_on, stopped: false };
+        let mut visit = Remove::new(RETRIES, go_on);
         match remove(path, &mut visit) {
             Err(_) if visit.stopped => Ok(false),
-            removed => removed.map(|()| true).map_err(at("remove", path)),
+            removed => removed.map(|()| true).map_err(at("remove", visit.failed.as_deref().unwrap_or(path))),
         }
     }
 }
@@ -82,7 +83,11 @@ fn remove(path: &Path, visit: &mut Remove<'_>) -> io::Result<()> {
     };
     while visit.entry(&parent, &name, None)? {
         match open_directory(&parent, &name) {
-            Ok(directory) => walk(directory, visit)?,
+            Ok(directory) => {
+                visit.is_inside = true;
+                walk(directory, visit)?;
+                visit.is_inside = false;
+            }
             Err(Errno::ENOENT) => return Ok(()),
             Err(errno @ (Errno::EXDEV | Errno::ENOTDIR | Errno::ELOOP)) => {
                 visit.refused(&parent, &name, errno)?
@@ -101,6 +106,39 @@ struct Remove<'a> {
     go_on: &'a mut dyn FnMut() -> bool,
     /// It was told not to go on, which ends the walk with an error.
     stopped: bool,
+    /// What is met has a directory of the tree as its parent, not the one that the tree is in.
+    is_inside: bool,
+    /// What could not be removed.
+    failed: Option<PathBuf>,
+}
+
+impl<'a> Remove<'a> {
+    fn new(retries: u32, go_on: &'a mut dyn FnMut() -> bool) -> Self {
+        Remove { retries, go_on, stopped: false, is_inside: false, failed: None }
+    }
+
+    /// unlinkat(2), also of what is immutable or append-only, or in such a directory of the tree.
+    fn unlink(&self, parent: &Dir, name: &CStr, how: UnlinkatFlags) -> nix::Result<()> {
+        match unlinkat(parent, name, how) {
+            Err(Errno::EPERM) => {
+                // Whatever cannot be released is told by the second attempt.
+                let _ = protected::release_entry(parent, name);
+                if self.is_inside {
+                    let _ = protected::release(parent);
+                }
+                unlinkat(parent, name, how)
+            }
+            unlinked => unlinked,
+        }
+    }
+
+    /// Remembers which entry could not be removed.
+    fn failed_at(&mut self, parent: &Dir, name: &CStr, errno: Errno) -> Errno {
+        let directory = readlink(format!("/proc/self/fd/{}", parent.as_raw_fd()).as_str());
+        let name = std::ffi::OsStr::from_bytes(name.to_bytes());
+        self.failed = directory.ok().map(|directory| PathBuf::from(directory).join(name));
+        errno
+    }
 }
 
 impl Visit for Remove<'_> {
@@ -110,43 +148,44 @@ impl Visit for Remove<'_> {
             return Err(Errno::ECANCELED);
         }
         if kind != Some(Type::Directory) {
-            match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+            match self.unlink(parent, name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => return Ok(false),
                 Err(Errno::EISDIR) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(self.failed_at(parent, name, errno)),
             }
         }
         // Most often it is empty, which saves opening it.
-        match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
+        match self.unlink(parent, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(false),
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => Ok(true),
-            Err(errno) => Err(errno),
+            Err(errno) => Err(self.failed_at(parent, name, errno)),
         }
     }
 
-    fn enter(&mut self, _: &Dir) -> nix::Result<()> {
-        Ok(())
+    fn enter(&mut self, directory: &Dir) -> nix::Result<()> {
+        protected::release_subvolume(directory)
     }
 
     fn refused(&mut self, parent: &Dir, name: &CStr, errno: Errno) -> nix::Result<()> {
-        match errno {
+        let removed = match errno {
             Errno::EXDEV => Err(errno),
             // It was a directory a moment ago and is a file or link now.
-            _ => match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+            _ => match self.unlink(parent, name, UnlinkatFlags::NoRemoveDir) {
                 Err(Errno::ENOENT) => Ok(()),
                 result => result,
             },
-        }
+        };
+        removed.map_err(|errno| self.failed_at(parent, name, errno))
     }
 
     fn leave(&mut self, parent: &Dir, name: &CStr) -> nix::Result<bool> {
-        match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
+        match self.unlink(parent, name, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(false),
             Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.retries > 0 => {
                 self.retries -= 1;
                 Ok(true)
             }
-            Err(errno) => Err(errno),
+            Err(errno) => Err(self.failed_at(parent, name, errno)),
         }
     }
 }
@@ -227,7 +266,8 @@ mod tests {
         let full = temp.path().join("full");
         std::fs::create_dir_all(full.join("other")).expect("mkdir");
         let (parent, name) = split(&full).expect("open");
-        let mut visit = Remove { retries: 2, go_on: &mut || true, stopped: false };
+        let mut go_on = || true;
+        let mut visit = Remove::new(2, &mut go_on);
         assert_eq!([0; 3].map(|_| visit.leave(&parent, &name)), [Ok(true), Ok(true), Err(Errno::ENOTEMPTY)]);
         std::fs::remove_dir(full.join("other")).expect("rmdir");
         assert_eq!([0; 2].map(|_| visit.leave(&parent, &name)), [Ok(false), Ok(false)]);

@@ -58,6 +58,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        inline_target: None,
         attachments: Vec::new(),
     }
 }

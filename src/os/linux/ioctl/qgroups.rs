@@ -132,6 +132,9 @@ pub(super) struct SearchArgs {
     pub(super) found: [u8; FOUND],
 }
 
+/// BTRFS_SUBVOL_RDONLY
+const READ_ONLY_SUBVOLUME: u64 = 2;
+
 pub(super) const BTRFS_IOC_INO_LOOKUP: ByAddress<InodeLookup> =
     ByAddress::new(nix::request_code_readwrite!(0x94, 18, size_of::<InodeLookup>()));
 pub(super) const BTRFS_IOC_TREE_SEARCH: ByAddress<SearchArgs> =
@@ -143,6 +146,10 @@ pub(super) const BTRFS_IOC_SNAP_CREATE_V2: ByAddress<VolumeArgs> =
 /// The kernel only reads what the address in it leads to (fs/btrfs/ioctl.c, memdup_user).
 pub(super) const BTRFS_IOC_SUBVOL_CREATE_V2: ByAddress<VolumeArgs> =
     ByAddress::new(nix::request_code_write!(0x94, 24, size_of::<VolumeArgs>()));
+pub(super) const BTRFS_IOC_SUBVOL_GETFLAGS: ByAddress<u64> =
+    ByAddress::new(nix::request_code_read!(0x94, 25, size_of::<u64>()));
+pub(super) const BTRFS_IOC_SUBVOL_SETFLAGS: ByAddress<u64> =
+    ByAddress::new(nix::request_code_write!(0x94, 26, size_of::<u64>()));
 pub(super) const BTRFS_IOC_QUOTA_CTL: ByAddress<QuotaControl> =
     ByAddress::new(nix::request_code_readwrite!(0x94, 40, size_of::<QuotaControl>()));
 pub(super) const BTRFS_IOC_QGROUP_ASSIGN: ByAddress<QgroupAssign> =
@@ -301,6 +308,17 @@ fn volume_name<const N: usize>(name: &CStr) -> nix::Result<[u8; N]> {
 pub(in crate::os::linux) fn remove_subvolume(parent: impl AsFd, name: &CStr) -> nix::Result<()> {
     let mut args = VolumeName { fd: 0, name: volume_name(name)? };
     BTRFS_IOC_SNAP_DESTROY.call(parent, &mut args)
+}
+
+/// Makes the subvolume whose top a directory is writable, if it is read-only; EINVAL where the directory is not such a top
+/// (BTRFS_IOC_SUBVOL_SETFLAGS).
+pub(in crate::os::linux) fn make_subvolume_writable(top: impl AsFd) -> nix::Result<()> {
+    let mut flags = 0;
+    BTRFS_IOC_SUBVOL_GETFLAGS.call(&top, &mut flags)?;
+    match flags & READ_ONLY_SUBVOLUME {
+        0 => Ok(()),
+        _ => BTRFS_IOC_SUBVOL_SETFLAGS.call(&top, &mut (flags & !READ_ONLY_SUBVOLUME)),
+    }
 }
 
 /// The id of the subvolume that a file lies in.

@@ -1,0 +1,265 @@
+//! Inline volumes whose pod is gone.
+//!
+//! Only NodeUnpublishVolume deletes an inline volume, and kubelet calls it for what it finds below the directory of the pod. If
+//! that was removed while the node was down, the call never comes. The record of the volume says where it was published
+//! ([`Volume::inline_target`]), and so which directory that is.
+//!
+//! A directory that is not found may only be hidden, because kubelet's disk is not mounted. So the directory of another pod must
+//! be there, as kubelet has one for the pod of the driver, and `pods` must be the same directory in each look. What the kernel
+//! shows in use is never deleted. A target is only looked at.
+
+use std::collections::HashMap;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::presence_of;
+use crate::driver::Driver;
+use crate::driver::locks::guarded::Guarded;
+use crate::error::Result;
+use crate::model::health::Trouble;
+use crate::model::{PoolName, Volume, VolumeId, format_bytes};
+use crate::os::{FileId, FileKind};
+
+/// What the last looks have found.
+#[derive(Default)]
+pub(crate) struct Orphans(Guarded<HashMap<VolumeId, Orphan>>);
+
+/// A volume that nothing uses.
+struct Orphan {
+    volume: Arc<Volume>,
+    pod: Pod,
+    since: Instant,
+    /// Metrics and health show it, and the log has it.
+    told: bool,
+}
+
+/// The pod of an inline volume that nothing uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pod {
+    /// Its directory is not among those of other pods.
+    Gone {
+        uid: String,
+        /// The directory of all pods.
+        pods: FileId,
+    },
+    /// It cannot be said whether it is there, with the reason.
+    Unknown(String),
+}
+
+impl Orphans {
+    /// Keeps what was found, and returns for how long it has been so. Only a repeated look returns more than nothing.
+    fn seen(&self, volume: &Arc<Volume>, pod: &Pod) -> Option<Duration> {
+        let mut known = self.0.lock();
+        if let Some(orphan) = known.get(&volume.id)
+            && orphan.volume == *volume
+            && orphan.pod == *pod
+        {
+            return Some(orphan.since.elapsed());
+        }
+        let (volume, pod) = (Arc::clone(volume), pod.clone());
+        let told = known.get(&volume.id).is_some_and(|orphan| orphan.told);
+        known.insert(volume.id.clone(), Orphan { volume, pod, since: Instant::now(), told });
+        None
+    }
+
+    /// Shows it in metrics and health from here on, and returns whether that is new.
+    fn tell(&self, id: &VolumeId) -> bool {
+        let mut known = self.0.lock();
+        known.get_mut(id).is_some_and(|orphan| !std::mem::replace(&mut orphan.told, true))
+    }
+
+    /// Begins the time again, after which it is tried once more.
+    fn put_off(&self, id: &VolumeId) {
+        if let Some(orphan) = self.0.lock().get_mut(id) {
+            orphan.since = Instant::now();
+        }
+    }
+
+    fn forget(&self, id: &VolumeId) {
+        self.0.lock().remove(id);
+    }
+}
+
+impl Driver {
+    /// Deletes the inline volumes that nothing uses and whose pod's directory was not there in each look for `grace`, two looks
+    /// at least. Those whose pod is not known are told of after that time, and stay.
+    pub fn delete_orphaned_inline_volumes(&self, grace: Duration) {
+        let mut volumes = self.store.volumes();
+        volumes.retain(|volume| volume.id.is_inline() && !volume.is_removed());
+        self.orphans.0.lock().retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
+        for volume in volumes {
+            let Some(pod) = self.orphaned(&volume) else {
+                self.orphans.forget(&volume.id);
+                continue;
+            };
+            let waited = self.orphans.seen(&volume, &pod).filter(|waited| *waited >= grace);
+            match &pod {
+                Pod::Gone { uid, .. } => {
+                    if self.orphans.tell(&volume.id) {
+                        tracing::warn!(
+                            volume.id = %volume.id, name = volume.name, pod.uid = uid, bytes = volume.capacity_bytes,
+                            "the pod of this inline volume is gone: it is deleted if that stays so for {grace:?}"
+                        );
+                    }
+                    if waited.is_some() {
+                        self.delete_orphan(&volume, uid);
+                    }
+                }
+                Pod::Unknown(why) => {
+                    if waited.is_some() && self.orphans.tell(&volume.id) {
+                        tracing::warn!(
+                            volume.id = %volume.id, name = volume.name, bytes = volume.capacity_bytes,
+                            "nothing uses this inline volume and it is not deleted: {why}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is wrong with them, by pool.
+    pub(crate) fn troubles_of_orphans(&self) -> Vec<Trouble> {
+        let known = self.orphans.0.lock();
+        let trouble = |name: &PoolName| {
+            let orphans = || known.values().filter(|orphan| orphan.told && orphan.volume.pool() == name);
+            let (count, bytes) = orphans().fold((0, 0_u64), |(count, bytes), o| {
+                (count + 1, bytes.saturating_add(o.volume.capacity_bytes))
+            });
+            let first = orphans().min_by_key(|orphan| &orphan.volume.id)?;
+            let (id, csi_id, total) = (&first.volume.id, &first.volume.name, format_bytes(bytes));
+            let what = match &first.pod {
+                Pod::Gone { uid, .. } => {
+                    format!("pod {uid} is gone, and the volume is deleted in a few minutes")
+                }
+                Pod::Unknown(why) => format!(
+                    "it is not deleted: {why}; call NodeUnpublishVolume with volume_id {csi_id:?} if its pod is gone"
+                ),
+            };
+            let message = format!(
+                "inline volumes of pool {name} that nothing uses and that keep their space: {count} ({total}); of {id}, {what}"
+            );
+            Some(Trouble::degraded("InlineVolumeOrphaned", message))
+        };
+        self.pools.names().iter().filter_map(trouble).collect()
+    }
+
+    /// How many there are in each pool.
+    pub(crate) fn orphans_by_pool(&self) -> Vec<(PoolName, usize)> {
+        let known = self.orphans.0.lock();
+        let told = |name: &PoolName| known.values().filter(|o| o.told && o.volume.pool() == name).count();
+        self.pools.names().into_iter().map(|name| (name.clone(), told(&name))).collect()
+    }
+
+    /// The pod of a volume, if nothing uses the volume and the directory of the pod is not there.
+    fn orphaned(&self, volume: &Volume) -> Option<Pod> {
+        let pod = self.pod_of(volume)?;
+        match self.is_used(volume) {
+            Ok(used) => (!used).then_some(pod),
+            Err(error) => {
+                tracing::debug!(volume.id = %volume.id, %error, "it is not known whether the inline volume is in use");
+                None
+            }
+        }
+    }
+
+    fn is_used(&self, volume: &Volume) -> Result<bool> {
+        let paths = self.paths_of_use(volume)?;
+        Ok(presence_of(&volume.content).uses(self.place(volume, &paths))?.any())
+    }
+
+    /// The pod of a volume; none if its directory is there.
+    fn pod_of(&self, volume: &Volume) -> Option<Pod> {
+        let unknown = |why: &str| Some(Pod::Unknown(why.to_owned()));
+        let Some(target) = &volume.inline_target else {
+            return unknown("its record is of an earlier release, which did not record the pod");
+        };
+        let Some(kubelet) = self.pools.kubelet_dir() else {
+            return unknown("the driver runs without --kubelet-dir");
+        };
+        let Some(uid) = pod_uid(Path::new(target), kubelet) else {
+            return unknown(&format!("{target} is not the path of a pod below {}", kubelet.display()));
+        };
+        let directory = kubelet.join("pods");
+        let pods = match self.os.files.stat(&directory) {
+            Ok(Some(stat)) if stat.kind == FileKind::Directory => stat.id,
+            Ok(_) => return unknown(&format!("{} is not a directory", directory.display())),
+            Err(error) => return unknown(&format!("{} cannot be read: {error}", directory.display())),
+        };
+        match self.os.files.list(&directory) {
+            Ok(names) if names.iter().any(|name| name == uid) => None,
+            // kubelet has a directory for the pod of the driver.
+            Ok(names) if names.is_empty() => {
+                unknown(&format!("{} is empty: is kubelet's disk mounted?", directory.display()))
+            }
+            Ok(_) => Some(Pod::Gone { uid: uid.to_owned(), pods }),
+            Err(error) => unknown(&format!("{} cannot be read: {error}", directory.display())),
+        }
+    }
+
+    /// Deletes a volume whose pod is gone, unless it has changed meanwhile, a call is at work on it, or its pool is away.
+    fn delete_orphan(&self, volume: &Arc<Volume>, uid: &str) {
+        if self.pools.get(volume.pool()).is_err() {
+            return;
+        }
+        let Ok(_guard) = self.lock(&volume.id) else { return };
+        let unchanged = self.store.get(&volume.id).is_some_and(|now| now == *volume);
+        if !unchanged || !matches!(self.orphaned(volume), Some(Pod::Gone { .. })) {
+            return;
+        }
+        let (id, name, bytes) = (&volume.id, &volume.name, volume.capacity_bytes);
+        match self.delete(volume) {
+            Ok(()) => {
+                self.inline.remember(id);
+                self.orphans.forget(id);
+                tracing::info!(volume.id = %id, name, pod.uid = uid, bytes, "deleted the inline volume of a pod that is gone");
+            }
+            Err(error) => {
+                self.orphans.put_off(id);
+                tracing::error!(volume.id = %id, name, pod.uid = uid, %error, "the inline volume of a pod that is gone cannot be deleted; it is tried again");
+            }
+        }
+    }
+}
+
+/// The UID of the pod that a target belongs to, if it has the form of kubelet's targets:
+/// `<kubelet>/pods/<UID>/volumes/kubernetes.io~csi/<name>/mount`.
+fn pod_uid<'a>(target: &'a Path, kubelet: &Path) -> Option<&'a str> {
+    let below: Vec<&str> = target
+        .strip_prefix(kubelet)
+        .ok()?
+        .components()
+        .map(|component| match component {
+            Component::Normal(name) => name.to_str(),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    match below.as_slice() {
+        ["pods", uid, "volumes", "kubernetes.io~csi", _, "mount"] => Some(uid),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_target_of_kubelets_form_names_a_pod() {
+        let kubelet = Path::new("/var/lib/kubelet");
+        let uid = |target| pod_uid(Path::new(target), kubelet);
+        assert_eq!(uid("/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/scratch/mount"), Some("u-1"));
+        for other in [
+            "/var/lib/other/pods/u-1/volumes/kubernetes.io~csi/scratch/mount",
+            "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/scratch",
+            "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/scratch/mount/x",
+            "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~nfs/scratch/mount",
+            "/var/lib/kubelet/pods/../volumes/kubernetes.io~csi/scratch/mount",
+            "/var/lib/kubelet/plugins/u-1/volumes/kubernetes.io~csi/scratch/mount",
+            "/var/lib/kubelet/mount",
+            "mount",
+        ] {
+            assert_eq!(uid(other), None, "{other}");
+        }
+    }
+}
