@@ -27,7 +27,7 @@ RUN set -e; \
     for tool in mkfs.ext4 resize2fs mkfs.xfs xfs_repair xfs_growfs mkfs.btrfs btrfs btrfstune e2fsck; do \
       ! ldd "$(command -v "$tool")" | grep 'not found'; \
     done
-ARG VERSION=0.2.1
+ARG VERSION=0.3.0-dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="hostloop" \
       org.opencontainers.image.description="A CSI driver that turns a directory on a node's disk into Kubernetes volumes with an enforced size" \

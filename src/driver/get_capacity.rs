@@ -1,7 +1,7 @@
 //! CSI GetCapacity.
 
-use super::{Driver, Pool};
 use super::pools::{directories, enforce};
+use super::{Driver, Pool};
 use crate::backend::{content_for, minimum_bytes, unsupported};
 use crate::error::{Error, Result};
 use crate::model::answer::Capacity;
@@ -43,7 +43,8 @@ impl Driver {
         }
         let available = self.room(&pool, parameters.is_sized(), parameters.provisioning)?;
         let minimum_volume = minimum_bytes(&content, &parameters).next_multiple_of(GRANULARITY);
-        let maximum_volume = match available.min(self.largest(&pool, &parameters)) / GRANULARITY * GRANULARITY {
+        let maximum_volume = match available.min(self.largest(&pool, &parameters)) / GRANULARITY * GRANULARITY
+        {
             // What is left is too little for any volume of this kind.
             left if left < minimum_volume => 0,
             left => left,
@@ -54,7 +55,7 @@ impl Driver {
     /// Returns the most bytes that a volume can have in a pool, whatever room there is.
     pub(super) fn largest(&self, pool: &Pool, parameters: &VolumeParameters) -> u64 {
         match parameters.backend {
-            BackendKind::Loop => self.settings.max_volume_bytes.min(pool.largest_file),
+            BackendKind::Loop => self.settings.max_volume_bytes.min(pool.largest_file(&self.os)),
             BackendKind::Directory => self.settings.max_volume_bytes,
         }
     }

@@ -83,6 +83,12 @@ pub trait Images: Send + Sync {
     /// of its own. Writing back starts at once, so that a later sync has little left to do. EIO where `source` ends
     /// before that.
     fn copy_range(&self, source: &Path, target: &Path, offset: u64, len: u64) -> io::Result<()>;
+    /// Returns the most bytes that a file in this directory can have: 16 TiB on ext4 with blocks of 4 KiB, less with
+    /// smaller ones. Leaves nothing there.
+    ///
+    /// # Errors
+    /// If no file can be made, such as on a full disk.
+    fn largest_file(&self, directory: &Path) -> io::Result<u64>;
     /// Whether files in this directory can share their blocks ([`reflink`](Images::reflink)). May make and remove
     /// temporary files.
     fn can_reflink(&self, directory: &Path) -> io::Result<bool>;

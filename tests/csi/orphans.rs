@@ -194,6 +194,24 @@ fn a_pod_that_came_back_begins_the_time_again() {
     assert_eq!(left(&rig), [""; 0]);
 }
 
+/// kubelet may not know the volume although it has the directory of the pod.
+#[test]
+fn an_unused_volume_of_a_pod_stays_and_is_told() {
+    let mut rig = published(KINDS[0]);
+    let driver = rig.driver_after_power_cut();
+    look(&driver);
+    assert_eq!((reasons(&driver), count(&driver)), (vec![], 0), "it may be about to be published");
+    (0..3).for_each(|_| look(&driver));
+    assert!(!left(&rig).is_empty());
+    assert!(reasons(&driver)[0].1.contains("pods/uid is there"), "{:?}", reasons(&driver));
+    drop(driver);
+    rig.start_again();
+    rig.ok(inline(&rig, ID, &[("size", "64Mi")]));
+    let driver = rig.driver_on(rig.kernel.restart());
+    (0..3).for_each(|_| look(&driver));
+    assert_eq!((reasons(&driver), count(&driver)), (vec![], 0));
+}
+
 /// What cannot be deleted is tried again.
 #[test]
 fn an_orphan_that_cannot_be_deleted_is_tried_again() {

@@ -32,8 +32,6 @@ pub struct Pool {
     pub medium: Option<PathBuf>,
     /// Whether it is a pool of directory volumes, and of nothing else.
     pub directories: bool,
-    /// The most bytes that one file can have: an image, and so a volume.
-    pub largest_file: u64,
     _locks: PoolLocks,
 }
 
@@ -50,6 +48,12 @@ impl Pool {
         };
         let usable = alignment.filter(|alignment| *alignment <= 4096 && alignment.is_power_of_two());
         Ok(usable.unwrap_or(512).max(512))
+    }
+
+    /// Returns the most bytes that one file can have: an image, and so a volume. On a disk that is too full to find it
+    /// out there is no room for a larger one.
+    pub fn largest_file(&self, os: &Os) -> u64 {
+        self.probe.largest_file(os, &self.path).unwrap_or(u64::MAX)
     }
 
     /// Whether copies can share blocks with what they were made from.
@@ -108,20 +112,9 @@ pub(super) fn open(settings: &Settings, os: &Os, store: &Store, pool: &PoolSetti
     let (id, _locks) = (found.id, PoolLocks(Arc::new(locks)));
     let mounts = os.mounts.list().doing(|| "read mountinfo".to_owned())?;
     let fs_type = holder(&mounts, &path).map_or("unknown", |mount| mount.fs_type.as_str());
-    let largest_file = largest_file(fs_type);
-    let prepared =
-        Pool { name, path, id, reserve, overcommit, probe, managed, medium, directories, largest_file, _locks };
+    let prepared = Pool { name, path, id, reserve, overcommit, probe, managed, medium, directories, _locks };
     report(os, &prepared, pool.kind.as_str(), fs_type)?;
     Ok(prepared)
-}
-
-/// Returns the most bytes that a file can have on this filesystem. The others have more than CSI can ask for.
-fn largest_file(fs_type: &str) -> u64 {
-    match fs_type {
-        // 32 bits for a block's place in its file (ext4(5), EXT4_MAX_LOGICAL_BLOCK), with blocks of 4 KiB.
-        "ext4" => u64::from(u32::MAX) * 4096,
-        _ => u64::MAX,
-    }
 }
 
 /// One line for each pool: what it is, and what can be expected of it.

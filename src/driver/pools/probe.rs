@@ -13,6 +13,7 @@ use crate::os::{Os, is_full};
 pub struct Probe {
     direct_io_alignment: Arc<OnceLock<Option<u32>>>,
     reflink: Arc<OnceLock<bool>>,
+    largest_file: Arc<OnceLock<u64>>,
 }
 
 impl Probe {
@@ -31,6 +32,7 @@ impl Probe {
         };
         probe.direct_io_alignment(os, directory).map(drop).or_else(unknown)?;
         probe.reflink(os, directory).map(drop).or_else(unknown)?;
+        probe.largest_file(os, directory).map(drop).or_else(unknown)?;
         Ok(probe)
     }
 
@@ -45,6 +47,19 @@ impl Probe {
         let probing = || format!("probe direct I/O in {}", directory.display());
         let found = os.images.direct_io_alignment(directory).doing(probing)?;
         Ok(*self.direct_io_alignment.get_or_init(|| found))
+    }
+
+    /// Returns the most bytes that one file can have.
+    ///
+    /// # Errors
+    /// The kernel's; RESOURCE_EXHAUSTED if there is no room to find it out.
+    pub fn largest_file(&self, os: &Os, directory: &Path) -> Result<u64> {
+        if let Some(known) = self.largest_file.get() {
+            return Ok(*known);
+        }
+        let probing = || format!("probe the size of files in {}", directory.display());
+        let found = os.images.largest_file(directory).doing(probing)?;
+        Ok(*self.largest_file.get_or_init(|| found))
     }
 
     /// Whether files can share their blocks.

@@ -8,7 +8,7 @@
 //! be there, as kubelet has one for the pod of the driver, and `pods` must be the same directory in each look. What the kernel
 //! shows in use is never deleted. A target is only looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::driver::locks::guarded::Guarded;
 use crate::error::Result;
 use crate::model::health::Trouble;
 use crate::model::{PoolName, Volume, VolumeId, format_bytes};
-use crate::os::{FileId, FileKind};
+use crate::os::{FileId, FileKind, MountEntry};
 
 /// What the last looks have found.
 #[derive(Default)]
@@ -43,7 +43,7 @@ enum Pod {
         /// The directory of all pods.
         pods: FileId,
     },
-    /// It cannot be said whether it is there, with the reason.
+    /// It is there, or it cannot be said whether it is, with the reason.
     Unknown(String),
 }
 
@@ -58,8 +58,7 @@ impl Orphans {
             return Some(orphan.since.elapsed());
         }
         let (volume, pod) = (Arc::clone(volume), pod.clone());
-        let told = known.get(&volume.id).is_some_and(|orphan| orphan.told);
-        known.insert(volume.id.clone(), Orphan { volume, pod, since: Instant::now(), told });
+        known.insert(volume.id.clone(), Orphan { volume, pod, since: Instant::now(), told: false });
         None
     }
 
@@ -88,8 +87,10 @@ impl Driver {
         let mut volumes = self.store.volumes();
         volumes.retain(|volume| volume.id.is_inline() && !volume.is_removed());
         self.orphans.0.lock().retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
+        let Some(mounted) = self.mounted_targets(&volumes) else { return };
         for volume in volumes {
-            let Some(pod) = self.orphaned(&volume) else {
+            let is_mounted = volume.inline_target.as_ref().is_some_and(|target| mounted.contains(target));
+            let Some(pod) = (!is_mounted).then(|| self.orphaned(&volume)).flatten() else {
                 self.orphans.forget(&volume.id);
                 continue;
             };
@@ -151,11 +152,29 @@ impl Driver {
         self.pools.names().into_iter().map(|name| (name.clone(), told(&name))).collect()
     }
 
-    /// The pod of a volume, if nothing uses the volume and the directory of the pod is not there.
+    /// The targets of volumes where something is mounted: these need no further look. None if the kernel does not tell.
+    fn mounted_targets(&self, volumes: &[Arc<Volume>]) -> Option<HashSet<String>> {
+        let targets: HashSet<&str> =
+            volumes.iter().filter_map(|volume| volume.inline_target.as_deref()).collect();
+        if targets.is_empty() {
+            return Some(HashSet::new());
+        }
+        let is_target = |mount: &MountEntry| mount.target.to_str().is_some_and(|path| targets.contains(path));
+        match self.os.mounts.matching(&is_target) {
+            Ok(mounts) => {
+                Some(mounts.iter().filter_map(|mount| mount.target.to_str().map(str::to_owned)).collect())
+            }
+            Err(error) => {
+                tracing::debug!(%error, "it is not known which inline volumes are in use");
+                None
+            }
+        }
+    }
+
+    /// The pod of a volume, if nothing uses the volume.
     fn orphaned(&self, volume: &Volume) -> Option<Pod> {
-        let pod = self.pod_of(volume)?;
         match self.is_used(volume) {
-            Ok(used) => (!used).then_some(pod),
+            Ok(used) => (!used).then(|| self.pod_of(volume)),
             Err(error) => {
                 tracing::debug!(volume.id = %volume.id, %error, "it is not known whether the inline volume is in use");
                 None
@@ -168,9 +187,8 @@ impl Driver {
         Ok(presence_of(&volume.content).uses(self.place(volume, &paths))?.any())
     }
 
-    /// The pod of a volume; none if its directory is there.
-    fn pod_of(&self, volume: &Volume) -> Option<Pod> {
-        let unknown = |why: &str| Some(Pod::Unknown(why.to_owned()));
+    fn pod_of(&self, volume: &Volume) -> Pod {
+        let unknown = |why: &str| Pod::Unknown(why.to_owned());
         let Some(target) = &volume.inline_target else {
             return unknown("its record is of an earlier release, which did not record the pod");
         };
@@ -181,19 +199,20 @@ impl Driver {
             return unknown(&format!("{target} is not the path of a pod below {}", kubelet.display()));
         };
         let directory = kubelet.join("pods");
+        let path = directory.display();
         let pods = match self.os.files.stat(&directory) {
             Ok(Some(stat)) if stat.kind == FileKind::Directory => stat.id,
-            Ok(_) => return unknown(&format!("{} is not a directory", directory.display())),
-            Err(error) => return unknown(&format!("{} cannot be read: {error}", directory.display())),
+            Ok(_) => return unknown(&format!("{path} is not a directory")),
+            Err(error) => return unknown(&format!("{path} cannot be read: {error}")),
         };
         match self.os.files.list(&directory) {
-            Ok(names) if names.iter().any(|name| name == uid) => None,
+            Ok(names) if names.iter().any(|name| name == uid) => unknown(&format!(
+                "{path}/{uid} is there, and kubelet has neither published nor unpublished it"
+            )),
             // kubelet has a directory for the pod of the driver.
-            Ok(names) if names.is_empty() => {
-                unknown(&format!("{} is empty: is kubelet's disk mounted?", directory.display()))
-            }
-            Ok(_) => Some(Pod::Gone { uid: uid.to_owned(), pods }),
-            Err(error) => unknown(&format!("{} cannot be read: {error}", directory.display())),
+            Ok(names) if names.is_empty() => unknown(&format!("{path} is empty: is kubelet's disk mounted?")),
+            Ok(_) => Pod::Gone { uid: uid.to_owned(), pods },
+            Err(error) => unknown(&format!("{path} cannot be read: {error}")),
         }
     }
 

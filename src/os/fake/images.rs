@@ -95,6 +95,14 @@ impl Images for Process {
         })
     }
 
+    fn largest_file(&self, directory: &Path) -> io::Result<u64> {
+        self.look("truncate in", directory.display(), |world| {
+            let fs = world.walk(directory, Last::Follow)?.node.fs;
+            world.room_for_a_file(fs)?;
+            Ok(world.largest_file(fs))
+        })
+    }
+
     fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
         self.look("clone in", directory.display(), |world| {
             let fs = world.walk(directory, Last::Follow)?.node.fs;

@@ -12,7 +12,7 @@ use super::tree::{Backing, FsId, NodeRef};
 use super::world::World;
 
 /// The largest file of ext4 with blocks of 4 KiB.
-const MAX_FILE: u64 = 16 << 40;
+const LARGEST_OF_EXT4: u64 = (16 << 40) - 4096;
 
 /// What xfs takes at once for a write to a shared block, unless the file says otherwise (XFS_DEFAULT_COWEXTSZ_HINT).
 const COW_PREALLOCATION: u64 = 128 << 10;
@@ -131,7 +131,8 @@ impl World {
 
     pub(super) fn write_at(&mut self, file: NodeRef, offset: u64, bytes: &[u8]) -> Outcome<()> {
         let len = bytes.len() as u64;
-        let _end = offset.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Errno::EFBIG)?;
+        let _end =
+            offset.checked_add(len).filter(|end| *end <= self.largest_file(file.fs)).ok_or(Errno::EFBIG)?;
         let range = blocks(offset, len);
         let demand = self.demand_that_fits(file, range)?;
         if let Backing::Image(image) = self.filesystems[file.fs].backing {
@@ -171,11 +172,19 @@ impl World {
         Ok(if needed <= free { len } else { len.saturating_sub(needed - free) })
     }
 
+    /// The most bytes that a file can have there.
+    pub(super) fn largest_file(&self, fs: FsId) -> u64 {
+        match self.filesystems[fs].fs_type {
+            "ext4" => LARGEST_OF_EXT4,
+            _ => i64::MAX as u64,
+        }
+    }
+
     pub(super) fn allocate(&mut self, file: NodeRef, size: u64) -> Outcome<()> {
         if size == 0 {
             return Ok(());
         }
-        if size > MAX_FILE {
+        if size > self.largest_file(file.fs) {
             return Err(Errno::EFBIG);
         }
         self.set_aside(file, 0, size)?;
@@ -216,7 +225,7 @@ impl World {
     }
 
     pub(super) fn set_size(&mut self, file: NodeRef, size: u64) -> Outcome<()> {
-        if size > MAX_FILE {
+        if size > self.largest_file(file.fs) {
             return Err(Errno::EFBIG);
         }
         self.shrink(file, |content| content.set_size(size))

@@ -131,6 +131,10 @@ impl Images for LinuxImages {
         copy::copy_range(source, target, offset, len)
     }
 
+    fn largest_file(&self, directory: &Path) -> io::Result<u64> {
+        probe::largest_file(directory)
+    }
+
     fn can_reflink(&self, directory: &Path) -> io::Result<bool> {
         probe::reflink_works(directory)
     }

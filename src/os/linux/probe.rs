@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, ftruncate, unlinkat};
 
 use super::copy::clone_file;
 use super::{at, statx};
@@ -50,6 +50,28 @@ pub(super) fn direct_io_alignment(directory: &Path) -> io::Result<Option<u32>> {
     }
     let block = statvfs::fstatvfs(&file).map_err(at("statvfs", directory))?.block_size();
     Ok(u32::try_from(block).ok().filter(|block| block.is_power_of_two()))
+}
+
+/// What [`Images::largest_file`](super::super::Images::largest_file) finds out by ftruncate(2), which says EFBIG.
+pub(super) fn largest_file(directory: &Path) -> io::Result<u64> {
+    let file = nameless_file(directory)?;
+    let fits = |bytes: i64| match ftruncate(&file, bytes) {
+        Ok(()) => Ok(true),
+        Err(Errno::EFBIG | Errno::EINVAL) => Ok(false),
+        Err(errno) => Err(at("truncate a file in", directory)(errno)),
+    };
+    if fits(i64::MAX)? {
+        return Ok(i64::MAX as u64);
+    }
+    let (mut least, mut most) = (0, i64::MAX);
+    while most - least > 1 {
+        let middle = least + (most - least) / 2;
+        match fits(middle)? {
+            true => least = middle,
+            false => most = middle,
+        }
+    }
+    Ok(least.unsigned_abs())
 }
 
 /// Whether two files of this directory's filesystem can share blocks (ioctl_ficlone(2)). Leaves nothing there.

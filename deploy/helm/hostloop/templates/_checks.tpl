@@ -14,10 +14,24 @@ freeze freezeTimeout
 provisioning directIO discard enforcement
 {{- end -}}
 
-{{/* Fails unless a value is a size. Argument: dict "at" path "value" value "more" what else it can be */}}
+{{/*
+Fails unless a value is a size, of at least so many MiB. Argument: dict "at" path "value" value "more" what else it can be
+"least" number, or nothing
+*/}}
 {{- define "hostloop.checkSize" -}}
-{{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTP]i|[kMGTP])$" (toString .value)) -}}
+{{- $value := toString .value -}}
+{{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTP]i|[kMGTP])$" $value) -}}
 {{- fail (printf "%s: %v is not a size; write 20G or 20Gi%s" .at .value (default "" .more)) -}}
+{{- end -}}
+{{- $units := dict "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 "P" 1000000000000000.0
+    "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 -}}
+{{- $bytes := mulf (float64 (regexFind "^[0-9.]+" $value)) (get $units (regexFind "[a-zA-Z]+$" $value)) -}}
+{{- $least := mulf (float64 (default 1 .least)) 1048576.0 -}}
+{{- if lt $bytes $least -}}
+{{- fail (printf "%s: %v is too small; write at least %vMi%s" .at .value (default 1 .least) (default "" .more)) -}}
+{{- end -}}
+{{- if gt $bytes 9000000000000000000.0 -}}
+{{- fail (printf "%s: %v is too large; write less than 8Ei" .at .value) -}}
 {{- end -}}
 {{- end -}}
 
@@ -37,7 +51,14 @@ provisioning directIO discard enforcement
 {{- end -}}
 {{- end -}}
 
-{{/* Fails unless a value is the name of a pool, a class or the like. Argument as above */}}
+{{/* Fails unless a value is the name of a pool. Argument as above */}}
+{{- define "hostloop.checkPoolName" -}}
+{{- if not (and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" .value) (le (len .value) 63)) -}}
+{{- fail (printf "%s: %q is not the name of a pool; write 1 to 63 small letters, digits and dashes, such as fast-1" .at .value) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails unless a value is the name of a class. Argument as above */}}
 {{- define "hostloop.checkName" -}}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$" .value) -}}
 {{- fail (printf "%s: %q is not a name; write small letters, digits and dashes, such as fast-1" .at .value) -}}
@@ -53,8 +74,8 @@ provisioning directIO discard enforcement
 
 {{/* Fails unless a value is a path that a flag of the driver can have. Argument as above */}}
 {{- define "hostloop.checkPath" -}}
-{{- if not (regexMatch "^/[^,;]*[^,;/]$" .value) -}}
-{{- fail (printf "%s: %q is not an absolute path; write /mnt/disk, without a slash at the end, a comma or a semicolon" .at .value) -}}
+{{- if or (not (regexMatch "^/[^,;]*[^,;/]$" .value)) (regexMatch "//|/[.]{1,2}(/|$)" .value) -}}
+{{- fail (printf "%s: %q is not an absolute path; write /mnt/disk, without .., a slash at the end, a comma or a semicolon" .at .value) -}}
 {{- end -}}
 {{- end -}}
 
@@ -70,31 +91,43 @@ provisioning directIO discard enforcement
 {{- $paths := list .Values.node.dataDir -}}
 {{- range $i, $pool := .Values.node.pools -}}
 {{- $at := printf "node.pools[%d]" $i -}}
-{{- include "hostloop.checkName" (dict "at" (printf "%s.name" $at) "value" $pool.name) -}}
+{{- include "hostloop.checkPoolName" (dict "at" (printf "%s.name" $at) "value" $pool.name) -}}
 {{- if eq $pool.name "default" -}}
 {{- fail (printf "%s.name: the pool default is at node.dataDir; choose another name" $at) -}}
 {{- end -}}
 {{- if has $pool.name $names -}}
 {{- fail (printf "%s.name: there is another pool %q; each name can be used once" $at $pool.name) -}}
 {{- end -}}
-{{- if has $pool.path $paths -}}
-{{- fail (printf "%s.path: another pool has %s; each pool needs a path of its own" $at $pool.path) -}}
-{{- end -}}
 {{- include "hostloop.checkPath" (dict "at" (printf "%s.path" $at) "value" $pool.path) -}}
-{{- $names = append $names $pool.name -}}
-{{- $paths = append $paths $pool.path -}}
 {{- $kind := default "directory" $pool.kind -}}
+{{- range $other := $paths -}}
+{{- if eq $pool.path $other -}}
+{{- fail (printf "%s.path: another pool has %s; each pool needs a path of its own" $at $other) -}}
+{{- end -}}
+{{- if and (eq $kind "directory") (or (hasPrefix (printf "%s/" $other) $pool.path) (hasPrefix (printf "%s/" $pool.path) $other)) -}}
+{{- fail (printf "%s.path: %s and %s of another pool lie in each other; choose a directory beside it" $at $pool.path $other) -}}
+{{- end -}}
+{{- end -}}
+{{- $names = append $names $pool.name -}}
+{{- if eq $kind "directory" -}}{{- $paths = append $paths $pool.path -}}{{- end -}}
 {{- if eq $kind "image" -}}
 {{- if not $pool.size -}}{{- fail (printf "%s.size is missing: an image needs one; write 200Gi" $at) -}}{{- end -}}
-{{- include "hostloop.checkSize" (dict "at" (printf "%s.size" $at) "value" $pool.size) -}}
+{{- include "hostloop.checkSize" (dict "at" (printf "%s.size" $at) "value" $pool.size "least" (eq (default "xfs" $pool.fs) "btrfs" | ternary 256 300)) -}}
+{{- if or (eq (base $pool.path) "lock") (hasSuffix ".hostloop-lock" $pool.path) (hasSuffix ".hostloop-new" $pool.path) -}}
+{{- fail (printf "%s.path: %s is like the name of a file of the driver; choose another name" $at $pool.path) -}}
+{{- end -}}
 {{- else if $pool.size -}}
 {{- fail (printf "%s.size: only a pool of kind image has a size; leave it out" $at) -}}
 {{- end -}}
 {{- if and (eq $kind "directory") $pool.fs -}}
 {{- fail (printf "%s.fs: a directory has the filesystem of its disk; leave it out, or set kind: image or device" $at) -}}
 {{- end -}}
-{{- with $pool.reserve -}}{{- include "hostloop.checkReserve" (dict "at" (printf "%s.reserve" $at) "value" .) -}}{{- end -}}
-{{- with $pool.overcommit -}}{{- include "hostloop.checkOvercommit" (dict "at" (printf "%s.overcommit" $at) "value" .) -}}{{- end -}}
+{{- if hasKey $pool "reserve" -}}
+{{- include "hostloop.checkReserve" (dict "at" (printf "%s.reserve" $at) "value" $pool.reserve) -}}
+{{- end -}}
+{{- if hasKey $pool "overcommit" -}}
+{{- include "hostloop.checkOvercommit" (dict "at" (printf "%s.overcommit" $at) "value" $pool.overcommit) -}}
+{{- end -}}
 {{- end -}}
 {{- range $i, $name := .Values.node.inline.pools -}}
 {{- if not (has $name $names) -}}
@@ -129,7 +162,7 @@ Argument: dict "at" the name of the list "classes" list
 {{- fail (printf "%s[%d].name: there is another class %q; each name can be used once" $.at $i $class.name) -}}
 {{- end -}}
 {{- $names = append $names $class.name -}}
-{{- if $class.default -}}
+{{- if or $class.default (eq (dig "storageclass.kubernetes.io/is-default-class" "" (default dict $class.annotations)) "true") -}}
 {{- if $default -}}
 {{- fail (printf "%s[%d].default: %q is the default already; only one class can be it" $.at $i $default) -}}
 {{- end -}}
@@ -144,6 +177,18 @@ Argument: dict "at" the name of the list "classes" list
 {{- $value := toString (get .parameters .key) -}}
 {{- if not (has $value .values) -}}
 {{- fail (printf "%s.%s: %q is not a value of it; use %s" .at .key $value (join " or " .values)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails unless the times among the parameters are some. Argument: dict "at" path "parameters" */}}
+{{- define "hostloop.checkTimes" -}}
+{{- range $key := list "freezeTimeout" "standbyInterval" -}}
+{{- if hasKey $.parameters $key -}}
+{{- $value := toString (get $.parameters $key) -}}
+{{- if not (regexMatch "^[0-9]+(ms|s|m|h)$" $value) -}}
+{{- fail (printf "%s.%s: %q is not a time; write 30s or 1m" $.at $key $value) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -165,6 +210,10 @@ Argument: dict "at" the name of the list "classes" list
     "enforcement" (list "required" "none") "standby" (list "0" "1") -}}
 {{- include "hostloop.checkValue" (dict "at" $path "parameters" $parameters "key" $key "values" $values) -}}
 {{- end -}}
+{{- if and (hasKey $parameters "standbyInterval") (ne (toString (dig "standby" "0" $parameters)) "1") -}}
+{{- fail (printf "%s.standbyInterval: without standby: \"1\" there is no copy to keep; leave it out" $path) -}}
+{{- end -}}
+{{- include "hostloop.checkTimes" (dict "at" $path "parameters" $parameters) -}}
 {{- range $key := list "directIO" "discard" "sharedOnNode" "crossNodeCopy" "freeze" -}}
 {{- include "hostloop.checkValue" (dict "at" $path "parameters" $parameters "key" $key "values" (list "true" "false")) -}}
 {{- end -}}
@@ -176,6 +225,11 @@ Argument: dict "at" the name of the list "classes" list
 {{- if eq (toString (dig "backend" "loop" $parameters)) "directory" -}}
 {{- if $thick -}}
 {{- fail (printf "%s.provisioning: a directory cannot be thick; leave it out, or set backend: loop" $path) -}}
+{{- end -}}
+{{- range $key := list "directIO" "discard" "mkfsOptions" -}}
+{{- if hasKey $parameters $key -}}
+{{- fail (printf "%s.%s: it is for loop volumes; leave it out, or set backend: loop" $path $key) -}}
+{{- end -}}
 {{- end -}}
 {{- if $class.fsType -}}
 {{- fail (printf "%s.fsType: a directory has the filesystem of its pool; leave it out, or set backend: loop" $at) -}}
@@ -208,6 +262,14 @@ Argument: dict "at" the name of the list "classes" list
 {{- range $i, $class := $classes -}}
 {{- $keys := eq $list "volumeAttributesClasses" | ternary "hostloop.keys.attributesClass" "hostloop.keys.snapshotClass" -}}
 {{- include "hostloop.checkKeys" (dict "root" $ "at" (printf "%s[%d].parameters" $list $i) "parameters" $class.parameters "keys" $keys) -}}
+{{- $at := printf "%s[%d].parameters" $list $i -}}
+{{- $parameters := default dict $class.parameters -}}
+{{- include "hostloop.checkTimes" (dict "at" $at "parameters" $parameters) -}}
+{{- range $key := list "freeze" "directIO" "discard" -}}
+{{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" $key "values" (list "true" "false")) -}}
+{{- end -}}
+{{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" "provisioning" "values" (list "thin" "thick")) -}}
+{{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" "enforcement" "values" (list "required" "none")) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -233,14 +295,26 @@ Argument: dict "at" the name of the list "classes" list
 {{- if ne (toString $v.node.streamRate) "0" -}}
 {{- include "hostloop.checkSize" (dict "at" "node.streamRate" "value" $v.node.streamRate "more" ", or \"0\" for no limit") -}}
 {{- end -}}
-{{- if not (regexMatch "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$" $v.driverName) -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" $v.driverName) -}}
 {{- fail (printf "driverName: %q is not the name of a driver; write a domain name such as hostloop.csi.dev" $v.driverName) -}}
 {{- end -}}
-{{- if not (regexMatch "^[0-9a-fA-F.:]+$" $v.listenAddress) -}}
+{{- if not (regexMatch "^(((25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])([.]|$)){4}|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$" $v.listenAddress) -}}
 {{- fail (printf "listenAddress: %q is not an address; write 0.0.0.0 or \"::\"" $v.listenAddress) -}}
 {{- end -}}
-{{- if not (regexMatch "^([0-9]+-[0-9]+)?$" $v.node.quotaIds) -}}
-{{- fail (printf "node.quotaIds: %q is not a range; write \"5000-6000\"" $v.node.quotaIds) -}}
+{{- with $v.node.quotaIds -}}
+{{- $ends := splitList "-" . -}}
+{{- if not (and (regexMatch "^[0-9]{1,10}-[0-9]{1,10}$" .) (le (int64 (first $ends)) (int64 (last $ends))) (ge (int64 (first $ends)) 1)) -}}
+{{- fail (printf "node.quotaIds: %q is not a range; write \"5000-6000\"" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports := dict -}}
+{{- range $at, $port := dict "health.port" $v.health.port "metrics.port" $v.metrics.port "peer.port" $v.peer.port -}}
+{{- $other := get $ports (toString (int $port)) -}}
+{{- if $other -}}{{- fail (printf "%s: %s has %v as well; each needs a port of its own" $at $other $port) -}}{{- end -}}
+{{- $_ := set $ports (toString (int $port)) $at -}}
+{{- end -}}
+{{- if and (not $v.metrics.enabled) (or $v.metrics.service $v.metrics.podMonitor.enabled) -}}
+{{- fail "metrics.enabled: metrics.service and metrics.podMonitor need it; set metrics.enabled: true, or leave them out" -}}
 {{- end -}}
 {{- include "hostloop.checkPath" (dict "at" "node.kubeletDir" "value" $v.node.kubeletDir) -}}
 {{- include "hostloop.checkPath" (dict "at" "node.dataDir" "value" $v.node.dataDir) -}}

@@ -2,7 +2,7 @@
 {{- define "hostloop.pool" -}}
 {{ .name }}={{ .path }}
 {{- range $key := list "kind" "size" "fs" "reserve" "overcommit" -}}
-{{- with index $ $key -}},{{ $key }}={{ . }}{{- end -}}
+{{- if hasKey $ $key -}},{{ $key }}={{ get $ $key }}{{- end -}}
 {{- end -}}
 {{- if .directories -}},directories=true{{- end -}}
 {{- end -}}
