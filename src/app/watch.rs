@@ -17,6 +17,9 @@ pub const IDLE_SOURCES: Duration = Duration::from_secs(600);
 /// An inline volume whose pod is gone is deleted if that was seen for so long, so that kubelet has time to do it.
 pub const ORPHANED: Duration = Duration::from_secs(300);
 
+/// What a deletion could not remove is tried again after so long, if its caller did not try again by then.
+const REFUSED: Duration = Duration::from_secs(60);
+
 /// How often a pool that cannot be used is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -46,7 +49,7 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
             driver.examine_volumes();
             driver.remove_unused_loop_devices();
             driver.delete_orphaned_inline_volumes(ORPHANED);
-            driver.retry_removals();
+            driver.retry_removals(REFUSED);
         })
         .await;
     }

@@ -152,10 +152,12 @@ fn a_deletion_that_failed_is_tried_again() {
     rig.kernel.fail_every("remove_tree", Errno::EIO);
     driver.delete_volume(&vol.id).expect_err("it cannot be removed");
     driver.delete_snapshot(&cut.snapshot_id).expect_err("it cannot be removed");
-    driver.retry_removals();
+    driver.retry_removals(Duration::ZERO);
     assert_eq!(driver.node_get_storage_health().expect("health").len(), 1);
     rig.kernel.heal();
-    driver.retry_removals();
+    driver.retry_removals(Duration::from_secs(60));
+    assert_eq!(driver.node_get_storage_health().expect("health").len(), 1, "its caller may come back");
+    driver.retry_removals(Duration::ZERO);
     assert_eq!(driver.node_get_storage_health().expect("health"), []);
     gone(&rig);
 }

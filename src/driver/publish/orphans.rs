@@ -90,7 +90,9 @@ impl Driver {
         let Some(mounted) = self.mounted_targets(&volumes) else { return };
         for volume in volumes {
             let is_mounted = volume.inline_target.as_ref().is_some_and(|target| mounted.contains(target));
-            let Some(pod) = (!is_mounted).then(|| self.orphaned(&volume)).flatten() else {
+            // A look at a disk that does not answer would keep the other volumes waiting.
+            let is_silent = self.pools.is_silent(std::slice::from_ref(volume.pool())).is_some();
+            let Some(pod) = (!is_mounted && !is_silent).then(|| self.orphaned(&volume)).flatten() else {
                 self.orphans.forget(&volume.id);
                 continue;
             };

@@ -13,6 +13,7 @@ mod queue;
 mod refused;
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -176,9 +177,10 @@ impl Driver {
         self.move_out(record, paths)
     }
 
-    /// Removes what could not be removed before an answer, as far as that can be done now. Members of a group go with it.
-    pub fn retry_removals(&self) {
-        for object in self.removals.refused.objects() {
+    /// Removes what could not be removed before an answer, if `pause` has passed since. A caller who comes back earlier is not in
+    /// the way of this. Members of a group go with it.
+    pub fn retry_removals(&self, pause: Duration) {
+        for object in self.removals.refused.older_than(pause) {
             let retried = match &object {
                 ObjectId::Volume(id) => self.retry_volume(id),
                 ObjectId::Snapshot(id) => self.retry_snapshot(id),

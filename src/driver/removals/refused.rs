@@ -1,14 +1,21 @@
 //! What could not be removed before the answer to its caller. The caller is to try again, and may not.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use crate::driver::locks::guarded::Guarded;
 use crate::error::Result;
 use crate::model::{ObjectId, PoolName};
 
-/// The pool and the last error of each.
+/// The last attempt of each.
 #[derive(Default)]
-pub(super) struct Refused(Guarded<HashMap<ObjectId, (PoolName, String)>>);
+pub(super) struct Refused(Guarded<HashMap<ObjectId, Attempt>>);
+
+struct Attempt {
+    pool: PoolName,
+    error: String,
+    ended: Instant,
+}
 
 impl Refused {
     /// Keeps how a removal has ended.
@@ -16,13 +23,18 @@ impl Refused {
         let mut refused = self.0.lock();
         match removed {
             Ok(()) => refused.remove(&object),
-            Err(error) => refused.insert(object, (pool.clone(), error.to_string())),
+            Err(error) => {
+                let (pool, error) = (pool.clone(), error.to_string());
+                refused.insert(object, Attempt { pool, error, ended: Instant::now() })
+            }
         };
     }
 
-    /// All of them.
-    pub(super) fn objects(&self) -> Vec<ObjectId> {
-        self.0.lock().keys().cloned().collect()
+    /// Those whose last attempt has ended so long ago.
+    pub(super) fn older_than(&self, age: Duration) -> Vec<ObjectId> {
+        let refused = self.0.lock();
+        let old = refused.iter().filter(|(_, attempt)| attempt.ended.elapsed() >= age);
+        old.map(|(object, _)| object.clone()).collect()
     }
 
     /// Forgets those that need not be removed any more.
@@ -33,7 +45,7 @@ impl Refused {
     /// How many there are in a pool, and the error of one.
     pub(super) fn of_pool(&self, name: &PoolName) -> (usize, Option<String>) {
         let refused = self.0.lock();
-        let mut errors = refused.values().filter(|(pool, _)| pool == name).map(|(_, error)| error);
+        let mut errors = refused.values().filter(|found| found.pool == *name).map(|found| &found.error);
         let first = errors.next().cloned();
         (usize::from(first.is_some()) + errors.count(), first)
     }

@@ -22,6 +22,13 @@ jobs=${HOSTLOOP_E2E_JOBS:-$(nproc)}
 # The tools of root are not on every user's PATH, but they are there all the same.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
+# Where cargo builds: CARGO_TARGET_DIR counts from the root of the repository, where cargo is called.
+target_directory() {
+  local directory=${CARGO_TARGET_DIR:-target}
+  [[ $directory == /* ]] || directory=$(realpath ../..)/$directory
+  printf '%s' "$directory"
+}
+
 say() { printf 'e2e: %s\n' "$*" >&2; }
 
 die() {
