@@ -161,6 +161,11 @@ fn trees(os: &Os, dir: &Path) {
 fn places(os: &Os, dir: &Path) {
     let space = os.files.space(dir).expect("space");
     assert!(space.total > 0 && space.available <= space.total && space.used <= space.total);
+    let (largest, file) = (os.images.largest_file(dir).expect("its largest file"), dir.join("largest"));
+    os.files.create_file(&file).expect("create");
+    os.images.set_size(&file, largest).expect("the largest file");
+    assert_eq!(errno(os.images.set_size(&file, largest + 1)), Some(Errno::EFBIG), "{largest}");
+    os.files.remove_file(&file).expect("remove");
     if let Some(alignment) = os.images.direct_io_alignment(dir).expect("alignment") {
         assert!(alignment.is_power_of_two() && alignment <= 65536, "{alignment}");
     }

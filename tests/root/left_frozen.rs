@@ -2,7 +2,7 @@
 //! somebody thaws.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +10,24 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
-use crate::harness::{Kind, MIB, Vol, World, eventually, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
 
 const FILESYSTEMS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 
-fn freeze(target: &Path) {
+/// A freeze that ends with the test, also if that fails: what is left frozen keeps its device and its disk.
+#[must_use]
+struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It fails if the filesystem is not frozen, or not mounted there.
+        let _ = output("fsfreeze", &["--unfreeze", text(&self.0)]);
+    }
+}
+
+fn freeze(target: &Path) -> Frozen {
     run("fsfreeze", &["--freeze", text(target)]);
+    Frozen(target.to_owned())
 }
 
 fn thaw(target: &Path) {
@@ -48,7 +60,7 @@ fn the_last_unmount_thaws() {
     for kind in FILESYSTEMS {
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
         vol.up();
-        freeze(&vol.target("a"));
+        let _frozen = freeze(&vol.target("a"));
         vol.down();
         eventually("the device goes", || kernel::loops(&world.volume_directory(vol.id())).is_empty());
         vol.up();
@@ -64,7 +76,7 @@ fn staging_thaws_what_others_unmounted_frozen() {
     for kind in FILESYSTEMS {
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
         vol.up();
-        freeze(&vol.target("a"));
+        let _frozen = freeze(&vol.target("a"));
         for path in [vol.target("a"), vol.staging()] {
             run("umount", &[text(&path)]);
         }
@@ -92,7 +104,7 @@ fn a_hook_that_freezes_gets_its_snapshot() {
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
         vol.up();
         write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-        freeze(&vol.target("a"));
+        let _frozen = freeze(&vol.target("a"));
         let snapshot = world.csi.snapshot(&format!("s {kind:?}"), vol.id(), &[]).expect("CreateSnapshot");
         let again =
             Command::new("fsfreeze").args(["--freeze", text(&vol.target("a"))]).output().expect("fsfreeze");
@@ -127,7 +139,7 @@ fn a_hook_that_thaws_during_the_copy_gets_one_moment() {
         ],
     );
     let target = vol.target("a");
-    freeze(&target);
+    let _frozen = freeze(&target);
     let copying = AtomicBool::new(true);
     let snapshot = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -146,7 +158,7 @@ fn a_hook_that_thaws_during_the_copy_gets_one_moment() {
                 std::fs::write(target.join(name), name).expect("write");
                 std::fs::File::open(target.join(name)).expect("open").sync_all().expect("sync");
             }
-            freeze(&target);
+            run("fsfreeze", &["--freeze", text(&target)]);
         });
         let made = world.csi.snapshot("s", vol.id(), &[]);
         copying.store(false, Ordering::SeqCst);

@@ -108,6 +108,29 @@ fn filesystems() {
 }
 
 /// The whole contract with the directory on each filesystem: on btrfs stat(2) and the loop driver could differ.
+/// With blocks of 1 KiB a file of ext4 has at most 4 TiB, and on ext3, which has no extents, less.
+#[test]
+fn the_largest_file_is_that_of_the_filesystem() {
+    for (options, most) in [
+        (&["-b", "1024"][..], 4 << 40),
+        (&["-b", "4096", "-O", "^extent,^64bit"], 5 << 40),
+        (&["-b", "4096"], 16 << 40),
+    ] {
+        let (os, _temp, dir) = setup();
+        let _cleanup = Cleanup::new(&os, &dir);
+        let (disk, at) = (dir.join("disk.img"), directory(&os, dir.join("mounted")));
+        image(&os, &disk, 64 * MIB);
+        let made = Command::new("mkfs.ext4").arg("-q").args(options).arg(&disk).status();
+        assert!(made.expect("mkfs.ext4").success());
+        let open = os.loops.attach(&disk, FOR_MOUNT).expect("attach");
+        os.mounts.mount(&open.device.path(), &at, FsType::Ext4, &flags(&[])).expect("mount");
+        drop(open);
+        let largest = os.images.largest_file(&at).expect("its largest file");
+        assert!(largest < most && largest > most / 2, "{options:?}: {largest}");
+        os.mounts.unmount(&at).expect("unmount");
+    }
+}
+
 #[test]
 fn every_pool_filesystem() {
     for fs_type in FsType::ALL {

@@ -61,6 +61,8 @@ impl Images for LinuxImages {
     }
 
     fn set_size(&self, file: &Path, size: u64) -> io::Result<()> {
+        // Without an errno, the standard library refuses what is no offset.
+        offset(size).map_err(at("truncate", file))?;
         open_to_change(file)?.set_len(size).map_err(at("truncate", file))
     }
 

@@ -60,7 +60,7 @@ Fails unless a value is a size, of at least so many MiB. Argument: dict "at" pat
 
 {{/* Fails unless a value is the name of a class. Argument as above */}}
 {{- define "hostloop.checkName" -}}
-{{- if not (regexMatch "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$" .value) -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" .value) -}}
 {{- fail (printf "%s: %q is not a name; write small letters, digits and dashes, such as fast-1" .at .value) -}}
 {{- end -}}
 {{- end -}}
@@ -116,10 +116,10 @@ Fails unless a value is a size, of at least so many MiB. Argument: dict "at" pat
 {{- if or (eq (base $pool.path) "lock") (hasSuffix ".hostloop-lock" $pool.path) (hasSuffix ".hostloop-new" $pool.path) -}}
 {{- fail (printf "%s.path: %s is like the name of a file of the driver; choose another name" $at $pool.path) -}}
 {{- end -}}
-{{- else if $pool.size -}}
+{{- else if hasKey $pool "size" -}}
 {{- fail (printf "%s.size: only a pool of kind image has a size; leave it out" $at) -}}
 {{- end -}}
-{{- if and (eq $kind "directory") $pool.fs -}}
+{{- if and (eq $kind "directory") (hasKey $pool "fs") -}}
 {{- fail (printf "%s.fs: a directory has the filesystem of its disk; leave it out, or set kind: image or device" $at) -}}
 {{- end -}}
 {{- if hasKey $pool "reserve" -}}
@@ -143,7 +143,7 @@ Argument: dict "at" path "parameters" of the class "keys" name of the list
 {{- define "hostloop.checkKeys" -}}
 {{- $known := splitList " " (include .keys .root) -}}
 {{- range $key, $value := .parameters -}}
-{{- if not (or (has $key $known) (hasPrefix "csi.storage.k8s.io/" $key)) -}}
+{{- if not (or (has $key $known) (and (hasPrefix "csi.storage.k8s.io/" $key) (ne $key "csi.storage.k8s.io/fstype"))) -}}
 {{- fail (printf "%s.%s: hostloop has no such parameter; use one of: %s" $.at $key (join ", " $known)) -}}
 {{- end -}}
 {{- end -}}
@@ -162,7 +162,11 @@ Argument: dict "at" the name of the list "classes" list
 {{- fail (printf "%s[%d].name: there is another class %q; each name can be used once" $.at $i $class.name) -}}
 {{- end -}}
 {{- $names = append $names $class.name -}}
-{{- if or $class.default (eq (dig "storageclass.kubernetes.io/is-default-class" "" (default dict $class.annotations)) "true") -}}
+{{- $marked := $class.default -}}
+{{- range $key, $value := $class.annotations -}}
+{{- if and (hasSuffix "kubernetes.io/is-default-class" $key) (eq $value "true") -}}{{- $marked = true -}}{{- end -}}
+{{- end -}}
+{{- if $marked -}}
 {{- if $default -}}
 {{- fail (printf "%s[%d].default: %q is the default already; only one class can be it" $.at $i $default) -}}
 {{- end -}}
@@ -231,6 +235,12 @@ Argument: dict "at" the name of the list "classes" list
 {{- fail (printf "%s.%s: it is for loop volumes; leave it out, or set backend: loop" $path $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if hasKey $parameters "inodes" -}}
+{{- $inodes := toString (get $parameters "inodes") -}}
+{{- if not (and (regexMatch "^[0-9]{1,18}$" $inodes) (ge (int64 $inodes) 16)) -}}
+{{- fail (printf "%s.inodes: %q is not a number of at least 16" $path $inodes) -}}
+{{- end -}}
+{{- end -}}
 {{- if $class.fsType -}}
 {{- fail (printf "%s.fsType: a directory has the filesystem of its pool; leave it out, or set backend: loop" $at) -}}
 {{- end -}}
@@ -269,6 +279,9 @@ Argument: dict "at" the name of the list "classes" list
 {{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" $key "values" (list "true" "false")) -}}
 {{- end -}}
 {{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" "provisioning" "values" (list "thin" "thick")) -}}
+{{- if and (eq (toString (dig "provisioning" "" $parameters)) "thick") (eq (toString (dig "discard" "" $parameters)) "true") -}}
+{{- fail (printf "%s.discard: a thick volume keeps its blocks; leave it out, or set provisioning: thin" $at) -}}
+{{- end -}}
 {{- include "hostloop.checkValue" (dict "at" $at "parameters" $parameters "key" "enforcement" "values" (list "required" "none")) -}}
 {{- end -}}
 {{- end -}}
@@ -287,8 +300,13 @@ Argument: dict "at" the name of the list "classes" list
 {{- end -}}
 {{- include "hostloop.checkReserve" (dict "at" "node.reserve" "value" $v.node.reserve) -}}
 {{- include "hostloop.checkOvercommit" (dict "at" "node.overcommit" "value" $v.node.overcommit) -}}
+{{- if ne (toString $v.node.maxVolumeSize) "0" -}}
 {{- with $v.node.maxVolumeSize -}}
 {{- include "hostloop.checkSize" (dict "at" "node.maxVolumeSize" "value" . "more" ", or leave it empty for no limit but the pool") -}}
+{{- end -}}
+{{- end -}}
+{{- if regexMatch "^[a-z]+://" (dig "imageRegistry" "" (default dict $v.global)) -}}
+{{- fail (printf "global.imageRegistry: %q is an address; write registry.example.com or registry.example.com/path" $v.global.imageRegistry) -}}
 {{- end -}}
 {{- include "hostloop.checkSize" (dict "at" "node.inline.maxSize" "value" $v.node.inline.maxSize) -}}
 {{- include "hostloop.checkSize" (dict "at" "test.size" "value" $v.test.size) -}}

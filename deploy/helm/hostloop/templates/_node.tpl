@@ -75,8 +75,8 @@ The directory itself is never made, as it would be on another disk. Argument: $
 - --kubelet-dir={{ .Values.node.kubeletDir }}
 - --reserve={{ .Values.node.reserve }}
 - --overcommit={{ .Values.node.overcommit }}
-{{- with .Values.node.maxVolumeSize }}
-- --max-volume-size={{ . }}
+{{- if not (has (toString .Values.node.maxVolumeSize) (list "" "0")) }}
+- --max-volume-size={{ .Values.node.maxVolumeSize }}
 {{- end }}
 - --max-copies={{ int .Values.node.maxCopies }}
 - --max-streams={{ int .Values.node.maxStreams }}
