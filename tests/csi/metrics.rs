@@ -11,6 +11,13 @@ use crate::scrape::*;
 
 const SIZE: f64 = (512 * MIB) as f64;
 
+/// Of a driver in a process of the tests, which records no commit.
+const BUILD_INFO: &str = concat!(
+    "hostloop_build_info{version=\"",
+    env!("CARGO_PKG_VERSION"),
+    "\",commit=\"unknown\",tree=\"unknown\"}"
+);
+
 #[test]
 fn calls_and_what_they_made_are_counted() {
     let (kernel, settings, address) = (machine(), settings(), address());
@@ -70,12 +77,7 @@ fn calls_and_what_they_made_are_counted() {
     assert!(kept >= 20_000.0 && pool("size") >= pool("used") + pool("free") && pool("used") >= SIZE);
     assert_eq!(pool("room"), pool("usable") - pool("promised"));
     assert!(samples.get("process_resident_memory_bytes") > 1e6);
-    assert!(
-        samples.get(&format!(
-            "hostloop_build_info{{version=\"{}\",commit=\"unknown\",tree=\"unknown\"}}",
-            env!("CARGO_PKG_VERSION")
-        )) == 1.0
-    );
+    assert!(samples.get(BUILD_INFO) == 1.0);
     server.stop();
 }
 
