@@ -35,7 +35,7 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
-/// Examines the volumes, removes loop devices that nobody uses, and what no caller may ask for again: inline volumes whose pods
+/// Examines the volumes, removes unused loop devices, and what no caller may ask for again: inline volumes whose pods
 /// are gone, and what a deletion could not remove. Now and every minute. Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };

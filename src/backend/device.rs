@@ -123,7 +123,7 @@ pub(super) fn attach(place: Place<'_>, uses: &Uses, read_only: bool, autoclear: 
     place.os.loops.attach(&place.paths.data(), options(place, read_only, autoclear)).doing(attaching)
 }
 
-/// Takes back a device that goes with its last user, and brings it to what the record says.
+/// Takes back a device that ends with its last user, and sets what the record says.
 ///
 /// # Errors
 /// ABORTED if it has just gone: the retry attaches another one.

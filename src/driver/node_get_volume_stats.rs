@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_directory_could_have_what_it_takes_and_what_is_free() {
-        let space = Space { total: 100, used: 80, available: 15, inodes: 10, inodes_free: 4 };
+        let space = Space { total: 100, used: 80, available: 15, given: 0, inodes: 10, inodes_free: 4 };
         let (bytes, inodes) = rows(Stats::Directory(Usage { bytes: 3, inodes: 2 }, space));
         assert_eq!(bytes, Some(StatsRow { total: 18, used: 3, available: 15 }));
         assert_eq!(inodes, Some(StatsRow { total: 6, used: 2, available: 4 }));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_filesystem_has_its_own() {
-        let space = Space { total: 100, used: 80, available: 15, inodes: 10, inodes_free: 4 };
+        let space = Space { total: 100, used: 80, available: 15, given: 0, inodes: 10, inodes_free: 4 };
         let (bytes, inodes) = rows(Stats::Filesystem(space));
         assert_eq!(bytes, Some(StatsRow { total: 100, used: 80, available: 15 }));
         assert_eq!(inodes, Some(StatsRow { total: 10, used: 6, available: 4 }));

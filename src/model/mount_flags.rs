@@ -159,7 +159,7 @@ enum Meaning {
     ReadOnly(bool),
     Set(&'static [VfsFlag]),
     Clear(VfsFlag),
-    /// It is for mount(8) or for whoever reads fstab, and does nothing to the mount.
+    /// It is for mount(8) or for readers of fstab, and does nothing to the mount.
     Nothing,
     NotAllowed,
 }

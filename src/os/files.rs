@@ -47,15 +47,23 @@ pub struct FileStat {
 pub struct Space {
     /// Size in bytes.
     pub total: u64,
-    /// Bytes that an unprivileged writer can still use: `f_bavail`, without what files were given since the last commit
-    /// of a btrfs, which `f_bavail` has until then.
+    /// Bytes that an unprivileged writer can still use (`f_bavail`), as df(1) shows them.
     pub available: u64,
+    /// Bytes that files were given since the last commit of a btrfs. `available` has them until then.
+    pub given: u64,
     /// Bytes in use (`f_blocks - f_bfree`).
     pub used: u64,
     /// Inodes in all; 0 where the filesystem has no fixed number (btrfs).
     pub inodes: u64,
     /// Inodes that a new file can have; 0 where the filesystem has no fixed number.
     pub inodes_free: u64,
+}
+
+impl Space {
+    /// Returns the bytes that new files can have.
+    pub fn left(&self) -> u64 {
+        self.available.saturating_sub(self.given)
+    }
 }
 
 /// A block device of any kind.

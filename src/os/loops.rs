@@ -85,7 +85,7 @@ pub trait LoopDevices: Send + Sync {
     /// LOOP_CLR_FD, made sure that the device still has this backing file; fine if it is gone already. The
     /// kernel detaches a device that is still open when its last user closes it.
     fn detach(&self, device: &LoopDevice) -> io::Result<()>;
-    /// Takes back a device that was detached while another process had it open: it no longer goes with its last user
+    /// Takes back a device that was detached while another process had it open: it no longer ends with its last user
     /// (LOOP_SET_STATUS64 without LO_FLAGS_AUTOCLEAR).
     ///
     /// # Errors

@@ -34,7 +34,7 @@ fn upkeep(os: &Os, dir: &Path) {
 
 /// What a file was given is not available, whether or not the filesystem has committed it.
 fn given_space(os: &Os, dir: &Path) {
-    let free = || os.files.space(dir).expect("space").available;
+    let free = || os.files.space(dir).expect("space").left();
     let before = free();
     for number in 1..=4 {
         let file = dir.join(number.to_string());

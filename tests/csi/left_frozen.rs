@@ -1,4 +1,4 @@
-//! A freeze has no owner and outlives the last mount: whoever left it, the next pod can write.
+//! A freeze has no owner and outlives the last mount. The next pod can write all the same.
 
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;

@@ -82,7 +82,7 @@ fn a_lost_pods_volume_goes_at_the_second_look() {
     }
 }
 
-/// Whatever may hide kubelet's directory: nothing is deleted, and it is told.
+/// If kubelet's directory may be hidden, nothing is deleted, and the log says so.
 #[test]
 fn what_proves_nothing_deletes_nothing() {
     type Change = fn(&Rig);

@@ -1,4 +1,4 @@
-//! Directories with immutable and append-only files (chattr(1)), which whoever writes to a volume may make.
+//! Directories with immutable and append-only files (chattr(1)), which a pod that writes to a volume can make.
 
 use std::time::Duration;
 

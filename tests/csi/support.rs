@@ -114,7 +114,7 @@ impl Rig {
         self.driver_on(self.kernel.power_cut())
     }
 
-    /// A driver without a server on this machine, where no other one runs.
+    /// A driver without a server, on a machine without another driver.
     pub fn driver_on(&self, os: Os) -> Driver {
         let driver = hostloop::app::driver(self.settings.clone(), os).expect("the driver starts");
         driver.recover();

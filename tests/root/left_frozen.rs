@@ -1,5 +1,5 @@
 //! Freezes that other programs leave, as fsfreeze(8) in a backup hook does: they outlive the mounts, and stay until
-//! somebody thaws.
+//! a program thaws.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

@@ -147,7 +147,7 @@ fn a_mount_that_would_stay_is_another_use() {
     run("umount", &[text(&twice.there.join("globalmount"))]);
     vol.unstage().expect("NodeUnstageVolume");
     drop(twice);
-    // Something is mounted inside of the copy alone, so that the kernel leaves it where it is.
+    // Something is mounted inside of the copy alone, so that the kernel leaves it in place.
     let twice = Twice::of(base(&vol), world.directory("busy"));
     vol.stage().expect("NodeStageVolume");
     let copy = twice.there.join("globalmount");

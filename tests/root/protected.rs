@@ -149,7 +149,7 @@ fn what_cannot_be_released_is_named() {
     world.finish();
 }
 
-/// Whoever makes an image or the directory of a volume immutable is an administrator, who means it: no pod can.
+/// Only an administrator can make an image or the directory of a volume immutable, and means it.
 #[test]
 fn what_an_administrator_protects_stays() {
     let disk = plain_disk("ext4");

@@ -88,7 +88,7 @@ fn a_filesystem_without_tools_is_left_out() {
 fn output_with(dir: &Path, on_terminal: bool, variables: &[(&str, &str)]) -> String {
     let mut command = command(BINARY);
     command.args(["selftest", "--size", "64Mi", "--only", "block", "--dir", text(dir)]).stdin(Stdio::null());
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
         command.env_remove(name);
     }
     command.env("TERM", "xterm").envs(variables.iter().copied());

@@ -54,7 +54,7 @@ impl Driver {
         Ok(PoolFigures {
             size: space.total,
             used: space.used,
-            free: space.available,
+            free: space.left(),
             reserve: pool.reserve.bytes(space.total),
             usable: budget.bytes() as u64,
             promised: budget.promised,

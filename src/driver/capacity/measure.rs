@@ -85,7 +85,7 @@ impl Driver {
         }
         let metadata = MetadataOfImages::of(&upkeep, &tally);
         upkeep.unusable = upkeep.unusable.saturating_add(metadata.rounding);
-        let in_all = space.available.saturating_add(in_images).saturating_add(metadata.usable);
+        let in_all = space.left().saturating_add(in_images).saturating_add(metadata.usable);
         let kept_free = kept_free(pool, &upkeep, space.total);
         let usable = in_all.saturating_sub(kept_free);
         let data = usable.saturating_sub(metadata.usable);

@@ -248,7 +248,7 @@ impl Driver {
         let stored = self.store.totals(&pool.name);
         let stored = Totals { snapshot_bytes: measured.snapshots(stored.snapshot_bytes), ..stored };
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
-        let free = space.available.saturating_sub(kept_free(pool, &measured.upkeep, space.total));
+        let free = space.left().saturating_sub(kept_free(pool, &measured.upkeep, space.total));
         Ok(Budget {
             usable: measured.usable,
             free: free.saturating_sub(reserved.copying),

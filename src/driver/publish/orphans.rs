@@ -82,7 +82,7 @@ impl Orphans {
 
 impl Driver {
     /// Deletes the inline volumes that nothing uses and whose pod's directory was not there in each look for `grace`, two looks
-    /// at least. Those whose pod is not known are told of after that time, and stay.
+    /// at least. Reports those whose pod is unknown after that time, and leaves them.
     pub fn delete_orphaned_inline_volumes(&self, grace: Duration) {
         let mut volumes = self.store.volumes();
         volumes.retain(|volume| volume.id.is_inline() && !volume.is_removed());
@@ -101,7 +101,7 @@ impl Driver {
                 Pod::Gone { uid, .. } => {
                     if self.orphans.tell(&volume.id) {
                         tracing::warn!(
-                            volume.id = %volume.id, name = volume.name, pod.uid = uid, bytes = volume.capacity_bytes,
+                            volume.id = %volume.id, name = volume.name, pod.uid = uid, size = %format_bytes(volume.capacity_bytes),
                             "the pod of this inline volume is gone: it is deleted if that stays so for {grace:?}"
                         );
                     }
@@ -112,7 +112,7 @@ impl Driver {
                 Pod::Unknown(why) => {
                     if waited.is_some() && self.orphans.tell(&volume.id) {
                         tracing::warn!(
-                            volume.id = %volume.id, name = volume.name, bytes = volume.capacity_bytes,
+                            volume.id = %volume.id, name = volume.name, size = %format_bytes(volume.capacity_bytes),
                             "nothing uses this inline volume and it is not deleted: {why}"
                         );
                     }
@@ -154,7 +154,7 @@ impl Driver {
         self.pools.names().into_iter().map(|name| (name.clone(), told(&name))).collect()
     }
 
-    /// The targets of volumes where something is mounted: these need no further look. None if the kernel does not tell.
+    /// Returns the targets of volumes that are mount points: these need no further look. None if the kernel does not tell.
     fn mounted_targets(&self, volumes: &[Arc<Volume>]) -> Option<HashSet<String>> {
         let targets: HashSet<&str> =
             volumes.iter().filter_map(|volume| volume.inline_target.as_deref()).collect();
@@ -228,12 +228,12 @@ impl Driver {
         if !unchanged || !matches!(self.orphaned(volume), Some(Pod::Gone { .. })) {
             return;
         }
-        let (id, name, bytes) = (&volume.id, &volume.name, volume.capacity_bytes);
+        let (id, name, size) = (&volume.id, &volume.name, format_bytes(volume.capacity_bytes));
         match self.delete(volume) {
             Ok(()) => {
                 self.inline.remember(id);
                 self.orphans.forget(id);
-                tracing::info!(volume.id = %id, name, pod.uid = uid, bytes, "deleted the inline volume of a pod that is gone");
+                tracing::info!(volume.id = %id, name, pod.uid = uid, size, "deleted the inline volume of a pod that is gone");
             }
             Err(error) => {
                 self.orphans.put_off(id);

@@ -37,7 +37,7 @@ impl Refused {
         old.map(|(object, _)| object.clone()).collect()
     }
 
-    /// Forgets those that need not be removed any more.
+    /// Forgets those that no longer have to be removed.
     pub(super) fn retain(&self, is_unfinished: impl Fn(&ObjectId) -> bool) {
         self.0.lock().retain(|object, _| is_unfinished(object));
     }

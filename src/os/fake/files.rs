@@ -52,7 +52,7 @@ impl World {
         let taken =
             filesystem.inodes.values().filter(|inode| inode.links > 0 || inode.open > 0).count() as u64;
         let inodes_free = inodes.saturating_sub(taken);
-        Ok(Space { total, available, used: total - available, inodes, inodes_free })
+        Ok(Space { total, available, given: 0, used: total - available, inodes, inodes_free })
     }
 
     /// A regular file that may be changed; a link is not followed.

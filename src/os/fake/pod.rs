@@ -190,7 +190,7 @@ impl FakeKernel {
     /// Makes a file or directory immutable, append-only, both or neither (chattr(1)), at once also on the disk.
     ///
     /// # Panics
-    /// Where nothing is there: the test is wrong.
+    /// If the file is missing, the test is wrong.
     pub fn set_attributes(&self, path: impl AsRef<Path>, immutable: bool, append_only: bool) {
         let mut world = self.lock();
         let node = world.walk(path.as_ref(), Last::Keep).expect("a path").node;
@@ -296,7 +296,7 @@ impl FakeKernel {
         self.lock().set_shared(|mount| mount.target == target.as_ref(), shared);
     }
 
-    /// Lets the mounts at one target receive from the peers that they had, and send nothing.
+    /// Makes the mounts at one target slaves of their peers: they receive mounts and send none.
     pub fn set_slave_at(&self, target: impl AsRef<Path>) {
         let mut world = self.lock();
         for mount in world.mounts.values_mut().filter(|mount| mount.target == target.as_ref()) {

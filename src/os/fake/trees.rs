@@ -52,7 +52,7 @@ impl World {
         order.len()
     }
 
-    /// Removes so many entries of a tree, and says whether that was all of it. Attributes of what is in the tree are taken away,
+    /// Removes this number of entries of a tree, and returns whether the tree is gone. Attributes of what is in the tree are taken away,
     /// those of the directory that the tree is in are not.
     fn remove_entries(&mut self, path: &Path, most: usize, how: Effect) -> Outcome<bool> {
         let (parent, name) = match self.parent(path) {

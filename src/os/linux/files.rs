@@ -98,10 +98,10 @@ impl Files for LinuxFiles {
     fn space(&self, path: &Path) -> io::Result<Space> {
         let vfs = statvfs::statvfs(path).map_err(at("statvfs", path))?;
         let unit = vfs.fragment_size();
-        let available = vfs.blocks_available() * unit;
         Ok(Space {
             total: vfs.blocks() * unit,
-            available: available.saturating_sub(space::given(path)),
+            available: vfs.blocks_available() * unit,
+            given: space::given(path),
             used: vfs.blocks().saturating_sub(vfs.blocks_free()) * unit,
             inodes: vfs.files(),
             inodes_free: vfs.files_free(),

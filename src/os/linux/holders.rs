@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 
-/// More names help nobody.
+/// A message with more names is hard to read.
 const MOST: usize = 5;
 
 /// Returns the processes that have the device open or see a mount of it, and the devices that are built on it.

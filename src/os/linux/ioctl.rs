@@ -278,7 +278,7 @@ pub(super) fn status(device: impl AsFd) -> nix::Result<LoopStatus> {
     })
 }
 
-/// Lets the device stay when its last user closes it (LOOP_SET_STATUS64). All else stays as it is: of the flags, the
+/// Makes the device stay when its last user closes it (LOOP_SET_STATUS64). All else stays as it is: of the flags, the
 /// kernel clears only this one (LOOP_SET_STATUS_CLEARABLE_FLAGS).
 pub(super) fn keep(device: impl AsFd) -> nix::Result<()> {
     let mut info = LoopInfo64::default();

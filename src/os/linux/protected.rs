@@ -1,5 +1,5 @@
 //! What keeps an entry of a tree from being removed although its directory may be written to: the attributes immutable and
-//! append-only (chattr(1)), and a btrfs subvolume that was made read-only. Whoever may write to a volume may have set them.
+//! append-only (chattr(1)), and a btrfs subvolume that was made read-only. A pod that can write to a volume can set them.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};

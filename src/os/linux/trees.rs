@@ -121,7 +121,7 @@ impl<'a> Remove<'a> {
     fn unlink(&self, parent: &Dir, name: &CStr, how: UnlinkatFlags) -> nix::Result<()> {
         match unlinkat(parent, name, how) {
             Err(Errno::EPERM) => {
-                // Whatever cannot be released is told by the second attempt.
+                // The second attempt reports what cannot be released.
                 let _ = protected::release_entry(parent, name);
                 if self.is_inside {
                     let _ = protected::release(parent);
