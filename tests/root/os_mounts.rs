@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::contract::{Cleanup, MIB, directory, errno, flags, formatted};
 use crate::harness::calls::Calls;
+use crate::harness::text;
 use crate::old_kernels::NEWER;
 use crate::os_contract::setup;
 use hostloop::model::FsType;
@@ -19,14 +20,17 @@ fn mounts() {
 
 fn propagated_with(missing: &[i64]) {
     let (os, _temp, dir) = setup();
-    let change = |how: &'static str| {
-        move |path: &Path| {
-            assert!(Command::new("mount").arg(how).arg(path).status().expect("mount").success());
-        }
+    let mount = |words: &[&str], path: &Path| {
+        assert!(Command::new("mount").args(words).arg(path).status().expect("mount").success(), "{words:?}");
     };
+    // As systemd has it, the mount around is shared, and what is mounted here would come there as well.
+    mount(&["--bind", text(&dir)], &dir);
+    mount(&["--make-private"], &dir);
+    let change = |how: &'static str| move |path: &Path| mount(&[how], path);
     Calls::hold(&[Calls::missing(missing)], || {
         crate::contract::propagated(&os, &dir, &change("--make-shared"), &change("--make-slave"));
     });
+    assert!(Command::new("umount").arg(&dir).status().expect("umount").success());
 }
 
 #[test]
