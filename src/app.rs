@@ -10,7 +10,6 @@ mod node;
 mod operation;
 mod start_error;
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests;
 mod watch;
 

@@ -56,8 +56,6 @@ pub mod config;
 pub mod driver;
 pub mod error;
 mod metrics;
-pub mod model;
-pub mod os;
 pub mod register;
 pub mod selftest;
 pub mod server;
@@ -67,3 +65,6 @@ pub mod store;
 pub mod telemetry;
 pub mod version;
 pub mod wire;
+
+pub use hostloop_kernel as os;
+pub use hostloop_model as model;

@@ -7,7 +7,7 @@ use hostloop::app;
 use hostloop::driver::Driver;
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 /// The data directory, in the fake kernel's tree.
 pub const DATA_DIR: &str = "/var/lib/hostloop";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hostloop::app;
 use hostloop::driver::Driver;
 use hostloop::model::Grant;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::service::{Permits, add_node_services};
 use hostloop::wire::{METHODS, permit};
 use tokio::runtime::Runtime;

@@ -2,7 +2,7 @@
 //! superblock or label it lies.
 
 use hostloop::backend::{Signature, inspect, inspect_device, label};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::messages;
 

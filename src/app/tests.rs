@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use super::*;
 use crate::config::ServerConfig;
 use crate::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve};
-use crate::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use crate::server::Endpoint;
 
 const DATA: &str = "/var/lib/hostloop";

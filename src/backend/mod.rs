@@ -21,7 +21,6 @@ mod propagated;
 mod signature;
 mod target;
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests;
 mod tree;
 mod uses;

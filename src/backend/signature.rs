@@ -276,11 +276,10 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "fake-os")]
     #[test]
     fn a_device_is_blank_where_its_head_and_its_tail_are() {
         const MIB: u64 = 1 << 20;
-        let kernel = crate::os::fake::FakeKernel::new();
+        let kernel = hostloop_fake_kernel::FakeKernel::new();
         kernel.write_file("/disk", &[]).unwrap();
         let os = kernel.os();
         let disk = Path::new("/disk");

@@ -233,10 +233,9 @@ pub fn remove(os: &Os, path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests {
     use super::*;
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     #[test]
     fn only_what_has_stopped_is_used_without_a_look() {

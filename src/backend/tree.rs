@@ -225,11 +225,11 @@ fn copy_subvolume(copy: &Copy<'_>) -> Result<()> {
     }
 }
 
-#[cfg(all(test, feature = "fake-os"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{BackendKind, NodeKey, VolumeId};
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     #[test]
     fn what_a_tree_takes_is_what_is_to_copy() {

@@ -341,10 +341,9 @@ mod tests {
         assert!(!is_kubelet_block_map(Path::new(publish)));
     }
 
-    #[cfg(feature = "fake-os")]
     #[test]
     fn the_mount_that_hides_another_one_is_named() {
-        let kernel = crate::os::fake::FakeKernel::new();
+        let kernel = hostloop_fake_kernel::FakeKernel::new();
         let os = kernel.spawn();
         for path in ["/x", "/y/below", "/z"] {
             kernel.create_directories(path);

@@ -62,7 +62,6 @@ mod memory;
 mod record;
 mod room;
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests;
 mod writer;
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use hostloop::model::FsType;
 use hostloop::os::MakeOptions;
 use hostloop::os::Os;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 
 fn setup() -> (Os, PathBuf) {

@@ -9,7 +9,7 @@ use hostloop::bench::life::{Caller, Failure, Order, Rpc};
 use hostloop::bench::rpc::{self, Names, load};
 use hostloop::config::{BenchDriver, Check, RpcConfig};
 use hostloop::model::Settings;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::shutdown::Shutdown;
 

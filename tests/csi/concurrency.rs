@@ -91,7 +91,7 @@ fn different_volumes_all_succeed() {
 
 #[test]
 fn creation_at_the_same_time_does_not_promise_more_than_there_is() {
-    let kernel = hostloop::os::fake::FakeKernel::new();
+    let kernel = hostloop_fake_kernel::FakeKernel::new();
     kernel.set_space(GIB as u64, 640 << 20);
     let rig = Rig::on(kernel, &[]);
     for provisioning in ["thin", "thick"] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};

@@ -1,7 +1,7 @@
 //! Snapshots, groups and volumes made from others: their requests, and a machine with a pool that can share blocks.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 

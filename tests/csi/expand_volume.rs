@@ -215,7 +215,7 @@ fn less_than_there_is_changes_nothing_and_what_cannot_be_is_out_of_range() {
 
 #[test]
 fn without_room_it_is_exhausted_and_nothing_changes() {
-    let kernel = hostloop::os::fake::FakeKernel::new();
+    let kernel = hostloop_fake_kernel::FakeKernel::new();
     kernel.set_space(GIB as u64, 512 << 20);
     let rig = Rig::on(kernel, &[]);
     for provisioning in ["thin", "thick"] {
@@ -229,7 +229,7 @@ fn without_room_it_is_exhausted_and_nothing_changes() {
 /// Disk and promises have room for what is added, and not for the volume once more.
 #[test]
 fn an_expansion_needs_room_for_what_it_adds() {
-    let kernel = hostloop::os::fake::FakeKernel::new();
+    let kernel = hostloop_fake_kernel::FakeKernel::new();
     kernel.set_space(GIB as u64, GIB as u64);
     let rig = Rig::on(kernel, &[]);
     let request = csi::CreateVolumeRequest { capacity_range: range(400 * MIB, 0), ..create("v", block()) };

@@ -1,7 +1,7 @@
 //! Directories that were made without an enforced size get one: `enforcement` in a VolumeAttributesClass.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::os::is_full;
 use hostloop::wire::csi;
 use tonic::Code;

@@ -1,6 +1,6 @@
 //! Copies of a volume whose mkfs was cut off: they are formatted when they are used, as the volume itself is.
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 
 use crate::cuts::*;

@@ -15,7 +15,7 @@ use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
 use hostloop::os::Os;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::server::Endpoint;
 use hostloop::shutdown::{Shutdown, Trigger};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::os::{FileKind, MountEntry};
 use hostloop::wire::csi;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Directories whose size their filesystem enforces.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::os::{QuotaLimits, is_full};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;

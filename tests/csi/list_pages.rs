@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hostloop::model::{Attachment, NodeKey, Snapshot, SnapshotId, Volume, VolumeId};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::store::{Identity, Store};
 use hostloop::wire::csi;
 use tonic::Code;

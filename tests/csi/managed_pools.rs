@@ -4,7 +4,7 @@ mod devices;
 mod refusals;
 mod walk;
 
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::os::{FileId, Os};
 use nix::errno::Errno;
 
@@ -158,7 +158,7 @@ fn a_check_that_was_cut_off_is_done_again() {
     let checks = |kernel: &FakeKernel| {
         let steps = kernel.steps();
         let check =
-            |step: &&hostloop::os::fake::Step| step.name == "mount" && step.subject.contains(".check");
+            |step: &&hostloop_fake_kernel::Step| step.name == "mount" && step.subject.contains(".check");
         steps.iter().filter(check).map(|step| step.number).collect::<Vec<_>>()
     };
     let start = |kernel: &FakeKernel| {

@@ -230,7 +230,7 @@ fn what_is_shared_or_a_hole_is_not_read() {
     rig.kernel.watch_looks(true);
     let changed = ranges(&rig.ok(All(delta(&base.snapshot_id, &target.snapshot_id))), 64 * MIB, 0, 1024);
     let is_read =
-        |look: &&hostloop::os::fake::Step| look.name == "read" && look.subject.ends_with("disk.img");
+        |look: &&hostloop_fake_kernel::Step| look.name == "read" && look.subject.ends_with("disk.img");
     let reads = rig.kernel.looks().iter().filter(is_read).count();
     assert_eq!((changed, reads), (one(16 << 20..(16 << 20) + PAGE), 2), "one piece of either side");
 }

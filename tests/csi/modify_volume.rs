@@ -1,7 +1,7 @@
 //! ControllerModifyVolume, and the mutable parameters of CreateVolume: real or refused, and all of it or nothing.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;

@@ -3,7 +3,7 @@
 mod image;
 
 use hostloop::model::{FsType, MountFlags, VfsFlag};
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use nix::errno::Errno;

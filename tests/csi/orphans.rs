@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop::driver::Driver;
 use hostloop::model::Volume;
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
 
 use crate::harness::DIRECTORIES_DIR;

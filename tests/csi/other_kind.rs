@@ -1,7 +1,7 @@
 //! A pool that was made into one of the other kind of volumes, with what it still holds.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::cuts::*;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 

@@ -2,7 +2,7 @@
 //! noticed before anything is made on it.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;

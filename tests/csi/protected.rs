@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop::model::FsType;
 use hostloop::os::Qgroups;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;

@@ -112,7 +112,7 @@ pub fn directory(rig: &Rig) -> (Vol, csi::Snapshot) {
 }
 
 /// The tree of a directory volume or snapshot, as text: names, sizes, what is allocated, and all bytes.
-pub fn tree_of(kernel: &hostloop::os::fake::FakeKernel, place: &str) -> Vec<String> {
+pub fn tree_of(kernel: &hostloop_fake_kernel::FakeKernel, place: &str) -> Vec<String> {
     let top = format!("{DIRECTORIES_DIR}/{place}/data");
     let describe = |path: String| {
         let stat = kernel.stat(&path).expect("it is listed");
@@ -200,7 +200,7 @@ fn holes_stay_holes_and_only_data_are_sent() {
     assert_eq!((stat.size, stat.allocated), (64 << 20, data));
     assert!((data..data + data / 20).contains(&pair.network.passed()), "{} of {data}", pair.network.passed());
     let read =
-        |kernel: &hostloop::os::fake::FakeKernel, path: &str| kernel.read(path, 0, 64 << 20).expect("read");
+        |kernel: &hostloop_fake_kernel::FakeKernel, path: &str| kernel.read(path, 0, 64 << 20).expect("read");
     assert!(read(&pair.target.kernel, &image) == read(&pair.source.kernel, &source));
 }
 

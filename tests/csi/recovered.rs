@@ -11,7 +11,7 @@ use hostloop::model::request::CreateVolumeGroupSnapshot;
 use hostloop::model::{
     Consistency, Format, FsType, GroupSnapshot, Phase, PoolName, Settings, Snapshot, Volume,
 };
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::store::{Durability, Identity, Store};
 use nix::errno::Errno;
 

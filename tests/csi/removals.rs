@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hostloop::model::FsType;
 use hostloop::os::Qgroups;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;

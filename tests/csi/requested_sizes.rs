@@ -1,6 +1,6 @@
 //! A size is rounded up, and each filesystem has a minimum: the request of a source is enough for its copy.
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! The driver or the machine starts again; pods go on.
 
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use tonic::Code;
 

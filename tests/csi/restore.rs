@@ -1,7 +1,7 @@
 //! CreateVolume from a snapshot or a volume: what both have in common.
 
 use hostloop::model::FsType;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use tonic::Code;
 

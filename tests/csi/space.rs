@@ -2,7 +2,7 @@
 
 use hostloop::model::FsType;
 use hostloop::os::Upkeep;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use tonic::Code;
 

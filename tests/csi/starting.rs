@@ -2,7 +2,7 @@
 
 use hostloop::config::{OperationConfig, Role};
 use hostloop::model::{FsType, PoolKind, PoolSettings, Settings};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::shutdown::Trigger;
 use hostloop::wire::csi;

@@ -9,7 +9,7 @@ use hostloop::config::Config;
 use hostloop::driver::Driver;
 use hostloop::model::{FsType, Settings};
 use hostloop::os::Os;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::Client;
 use hostloop::wire::csi;
 use hostloop::wire::rpc::{Streaming, Unary};

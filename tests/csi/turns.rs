@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hostloop::config::OperationConfig;
 use hostloop::model::Limits;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 
 use self::counted::{ENDS, FAULTS, SCENARIOS};
 use self::observe::Verdict;

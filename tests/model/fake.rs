@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hostloop::model::Settings;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
 
 use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, Server};

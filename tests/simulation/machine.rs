@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::harness::{Clock, DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, KUBELET, Process};
 use crate::net::Net;

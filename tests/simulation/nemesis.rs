@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{CONTROLLERS, Cluster, NODES};

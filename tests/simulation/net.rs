@@ -23,11 +23,11 @@ const WINDOW: usize = 256 << 10;
 pub struct Host {
     pub name: String,
     lives: Arc<AtomicBool>,
-    machine: Option<hostloop::os::fake::FakeKernel>,
+    machine: Option<hostloop_fake_kernel::FakeKernel>,
 }
 
 impl Host {
-    pub fn new(name: &str, machine: Option<hostloop::os::fake::FakeKernel>) -> Host {
+    pub fn new(name: &str, machine: Option<hostloop_fake_kernel::FakeKernel>) -> Host {
         Host { name: name.to_owned(), lives: Arc::new(AtomicBool::new(true)), machine }
     }
 

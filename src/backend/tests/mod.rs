@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::error::Error;
 use crate::model::{AccessMode, AccessType, Capability, FsType, NodeKey, Phase, VolumeId, VolumeParameters};
-use crate::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 const BYTES: u64 = 512 << 20;
 const STAGING: &str = "/stage/a";

@@ -107,10 +107,9 @@ pub(crate) fn each_extent(os: &Os, image: &Path, sync: bool, mut see: impl FnMut
 }
 
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests {
     use super::*;
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     #[test]
     fn what_images_share_counts_once() {

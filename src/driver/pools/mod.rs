@@ -300,5 +300,4 @@ fn alone(slots: &[Slot], pool: &Pool) -> Result<()> {
 }
 
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests;

@@ -100,12 +100,11 @@ fn describe(known: Option<bool>) -> &'static str {
 }
 
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests {
     use nix::errno::Errno;
 
     use super::*;
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     #[test]
     fn what_was_found_out_is_known_and_told() {

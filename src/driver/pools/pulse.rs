@@ -157,10 +157,10 @@ pub(crate) fn note(name: &PoolName) {
     });
 }
 
-#[cfg(all(test, feature = "fake-os"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     #[test]
     fn a_disk_that_answers_is_not_silent() {

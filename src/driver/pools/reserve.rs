@@ -74,7 +74,6 @@ fn percent(total: u64, percent: f64) -> u64 {
 }
 
 #[cfg(test)]
-#[cfg(feature = "fake-os")]
 mod tests {
     use std::io::{self, Write};
     use std::path::PathBuf;
@@ -82,7 +81,7 @@ mod tests {
 
     use super::*;
     use crate::model::{FsType, InlineSettings};
-    use crate::os::fake::FakeKernel;
+    use hostloop_fake_kernel::FakeKernel;
 
     const GIB: u64 = 1 << 30;
     const DISK: u64 = 50 * GIB;

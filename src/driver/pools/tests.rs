@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::pulse::PATIENCE;
 use super::*;
 use crate::model::{FsType, InlineSettings, PoolKind, Reserve};
-use crate::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use crate::store::Identity;
 
 const DATA: &str = "/var/lib/hostloop";

@@ -1,7 +1,7 @@
 //! Every step fails once, or is the last of its process, before it has done anything, in its middle, and when it is done.
 
 use super::*;
-use crate::os::fake::{Kill, Loss};
+use hostloop_fake_kernel::{Kill, Loss};
 use crate::store::Durability;
 use nix::errno::Errno;
 use proptest::prelude::*;

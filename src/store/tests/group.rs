@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use crate::store::Durability;
 use nix::errno::Errno;
 

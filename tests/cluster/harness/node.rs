@@ -11,7 +11,7 @@ use std::time::Duration;
 use hostloop::app::{self, Ended, Outside, StartError};
 use hostloop::config::OperationConfig;
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::Client;
 use hostloop::server::{Observer, Stop, Stopped};
 use hostloop::shutdown::{Shutdown, Trigger};

@@ -11,7 +11,7 @@ use hostloop::config::{
 };
 use hostloop::model::FsType;
 use hostloop::model::NodeKey;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::Client;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};

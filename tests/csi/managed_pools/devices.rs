@@ -116,7 +116,7 @@ fn a_device_that_cannot_do_direct_io_is_used_and_one_that_fails_is_not() {
 fn a_lock_that_fails_is_told_from_one_that_another_driver_has() {
     let kernel = machine();
     drop(Rig::on(kernel.clone(), &["--pool", POOL]));
-    let locks = |step: &&hostloop::os::fake::Step| step.name == "lock" && step.subject.contains(IMAGE);
+    let locks = |step: &&hostloop_fake_kernel::Step| step.name == "lock" && step.subject.contains(IMAGE);
     let lock = kernel.steps().iter().find(locks).expect("a lock").number;
     let kernel = machine();
     kernel.fail_at(lock, Errno::EIO);

@@ -1,6 +1,6 @@
 //! Binds that are at the target already: of this process, of one before, and of one that was killed.
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 
 use super::*;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use hostloop::model::request::{NodeUnpublishVolume, NodeUnstageVolume};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::service::COPY;
 use hostloop::wire::{csi, peer};
 use tonic::{Code, Request, Status};

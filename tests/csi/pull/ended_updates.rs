@@ -1,6 +1,6 @@
 //! Updates of copies, ended and failed at every step of either node.
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 use tonic::Code;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;
@@ -192,7 +192,7 @@ fn a_snapshot_is_read_on_when_its_node_is_back() {
     let (pair, answer) = restarted(image_from_snapshot, "write_at");
     let volume = answer.expect("a volume").volume_id;
     let cut = pair.source.driver.store().snapshots().first().expect("the snapshot").id.to_string();
-    let read = |kernel: &hostloop::os::fake::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
+    let read = |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
     let (image, source) = (super::disk_of(&volume), super::image_of(&cut));
     assert!(read(&pair.target.kernel, image) == read(&pair.source.kernel, source));
 }
@@ -234,7 +234,7 @@ fn a_source_that_moves_is_followed() {
         let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();
         assert_eq!(writes, 3 + 1 + 3 + 1, "nothing is fetched twice");
         let read =
-            |kernel: &hostloop::os::fake::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
+            |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
         let source = read(&pair.source.kernel, super::image_of(&cut.snapshot_id));
         assert!(read(&pair.target.kernel, super::disk_of(&pulled.volume_id)) == source);
         assert_eq!(pair.source.cuts(), 0);

@@ -11,7 +11,7 @@ use hostloop::driver::Driver;
 use hostloop::model::FsType;
 use hostloop::model::Settings;
 use hostloop::os::Os;
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::wire::csi;
 use hostloop::wire::peer::peer_client::PeerClient;

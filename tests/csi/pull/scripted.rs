@@ -15,7 +15,7 @@ use hostloop::model::{
     AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
     SnapshotId, Timestamp, VolumeParameters,
 };
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 use super::nodes::{SOURCE, TARGET};
 use crate::harness::{DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, machine, settings};

@@ -1,6 +1,6 @@
 //! Copies that are one cut whole whatever happens to the node of their source.
 
-use hostloop::os::fake::Kill;
+use hostloop_fake_kernel::Kill;
 use hostloop::wire::peer;
 use nix::errno::Errno;
 use tonic::{Code, Status};

@@ -13,7 +13,7 @@ use hostloop::config::Config;
 use hostloop::driver::{Driver, RemoteSources};
 use hostloop::model::pull::{Blocks, Keep, OpenSource, Way};
 use hostloop::model::{Consistency, Grant, NodeKey, Permit, VolumeId, VolumeSource};
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{peer, pull};
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hostloop::os::FileKind;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::{csi, peer};
 use nix::errno::Errno;
 use tonic::{Code, Status};

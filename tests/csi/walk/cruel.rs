@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use hostloop::os::fake::{FakeKernel, Kill, Loss};
+use hostloop_fake_kernel::{FakeKernel, Kill, Loss};
 use nix::errno::Errno;
 use tonic::Code;
 
@@ -45,7 +45,7 @@ fn steps_and_looks(scenario: &Scenario) -> (Vec<&'static str>, Vec<&'static str>
     let (kernel, server, _) = scenario.prepare();
     kernel.watch_looks(true);
     scenario.call.run(&server).unwrap_or_else(|status| panic!("{}: {status}", scenario.name));
-    let names = |steps: Vec<hostloop::os::fake::Step>| steps.iter().map(|step| step.name).collect();
+    let names = |steps: Vec<hostloop_fake_kernel::Step>| steps.iter().map(|step| step.name).collect();
     (names(kernel.steps()), names(kernel.looks()))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostloop::os::Os;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 
 use super::call::Model;

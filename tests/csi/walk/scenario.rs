@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use hostloop::model::{BackendKind, Settings};
 use hostloop::os::Os;
-use hostloop::os::fake::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use hostloop::os::fake::FakeKernel;
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::harness::DATA_DIR;
 use crate::random::Random;

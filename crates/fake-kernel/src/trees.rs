@@ -1,0 +1,138 @@
+//! Whole directory trees.
+
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::content::BLOCK;
+use super::copy_tree::Copy;
+use super::resolve::Last;
+use super::seam::Effect;
+use super::tree::{Node, NodeRef};
+use super::tree_stream::{Walk, Writer};
+use super::world::{Resolved, World};
+use super::{Outcome, Process};
+use hostloop_model::tree::{Item, Position};
+use hostloop_kernel::{TreeWriter, Trees, Usage};
+
+impl World {
+    fn usage(&self, directory: &Path) -> Outcome<Usage> {
+        let top = self.walk(directory, Last::Keep)?;
+        let mut seen = std::collections::BTreeSet::from([top.node]);
+        let mut todo = vec![top];
+        let mut usage = Usage::default();
+        while let Some(place) = todo.pop() {
+            usage.inodes += 1;
+            match &self.inode(place.node).node {
+                Node::File { now, .. } => usage.bytes += now.allocated_bytes(),
+                Node::Directory { now, .. } => {
+                    usage.bytes += BLOCK;
+                    let children =
+                        now.keys().map(|name| self.child(&place, name)).collect::<Outcome<Vec<_>>>()?;
+                    todo.extend(
+                        children.into_iter().filter(|c| c.mount == place.mount && seen.insert(c.node)),
+                    );
+                }
+                Node::Symlink(_) | Node::Device { .. } => {}
+            }
+        }
+        Ok(usage)
+    }
+
+    pub(super) fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
+        self.remove_entries(path, usize::MAX, how).map(drop)
+    }
+
+    /// How many entries there are to remove.
+    fn entries_of(&self, path: &Path) -> usize {
+        let Ok((parent, name)) = self.parent(path) else { return 0 };
+        let mut order = Vec::new();
+        self.post_order(&parent, &name, &mut order);
+        order.len()
+    }
+
+    /// Removes this number of entries of a tree, and returns whether the tree is gone. Attributes of what is in the tree are taken away,
+    /// those of the directory that the tree is in are not.
+    fn remove_entries(&mut self, path: &Path, most: usize, how: Effect) -> Outcome<bool> {
+        let (parent, name) = match self.parent(path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(true),
+            other => other?,
+        };
+        if self.bare_child(&parent, &name) == Err(Errno::ENOENT) {
+            return Ok(true);
+        }
+        self.writable(&parent)?;
+        let mut order = Vec::new();
+        self.post_order(&parent, &name, &mut order);
+        let (whole, asked) = (order.len(), order.len().min(most));
+        let count = if how == Effect::Torn { asked / 2 } else { asked };
+        for (directory, name, node) in order.into_iter().take(count) {
+            if self.is_mount_point(node) {
+                return Err(Errno::EBUSY);
+            }
+            for released in [node, directory].into_iter().filter(|released| *released != parent.node) {
+                let inode = self.fs_mut(released.fs).inode_mut(released.ino);
+                (inode.immutable, inode.append_only) = (false, false);
+            }
+            self.can_lose_name(directory, node)?;
+            self.fs_mut(node.fs).unlink(directory.ino, &name)?;
+        }
+        Ok(count == whole)
+    }
+
+    /// A tree, children before their directory, as it lies beneath all mounts. A mount point comes without
+    /// what is in it.
+    fn post_order(&self, directory: &Resolved, name: &str, order: &mut Vec<(NodeRef, String, NodeRef)>) {
+        let Ok(node) = self.bare_child(directory, name) else {
+            return;
+        };
+        if let Node::Directory { now, .. } = &self.inode(node).node
+            && !self.is_mount_point(node)
+        {
+            let (inner, path) = (directory.inner.join(name), directory.path.join(name));
+            let place = Resolved { mount: directory.mount, node, inner, path };
+            now.keys().for_each(|child| self.post_order(&place, child, order));
+        }
+        order.push((directory.node, name.to_owned(), node));
+    }
+}
+
+impl Trees for Process {
+    fn copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        _share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        Copy::run(self, source, target, progress)
+    }
+
+    fn read(
+        &self,
+        source: &Path,
+        base: Option<&Path>,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64> {
+        Walk::run(self, source, base, from, emit)
+    }
+
+    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>> {
+        Ok(Box::new(Writer::new(self, target, base)?))
+    }
+
+    fn usage(&self, directory: &Path) -> io::Result<Usage> {
+        self.look("usage", directory.display(), |world| world.usage(directory))
+    }
+
+    fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+        let there = self.alive().map_or(0, |world| world.entries_of(path));
+        let most = (0..there.max(1)).take_while(|_| go_on()).count();
+        if most == 0 {
+            return Ok(false);
+        }
+        self.step_torn("remove_tree", path.display(), |world, how| world.remove_entries(path, most, how))
+    }
+}

@@ -1,0 +1,89 @@
+//! Directory trees.
+
+use std::io;
+use std::path::Path;
+
+use hostloop_model::tree::{Entry, Item, Position};
+
+/// What a directory tree takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Allocated bytes, each hard-linked file once.
+    pub bytes: u64,
+    /// Files and directories, each hard-linked file once.
+    pub inodes: u64,
+}
+
+/// Directory trees, each as a whole.
+pub trait Trees: Send + Sync {
+    /// Copies the directory `source` with everything below it to `target`, which does not exist: owners, modes, times,
+    /// hard links within the tree, extended attributes, ACLs, sparseness, symbolic links, FIFOs, sockets and device
+    /// nodes. Of the flags of ioctl_iflags(2) those that a copy can have and still be removed: not immutable and
+    /// append-only. Not project quotas, and not case folding of ext4. A file's blocks are shared where `share` and the
+    /// filesystem allow it. Never follows a link, never leaves the filesystem of `source`, and calls `progress` with
+    /// the bytes copied so far at least every 16 MiB or 1000 entries and once at the end, which can stop it with an
+    /// error. All of it is durable on return (fsync of every file and directory, or syncfs(2)), but for the entry in
+    /// the directory of `target`. What changes meanwhile is copied as it is met; what vanishes is left out.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside, EEXIST where `target` is there, EINVAL where it lies inside `source`.
+    /// After an error what was copied stays: [`remove`](Trees::remove) takes it away.
+    fn copy(
+        &self,
+        source: &Path,
+        target: &Path,
+        share: bool,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()>;
+    /// Reads the directory `source` with everything below it from `from` on: every entry as
+    /// [`copy`](Trees::copy) would copy it, each file followed by its data. `emit` says whether to go on. The
+    /// order and the pieces depend on the trees alone, which nobody changes. Never follows a link. Returns how many
+    /// entries there are, if `emit` took all.
+    ///
+    /// With `base`, an earlier tree, the entry of a regular file tells what it has of the file with the same path there
+    /// ([`Basis`](hostloop_model::tree::Basis)), and of its content only what differs follows. Files are the same only
+    /// where that is seen: by where their blocks are, or by reading both. [`Item::Alive`] comes while that goes on.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside.
+    fn read(
+        &self,
+        source: &Path,
+        base: Option<&Path>,
+        from: Position,
+        emit: &mut dyn FnMut(Item) -> bool,
+    ) -> io::Result<u64>;
+    /// Makes the directory `target`, which does not exist, to be filled with the entries that
+    /// [`read`](Trees::read) gave elsewhere. After an error [`remove`](Trees::remove) takes away
+    /// what was made.
+    ///
+    /// With `base`, which has all of the earlier tree of that call and is of the same filesystem and limit: a file that
+    /// has everything of one there becomes another name of it, and one that has its content a copy that shares
+    /// blocks where the filesystem can. So `base` is to be removed before anything is written to `target`.
+    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
+    /// What a tree takes, never leaving its filesystem.
+    fn usage(&self, directory: &Path) -> io::Result<Usage>;
+    /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
+    /// a mount inside stops it with EBUSY or EXDEV. The attributes immutable and append-only (chattr(1)) of what is in the tree
+    /// do not stop it, nor does a btrfs subvolume in it that is read-only. The error names the entry that it stopped at. Fine if
+    /// nothing is there.
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.remove_while(path, &mut || true).map(drop)
+    }
+    /// The same in parts: `go_on` says before each entry whether to go on. Whether nothing is left; what is left is removed by
+    /// the next call.
+    fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool>;
+}
+
+/// A tree that is being made, entry by entry.
+pub trait TreeWriter {
+    /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far; EBADMSG where the
+    /// earlier tree has not the file that it is to be made from.
+    fn entry(&mut self, entry: &Entry) -> io::Result<()>;
+    /// Writes to the file that is the last entry, within its size.
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes bytes of the file that is the last entry read as zeros, within its size.
+    fn zeros(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// Gives directories their attributes and makes everything durable, but for the entry in the directory of the top.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}

@@ -1,0 +1,47 @@
+//! Plain types of the driver: ids, sizes, access, filesystems, volumes. No I/O, no protocol types.
+
+mod access;
+pub mod answer;
+mod backend;
+pub mod copy_of;
+mod fs_type;
+pub mod health;
+mod id;
+mod limits;
+mod mount_flags;
+mod parameters;
+mod permit;
+pub mod pull;
+mod quota;
+pub mod request;
+mod settings;
+mod size;
+mod snapshot;
+mod standby;
+mod topology;
+pub mod tree;
+mod volume;
+
+pub use access::SecondPublish;
+pub use access::{AccessMode, AccessType, Capability};
+pub use backend::{BackendKind, Content, Format};
+pub use copy_of::{CopyOf, Cut};
+pub use fs_type::FsType;
+pub use fs_type::UnknownFsType;
+pub use id::{
+    GroupSnapshotId, Id, InvalidId, InvalidPoolName, NodeKey, ObjectId, PoolName, SnapshotId, VolumeId,
+};
+pub use limits::Limits;
+pub use mount_flags::{MountFlags, OptionName, VfsFlag};
+pub use parameters::Modification;
+pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
+pub use permit::{Grant, Permit};
+pub use quota::{QuotaId, QuotaIds};
+pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
+pub use size::{
+    GRANULARITY, SizeError, SizeRange, format_bytes, format_exactly, format_two, parse_quantity, rounded,
+};
+pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
+pub use standby::Standby;
+pub use topology::{TopologyRequirement, check_topology_value};
+pub use volume::{Attachment, Phase, Volume, VolumeSource};
