@@ -19,7 +19,7 @@ SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull
   managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
 UNIT := --lib --bins --test protocol --test layers
 QUICK := --test contract --test csi
-TEST := $(CARGO) test --locked --features fake-os
+TEST := $(CARGO) test --locked
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 
@@ -141,7 +141,7 @@ kernel-walk: deps ## End and fail every system call on the real kernel; KERNEL_W
 # SAMPLE=n: so many of each module, chosen by SEED; SHARD=3/50: the third of fifty parts; FILE=x: of files with this in their path.
 # ONLY=file: those that it names; FIRST=1: without what takes long; LAST=1: with that only.
 # KERNEL=1: with the tests on the real kernel, in a mount namespace of its own (see `kernel-walk`).
-mutants: ## Change the code in many ways, and see that a test fails for each; MODULE=driver SAMPLE=100 (root for os/linux; hours)
+mutants: ## Change the code in many ways, and see that a test fails for each; MODULE=driver SAMPLE=100 (root for kernel/linux; hours)
 	@echo '==> mutants'
 	scripts/install-deps --mutants
 	$(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir "$(TARGET_DIR)/mutants-tool"

@@ -21,9 +21,9 @@ use tonic::service::{Routes, RoutesBuilder};
 
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
+use crate::kernel::{Os, linux};
 use crate::metrics::{Expiry, Health};
 use crate::model::{Limits, PoolKind, Settings};
-use crate::os::{Os, linux};
 use crate::server::{self, Endpoint, Listener, Observer, Stop, Stopped};
 use crate::service::{
     Behind, Gate, PeerService, Permits, Starting, add_controller_services, add_node_services,

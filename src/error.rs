@@ -5,8 +5,8 @@ use std::{fmt, io};
 
 use nix::errno::Errno;
 
+use crate::kernel::errno_of;
 use crate::model::{ObjectId, SizeError, VolumeId};
-use crate::os::errno_of;
 use crate::store::StoreError;
 
 /// Why a use case did not do what it was asked to. Messages say what to change; they never carry a secret.

@@ -6,7 +6,7 @@
 //! and tells the life of the process in order. To follow one call, take CreateVolume:
 //! `server/rpc.rs` (span, log line, panic) → `service/controller.rs` (what the RPC is) → `wire/decode/` (the request as
 //! plain types, or INVALID_ARGUMENT) → `driver/create_volume.rs` (the use case) → `backend/` and `store/` →
-//! `os/linux/` (system calls) → `wire/encode.rs`. No layer calls back up.
+//! `crates/kernel` (system calls) → `wire/encode.rs`. No layer calls back up.
 //!
 //! # Modules
 //!
@@ -24,8 +24,8 @@
 //! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); pulls from other nodes; capacity; managed pools; locks; recovery |
 //! | [`backend`] | What holds data on a pool (images, trees), and how a pod sees them (filesystems, raw devices, directories) |
 //! | [`store`] | The state file |
-//! | [`os`] | The kernel boundary: narrow traits, the real kernel and a fake one |
-//! | [`model`] | Plain types, no I/O, no protocol |
+//! | [`kernel`] | A crate of its own: the kernel boundary, narrow traits and the real kernel; `crates/fake-kernel` is for tests |
+//! | [`model`] | A crate of its own: plain types, no I/O, no protocol |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`selftest`] | A client of the driver that checks a machine |
 //! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |
@@ -34,16 +34,16 @@
 //! Only the edge is async: a handler makes one hop to the blocking pool, and everything below is plain synchronous Rust.
 //! Work that has begun continues when its caller gives up.
 //!
-//! One thing happens in a second process: `hostloop freeze-guard` (`os/linux/freeze/`) freezes a filesystem that is copied
-//! while it is in use, so that it thaws whatever happens to the driver.
+//! One thing happens in a second process: `hostloop freeze-guard` (`crates/kernel/src/linux/freeze/`) freezes a filesystem
+//! that is copied while it is in use, so that it thaws whatever happens to the driver.
 //!
 //! # Rules, and what enforces them
 //!
 //! `docs/architecture.md` has a table of who may import whom, the way of a call, and the files to touch for the most
-//! common additions. TLS is in `cluster/tls/`, the making of certificates in `cluster/certs/`. System calls are in `os/`,
-//! `unsafe` is in `os/linux/ioctl.rs`, child processes start in `os/linux/exec.rs`, JSON is in `store/`, `bench/`, `admin/` and `cluster/mover/`, gRPC is above
-//! `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
-//! and nix that bypass [`os`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing (tests may use
+//! common additions. TLS is in `cluster/tls/`, the making of certificates in `cluster/certs/`. System calls are in
+//! `crates/kernel`, `unsafe` is in its `linux/ioctl.rs`, child processes start in its `linux/exec.rs`, JSON is in
+//! `store/`, `bench/`, `admin/` and `cluster/mover/`, gRPC is above `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
+//! and nix that bypass [`kernel`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing (tests may use
 //! them). An exception is an `allow` with its reason, in the file that needs it.
 
 pub mod admin;
@@ -66,5 +66,5 @@ pub mod telemetry;
 pub mod version;
 pub mod wire;
 
-pub use hostloop_kernel as os;
+pub use hostloop_kernel as kernel;
 pub use hostloop_model as model;

@@ -9,9 +9,9 @@ use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{AdminCommand, Command, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
+use hostloop::kernel::host::host_name;
+use hostloop::kernel::linux::freeze_guard;
 use hostloop::model::Limits;
-use hostloop::os::host::host_name;
-use hostloop::os::linux::freeze_guard;
 use hostloop::shutdown::Shutdown;
 use hostloop::{admin, bench, selftest, server, telemetry, version};
 

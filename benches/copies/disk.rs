@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hostloop::kernel::linux::{self, Tools};
+use hostloop::kernel::{AttachOptions, MakeOptions, Os};
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::linux::{self, Tools};
-use hostloop::os::{AttachOptions, MakeOptions, Os};
 
 use super::GIB;
 

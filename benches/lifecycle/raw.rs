@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hostloop::config::Check;
+use hostloop::kernel::{AttachOptions, MakeOptions, OpenLoop, Os};
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::{AttachOptions, MakeOptions, OpenLoop, Os};
 
 use super::BYTES;
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use hostloop::kernel::linux::{self, Tools};
 use hostloop::model::{
     BackendKind, Content, NodeKey, Phase, PoolName, Provisioning, Volume, VolumeId, VolumeParameters,
 };
-use hostloop::os::linux::{self, Tools};
 use hostloop::store::{Identity, Store};
 
 use super::{Sample, driver, show};

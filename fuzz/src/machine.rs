@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use hostloop::app;
 use hostloop::driver::Driver;
+use hostloop::kernel::Os;
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
-use hostloop::os::Os;
 use hostloop_fake_kernel::FakeKernel;
 
 /// The data directory, in the fake kernel's tree.

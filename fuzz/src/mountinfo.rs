@@ -1,6 +1,6 @@
 //! /proc/self/mountinfo, whose paths and types anybody who mounts chooses.
 
-use hostloop::os::linux::parse_mountinfo;
+use hostloop::kernel::linux::parse_mountinfo;
 
 /// Runs one input.
 pub fn run(input: &[u8]) {

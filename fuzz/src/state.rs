@@ -4,8 +4,8 @@
 //! The first byte of an input says whether its lines get right checksums, since no mutation would find one.
 
 use hostloop::model::{BackendKind, PoolName};
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::store::{Identity, Store};
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::machine::{DATA_DIR, DIRECTORIES, machine, start};
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use hostloop::kernel::{Os, linux};
 use hostloop::model::tree::Item;
-use hostloop::os::{Os, linux};
 use tempfile::TempDir;
 
 use crate::{messages, pull};

@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::StartError;
+use crate::kernel::{FileKind, MountEntry, Os, holder, is_full, write_whole};
 use crate::model::Settings;
-use crate::os::{FileKind, MountEntry, Os, holder, is_full, write_whole};
 use crate::server::Endpoint;
 use crate::store::Store;
 

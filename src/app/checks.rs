@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use crate::kernel::{FileId, FileKind, FileStat, Os, errno_of, holder};
 use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
-use crate::os::{FileId, FileKind, FileStat, Os, errno_of, holder};
 
 use super::StartError;
 

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use super::*;
 use crate::config::ServerConfig;
 use crate::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve};
-use hostloop_fake_kernel::FakeKernel;
 use crate::server::Endpoint;
+use hostloop_fake_kernel::FakeKernel;
 
 const DATA: &str = "/var/lib/hostloop";
 

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use super::uses::{hidden, not_at};
 use super::{Place, Publish, Uses, target};
 use crate::error::{OsContext, Result};
+use crate::kernel::{Pinned, Space, is_errno};
 use crate::model::MountFlags;
-use crate::os::{Pinned, Space, is_errno};
 
 /// The volume's mount that is seen at a path, held.
 fn pin_at(place: Place<'_>, path: &Path, uses: &Uses) -> Result<Pinned> {

@@ -12,9 +12,9 @@ use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, device, health, target, writers,
 };
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileKind, LoopDevice, MountEntry};
 use crate::model::MountFlags;
 use crate::model::health::Trouble;
-use crate::os::{FileKind, LoopDevice, MountEntry};
 
 /// See the module.
 pub(super) struct Block;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::target::blame_mounts;
 use super::{Copy, Mark, OnProgress, Place, bytes_of, limit};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{Os, QuotaLimits};
 use crate::model::{BackendKind, Provisioning, QuotaId, SnapshotId, Volume, VolumeId};
-use crate::os::{Os, QuotaLimits};
 
 use nix::errno::Errno;
 

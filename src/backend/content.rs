@@ -1,8 +1,8 @@
 //! What a volume can hold, and how it can be used: the rules of each kind.
 
 use crate::error::{Error, Result};
+use crate::kernel::Os;
 use crate::model::{BackendKind, Capability, Content, Format, FsType, OptionName, VolumeParameters};
-use crate::os::Os;
 
 /// What a volume will hold for these capabilities, of which decoding has made sure that they agree.
 ///

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::{Mark, Shape, VolumePaths, prepare_files, sync_files};
 use crate::error::{Error, OsContext, Result};
-use crate::os::{Os, errno_error};
+use crate::kernel::{Os, errno_error};
 
 /// Bytes between two reports of progress.
 const CHUNK: u64 = 16 << 20;

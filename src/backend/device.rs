@@ -10,7 +10,7 @@ use super::image::{expect_whole, stat};
 use super::uses::{Evidence, evidence, last_two};
 use super::{Place, Uses};
 use crate::error::{Busy, Error, OsContext, Result};
-use crate::os::{AttachOptions, LoopDevice, OpenLoop, Os, is_errno};
+use crate::kernel::{AttachOptions, LoopDevice, OpenLoop, Os, is_errno};
 
 /// The block device that holds the volume's data in the clear: what gets a filesystem, is mounted, or is bound for a pod.
 pub(super) struct Node {

@@ -10,8 +10,8 @@ use super::{
     Place, Presence, Publish, Seen, Stage, Stats, Target, Uses, Writers, bind, health, limit, writers,
 };
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::MountEntry;
 use crate::model::health::Trouble;
-use crate::os::MountEntry;
 
 /// See the module.
 pub(super) struct Directory;
@@ -43,7 +43,7 @@ impl Presence for Directory {
         if place.os.files.stat(&source).doing(|| format!("look at {}", source.display()))?.is_none() {
             let context =
                 format!("volume {} has lost its directory; restore it or delete the volume", place.volume.id);
-            let source = crate::os::errno_error(Errno::ENOENT, source.display());
+            let source = crate::kernel::errno_error(Errno::ENOENT, source.display());
             return Err(Error::Os { context, source });
         }
         if let Some(limit) = place.paths.limit {

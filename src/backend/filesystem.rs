@@ -15,9 +15,9 @@ use super::{
     writers,
 };
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{LoopDevice, MountEntry, OpenLoop, is_errno};
 use crate::model::health::Trouble;
 use crate::model::{Format, FsType, MountFlags};
-use crate::os::{LoopDevice, MountEntry, OpenLoop, is_errno};
 
 /// The option of xfs that mounts it beside another one with its UUID (xfs(5)).
 const NO_UUID: &str = "nouuid";

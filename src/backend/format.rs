@@ -2,8 +2,8 @@
 
 use super::{Mark, Place, Signature, Stage, Uses, device, inspect, label, make_filesystem};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{LoopDevice, MakeOptions, OpenLoop};
 use crate::model::{Format, FsType, Provisioning};
-use crate::os::{LoopDevice, MakeOptions, OpenLoop};
 
 /// Makes the filesystem. The order is what makes it safe: look, mark that we start, make, write down that it is done,
 /// take the mark away. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.

@@ -16,8 +16,8 @@ use super::copy::copy_extents;
 use super::image::{growing_image, remove_growing};
 use super::{Place, Signature, Stage, device, image, inspect};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileId, LoopDevice, is_errno};
 use crate::model::{FsType, Provisioning};
-use crate::os::{FileId, LoopDevice, is_errno};
 
 /// How often and after which pause a device is looked at again that goes with its last user.
 const PATIENCE: (u32, Duration) = (50, Duration::from_millis(10));

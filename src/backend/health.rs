@@ -8,9 +8,9 @@ use super::bytes::Limit;
 use super::target::has_stopped;
 use super::{Place, Signature, filesystem, label, limit, presence_of};
 use crate::error::{OsContext, Result};
+use crate::kernel::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 use crate::model::health::Trouble;
 use crate::model::{Format, FsType, format_two};
-use crate::os::{FileKind, FileStat, LoopDevice, MountEntry, Os, holder};
 
 /// The reason of a device without a mount. It also is so for a moment in the middle of a call.
 pub(crate) const ATTACHED_WITHOUT_MOUNT: &str = "AttachedWithoutMount";

@@ -9,8 +9,8 @@ use super::bytes::{GoOn, gone, is_thick};
 use super::copy::copy_extents;
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, Signature, VolumePaths, label};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileStat, Os};
 use crate::model::format_two;
-use crate::os::{FileStat, Os};
 
 /// See the module.
 pub(super) struct Image;
@@ -268,6 +268,6 @@ pub(super) fn stat(place: Place<'_>) -> Result<FileStat> {
             "volume {} has lost its image; restore it from a backup or delete the volume",
             place.volume.id
         );
-        Error::Os { context, source: crate::os::errno_error(Errno::ENOENT, image.display()) }
+        Error::Os { context, source: crate::kernel::errno_error(Errno::ENOENT, image.display()) }
     })
 }

@@ -1,4 +1,4 @@
-//! The size of a directory that its filesystem enforces (`os::Quotas`).
+//! The size of a directory that its filesystem enforces (`kernel::Quotas`).
 //!
 //! The record says what the limit is to be, and the filesystem what it is: a change of it may be lost in a power cut. So it is
 //! set again where it is not what the record says, at the start and before the volume is staged. What is in the directory
@@ -7,8 +7,8 @@
 use super::bytes::Limit;
 use super::{Place, Shape, VolumePaths};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
 use crate::model::{GRANULARITY, Volume, format_exactly, format_two};
-use crate::os::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
 
 /// Makes the directory of a volume, which counts under the number of its limit. Nothing is ever in it without one.
 pub(super) fn create(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 
 use super::{Shape, VolumePaths};
 use crate::error::{Error, OsContext, Result};
-use crate::os::{Os, is_errno};
+use crate::kernel::{Os, is_errno};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -47,9 +47,9 @@ pub(crate) use writers::Writers;
 use std::path::Path;
 
 use crate::error::Result;
+use crate::kernel::{MountEntry, Os, Quota, Usage};
 use crate::model::health::Trouble;
 use crate::model::{BackendKind, Content, Format, MountFlags, Volume};
-use crate::os::{MountEntry, Os, Quota, Usage};
 
 /// One volume and the machine it is on.
 #[derive(Clone, Copy)]
@@ -94,11 +94,11 @@ pub(crate) struct Publish<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stats {
     /// A filesystem of its own: statvfs(3) says it all.
-    Filesystem(crate::os::Space),
+    Filesystem(crate::kernel::Space),
     /// A directory on a filesystem that it shares: what it takes, and what is there in all.
-    Directory(Usage, crate::os::Space),
+    Directory(Usage, crate::kernel::Space),
     /// A directory whose size its filesystem enforces: what it takes and may take, and what is there in all.
-    Limited(Quota, crate::os::Space),
+    Limited(Quota, crate::kernel::Space),
     /// A device of so many bytes.
     Device(u64),
 }

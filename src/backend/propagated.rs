@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::os::MountEntry;
+use crate::kernel::MountEntry;
 
 /// Returns whether the kernel unmounts `other` when it unmounts `ours`: both show the same, at the same place of two
 /// mounts of which the one sends mounts to the other. Their own peer groups do not decide: a publish is a bind, and so a
@@ -50,7 +50,7 @@ fn sends_to(table: &[MountEntry], from: &MountEntry, to: &MountEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::Propagation;
+    use crate::kernel::Propagation;
 
     /// `id parent root target`, and its propagation.
     fn entry(id: u64, parent: u64, root: &str, target: &str, propagation: Propagation) -> MountEntry {

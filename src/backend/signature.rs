@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{Images, MakeOptions, Os};
 use crate::model::FsType;
-use crate::os::{Images, MakeOptions, Os};
 
 /// What was found in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use crate::error::{Error, OsContext, Result};
-use crate::os::{FileKind, MountEntry, Os, is_errno};
+use crate::kernel::{FileKind, MountEntry, Os, is_errno};
 
 use super::uses::{Uses, hidden};
 

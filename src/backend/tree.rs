@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use super::bytes::{GoOn, gone, is_full};
 use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, VolumePaths, limit};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::Os;
 use crate::model::{CopyOf, Cut};
-use crate::os::Os;
 
 /// See the module.
 pub(super) struct Tree;

@@ -14,8 +14,8 @@ use memchr::memmem::Finder;
 use super::image::growing_image;
 use super::{Place, VolumePaths};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{LoopDevice, MountEntry, Os};
 use crate::model::Volume;
-use crate::os::{LoopDevice, MountEntry, Os};
 
 use super::propagated::goes_with;
 
@@ -368,7 +368,7 @@ mod tests {
             read_only: false,
             flags: Vec::new(),
             superblock_read_only: false,
-            propagation: crate::os::Propagation::default(),
+            propagation: crate::kernel::Propagation::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Place, Uses};
 use crate::error::Result;
-use crate::os::{LoopDevice, MountEntry};
+use crate::kernel::{LoopDevice, MountEntry};
 
 /// Who may be writing to a volume.
 pub enum Writers {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
 use crate::config::Check;
-use crate::os::Files;
+use crate::kernel::Files;
 use crate::selftest::client::Client;
 use crate::selftest::requests;
 use crate::wire::csi;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::BenchConfig;
-use crate::os::linux::{self, Tools};
+use crate::kernel::linux::{self, Tools};
 use crate::shutdown::Shutdown;
 use output::progress;
 

@@ -6,9 +6,9 @@ use super::capacity::Want;
 use super::{Driver, Pool, pools::directories};
 use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{LoopDevice, is_errno};
 use crate::model::request::ControllerModifyVolume;
 use crate::model::{Modification, Provisioning, Volume, VolumeParameters};
-use crate::os::{LoopDevice, is_errno};
 use nix::errno::Errno;
 
 /// A directory is thin, and has no image of which anything else could be true; the size of an image is always enforced.

@@ -7,8 +7,8 @@ use super::capacity::Want;
 use super::pools::{directories, enforce};
 use crate::backend::{VolumePaths, expect_within};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::Enforceable;
 use crate::model::{Provisioning, Volume, VolumeParameters};
-use crate::os::Enforceable;
 
 impl Driver {
     /// Gives a directory the enforced size that these parameters want, if it has none yet; pods may use it meanwhile.

@@ -65,8 +65,8 @@ use std::time::Duration;
 
 use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
+use crate::kernel::Os;
 use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume};
-use crate::os::Os;
 use crate::store::Store;
 use capacity::usage;
 use copies::progress;

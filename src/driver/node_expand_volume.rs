@@ -3,8 +3,8 @@
 use super::{Driver, request::check};
 use crate::backend::{not_at, presence_of, resolve};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::MountEntry;
 use crate::model::request::NodeExpandVolume;
-use crate::os::MountEntry;
 
 impl Driver {
     /// Lets a volume in use take on the size of its storage; the storage grows first where the caller wants

@@ -3,9 +3,9 @@
 use super::Driver;
 use crate::backend::{Stats, Uses, not_at, presence_of, resolve};
 use crate::error::{Error, Result};
+use crate::kernel::Quota;
 use crate::model::answer::{StatsRow, VolumeStats};
 use crate::model::request::NodeGetVolumeStats;
-use crate::os::Quota;
 
 impl Driver {
     /// Sizes of the volume itself. Takes no lock: kubelet polls it, and it must not disturb or wait.
@@ -92,7 +92,7 @@ fn inodes(total: u64, used: u64, available: u64) -> Option<StatsRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::{Space, Usage};
+    use crate::kernel::{Space, Usage};
 
     #[test]
     fn a_directory_could_have_what_it_takes_and_what_is_free() {

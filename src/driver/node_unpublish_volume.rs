@@ -5,9 +5,9 @@ use std::path::Path;
 use super::{Driver, not_found};
 use crate::backend::{self, Uses, hidden, presence_of};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::MountEntry;
 use crate::model::Volume;
 use crate::model::request::NodeUnpublishVolume;
-use crate::os::MountEntry;
 
 impl Driver {
     /// Unmounts a volume from a target path and removes the file or directory that was made for it, never

@@ -8,7 +8,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::page::Page;
 use super::{Expiry, Health};
-use crate::os::linux::own_process;
+use crate::kernel::linux::own_process;
 use crate::version::{self, Origin};
 
 /// Asks at each scrape.

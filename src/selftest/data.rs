@@ -1,12 +1,15 @@
 //! Data as a pod would write and read it: bytes that differ at each place and for each volume.
-#![allow(clippy::disallowed_types, reason = "a client's own data, not the driver's: os/ is not for it")]
+#![allow(
+    clippy::disallowed_types,
+    reason = "a client's own data, not the driver's: the kernel boundary is not for it"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::os::host::{O_DIRECT, drop_cache};
+use crate::kernel::host::{O_DIRECT, drop_cache};
 
 /// Bytes that are written or read at once.
 const CHUNK: usize = 1 << 20;

@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Check, SelftestConfig};
+use crate::kernel::linux::{self, Tools};
+use crate::kernel::{AttachOptions, Enforceable, Os, Qgroups, holder};
 use crate::model::{FsType, format_bytes, format_two};
-use crate::os::linux::{self, Tools};
-use crate::os::{AttachOptions, Enforceable, Os, Qgroups, holder};
 
 /// LOOP_CONFIGURE came with this one, openat2 before it.
 const LEAST_KERNEL: (u32, u32) = (5, 8);

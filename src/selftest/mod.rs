@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Check, SelftestConfig};
-use crate::os::Os;
-use crate::os::linux::{self, Tools};
+use crate::kernel::Os;
+use crate::kernel::linux::{self, Tools};
 use crate::shutdown::Shutdown;
 use crate::version;
 use client::{Client, endpoint};

@@ -1,7 +1,7 @@
 //! A driver of our own: `hostloop serve` as a child process.
 #![allow(
     clippy::disallowed_types,
-    reason = "it starts this very program, not a tool of the driver's work: os/linux/exec.rs waits for an end"
+    reason = "it starts this very program, not a tool of the driver's work: kernel/linux/exec.rs waits for an end"
 )]
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::client::Client;
-use crate::os::host;
+use crate::kernel::host;
 
 /// How long it may take to be ready.
 const START: Duration = Duration::from_secs(30);

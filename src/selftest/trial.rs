@@ -10,8 +10,8 @@ use super::data::{Data, length};
 use super::life::{Done, Failure, World};
 use super::requests::{self, MadeFrom};
 use crate::config::Check;
+use crate::kernel::{holder, is_full};
 use crate::model::{format_bytes, format_two};
-use crate::os::{holder, is_full};
 use crate::wire::csi;
 
 /// What is written, where the volume is not too small for it.

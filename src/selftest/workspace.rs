@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::os::{Os, is_errno};
+use crate::kernel::{Os, is_errno};
 
 /// Someone who just looks, such as udev, may keep a mount or a device busy for a moment.
 const TRIES: u32 = 40;
@@ -86,8 +86,8 @@ impl Workspace {
                 let path = directory.join(name);
                 let Some(stat) = self.os.files.stat(&path)? else { continue };
                 match stat.kind {
-                    crate::os::FileKind::Directory => directories.push(path),
-                    crate::os::FileKind::File => {
+                    crate::kernel::FileKind::Directory => directories.push(path),
+                    crate::kernel::FileKind::File => {
                         for device in self.os.loops.find(stat.id)? {
                             self.os.loops.detach(&device)?;
                         }

@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
     use crate::error::{Busy, Subject};
-    use crate::os::errno_error;
+    use crate::kernel::errno_error;
     use crate::store::StoreError;
 
     fn os(errno: Errno) -> Error {

@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::memory::Memory;
 use super::record::{Change, FRAME};
 use super::writer::Writer;
-use crate::os::{errno_error, errno_of};
+use crate::kernel::{errno_error, errno_of};
 
 /// When a change is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -68,10 +68,10 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::kernel::Files;
 use crate::model::{
     GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId, format_bytes,
 };
-use crate::os::Files;
 
 pub use commit::Durability;
 pub use error::StoreError;

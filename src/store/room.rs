@@ -9,7 +9,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use crate::os::{LogFile, is_errno, is_full};
+use crate::kernel::{LogFile, is_errno, is_full};
 
 /// Bytes beside the way out.
 const SPARE: u64 = 1 << 20;
@@ -88,7 +88,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::{errno_error, errno_of};
+    use crate::kernel::{errno_error, errno_of};
 
     /// A log on a disk that can set so much aside.
     struct Disk {

@@ -9,8 +9,8 @@ use super::Identity;
 use super::load::Loaded;
 use super::record::{self, Change, Header, Put};
 use super::room::Room;
+use crate::kernel::{Files, LogFile, errno_error, is_full};
 use crate::model::format_bytes;
-use crate::os::{Files, LogFile, errno_error, is_full};
 
 /// The state file's name in the data directory.
 pub(super) const FILE: &str = "state.jsonl";

@@ -1,8 +1,8 @@
-//! os::Images: extents, and copies of files.
+//! kernel::Images: extents, and copies of files.
 
 use std::path::Path;
 
-use hostloop::os::{Extent, Os};
+use hostloop::kernel::{Extent, Os};
 use nix::errno::Errno;
 
 use super::{MIB, directory, errno, image};

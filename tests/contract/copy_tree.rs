@@ -1,9 +1,9 @@
-//! os::Trees::copy
+//! kernel::Trees::copy
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hostloop::os::{FileKind, Os};
+use hostloop::kernel::{FileKind, Os};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, directory, errno, flags, image};

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::path::Path;
 
+use hostloop::kernel::{MakeOptions, Os};
 use hostloop::model::FsType;
-use hostloop::os::{MakeOptions, Os};
 
 use super::{Cleanup, FOR_MOUNT, MIB, assert_gone, devices_of, directory, flags, formatted, image};
 

@@ -1,8 +1,8 @@
-//! os::Files, os::Images, os::Trees
+//! kernel::Files, kernel::Images, kernel::Trees
 
 use std::path::Path;
 
-use hostloop::os::{FileKind, Os};
+use hostloop::kernel::{FileKind, Os};
 use nix::errno::Errno;
 
 use super::{MIB, directory, errno, image};

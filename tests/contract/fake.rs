@@ -12,9 +12,9 @@ mod contract;
 
 use std::path::PathBuf;
 
+use hostloop::kernel::MakeOptions;
+use hostloop::kernel::Os;
 use hostloop::model::FsType;
-use hostloop::os::MakeOptions;
-use hostloop::os::Os;
 use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 
@@ -210,7 +210,7 @@ fn full_qgroups() {
     let kernel = FakeKernel::new();
     kernel.add_disk("/mnt", hostloop::model::FsType::Btrfs, 20 << 30);
     let os = kernel.spawn();
-    os.quotas.switch_on("/mnt".as_ref(), hostloop::os::Qgroups::Full).expect("switch on");
+    os.quotas.switch_on("/mnt".as_ref(), hostloop::kernel::Qgroups::Full).expect("switch on");
     let directory = contract::directory(&os, "/mnt/quotas".into());
     contract::quotas::quotas(&os, &directory, &FakePod(kernel.clone()), &|| {
         kernel.sync("/mnt").expect("sync")

@@ -1,9 +1,9 @@
-//! os::Filesystems, with the life of a volume around it.
+//! kernel::Filesystems, with the life of a volume around it.
 
 use std::path::Path;
 
+use hostloop::kernel::{AttachOptions, MakeOptions, Os};
 use hostloop::model::FsType;
-use hostloop::os::{AttachOptions, MakeOptions, Os};
 use nix::errno::Errno;
 
 use super::{

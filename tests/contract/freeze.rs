@@ -1,12 +1,12 @@
-//! os::Mounts, freezing.
+//! kernel::Mounts, freezing.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
+use hostloop::kernel::{Os, is_errno};
 use hostloop::model::FsType;
-use hostloop::os::{Os, is_errno};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};

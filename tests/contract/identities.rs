@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use hostloop::kernel::{OpenLoop, Os};
 use hostloop::model::FsType;
-use hostloop::os::{OpenLoop, Os};
 use nix::errno::Errno;
 
 use super::copies::{bytes, write};

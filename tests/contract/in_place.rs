@@ -1,8 +1,8 @@
-//! os::Images: what a filesystem takes for itself, and files that are written without more than their blocks.
+//! kernel::Images: what a filesystem takes for itself, and files that are written without more than their blocks.
 
 use std::path::Path;
 
-use hostloop::os::{Extent, Os};
+use hostloop::kernel::{Extent, Os};
 use nix::errno::Errno;
 
 use super::copies::{bytes, write};

@@ -1,9 +1,9 @@
-//! os::LoopDevices
+//! kernel::LoopDevices
 
 use std::path::Path;
 
+use hostloop::kernel::{AttachOptions, BlockDevice, LoopDevice, Os, SPARE};
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::{AttachOptions, BlockDevice, LoopDevice, Os, SPARE};
 use nix::errno::Errno;
 
 use super::{

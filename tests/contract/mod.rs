@@ -1,4 +1,4 @@
-//! What the traits of `os/` promise, asserted through the traits alone, so that the real kernel and the fake one
+//! What the traits of `kernel` promise, asserted through the traits alone, so that the real kernel and the fake one
 //! are held to the same words. `dir` is an empty directory of the given `Os`, on a filesystem with room.
 #![allow(dead_code, unused_imports, reason = "each runner uses its part")]
 
@@ -21,8 +21,8 @@ mod tree_stream;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hostloop::kernel::{AttachOptions, LoopDevice, MakeOptions, OpenLoop, Os, errno_of};
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::{AttachOptions, LoopDevice, MakeOptions, OpenLoop, Os, errno_of};
 use nix::errno::Errno;
 
 pub use copies::copies;

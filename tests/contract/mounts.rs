@@ -1,9 +1,9 @@
-//! os::Mounts
+//! kernel::Mounts
 
 use std::path::Path;
 
+use hostloop::kernel::{MountEntry, Os, Propagation};
 use hostloop::model::{FsType, VfsFlag};
-use hostloop::os::{MountEntry, Os, Propagation};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};

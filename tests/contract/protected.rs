@@ -1,9 +1,9 @@
-//! What the attributes immutable and append-only of chattr(1) forbid, and that os::Trees::remove takes them away
+//! What the attributes immutable and append-only of chattr(1) forbid, and that kernel::Trees::remove takes them away
 
 use std::io;
 use std::path::Path;
 
-use hostloop::os::Os;
+use hostloop::kernel::Os;
 use nix::errno::Errno;
 
 use super::{directory, errno};
@@ -19,7 +19,7 @@ pub fn protected(os: &Os, dir: &Path, change: Change<'_>) {
 }
 
 fn is_forbidden(result: io::Result<()>, what: &str) {
-    assert_eq!(result.map_err(|error| hostloop::os::errno_of(&error)), Err(Some(Errno::EPERM)), "{what}");
+    assert_eq!(result.map_err(|error| hostloop::kernel::errno_of(&error)), Err(Some(Errno::EPERM)), "{what}");
 }
 
 fn what_they_forbid(os: &Os, dir: &Path, change: Change<'_>) {
@@ -70,7 +70,7 @@ fn what_is_above_stays(os: &Os, dir: &Path, change: Change<'_>) {
     change("+i", &above);
     let error = os.trees.remove(&top).expect_err("its entry cannot go");
     assert!(error.to_string().contains("above/top"), "{error}");
-    assert_eq!(hostloop::os::errno_of(&error), Some(Errno::EPERM));
+    assert_eq!(hostloop::kernel::errno_of(&error), Some(Errno::EPERM));
     assert_eq!(errno(os.files.create_file(&above.join("new"))), Some(Errno::EPERM), "it is still immutable");
     change("-i", &above);
     os.trees.remove(&top).expect("remove");

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use hostloop::kernel::{Enforceable, Os, Quota, QuotaLimits, errno_of, is_full};
 use hostloop::model::{NodeKey, QuotaId, QuotaIds, VolumeId};
-use hostloop::os::{Enforceable, Os, Quota, QuotaLimits, errno_of, is_full};
 use nix::errno::Errno;
 
 use super::{MIB, directory, errno};

@@ -1,9 +1,9 @@
-//! os::Mounts, where several mounts lie on top of each other: each call is about exactly one of them.
+//! kernel::Mounts, where several mounts lie on top of each other: each call is about exactly one of them.
 
 use std::path::Path;
 
+use hostloop::kernel::{MountEntry, Os};
 use hostloop::model::{FsType, VfsFlag};
-use hostloop::os::{MountEntry, Os};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, assert_gone, directory, errno, flags, formatted};

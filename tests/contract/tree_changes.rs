@@ -1,11 +1,11 @@
-//! os::Trees::read and write beside an earlier tree
+//! kernel::Trees::read and write beside an earlier tree
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use hostloop::kernel::Os;
 use hostloop::model::pull::Piece;
 use hostloop::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
-use hostloop::os::Os;
 use nix::errno::Errno;
 
 use super::tree_stream::{put, read};

@@ -1,11 +1,11 @@
-//! os::Trees::read and write
+//! kernel::Trees::read and write
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hostloop::kernel::{Os, TreeWriter};
 use hostloop::model::pull::Piece;
 use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
-use hostloop::os::{Os, TreeWriter};
 use nix::errno::Errno;
 
 use super::{Cleanup, MIB, directory, errno, flags, image};

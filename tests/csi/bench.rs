@@ -9,9 +9,9 @@ use hostloop::bench::life::{Caller, Failure, Order, Rpc};
 use hostloop::bench::rpc::{self, Names, load};
 use hostloop::config::{BenchDriver, Check, RpcConfig};
 use hostloop::model::Settings;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::shutdown::Shutdown;
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::harness::{DIRECTORIES, KUBELET, Server, VOLUMES, machine, settings};
 

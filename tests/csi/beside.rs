@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use nix::errno::Errno;
 use tonic::Code;
 

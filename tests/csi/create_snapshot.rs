@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::{Code, Status};
 
 use crate::cuts::*;

@@ -1,9 +1,9 @@
 //! Snapshots, groups and volumes made from others: their requests, and a machine with a pool that can share blocks.
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
+use hostloop_fake_kernel::FakeKernel;
 
 use crate::client;
 pub use crate::client::{delete_snapshot, group};

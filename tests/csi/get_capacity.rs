@@ -1,10 +1,10 @@
 //! GetCapacity, held against what CreateVolume then does.
 
+use hostloop::kernel::Upkeep;
 use hostloop::model::FsType;
-use hostloop::os::Upkeep;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::harness::DIRECTORIES_DIR;

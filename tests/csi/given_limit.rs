@@ -1,9 +1,9 @@
 //! Directories that were made without an enforced size get one: `enforcement` in a VolumeAttributesClass.
 
+use hostloop::kernel::is_full;
 use hostloop::model::FsType;
-use hostloop_fake_kernel::Kill;
-use hostloop::os::is_full;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::Kill;
 use tonic::Code;
 
 use crate::life::*;

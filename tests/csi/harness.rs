@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 pub use crate::requests::{LIMITED, QGROUPS};
 use hostloop::app::{self, Ended, StartError};
 use hostloop::config::{Config, OperationConfig, Role, ServerConfig};
+use hostloop::kernel::Os;
 use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, Reserve, Settings};
-use hostloop::os::Os;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::server::Endpoint;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};
 use hostloop::wire::rpc::Unary;
+use hostloop_fake_kernel::FakeKernel;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tonic::Status;
@@ -73,7 +73,7 @@ pub fn with_limits(kernel: &FakeKernel, settings: Settings) -> Settings {
         kernel.add_disk(path, fs_type, 100 << 30);
         kernel.set_quotas(path, true);
     }
-    kernel.set_qgroups(LIMITED[QGROUPS].1, hostloop::os::Qgroups::Full);
+    kernel.set_qgroups(LIMITED[QGROUPS].1, hostloop::kernel::Qgroups::Full);
     let further = LIMITED.map(|(name, path, _)| pool(name, path));
     let pools = settings.pools.into_iter().chain(further).collect();
     Settings { pools, ..settings }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hostloop_fake_kernel::FakeKernel;
-use hostloop::os::{FileKind, MountEntry};
+use hostloop::kernel::{FileKind, MountEntry};
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use serde_json::Value;
 
 use crate::harness::{DATA_DIR, KUBELET, LIMITED, QGROUPS, SNAPSHOTS, Server, VOLUMES};

@@ -1,6 +1,6 @@
 //! The requests of a volume's life, with paths as kubelet makes them.
 
-use hostloop::os::FileStat;
+use hostloop::kernel::FileStat;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::AccessType;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;

@@ -1,10 +1,10 @@
 //! Directories whose size their filesystem enforces.
 
+use hostloop::kernel::{QuotaLimits, is_full};
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
-use hostloop::os::{QuotaLimits, is_full};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_usage::Unit;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::cuts::*;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hostloop::model::{Attachment, NodeKey, Snapshot, SnapshotId, Volume, VolumeId};
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::store::{Identity, Store};
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::harness::{DATA_DIR, NODE, Server, machine, settings};

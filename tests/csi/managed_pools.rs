@@ -4,8 +4,8 @@ mod devices;
 mod refusals;
 mod walk;
 
+use hostloop::kernel::{FileId, Os};
 use hostloop_fake_kernel::{FakeKernel, Kill};
-use hostloop::os::{FileId, Os};
 use nix::errno::Errno;
 
 use crate::harness::Server;

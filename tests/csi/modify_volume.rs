@@ -1,8 +1,8 @@
 //! ControllerModifyVolume, and the mutable parameters of CreateVolume: real or refused, and all of it or nothing.
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use nix::errno::Errno;
 use tonic::Code;
 

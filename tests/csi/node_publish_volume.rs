@@ -2,8 +2,8 @@
 
 mod binds;
 
+use hostloop::kernel::FileKind;
 use hostloop::model::MountFlags;
-use hostloop::os::FileKind;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Code;

@@ -3,9 +3,9 @@
 mod image;
 
 use hostloop::model::{FsType, MountFlags, VfsFlag};
-use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 use tonic::Code;
 

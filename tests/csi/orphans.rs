@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hostloop::driver::Driver;
 use hostloop::model::Volume;
-use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::Kill;
 
 use crate::harness::DIRECTORIES_DIR;
 use crate::inline::{DIRECTORIES, ID, KINDS, inline, target};

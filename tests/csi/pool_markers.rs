@@ -2,8 +2,8 @@
 //! noticed before anything is made on it.
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use nix::errno::Errno;
 use tonic::Code;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use hostloop::kernel::Qgroups;
 use hostloop::model::FsType;
-use hostloop::os::Qgroups;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use nix::errno::Errno;
 use tonic::Code;
 

@@ -118,7 +118,7 @@ pub fn tree_of(kernel: &hostloop_fake_kernel::FakeKernel, place: &str) -> Vec<St
         let stat = kernel.stat(&path).expect("it is listed");
         let name = path.strip_prefix(&top).expect("below").to_owned();
         let crc = match stat.kind {
-            hostloop::os::FileKind::File => {
+            hostloop::kernel::FileKind::File => {
                 crc32fast::hash(&kernel.read(&path, 0, stat.size as usize).expect("read"))
             }
             _ => 0,

@@ -11,8 +11,8 @@ use hostloop::model::request::CreateVolumeGroupSnapshot;
 use hostloop::model::{
     Consistency, Format, FsType, GroupSnapshot, Phase, PoolName, Settings, Snapshot, Volume,
 };
-use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::store::{Durability, Identity, Store};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 
 use crate::harness::{

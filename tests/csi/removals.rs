@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hostloop::kernel::Qgroups;
 use hostloop::model::FsType;
-use hostloop::os::Qgroups;
-use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 use tonic::Code;
 

@@ -1,7 +1,7 @@
 //! A size is rounded up, and each filesystem has a minimum: the request of a source is enough for its copy.
 
-use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::Kill;
 use tonic::Code;
 
 use crate::cuts::*;

@@ -1,7 +1,7 @@
 //! The driver or the machine starts again; pods go on.
 
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::life::*;

@@ -1,8 +1,8 @@
 //! CreateVolume from a snapshot or a volume: what both have in common.
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::cuts::*;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use hostloop::config::OperationConfig;
+use hostloop::kernel::Os;
 use hostloop::model::Settings;
-use hostloop::os::Os;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

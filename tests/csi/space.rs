@@ -1,9 +1,9 @@
 //! What a pool promised can be written, although filesystems take a part of their space for themselves.
 
+use hostloop::kernel::Upkeep;
 use hostloop::model::FsType;
-use hostloop::os::Upkeep;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::cuts::*;

@@ -2,10 +2,10 @@
 
 use hostloop::config::{OperationConfig, Role};
 use hostloop::model::{FsType, PoolKind, PoolSettings, Settings};
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::{self, Client};
 use hostloop::shutdown::Trigger;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tonic::Code;

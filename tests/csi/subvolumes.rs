@@ -1,7 +1,7 @@
 //! Directories with an enforced size on btrfs with full qgroups: their copies share everything, and are made in one step.
 
+use hostloop::kernel::{Qgroups, QuotaLimits, is_full};
 use hostloop::model::FsType;
-use hostloop::os::{Qgroups, QuotaLimits, is_full};
 use hostloop::wire::csi;
 use tonic::Code;
 

@@ -7,12 +7,12 @@ use futures_util::TryStreamExt;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
 use hostloop::driver::Driver;
+use hostloop::kernel::Os;
 use hostloop::model::{FsType, Settings};
-use hostloop::os::Os;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::Client;
 use hostloop::wire::csi;
 use hostloop::wire::rpc::{Streaming, Unary};
+use hostloop_fake_kernel::FakeKernel;
 use tokio::task::JoinSet;
 use tonic::{Code, Request, Status};
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use hostloop::config::OperationConfig;
 use hostloop::model::Limits;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
 use hostloop::wire::csi::VolumeHealthErrorType::{self as Status, DataLoss, Degraded, Inaccessible};
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Code;
 
 use crate::life::*;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use hostloop::kernel::AttachOptions;
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::AttachOptions;
 use hostloop::wire::csi;
 use tonic::Code;
 

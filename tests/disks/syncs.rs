@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{AttachOptions, MakeOptions, Os, write_whole};
 use hostloop::model::{FsType, MountFlags};
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{AttachOptions, MakeOptions, Os, write_whole};
 
 use crate::harness::process::BINARY;
 use crate::harness::{MIB, require_machine, text};
@@ -16,7 +16,7 @@ const DIRECTORY: &str = "HOSTLOOP_SYNCS_DIRECTORY";
 /// A path that is not there: looking at it tells the trace which call comes next.
 const MARK: &str = "/hostloop-syncs/";
 
-/// The calls of `os`, and exactly the syncs that belong to each. A path is below the directory of the test; `DEVICE` is the
+/// The calls of `kernel`, and exactly the syncs that belong to each. A path is below the directory of the test; `DEVICE` is the
 /// loop device.
 const EXPECTED: [(&str, &[&str]); 16] = [
     ("create_directory", &[]),

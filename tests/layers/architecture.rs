@@ -7,7 +7,7 @@ use super::LAYERS;
 
 const PAGE: &str = "docs/architecture.md";
 /// What a path of this repository begins with.
-const ROOTS: [&str; 4] = ["src/", "tests/", "proto/", "docs/"];
+const ROOTS: [&str; 5] = ["src/", "crates/", "tests/", "proto/", "docs/"];
 
 fn page() -> String {
     fs::read_to_string(root().join(PAGE)).expect(PAGE)

@@ -51,7 +51,13 @@ fn missing(suite: Option<&str>, name: &str) -> Option<String> {
     if suite == "tests/e2e/cases" {
         return (!root().join(suite).join(name).exists()).then(|| format!("{suite}/{name} is not there"));
     }
-    let (mut module, mut rest) = (root().join(suite), name);
+    let (place, name) = match name.split_once("::") {
+        Some((package @ ("kernel" | "model"), rest)) if suite == "src" => {
+            (format!("crates/{package}/src"), rest)
+        }
+        _ => (suite.to_owned(), name),
+    };
+    let (mut module, mut rest) = (root().join(place), name);
     while let Some((segment, after)) = rest.split_once("::").or((!rest.is_empty()).then_some((rest, ""))) {
         let next = module.join(segment);
         if file_of(&next).is_none() && !next.is_dir() {
@@ -93,6 +99,8 @@ fn a_test_that_is_gone_is_seen() {
     );
     assert_eq!(missing(Some("tests/root"), "kill::nothing_is_lost"), None);
     assert_eq!(missing(Some("src"), "store::tests::room"), None);
+    assert_eq!(missing(Some("src"), "kernel::linux::exec"), None);
+    assert!(missing(Some("src"), "kernel::no_such_module").is_some());
     assert!(missing(Some("tests/root"), "kill::no_such_test").is_some());
     assert!(missing(Some("tests/root"), "no_such_module::").is_some());
     assert!(missing(None, "tests/vm/no-such-script").is_some());

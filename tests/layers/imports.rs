@@ -1,13 +1,19 @@
 //! What a source names.
 
-/// The top-level modules that the code names, with their lines: `crate::x`, `crate::{x, y::z}`, `hostloop::x` in
-/// the binary, and `super::x` where that leads to the top.
+/// The top-level modules and crates of the workspace that the code names, with their lines: `crate::x`,
+/// `crate::{x, y::z}`, `hostloop::x` in the binary, `hostloop_x`, and `super::x` where that leads to the top.
 pub fn imports(file: &str, code: &str) -> Vec<(usize, String)> {
     let depth = file.matches('/').count() + usize::from(!file.ends_with("/mod.rs") && file != "lib.rs");
     let to_the_top = "super::".repeat(depth);
-    let prefixes = ["crate::", "hostloop::", to_the_top.as_str()];
+    // In a crate of its own, these lead to nothing else, and Cargo.toml says what it may name.
+    let own = if ["kernel/", "model/"].iter().any(|name| file.starts_with(name)) {
+        ["", ""]
+    } else {
+        ["crate::", to_the_top.as_str()]
+    };
+    let prefixes = ["hostloop::", "hostloop_"].into_iter().chain(own);
     let mut found = Vec::new();
-    for prefix in prefixes.into_iter().filter(|prefix| !prefix.is_empty()) {
+    for prefix in prefixes.filter(|prefix| !prefix.is_empty()) {
         for (start, _) in code.match_indices(prefix) {
             let before = code[..start].chars().next_back();
             if before.is_some_and(|c| is_word(c) || c == ':' || c == '$') {

@@ -24,19 +24,19 @@ const FREE: [&str; 3] = ["main", "lib", "app"];
 /// A module, and the modules that it may import beside itself.
 const LAYERS: [(&str, &[&str]); 20] = [
     ("model", &[]),
-    ("os", &["model"]),
-    ("store", &["model", "os"]),
-    ("error", &["model", "os", "store"]),
-    ("backend", &["os", "model", "error"]),
-    ("driver", &["store", "backend", "os", "model", "error"]),
+    ("kernel", &["model"]),
+    ("store", &["model", "kernel"]),
+    ("error", &["model", "kernel", "store"]),
+    ("backend", &["kernel", "model", "error"]),
+    ("driver", &["store", "backend", "kernel", "model", "error"]),
     ("wire", &["model", "error"]),
     ("service", &["wire", "driver", "model", "error"]),
     ("cluster", &["wire", "service", "driver", "model", "error", "shutdown"]),
     ("server", &["service", "cluster", "error", "model"]),
-    ("metrics", &["server", "driver", "os", "model", "error", "version"]),
+    ("metrics", &["server", "driver", "kernel", "model", "error", "version"]),
     ("register", &["server", "wire"]),
-    ("selftest", &["wire", "model", "os", "config", "shutdown", "version"]),
-    ("bench", &["selftest", "wire", "model", "os", "config", "shutdown"]),
+    ("selftest", &["wire", "model", "kernel", "config", "shutdown", "version"]),
+    ("bench", &["selftest", "wire", "model", "kernel", "config", "shutdown"]),
     ("admin", &["cli", "cluster", "model", "shutdown"]),
     ("telemetry", &[]),
     ("version", &[]),
@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
 /// Something that is used in some places only.
 struct Only {
     what: &'static str,
-    /// Beginnings of paths below `src/`.
+    /// Beginnings of paths below `src/`, or of a crate and a path in it.
     places: &'static [&'static str],
     found: fn(&str) -> bool,
 }
@@ -72,14 +72,14 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "nix (but for nix::errno::Errno)",
-        places: &["os/"],
+        places: &["kernel/"],
         found: |line| {
             words(line, "nix").any(|rest| rest.starts_with("::") && !rest.starts_with("::errno::Errno"))
         },
     },
     Only {
         what: "libc (server/socket.rs has flags of it)",
-        places: &["os/", "server/socket.rs"],
+        places: &["kernel/", "server/socket.rs"],
         found: |line| crate_is_used(line, "libc"),
     },
     Only {
@@ -87,15 +87,15 @@ const ONLY: [Only; 13] = [
         places: &["cluster/peers/kubernetes", "cluster/certs/secret", "cluster/mover/", "admin/api"],
         found: |line| ["kube", "k8s_openapi"].iter().any(|name| crate_is_used(line, name)),
     },
-    Only { what: "rustix", places: &["os/"], found: |line| crate_is_used(line, "rustix") },
+    Only { what: "rustix", places: &["kernel/"], found: |line| crate_is_used(line, "rustix") },
     Only {
         what: "unsafe",
-        places: &["os/linux/ioctl.rs", "os/linux/ioctl/"],
+        places: &["kernel/linux/ioctl.rs", "kernel/linux/ioctl/"],
         found: |line| words(line, "unsafe").next().is_some(),
     },
     Only {
         what: "child processes",
-        places: &["os/linux/exec.rs", "selftest"],
+        places: &["kernel/linux/exec.rs", "selftest"],
         found: |line| {
             words(line, "process").any(|rest| {
                 rest.starts_with("::Command")
@@ -144,14 +144,17 @@ const ONLY: [Only; 13] = [
 
 #[test]
 fn every_file_keeps_to_its_layer() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    collect(&src, &mut files);
-    assert!(files.len() > 20, "only {} files: is this the right directory?", files.len());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    for file in files {
-        let name = file.strip_prefix(&src).expect("a file of src").to_str().expect("a plain name");
-        found.extend(violations(name, &fs::read_to_string(&file).expect("a source file")));
+    for (place, module) in [("src", ""), ("crates/model/src", "model"), ("crates/kernel/src", "kernel")] {
+        let mut files = Vec::new();
+        collect(&root.join(place), &mut files);
+        assert!(files.len() > 10, "only {} files: is {place} the right directory?", files.len());
+        for file in files {
+            let name = Path::new(module).join(file.strip_prefix(root.join(place)).expect("a file of it"));
+            let source = fs::read_to_string(&file).expect("a source file");
+            found.extend(violations(name.to_str().expect("a plain name"), &source));
+        }
     }
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
@@ -168,42 +171,54 @@ fn collect(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
     files.sort();
 }
 
-/// What is wrong with a file, as `src/FILE:LINE: RULE`.
+/// The path of a file from the root of the repository: `kernel` and `model` are crates of their own.
+fn path_of(file: &str) -> String {
+    match file.split_once('/') {
+        Some((module @ ("kernel" | "model"), rest)) => format!("crates/{module}/src/{rest}"),
+        _ => format!("src/{file}"),
+    }
+}
+
+/// What is wrong with a file, as `PATH:LINE: RULE`.
 fn violations(file: &str, source: &str) -> Vec<String> {
     if file.ends_with("/tests.rs") || file.contains("/tests/") {
         return Vec::new();
     }
     let layer = file.split('/').next().unwrap_or_default().trim_end_matches(".rs");
     let allowed = LAYERS.iter().find(|(name, _)| *name == layer).map(|(_, allowed)| *allowed);
+    let path = path_of(file);
     let mut found = Vec::new();
     if allowed.is_none() && !FREE.contains(&layer) {
-        found.push(format!("src/{file}:1: {layer} has no layer yet, give it one in tests/layers/main.rs"));
+        found.push(format!("{path}:1: {layer} has no layer yet, give it one in tests/layers/main.rs"));
     }
     let code = without_tests(&code_only(source));
     for (line, module) in imports(file, &code) {
-        let known = LAYERS.iter().any(|(name, _)| *name == module) || FREE.contains(&module.as_str());
+        let known = LAYERS.iter().any(|(name, _)| *name == module)
+            || FREE.contains(&module.as_str())
+            || module == "fake_kernel";
         if let Some(allowed) = allowed
             && known
             && module != layer
             && !allowed.contains(&module.as_str())
         {
             let list = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
-            found.push(format!("src/{file}:{line}: {layer} imports {module}, but may import {list} only"));
+            found.push(format!("{path}:{line}: {layer} imports {module}, but may import {list} only"));
         }
     }
     for (number, line) in code.lines().enumerate() {
         for Only { what, places, found: uses } in &ONLY {
             if uses(line) && !places.iter().any(|place| file.starts_with(place)) {
-                found.push(format!("src/{file}:{}: {what}: only in {}", number + 1, places.join(", ")));
+                found.push(format!("{path}:{}: {what}: only in {}", number + 1, places.join(", ")));
             }
         }
     }
     found
 }
 
-/// A file below `src/`, a line that must not be in it, and a part of the finding.
+/// A file as [`path_of`] takes it, a line that must not be in it, and a part of the finding.
 const BAD: &[(&str, &str, &str)] = &[
-    ("model/size.rs", "use crate::os::Os;", "model imports os, but may import nothing only"),
+    ("model/size.rs", "use hostloop_kernel::Os;", "model imports kernel, but may import nothing only"),
+    ("driver/x.rs", "use hostloop_fake_kernel::FakeKernel;", "driver imports fake_kernel"),
     ("store/log.rs", "use crate::driver::Driver;", "store imports driver"),
     ("driver/x.rs", "use crate::{model::Volume, wire::decode};", "driver imports wire"),
     ("driver/x.rs", "use crate::{\n\n    wire,\n};", "src/driver/x.rs:4: driver imports wire"),
@@ -211,17 +226,21 @@ const BAD: &[(&str, &str, &str)] = &[
     ("driver/x.rs", "use super::super::service::X;", "driver imports service"),
     ("driver/mod.rs", "use super::service::X;", "driver imports service"),
     ("error.rs", "use super::wire::X;", "error imports wire"),
-    ("os/linux/mod.rs", "use crate::error::Error;", "os imports error"),
-    ("wire/encode.rs", "use crate::os::Space;", "wire imports os"),
+    ("kernel/linux/mod.rs", "use hostloop::error::Error;", "kernel imports error"),
+    ("wire/encode.rs", "use crate::kernel::Space;", "wire imports kernel"),
     ("service/node.rs", "use crate::app;", "service imports app"),
     ("driver/x.rs", "fn f(s: tonic::Status) {}", "tonic: only in"),
     ("config/x.rs", "use tonic;", "tonic: only in"),
     ("driver/x.rs", "use nix::unistd::getpid;", "nix (but"),
     ("driver/x.rs", "use nix::{errno::Errno, unistd};", "nix (but"),
     ("server/x.rs", "use libc::O_PATH;", "libc"),
-    ("driver/x.rs", "use rustix::fs::openat;", "rustix: only in os/"),
-    ("os/linux/mounts.rs", "unsafe { x() }", "unsafe: only in os/linux/ioctl.rs, os/linux/ioctl/"),
-    ("os/linux/mounts.rs", "use std::process::Command;", "child processes"),
+    ("driver/x.rs", "use rustix::fs::openat;", "rustix: only in kernel/"),
+    (
+        "kernel/linux/mounts.rs",
+        "unsafe { x() }",
+        "unsafe: only in kernel/linux/ioctl.rs, kernel/linux/ioctl/",
+    ),
+    ("kernel/linux/mounts.rs", "use std::process::Command;", "child processes"),
     ("driver/x.rs", "use tokio::process::{Child, Command};", "child processes"),
     (
         "telemetry.rs",
@@ -241,7 +260,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("cluster/router.rs", "use webpki::EndEntityCert;", "TLS and the keys for it"),
     ("cluster/tls/files.rs", "use rcgen::KeyPair;", "making certificates: only in cluster/certs/"),
     ("driver/x.rs", "use crate::cluster::tls::Tls;", "driver imports cluster"),
-    ("cluster/tls/mod.rs", "use crate::os::Os;", "cluster imports os"),
+    ("cluster/tls/mod.rs", "use crate::kernel::Os;", "cluster imports kernel"),
     (
         "cluster/router/x.rs",
         "use kube::Client;",
@@ -255,7 +274,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("helpers.rs", "", "helpers has no layer yet"),
 ];
 
-/// A file below `src/`, and what may be in it.
+/// A file as [`path_of`] takes it, and what may be in it.
 const GOOD: &[(&str, &str)] = &[
     ("driver/x.rs", "use crate::{backend::Backend, driver::lock, model::{Volume, wire}};"),
     ("driver/x.rs", "use nix::errno::Errno;"),
@@ -268,8 +287,8 @@ const GOOD: &[(&str, &str)] = &[
     ("driver/x.rs", "use super::service::X;"),
     ("driver/tests.rs", "use crate::wire::X;"),
     ("cli.rs", "pub enum Command { A }"),
-    ("os/linux/ioctl.rs", "unsafe { x() }"),
-    ("os/linux/ioctl/x.rs", "unsafe { x() }"),
+    ("kernel/linux/ioctl.rs", "unsafe { x() }"),
+    ("kernel/linux/ioctl/x.rs", "unsafe { x() }"),
     ("main.rs", "use hostloop::driver::Driver;"),
     ("app/checks.rs", "use crate::service::X;"),
     ("cluster/tls/x.rs", "use rustls::pki_types::pem::PemObject;"),
@@ -282,9 +301,9 @@ fn what_is_forbidden_is_found() {
         let source = format!("// A comment.\n{line}\n");
         let found = violations(file, &source);
         assert_eq!(found.len(), 1, "{file}: {line}: {found:?}");
-        assert!(found[0].contains(hint) && found[0].starts_with(&format!("src/{file}:")), "{found:?}");
+        assert!(found[0].contains(hint) && found[0].starts_with(&format!("{}:", path_of(file))), "{found:?}");
         if !line.is_empty() && !line.contains('\n') {
-            assert!(found[0].starts_with(&format!("src/{file}:2: ")), "{found:?}");
+            assert!(found[0].starts_with(&format!("{}:2: ", path_of(file))), "{found:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hostloop::os::is_errno;
+use hostloop::kernel::is_errno;
 use nix::errno::Errno;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hostloop::model::Settings;
-use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
+use hostloop_fake_kernel::{FakeKernel, Kill};
 
 use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, Server};
 use crate::invariants::{PLACES, broken, directory_of, left_over};

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
+use hostloop::kernel::Os;
+use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::FsType;
-use hostloop::os::Os;
-use hostloop::os::linux::{Tools, os};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;

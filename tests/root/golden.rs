@@ -1,7 +1,7 @@
 //! Data directories of earlier releases: what they made is whole in the hands of this one.
 //!
 //! `tests/golden/VERSION.tar.gz` is the data directory of a driver of that release after [`make`]. A release adds its
-//! own: `HOSTLOOP_GOLDEN=VERSION cargo test --features fake-os --test root golden::make -- --ignored`, with the driver
+//! own: `HOSTLOOP_GOLDEN=VERSION cargo test --test root golden::make -- --ignored`, with the driver
 //! of `HOSTLOOP_GOLDEN_DRIVER` or else the one that was just built.
 
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use hostloop::backend::{Signature, inspect};
-use hostloop::os::linux::{Tools, os};
+use hostloop::kernel::linux::{Tools, os};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::{Kind, MIB, Vol, World, eventually};

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::{
     AccessMode, AccessType, Capability, Content, NodeKey, Phase, Volume, VolumeId, VolumeParameters,
 };
-use hostloop::os::linux::{Tools, os};
 use hostloop::store::{Identity, Store};
 
 use crate::harness::process::node_of;

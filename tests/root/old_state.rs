@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::{Content, Format, GroupSnapshot, Phase, Snapshot, Volume};
-use hostloop::os::linux::{Tools, os};
 use hostloop::store::{Durability, Identity, Store};
 use hostloop::wire::csi;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use hostloop::cli::{Cli, Command};
 use hostloop::config::Config;
-use hostloop::os::linux::{Tools, os};
+use hostloop::kernel::linux::{Tools, os};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 

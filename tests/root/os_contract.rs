@@ -1,4 +1,4 @@
-//! The real kernel keeps the contract of `os/` (tests/contract), and what only a real one can show.
+//! The real kernel keeps the contract of `kernel` (tests/contract), and what only a real one can show.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -11,9 +11,9 @@ use crate::contract::{
     Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, flags, formatted, image,
 };
 use crate::harness::namespace::in_own_namespace;
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{AttachOptions, MakeOptions, Os};
 use hostloop::model::FsType;
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{AttachOptions, MakeOptions, Os};
 use nix::errno::Errno;
 
 /// A directory of its own, whose path has no link in it.

@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::contract::{
     Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, directory, errno, flags, formatted, image,
 };
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{MakeOptions, OpenLoop, Os};
 use hostloop::model::FsType;
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{MakeOptions, OpenLoop, Os};
 use nix::errno::Errno;
 
 /// Where the superblock of btrfs lies, and in it the address of its log tree.

@@ -1,4 +1,4 @@
-//! Mounts on the real kernel: the contract of `os::Mounts` (tests/contract), and what only a real kernel can show.
+//! Mounts on the real kernel: the contract of `kernel::Mounts` (tests/contract), and what only a real kernel can show.
 
 use std::path::Path;
 use std::process::Command;
@@ -127,7 +127,8 @@ fn a_mount_that_was_moved_over_another_is_not_taken_away() {
     let [source, one, two] = ["source", "one", "two"].map(|name| directory(&os, base.join(name)));
     os.mounts.bind(&source, &one, &flags(&[])).expect("bind");
     os.mounts.bind(&source, &two, &flags(&[])).expect("bind");
-    let below = |mount: &hostloop::os::MountEntry| mount.target.starts_with(&base) && mount.target != base;
+    let below =
+        |mount: &hostloop::kernel::MountEntry| mount.target.starts_with(&base) && mount.target != base;
     let seen = os.mounts.matching(&below).expect("ask");
     let [ours, other] = &seen[..] else { panic!("{seen:?}") };
     run(&["--move"], &[&two, &one]);
@@ -150,7 +151,7 @@ fn a_mount_whose_parent_was_renamed_is_still_there() {
     os.mounts.bind(&source, &target, &flags(&[])).expect("bind");
     assert_eq!(os.mounts.matching(&|mount| mount.target == target).expect("ask").len(), 1);
     os.files.rename(&before, &dir.join("after")).expect("rename");
-    let there = |mount: &hostloop::os::MountEntry| mount.target == dir.join("after/target");
+    let there = |mount: &hostloop::kernel::MountEntry| mount.target == dir.join("after/target");
     let [now] = os
         .mounts
         .list()

@@ -3,7 +3,7 @@
 //!
 //! The same in a cluster, where controller and nodes are replaced one after the other, in both orders. `make test-upgrade`
 //! builds the earlier releases and runs this with each; by hand:
-//! `HOSTLOOP_OLD_DRIVER=/path/hostloop cargo test --features fake-os --test root other_release:: -- --ignored --nocapture`
+//! `HOSTLOOP_OLD_DRIVER=/path/hostloop cargo test --test root other_release:: -- --ignored --nocapture`
 
 use std::fs::File;
 use std::io::Write;

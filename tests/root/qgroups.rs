@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use hostloop::os::{Enforceable, Qgroups, errno_of};
+use hostloop::kernel::{Enforceable, Qgroups, errno_of};
 use nix::errno::Errno;
 use tonic::Code;
 
@@ -39,7 +39,7 @@ fn full_qgroups_of_btrfs() {
 fn a_nested_subvolume_escapes_full_qgroups_and_is_seen() {
     let disk = with_full_qgroups();
     let (os, id, volume) = (kernel(), number("nested"), disk.path.join("volume"));
-    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
     os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
     let has_others = || os.quotas.subvolume(&volume, false).expect("look").expect("a subvolume").has_others;
     assert!(!has_others());
@@ -57,7 +57,7 @@ fn a_nested_subvolume_escapes_full_qgroups_and_is_seen() {
 fn what_is_shared_is_nobodys_own() {
     let disk = with_full_qgroups();
     let (os, id, volume) = (kernel(), number("shared"), disk.path.join("volume"));
-    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
     os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
     Unprivileged.append(&volume.join("file"), &vec![7; 40 << 20]).expect("write");
     sync(&disk.path);

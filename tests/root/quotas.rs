@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{Os, Qgroups, errno_of, is_full};
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{Os, Qgroups, errno_of, is_full};
 use nix::errno::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -181,7 +181,7 @@ fn a_snapshot_that_is_there_for_a_while_costs_its_volume_room() {
     run("mount", &["-o", "remount,commit=1", text(&disk.path)]); // as often the kernel looks for what is to be taken back
     let (os, id) = (kernel(), number("for a while"));
     let (volume, cut) = (disk.path.join("volume"), disk.path.join("cut"));
-    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
     os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
     let rewrite = || {
         let options = std::fs::OpenOptions::new().create(true).write(true).truncate(false).to_owned();
@@ -217,7 +217,7 @@ fn a_nested_subvolume_counts() {
     let Some(disk) = with_simple_quotas() else { return };
     let (os, id) = (kernel(), number("nested"));
     let volume = disk.path.join("volume");
-    let limits = hostloop::os::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
+    let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
     os.quotas.create_directory(&volume, 0o755, id, limits).expect("make");
     let [nested, deep, snapshot] = ["nested", "nested/deep", "snapshot"].map(|name| volume.join(name));
     for path in [&nested, &deep] {

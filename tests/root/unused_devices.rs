@@ -2,8 +2,8 @@
 
 use crate::contract::{FOR_BLOCK, MIB, image};
 use crate::os_contract::setup;
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{Os, SPARE};
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{Os, SPARE};
 
 /// A driver removes the numbers that it made. Those of another process stay, also the free ones: it may know them.
 #[test]

@@ -10,8 +10,8 @@ use super::superblock;
 use super::tree::{Backing, Filesystem, NodeRef};
 use super::world::World;
 use super::{Outcome, Process};
-use hostloop_model::FsType;
 use hostloop_kernel::{Filesystems, MakeOptions};
+use hostloop_model::FsType;
 
 /// A program that works on a loop device.
 #[derive(Clone)]

@@ -7,8 +7,8 @@ use super::FakeKernel;
 use super::resolve::Last;
 use super::tree::{Backing, Filesystem, FsId};
 use super::world::{Disk, World};
-use hostloop_model::FsType;
 use hostloop_kernel::Upkeep;
+use hostloop_model::FsType;
 
 impl World {
     /// The filesystem of a disk that holds this path.

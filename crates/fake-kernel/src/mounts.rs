@@ -12,8 +12,8 @@ use super::resolve::Last;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
 use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Outcome, Process};
-use hostloop_model::{FsType, MountFlags, OptionName, VfsFlag};
 use hostloop_kernel::{Frozen, MountEntry, Mounts, Pinned, Propagation};
+use hostloop_model::{FsType, MountFlags, OptionName, VfsFlag};
 
 #[derive(Clone)]
 pub(super) struct Mount {

@@ -11,10 +11,10 @@ use super::superblock::EXT4_STATE;
 use super::tree::{Node, NodeRef};
 use super::world::{Open, Opened, World};
 use super::{Descriptor, FakeKernel, Outcome};
-use hostloop_model::FsType;
 use hostloop_kernel::{
     AttachOptions, FileId, FileStat, LoopDevice, MakeOptions, MountEntry, Propagation, errno_error,
 };
+use hostloop_model::FsType;
 
 /// Something that a pod has open; closed when dropped.
 pub struct PodHandle {

@@ -16,8 +16,8 @@ use super::seam::Effect;
 use super::tree::{Filesystem, FsId, Node};
 use super::world::World;
 use super::{Outcome, Process};
-use hostloop_model::{FsType, MountFlags, QuotaId};
 use hostloop_kernel::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
+use hostloop_model::{FsType, MountFlags, QuotaId};
 
 /// What a filesystem limits.
 #[derive(Clone, Default)]

@@ -14,9 +14,9 @@ use super::seam::Effect;
 use super::tree::{Inode, Node, NodeRef};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
+use hostloop_kernel::{Change, Extent, Side, Sides, TreeWriter, each_sent};
 use hostloop_model::pull::Piece;
 use hostloop_model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
-use hostloop_kernel::{Change, Extent, Side, Sides, TreeWriter, each_sent};
 
 /// The types of device nodes (inode(7)).
 const CHARACTER: u32 = 0o020_000;

@@ -13,8 +13,8 @@ use super::tree::{Node, NodeRef};
 use super::tree_stream::{Walk, Writer};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
-use hostloop_model::tree::{Item, Position};
 use hostloop_kernel::{TreeWriter, Trees, Usage};
+use hostloop_model::tree::{Item, Position};
 
 impl World {
     fn usage(&self, directory: &Path) -> Outcome<Usage> {

@@ -12,8 +12,8 @@ use super::loops::Loop;
 use super::mounts::Mount;
 use super::seam::Seam;
 use super::tree::{Backing, Filesystem, FsId, Inode, NodeRef};
-use hostloop_model::FsType;
 use hostloop_kernel::{FileId, MakeOptions};
+use hostloop_model::FsType;
 
 /// A disk with a filesystem that is mounted from the start of the machine.
 pub(super) struct Disk {

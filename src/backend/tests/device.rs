@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use super::super::device;
 use super::*;
-use crate::os::AttachOptions;
+use crate::kernel::AttachOptions;
 
 fn block() -> Machine {
     Machine::new(Content::Block)

@@ -4,9 +4,9 @@ use nix::errno::Errno;
 
 use super::super::bind;
 use super::*;
+use crate::kernel::MountEntry;
 use crate::model::VfsFlag;
 use crate::model::health::Trouble;
-use crate::os::MountEntry;
 
 fn blank(fs_type: FsType) -> Machine {
     Machine::new(filesystem(fs_type, Format::Blank))

@@ -9,7 +9,10 @@
 //!   in a thin volume. What is written never repeats, so that no layer can leave it out.
 //! - Positions come from the turn, so in one turn they are the same in each place.
 //! - What a measurement leaves to be written is synced before the next one begins.
-#![allow(clippy::disallowed_types, reason = "a client's own data, not the driver's: os/ is not for it")]
+#![allow(
+    clippy::disallowed_types,
+    reason = "a client's own data, not the driver's: the kernel boundary is not for it"
+)]
 
 use std::fs::OpenOptions;
 use std::io;
@@ -19,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::pattern::{LARGE, Pattern, SMALL};
-use crate::os::Files;
-use crate::os::host::O_DIRECT;
+use crate::kernel::Files;
+use crate::kernel::host::O_DIRECT;
 
 /// Alignment in memory that every device is content with.
 const ALIGNMENT: usize = 4096;
@@ -273,7 +276,7 @@ mod tests {
     #[test]
     fn each_pattern_leaves_the_file_and_nothing_else() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let files = crate::os::linux::os(crate::os::linux::Tools::find()).files;
+        let files = crate::kernel::linux::os(crate::kernel::linux::Tools::find()).files;
         assert!(Ground::has_direct_io(&*files, dir.path()).unwrap(), "the tests need a disk with direct I/O");
         let ground = Ground::new(dir.path().to_owned(), false, (3 << 20) + 5);
         ground.prepare(&NEVER).unwrap();

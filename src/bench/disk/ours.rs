@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bench::life::{Caller, Failure, InUse, Order, Times};
 use crate::config::{Candidate, Check};
-use crate::os::Os;
+use crate::kernel::Os;
 use crate::selftest::client::{Client, endpoint};
 use crate::selftest::machine::own_program;
 use crate::selftest::process::DriverProcess;

@@ -10,7 +10,7 @@ use tonic::transport::Endpoint;
 use super::figures::Measured;
 use crate::bench::life::{Caller, Order};
 use crate::config::{BenchDriver, RpcConfig};
-use crate::os::Files;
+use crate::kernel::Files;
 use crate::selftest::client::Client;
 use crate::selftest::requests;
 use crate::wire::csi;

@@ -17,7 +17,7 @@ pub use load::{Load, Names, load};
 
 use super::Outcome;
 use crate::config::RpcConfig;
-use crate::os::Files;
+use crate::kernel::Files;
 use crate::shutdown::Shutdown;
 use driver::Driver;
 use existing::Existing;

@@ -10,8 +10,8 @@ use super::tally::{self, Tally};
 use crate::backend::VolumePaths;
 use crate::driver::{Driver, Pool};
 use crate::error::{OsContext, Result};
+use crate::kernel::{MetadataSpace, Upkeep, is_errno};
 use crate::model::{PoolName, Volume};
-use crate::os::{MetadataSpace, Upkeep, is_errno};
 use nix::errno::Errno;
 
 /// A pool as it was measured.

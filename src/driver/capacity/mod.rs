@@ -17,7 +17,7 @@
 //! where nothing is promised (see `directories`). The same goes for snapshots of directories of either kind, which do not
 //! grow.
 //!
-//! A filesystem needs a part for itself (`os::Upkeep`): a promise counts with the metadata that it takes when each of its
+//! A filesystem needs a part for itself (`kernel::Upkeep`): a promise counts with the metadata that it takes when each of its
 //! blocks is an extent of its own, and files cannot have some of what is free. So `T`, `S` and `N` are more than the
 //! sizes they stand for, and `P` includes the metadata that images take already. If metadata have space of their own
 //! (btrfs), they must also fit into what that can become. If an extent stays whole until nobody has a block of it

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::error::{OsContext, Result};
-use crate::os::{Extent, Os, is_errno};
+use crate::kernel::{Extent, Os, is_errno};
 
 /// Extents asked for at a time.
 const BATCH: usize = 1024;

@@ -6,9 +6,9 @@ use nix::errno::Errno;
 
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
+pub(crate) use crate::kernel::Change;
+use crate::kernel::{Extent, Images, Side, Sides, is_errno};
 use crate::model::Snapshot;
-pub(crate) use crate::os::Change;
-use crate::os::{Extent, Images, Side, Sides, is_errno};
 
 /// The image of a snapshot, which nobody changes.
 pub(crate) struct Image<'a> {

@@ -14,8 +14,8 @@ use super::cut::Member;
 use crate::backend::Writers;
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{Frozen, LoopDevice, Pinned, is_errno};
 use crate::model::Consistency;
-use crate::os::{Frozen, LoopDevice, Pinned, is_errno};
 
 /// The filesystems that are frozen for one cut. Dropping it thaws them too.
 pub(super) struct Freeze<'a> {

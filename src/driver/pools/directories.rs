@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use crate::driver::Pool;
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{MountEntry, Os, holder};
 use crate::model::{BackendKind, PoolName, VolumeParameters};
-use crate::os::{MountEntry, Os, holder};
 use crate::store::Store;
 
 /// How many volumes and snapshots a pool has that have an enforced size, or none.

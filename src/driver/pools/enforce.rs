@@ -7,8 +7,8 @@ use std::time::Instant;
 use crate::driver::locks::guarded::Guarded;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{Enforceable, Os, Qgroups};
 use crate::model::{BackendKind, Enforcement, PoolName, QuotaId, Volume, VolumeParameters};
-use crate::os::{Enforceable, Os, Qgroups};
 
 /// How many numbers are tried. More than one is taken only where drivers share a filesystem, or somebody else uses those of
 /// the driver.

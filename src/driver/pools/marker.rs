@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileKind, Os, is_full, write_whole};
 use crate::model::{PoolName, PoolSettings, Settings};
-use crate::os::{FileKind, Os, is_full, write_whole};
 use crate::store::Store;
 
 /// Its name.

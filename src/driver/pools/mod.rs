@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::Os;
 use crate::model::{PoolName, PoolSettings, Settings};
-use crate::os::Os;
 use crate::store::Store;
 pub use pool::Pool;
 use pool::{make_directory, open};

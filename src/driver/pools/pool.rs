@@ -9,8 +9,8 @@ use super::marker::Marker;
 use super::probe::Probe;
 use super::{enforce, managed, reserve};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileId, FileKind, Os, errno_of, holder};
 use crate::model::{PoolName, PoolSettings, Reserve, Settings, format_bytes};
-use crate::os::{FileId, FileKind, Os, errno_of, holder};
 use crate::store::Store;
 
 #[derive(Debug, Clone)]

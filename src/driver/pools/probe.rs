@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, OsContext, Result};
-use crate::os::{Os, is_full};
+use crate::kernel::{Os, is_full};
 
 /// What has been found out about a directory's filesystem. Clones share it.
 #[derive(Debug, Clone, Default)]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use crate::kernel::{FileKind, Os, errno_of, holder};
 use crate::model::PoolName;
-use crate::os::{FileKind, Os, errno_of, holder};
 
 /// How long a disk may take for one block: disks that spin up, or have much to write, take seconds.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use crate::error::{OsContext, Result};
+use crate::kernel::{Os, holder};
 use crate::model::{PoolKind, PoolSettings, Reserve, Settings, format_bytes};
-use crate::os::{Os, holder};
 
 /// Where kubelet has its directory unless `--kubelet-dir` says otherwise.
 const KUBELET_DIR: &str = "/var/lib/kubelet";

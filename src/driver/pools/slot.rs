@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::pool::Pool;
 use super::pulse::Pulse;
 use crate::error::{Error, Result};
+use crate::kernel::FileId;
 use crate::model::{PoolName, PoolSettings};
-use crate::os::FileId;
 
 pub(super) struct Slot {
     pub(super) settings: PoolSettings,

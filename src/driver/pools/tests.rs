@@ -5,8 +5,8 @@ use nix::errno::Errno;
 use super::pulse::PATIENCE;
 use super::*;
 use crate::model::{FsType, InlineSettings, PoolKind, Reserve};
-use hostloop_fake_kernel::FakeKernel;
 use crate::store::Identity;
+use hostloop_fake_kernel::FakeKernel;
 
 const DATA: &str = "/var/lib/hostloop";
 const SLOW: &str = "/srv/slow";

@@ -14,8 +14,8 @@ use super::{has_flags, same_or_exists};
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{OsContext, Result};
+use crate::kernel::{MountEntry, is_errno};
 use crate::model::{MountFlags, VolumeId};
-use crate::os::{MountEntry, is_errno};
 
 /// The paths of the binds that this process has answered for.
 #[derive(Default)]

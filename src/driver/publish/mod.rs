@@ -7,8 +7,8 @@ pub(super) mod orphans;
 use crate::backend::{Place, Target, refuses_writes};
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::MountEntry;
 use crate::model::{MountFlags, Volume};
-use crate::os::MountEntry;
 
 impl Driver {
     /// Whether ControllerPublishVolume granted reading only. Without `--attach` everything is granted.

@@ -17,9 +17,9 @@ use crate::backend::presence_of;
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::Result;
+use crate::kernel::{FileId, FileKind, MountEntry};
 use crate::model::health::Trouble;
 use crate::model::{PoolName, Volume, VolumeId, format_bytes};
-use crate::os::{FileId, FileKind, MountEntry};
 
 /// What the last looks have found.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::{Broken, Remote};
 use crate::error::{Error, Result};
-use crate::os::errno_error;
+use crate::kernel::errno_error;
 
 /// How long the first try after a break waits; each further one waits twice as long, up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -12,8 +12,8 @@ use super::changes::{Image, Sink};
 use super::room::Room;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{LogFile, errno_error};
 use crate::model::pull::{Piece, Zeros};
-use crate::os::{LogFile, errno_error};
 
 /// What stands before the data of an entry: four numbers, little-endian.
 struct Header {

@@ -10,9 +10,9 @@ use super::{Broken, Counted, Remote, expect_end, expect_next};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{TreeWriter, is_errno};
 use crate::model::pull::{Piece, Placed, SourceHandle, Zeros};
 use crate::model::tree::{Basis, Entry, Item, Kind, Position};
-use crate::os::{TreeWriter, is_errno};
 
 /// What a tree is made from beside what arrives.
 pub(in crate::driver) struct Earlier<'a> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::{DIR, file};
+use crate::kernel::{FileStat, Files};
 use hostloop_fake_kernel::{FakeKernel, Kill, Loss};
-use crate::os::{FileStat, Files};
 
 /// What happens at a step. How much of it is done nevertheless is a [`Kill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Every step fails once, or is the last of its process, before it has done anything, in its middle, and when it is done.
 
 use super::*;
-use hostloop_fake_kernel::{Kill, Loss};
 use crate::store::Durability;
+use hostloop_fake_kernel::{Kill, Loss};
 use nix::errno::Errno;
 use proptest::prelude::*;
 

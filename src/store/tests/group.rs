@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use hostloop_fake_kernel::Kill;
 use crate::store::Durability;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 
 #[test]

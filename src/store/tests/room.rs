@@ -1,8 +1,8 @@
 //! A full disk: removals are written in room of their own, and nothing else gets at it.
 
 use super::*;
+use crate::kernel::is_full;
 use crate::model::Attachment;
-use crate::os::is_full;
 use crate::store::Durability;
 use crate::store::memory::Memory;
 

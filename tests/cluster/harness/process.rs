@@ -11,12 +11,12 @@ use hostloop::config::{
 };
 use hostloop::model::FsType;
 use hostloop::model::NodeKey;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::selftest::client::Client;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};
 use hostloop::wire::csi;
 use hostloop::wire::peer::peer_client::PeerClient;
+use hostloop_fake_kernel::FakeKernel;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tonic::Status;

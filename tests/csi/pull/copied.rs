@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use hostloop::model::request::{NodeUnpublishVolume, NodeUnstageVolume};
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::service::COPY;
 use hostloop::wire::{csi, peer};
+use hostloop_fake_kernel::FakeKernel;
 use tonic::{Code, Request, Status};
 
 use super::nodes::{Pair, SOURCE};

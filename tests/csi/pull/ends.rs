@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hostloop_fake_kernel::Kill;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 use tonic::Code;
 
@@ -192,7 +192,8 @@ fn a_snapshot_is_read_on_when_its_node_is_back() {
     let (pair, answer) = restarted(image_from_snapshot, "write_at");
     let volume = answer.expect("a volume").volume_id;
     let cut = pair.source.driver.store().snapshots().first().expect("the snapshot").id.to_string();
-    let read = |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
+    let read =
+        |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
     let (image, source) = (super::disk_of(&volume), super::image_of(&cut));
     assert!(read(&pair.target.kernel, image) == read(&pair.source.kernel, source));
 }

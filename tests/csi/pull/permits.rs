@@ -47,7 +47,8 @@ fn ended(pair: &Pair, call: Call) -> csi::Volume {
 
 #[track_caller]
 fn assert_same(pair: &Pair, volume: &str, snapshot: &str) {
-    let read = |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
+    let read =
+        |kernel: &hostloop_fake_kernel::FakeKernel, path| kernel.read(path, 0, 64 << 20).expect("read");
     assert!(
         read(&pair.target.kernel, disk_of(volume)) == read(&pair.source.kernel, image_of(snapshot)),
         "the volume is another one"

@@ -1,7 +1,7 @@
 //! Copies that are one cut whole whatever happens to the node of their source.
 
-use hostloop_fake_kernel::Kill;
 use hostloop::wire::peer;
+use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
 use tonic::{Code, Status};
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hostloop::os::FileKind;
-use hostloop_fake_kernel::{FakeKernel, Kill};
+use hostloop::kernel::FileKind;
 use hostloop::wire::{csi, peer};
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 use tonic::{Code, Status};
 

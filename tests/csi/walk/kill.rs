@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hostloop::os::Os;
+use hostloop::kernel::Os;
 use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use tonic::Status;
 
 use super::call::{Call, Cut, Known, Model, id_of, inline_id_of};

@@ -7,10 +7,10 @@ mod copies;
 use csi::volume_capability::access_mode::Mode;
 use std::sync::OnceLock;
 
+use hostloop::kernel::Os;
 use hostloop::model::{BackendKind, Settings};
-use hostloop::os::Os;
-use hostloop_fake_kernel::{FakeKernel, Kill};
 use hostloop::wire::csi;
+use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 use tonic::Code;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop::os::{BlockDevice, FileStat, Files, LogFile, Os, Space};
+use hostloop::kernel::{BlockDevice, FileStat, Files, LogFile, Os, Space};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use hostloop::model::FsType;
-use hostloop_fake_kernel::FakeKernel;
 use hostloop::wire::csi;
+use hostloop_fake_kernel::FakeKernel;
 use nix::errno::Errno;
 
 use super::Tally;

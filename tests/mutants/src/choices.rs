@@ -39,8 +39,9 @@ impl std::fmt::Display for Name {
 }
 
 /// The cheapest tests that can catch a mutant of any module.
-pub const TESTS: [Choice; 4] = [
+pub const TESTS: [Choice; 5] = [
     Choice { program: "lib", only: &[], skipped: &[] },
+    Choice { program: "hostloop_kernel", only: &[], skipped: &[] },
     Choice { program: "contract", only: &[], skipped: &[] },
     Choice {
         program: "csi",

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use crate::Result;
+use crate::tree::PACKAGES;
 
 /// A place in a file; both numbers count from 1, and a column is a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -56,7 +57,7 @@ pub const MODULES: [(&str, &str, f64); 6] = [
     ("backend", "src/backend/", 95.0),
     ("wire", "src/wire/", 95.0),
     ("cluster", "src/cluster/", 85.0),
-    ("os/linux", "src/os/linux/", 85.0),
+    ("kernel/linux", "crates/kernel/src/linux/", 85.0),
 ];
 
 impl Mutant {
@@ -73,6 +74,9 @@ impl Mutant {
 pub fn list(root: &Path, files: &[String], diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let mut command = Command::new("cargo-mutants");
     command.current_dir(root).args(["mutants", "--list", "--json"]);
+    for (package, _) in PACKAGES {
+        command.args(["--package", package]);
+    }
     for file in files {
         command.args(["--file", file]);
     }

@@ -31,7 +31,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + S
 
 const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--first] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
 
-  --module   driver, store, backend, wire, cluster or os/linux; all without it
+  --module   driver, store, backend, wire, cluster or kernel/linux; all without it
   --file     files with this in their path only
   --only     those that this file names, one a line, as a run prints its survivors
   --first    without what takes long: some of the survivors are not noticed by what is quick only

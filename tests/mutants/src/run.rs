@@ -27,7 +27,7 @@ const CHEAP: Duration = Duration::from_secs(15);
 /// So long a mutant is tested with one portion after the other of what is exhaustive.
 const BUDGET: Duration = Duration::from_secs(60);
 /// Where the system calls are.
-const KERNEL_MODULE: &str = "src/os/linux/";
+const KERNEL_MODULE: &str = "crates/kernel/src/linux/";
 /// So many of the quickest tests are run before the others, and before these so many that killed others of the same file.
 const FIRST: usize = 25;
 const KILLERS: usize = 6;

@@ -14,6 +14,10 @@ use crate::switch;
 
 /// The switches, which go into the copy.
 const SWITCHES: &str = include_str!("mutant.rs.in");
+/// The packages that are mutated, each with the folder of its sources.
+pub const PACKAGES: [(&str, &str); 2] = [("hostloop", "src"), ("hostloop-kernel", "crates/kernel/src")];
+/// The programs that have the unit tests of a package: of hostloop, and of the kernel.
+const UNIT: [&str; 2] = ["lib", "hostloop_kernel"];
 /// So often the compiler may refuse some: it does not show every error at once.
 const ROUNDS: usize = 12;
 
@@ -65,7 +69,7 @@ impl Tree {
         for name in &names {
             let from = self.root.join(name);
             // Sources are written by `write`, with their mutants.
-            if !name.starts_with("src/") {
+            if !is_source(name) {
                 put(&self.tree.join(name), &fs::read(&from)?)?;
                 fs::set_permissions(self.tree.join(name), fs::metadata(&from)?.permissions())?;
             }
@@ -73,11 +77,8 @@ impl Tree {
         let kept = |path: &Path| {
             path.strip_prefix(&self.tree).is_ok_and(|name| names.contains(&*name.to_string_lossy()))
         };
-        for folder in ["src", "tests"] {
+        for folder in ["src", "crates", "tests"] {
             prune(&self.tree.join(folder), &kept)?;
-        }
-        for name in names.iter().filter(|name| name.starts_with("src/") && !name.ends_with(".rs")) {
-            put(&self.tree.join(name), &fs::read(self.root.join(name))?)?;
         }
         Ok(())
     }
@@ -85,8 +86,10 @@ impl Tree {
     /// Writes the sources with all mutants that are not `absent`; adds those that cannot be switched.
     fn write(&self, mutants: &[Mutant], absent: &mut Absent) -> Result<Lines> {
         let mut by_file: BTreeMap<PathBuf, Vec<(usize, &Mutant)>> = BTreeMap::new();
-        for path in sources(&self.root.join("src"))? {
-            by_file.insert(path.strip_prefix(&self.root)?.to_owned(), Vec::new());
+        for (_, folder) in PACKAGES {
+            for path in sources(&self.root.join(folder))? {
+                by_file.insert(path.strip_prefix(&self.root)?.to_owned(), Vec::new());
+            }
         }
         for (index, mutant) in mutants.iter().enumerate() {
             let number = index + 1;
@@ -101,11 +104,11 @@ impl Tree {
                 switch::switch(&text, &mutants).map_err(|error| format!("{}: {error}", name.display()))?;
             absent.left_out.extend(switched.left_out);
             match name.to_str() {
-                Some("src/lib.rs") => {
+                Some(file) if PACKAGES.iter().any(|(_, folder)| file == format!("{folder}/lib.rs")) => {
                     switched.text = format!("#![allow(warnings)]{}pub mod mutant;\n", switched.text)
                 }
                 // The driver's own program is started without an environment, but has mutants.
-                Some("src/os/linux/exec.rs") => {
+                Some("crates/kernel/src/linux/exec.rs") => {
                     let own = ".arg0(\"hostloop\")";
                     if !switched.text.contains(own) {
                         return Err(
@@ -120,16 +123,21 @@ impl Tree {
             put(&self.tree.join(&name), switched.text.as_bytes())?;
             lines.insert(name, switched.lines);
         }
-        put(&self.tree.join("src/mutant.rs"), SWITCHES.as_bytes())?;
+        for (_, folder) in PACKAGES {
+            put(&self.tree.join(folder).join("mutant.rs"), SWITCHES.as_bytes())?;
+        }
         Ok(lines)
     }
 
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target).args(arguments);
-        command.args(["--locked", "--features", "fake-os", "--message-format=json"]);
+        command.args(["--locked", "--message-format=json"]);
         // Dependencies are those of the other tests, and nobody reads the backtraces of these.
-        command.args(["--config", "profile.dev.package.hostloop.debug=false"]).env("CARGO_INCREMENTAL", "0");
+        for (package, _) in PACKAGES {
+            command.args(["--config", &format!("profile.dev.package.{package}.debug=false")]);
+        }
+        command.env("CARGO_INCREMENTAL", "0");
         command
     }
 
@@ -228,7 +236,7 @@ impl Tree {
 
     fn programs(&self, tests: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
         let mut arguments = vec!["test", "--no-run", "--lib"];
-        for test in tests.iter().filter(|test| **test != "lib") {
+        for test in tests.iter().filter(|test| !UNIT.contains(test)) {
             arguments.extend(["--test", test]);
         }
         let output = self.cargo(&arguments).stderr(Stdio::inherit()).output()?;
@@ -241,8 +249,11 @@ impl Tree {
             let is_test = message["profile"]["test"] == true;
             let (Some(program), true) = (message["executable"].as_str(), is_test) else { continue };
             let is_library = message["target"]["kind"][0] == "lib";
-            let name =
-                if is_library { "lib" } else { message["target"]["name"].as_str().unwrap_or_default() };
+            let target = message["target"]["name"].as_str().unwrap_or_default();
+            let name = match target {
+                "hostloop" if is_library => "lib",
+                _ => target,
+            };
             programs.insert(name.to_owned(), PathBuf::from(program));
         }
         Ok(programs)
@@ -274,6 +285,11 @@ fn at(span: &Value, lines: &Lines) -> Option<usize> {
     // That on which it begins and ends; a longer error is around the mutant.
     let inside = lines.iter().filter(|(first, last, _)| *first <= start && end <= *last);
     inside.min_by_key(|(first, last, _)| last - first).map(|(.., mutant)| *mutant)
+}
+
+/// Whether a file is written with its mutants.
+fn is_source(name: &str) -> bool {
+    name.ends_with(".rs") && PACKAGES.iter().any(|(_, folder)| Path::new(name).starts_with(folder))
 }
 
 /// Writes a file unless it is like that already, so that cargo sees what has changed.

@@ -9,8 +9,8 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::{copy, on};
 use crate::contract::directory;
+use hostloop::kernel::Os;
 use hostloop::model::FsType;
-use hostloop::os::Os;
 
 /// Ends the other thread, also where an assertion fails.
 struct Stop<'a>(&'a AtomicBool);

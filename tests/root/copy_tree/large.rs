@@ -12,8 +12,8 @@ use super::build::set_times;
 use super::entries::{assert_equal, metas};
 use super::on;
 use crate::contract::directory;
+use hostloop::kernel::Os;
 use hostloop::model::FsType;
-use hostloop::os::Os;
 
 /// Down by this many levels.
 fn below(top: &Path, levels: usize) -> OwnedFd {

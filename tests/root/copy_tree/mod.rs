@@ -20,9 +20,9 @@ use build::{acl, add_flag, remove_flag, set_mode, sparse};
 use entries::contents;
 
 use crate::contract::{Cleanup, MIB, directory, errno, flags, formatted};
+use hostloop::kernel::Os;
+use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::FsType;
-use hostloop::os::Os;
-use hostloop::os::linux::{Tools, os};
 
 /// A directory of its own, whose path has no link in it.
 fn setup() -> (Os, tempfile::TempDir, PathBuf) {

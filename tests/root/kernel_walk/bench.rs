@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use hostloop::kernel::linux::{Tools, os};
+use hostloop::kernel::{Qgroups, Quota};
 use hostloop::model::{GroupSnapshotId, NodeKey, QuotaIds, SnapshotId, VolumeId};
-use hostloop::os::linux::{Tools, os};
-use hostloop::os::{Qgroups, Quota};
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Status;

@@ -11,8 +11,8 @@ mod stepping;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use hostloop_model::{FsType, MountFlags};
 use hostloop_kernel::{AttachOptions, MakeOptions, OpenLoop, is_errno};
+use hostloop_model::{FsType, MountFlags};
 
 const MIB: u64 = 1 << 20;
 

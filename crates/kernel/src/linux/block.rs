@@ -1,5 +1,5 @@
 //! Block devices of any kind.
-#![allow(clippy::disallowed_methods, reason = "sysfs is read for os::Files")]
+#![allow(clippy::disallowed_methods, reason = "sysfs is read for Files")]
 
 use std::io;
 use std::path::{Path, PathBuf};

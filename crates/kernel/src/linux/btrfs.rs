@@ -5,11 +5,7 @@
 //! superblock. `btrfstune -m` does that too, but cannot be used here (seen with 6.2). It commits transactions first, after
 //! which the kernel refuses the log tree of a filesystem that was copied while it was in use, and so the mount. If it was
 //! interrupted, it leaves a flag with which neither the kernel nor btrfstune accepts the filesystem any more.
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "writes a device for os::Filesystems"
-)]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "writes a device for Filesystems")]
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
 //! Copies of files: by sharing blocks, and by reading and writing.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Images")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements Images")]
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Whether a loop device may discard: its queue's limit in sysfs (Documentation/ABI/stable/sysfs-block,
 //! discard_max_bytes). While the limit is 0, the loop driver refuses to punch holes, also for BLKZEROOUT
 //! (drivers/block/loop.c, lo_fallocate), and zeros are written instead.
-#![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
+#![allow(clippy::disallowed_methods, reason = "sysfs is read and written for LoopDevices")]
 
 use std::io;
 

@@ -1,5 +1,5 @@
 //! Names, small files and directories.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Files")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements Files")]
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
 //! The bytes and blocks of images.
-#![allow(clippy::disallowed_methods, reason = "implements os::Images")]
+#![allow(clippy::disallowed_methods, reason = "implements Images")]
 
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};

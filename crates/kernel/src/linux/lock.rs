@@ -1,5 +1,5 @@
 //! The lock on a data directory.
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements os::Files")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "implements Files")]
 
 use std::fs::File;
 use std::io::{self, Read};

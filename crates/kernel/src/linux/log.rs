@@ -1,5 +1,5 @@
 //! The append-only file.
-#![allow(clippy::disallowed_types, reason = "implements os::Files")]
+#![allow(clippy::disallowed_types, reason = "implements Files")]
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
 //! Loop devices (loop(4)).
-#![allow(clippy::disallowed_methods, reason = "sysfs is read and written for os::LoopDevices")]
+#![allow(clippy::disallowed_methods, reason = "sysfs is read and written for LoopDevices")]
 
 mod seen;
 mod status;

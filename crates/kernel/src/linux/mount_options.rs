@@ -38,7 +38,7 @@ pub(super) fn without_idle_labels(words: &[String]) -> Vec<&str> {
 }
 
 /// Returns whether SELinux is on. Its filesystem may be mounted nowhere that a container sees.
-#[allow(clippy::disallowed_methods, reason = "the kernel's own table, for os::Mounts")]
+#[allow(clippy::disallowed_methods, reason = "the kernel's own table, for Mounts")]
 fn has_selinux() -> bool {
     // If the table cannot be read, the kernel gets the label and decides.
     std::fs::read_to_string("/proc/filesystems")

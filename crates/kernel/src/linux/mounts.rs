@@ -1,6 +1,6 @@
 //! Mounting with mount(2). A target is opened first (O_PATH, O_NOFOLLOW) and mounted on through /proc/self/fd, so a link
 //! that replaces it meanwhile is never followed.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements os::Mounts")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements Mounts")]
 
 use std::fs::File;
 use std::io::{self, Read};

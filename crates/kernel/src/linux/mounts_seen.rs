@@ -3,7 +3,7 @@
 //! what it is when its id is new (statmount(2)). What was seen of the others says which are worth a look, and each of those
 //! is asked anew.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements os::Mounts")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "implements Mounts")]
 
 mod statmount;
 

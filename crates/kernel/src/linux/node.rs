@@ -1,6 +1,6 @@
 //! The nodes /dev/loopN. A container's /dev is often a tmpfs with the devices that existed when the container started, so
 //! nodes may be missing, and are made.
-#![allow(clippy::disallowed_methods, reason = "sysfs and /dev are read for os::LoopDevices")]
+#![allow(clippy::disallowed_methods, reason = "sysfs and /dev are read for LoopDevices")]
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -5,7 +5,7 @@
 //! neither a privileged container nor a bind mount of the node's /sys can write there. A new network namespace has a new
 //! superblock. It is mounted nowhere, and ends with the thread that made it (fsopen(2), fsmount(2),
 //! network_namespaces(7)).
-#![allow(clippy::disallowed_types, reason = "sysfs is written for os::LoopDevices")]
+#![allow(clippy::disallowed_types, reason = "sysfs is written for LoopDevices")]
 
 use std::fs::File;
 use std::io::{self, Write as _};

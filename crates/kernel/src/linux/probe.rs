@@ -1,5 +1,5 @@
 //! What a directory's filesystem can do, found out with files that have no name.
-#![allow(clippy::disallowed_types, reason = "implements os::Images")]
+#![allow(clippy::disallowed_types, reason = "implements Images")]
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
 //! Limits that filesystems enforce: project quotas on xfs and ext4, simple quotas or full qgroups on btrfs.
-#![allow(clippy::disallowed_types, reason = "implements os::Quotas")]
+#![allow(clippy::disallowed_types, reason = "implements Quotas")]
 
 mod adopt;
 mod device;

@@ -4,7 +4,7 @@
 //! has it (fs/btrfs/block-group.c, btrfs_update_block_group), also after an fsync(2). Until then the extent is reserved, and
 //! so is what is written and has no place yet. Neither shows in statvfs(3) or BTRFS_IOC_SPACE_INFO. st_blocks of the file
 //! counts both at once, so that they would count twice: in what images have, and in what is free.
-#![allow(clippy::disallowed_methods, reason = "sysfs is read for os::Files")]
+#![allow(clippy::disallowed_methods, reason = "sysfs is read for Files")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! What filesystems take for themselves, and how images are written without taking more than that.
-#![allow(clippy::disallowed_types, reason = "implements os::Images")]
+#![allow(clippy::disallowed_types, reason = "implements Images")]
 
 use std::fs::File;
 use std::io;

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use super::{Lock, Managed, Medium};
 use crate::backend::{Signature, inspect};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{AttachOptions, FileId, FileKind, LoopDevice, OpenLoop, errno_of, is_errno};
 use crate::model::{GRANULARITY, format_bytes, format_exactly, format_two};
-use crate::os::{AttachOptions, FileId, FileKind, LoopDevice, OpenLoop, errno_of, is_errno};
 
 /// The logical block size of the device in bytes. The filesystem takes its sector size from the device that it is made
 /// on and cannot be mounted on one of larger blocks: with the largest that there is, the image can move to any disk,

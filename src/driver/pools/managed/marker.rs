@@ -3,7 +3,7 @@
 use super::Managed;
 use crate::driver::pools::marker::{MARKER, line, owner, read};
 use crate::error::{OsContext, Result};
-use crate::os::write_whole;
+use crate::kernel::write_whole;
 
 /// What to do where there is no marker.
 #[derive(Clone, Copy, PartialEq, Eq)]

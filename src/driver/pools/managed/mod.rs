@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::{Signature, make_filesystem};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{FileKind, MakeOptions, OpenLoop, Os};
 use crate::model::{FsType, PoolKind, PoolName, PoolSettings, Settings};
-use crate::os::{FileKind, MakeOptions, OpenLoop, Os};
 
 /// A pool whose filesystem is mounted.
 pub(super) struct Opened {

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 
 use super::{Lock, Managed, Medium, marker::Absent};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::{MountEntry, is_errno};
 use crate::model::{FsType, MountFlags};
-use crate::os::{MountEntry, is_errno};
 
 impl Managed<'_> {
     /// Makes sure that the filesystem is mounted at its mount point, and is this pool's.

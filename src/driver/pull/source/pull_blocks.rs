@@ -4,8 +4,8 @@ use nix::errno::Errno;
 
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::errno_error;
 use crate::model::pull::{Blocks, Piece, Placed, SourceHandle};
-use crate::os::errno_error;
 
 impl Driver {
     /// Reads the data of an opened source from `offset` on, piece by piece, and tells the end. `emit` gets each message

@@ -4,9 +4,9 @@ use super::{Heard, expect_two_cuts};
 use crate::driver::Driver;
 use crate::driver::copies::changes::Change;
 use crate::error::Result;
+use crate::kernel::{Sent, each_sent};
 use crate::model::format_bytes;
 use crate::model::pull::{Changes, Placed, SourceHandle};
-use crate::os::{Sent, each_sent};
 
 /// What is sent, and up to where.
 struct Sender<'a> {

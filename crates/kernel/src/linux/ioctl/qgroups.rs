@@ -226,11 +226,7 @@ pub(in crate::linux) fn assign_qgroup(
 }
 
 /// Limits the bytes of a qgroup, or takes its limit away.
-pub(in crate::linux) fn limit_qgroup(
-    file: impl AsFd,
-    qgroup: u64,
-    bytes: Option<u64>,
-) -> nix::Result<()> {
+pub(in crate::linux) fn limit_qgroup(file: impl AsFd, qgroup: u64, bytes: Option<u64>) -> nix::Result<()> {
     /// fs/btrfs/qgroup.c, btrfs_limit_qgroup: CLEAR_VALUE
     const NONE: u64 = u64::MAX;
     let mut limit = QgroupLimit {

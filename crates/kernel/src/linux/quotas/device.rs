@@ -1,5 +1,5 @@
 //! The block device that a filesystem is on, which quotactl(2) takes in place of a file.
-#![allow(clippy::disallowed_methods, reason = "sysfs is read for os::Quotas")]
+#![allow(clippy::disallowed_methods, reason = "sysfs is read for Quotas")]
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
