@@ -1,4 +1,5 @@
-# The targets are short on purpose: what they run can be typed by hand. `make test` is what CI runs.
+# The targets are short on purpose: what they run can be typed by hand. `make test` is for everybody, `make test-all` is what CI
+# runs: `make test`, and then the rest, each test once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,18 +13,25 @@ CARGO ?= cargo
 TARGET_DIR = $${CARGO_TARGET_DIR:-target}
 # What scripts/install-deps builds is found first.
 WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
-# The tests drive the fake kernel, which a release binary does not contain.
-# Tests on the fake kernel that take seconds each; `check` leaves them to `test`.
+# The driver as the tests have it: `make demo` serves with it, so that `make test` need not compile it again.
+DRIVER = "$(TARGET_DIR)/debug/hostloop"
+# Tests on the fake kernel that take seconds each; `check` and `test` leave them to `test-rest`.
 SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space:: beside:: \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
   managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
 UNIT := --lib --bins --test protocol --test layers
 QUICK := --test contract --test csi
+# On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.
+QUICK_ROOT := life:: selftest:: inline:: modify:: groups::filesystems health::volumes readonly:: flags:: unpublish:: \
+  thick::thick_ext4 limit:: restart::volumes_in_use pull::a_ given_limit::on_xfs managed_pools::a_whole_life copies::a_killed \
+  os_contract::loops os_contract::mounts os_contract::filesystems os_contract::freeze os_contract::disks mount_options::
+QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
+AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: help prepare build demo check fix test deps deps-test fmt deny advisories clippy quick-build test-build test-unit test-quick test-csi test-root test-sanity test-disks lying-disks test-vm test-upgrade test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy quick-build test-build rest-build test-unit test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,9 +44,14 @@ build: ## Build the driver, release profile
 	@echo '==> build'
 	$(CARGO) build --release --locked
 
-demo: deps build ## Build the driver and watch it serve a volume on this machine (root)
+# In the profile of the tests, which is built in half the time: nothing here waits for the processor.
+driver:
+	@echo '==> driver: building hostloop and what it needs: two to three minutes on two processors, if nothing is compiled yet'
+	$(TEST) --no-run --test layers
+
+demo: deps driver ## Build the driver and watch it serve volumes on this machine (root)
 	@echo '==> demo'
-	"$(TARGET_DIR)/release/hostloop" selftest
+	$(DRIVER) selftest
 
 check: ## While you work: formatting, lints, unit tests, and the quick ones on the fake kernel (no root)
 	@scripts/steps fmt quick-build clippy+test-unit+test-quick
@@ -49,9 +62,26 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-# The real kernel is waited for, the fake one computes: they share the processors well.
-test: ## Run every check below, cheap first; stop at the first failure; end with a table (root)
-	@scripts/steps deps-test fmt deny test-workflows clippy doc test-build test-unit test-fuzz test-csi+test-root test-disks+test-sanity test-vm
+TEST_STEPS := deps-quick fmt test-build+go-tools clippy+test-unit+test-quick+test-root-quick test-sanity-quick+test-chart
+NEED_ROOT := test-root-quick test-sanity-quick
+# The real kernel and the emulated machine are waited for, the fake kernel computes: they share the processors well.
+REST_STEPS := deps-test deny test-workflows doc rest-build test-slow+test-root-rest+test-vm test-fuzz+test-disks+test-sanity-rest \
+  mutants-diff test-e2e test-deploy
+
+test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
+	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS); else \
+	  scripts/steps --left-out '$(NEED_ROOT)' 'needs root' $(TEST_STEPS) && make --no-print-directory left-to-root; fi
+	@echo '==> all checks passed; the rest is make test-rest'
+
+left-to-root:
+	@printf '==> as root: %s more tests, and csi-sanity: sudo env "PATH=$$PATH" make test\n' \
+	  "$$($(TEST) --test root -- --list $(QUICK_ROOT) 2>/dev/null | grep -c ': test$$')"
+
+test-rest: ## What test leaves out: walks, all root tests, disks, the emulated machine, fuzzing, mutants, e2e (root)
+	@scripts/steps $(REST_STEPS)
+
+test-all: ## Everything, as CI does: test, then test-rest; stop at the first failure; end with a table (root)
+	@scripts/steps $(TEST_STEPS) $(REST_STEPS)
 	@echo '==> all checks passed'
 
 fmt: ## Check the formatting
@@ -73,8 +103,18 @@ clippy: ## Lint everything; a warning is an error
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 test-build:
-	@echo '==> test-build'
-	$(TEST) --no-run
+	@echo '==> test-build: four to five minutes on two processors, if nothing is compiled yet'
+	$(TEST) --no-run $(UNIT) $(QUICK) --test root
+
+rest-build:
+	@echo '==> rest-build'
+	$(TEST) --no-run --test cluster --test model --test simulation --test disks --test powercut
+
+# What test-sanity and test-chart need; whatever is there is kept.
+go-tools:
+	@echo '==> go-tools'
+	tests/sanity/run --build
+	tests/deploy/tools
 
 test-unit: ## Test the parts, the protocol file and the layering
 	@echo '==> test-unit'
@@ -88,6 +128,12 @@ quick-build:
 test-quick: ## Test each RPC on the fake kernel, without the walk and without what takes seconds
 	@echo '==> test-quick'
 	$(TEST) $(QUICK) -- $(addprefix --skip ,$(SLOW))
+	HOSTLOOP_WALK_SHARE=300 $(TEST) --test csi -- walk::every_call_
+
+test-slow: ## Test what test-quick leaves out: faults and kills at every step, the model, the cluster, the simulation
+	@echo '==> test-slow'
+	$(TEST) --test csi -- $(SLOW)
+	$(TEST) --test model --test cluster --test simulation
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
@@ -120,12 +166,22 @@ endif
 
 test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'
-	@if (( $$(id -u) != 0 )); then echo 'test-root mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
+	$(AS_ROOT)
 	$(TEST) --test root
+
+test-root-quick: deps
+	@echo '==> test-root-quick'
+	$(AS_ROOT)
+	$(TEST) --test root -- $(QUICK_ROOT)
+
+test-root-rest: deps
+	@echo '==> test-root-rest'
+	$(AS_ROOT)
+	$(TEST) --test root -- $(addprefix --skip ,$(QUICK_ROOT))
 
 test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS_SEED=N repeats what was lost (root)
 	@echo '==> test-disks'
-	@if (( $$(id -u) != 0 )); then echo 'test-disks mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
+	$(AS_ROOT)
 	$(TEST) --test disks -- --nocapture --test-threads 1
 
 # HOSTLOOP_DISKS_PART=N takes each Nth flush only, HOSTLOOP_DISKS_SECONDS=N ends after that time.
@@ -160,19 +216,27 @@ sanitize: deps ## Run the unit tests, and what calls the kernel past the librari
 	$(SANITIZE) --lib
 	$(SANITIZE) --test root -- os_contract:: os_mounts:: quotas:: os_copies:: copy_tree:: blocks:: freeze::
 
-test-sanity: deps-test ## Run csi-sanity against the release binary (root)
+test-sanity: deps-quick driver ## Run csi-sanity in each mode of the driver (root)
 	@echo '==> test-sanity'
-	tests/sanity/run
+	tests/sanity/run --binary $(DRIVER)
+
+test-sanity-quick: driver
+	@echo '==> test-sanity-quick'
+	tests/sanity/run --binary $(DRIVER) $(QUICK_SANITY)
+
+test-sanity-rest: driver
+	@echo '==> test-sanity-rest'
+	tests/sanity/run --binary $(DRIVER) $$(tests/sanity/run --list | grep -vx $(addprefix -e ,$(QUICK_SANITY)))
 
 # The complaints that some tests provoke are excused in a machine of its own only.
-test-vm: deps-test ## Test on Debian's kernel in an emulated machine, and cut its power
+test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
 	tests/vm/complaints
 	tests/vm/run-test
 	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync --skip removals::a_subvolume --skip removals::a_snapshot
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
-	tests/vm/power-cut
+	tests/vm/power-cut --binary $(DRIVER)
 
 # The earlier releases are in the history, which a clone may lack, and take minutes to build: not a part of `test`.
 test-upgrade: deps ## Test upgrades from each earlier release and back, one process and a cluster (root; builds them)
@@ -190,10 +254,12 @@ soak: deps build ## Keep the release driver under the load of many clients for M
 	@echo '==> soak'
 	MINUTES=$(or $(MINUTES),30) HOSTLOOP_SOAK_DRIVER="$$(realpath "$(TARGET_DIR)/release/hostloop")" $(TEST) --test root soak:: -- --ignored --nocapture
 
-# A release binary that is there has its flags compared with the manifests' arguments.
-test-deploy: ## Check the chart and the manifests of deploy/ (Go; no cluster)
+test-chart: driver ## Check the chart and the manifests of deploy/ (Go; no cluster)
+	@echo '==> test-chart'
+	tests/deploy/run --driver $(DRIVER)
+
+test-deploy: ## Check the scripts that install and publish it, with stand-ins for what they call
 	@echo '==> test-deploy'
-	driver="$(TARGET_DIR)/release/hostloop"; if [[ -x $$driver ]]; then tests/deploy/run --driver "$$driver"; else tests/deploy/run; fi
 	tests/e2e/kind-test
 	tests/e2e/cases-test
 	tests/e2e/build-test
@@ -204,10 +270,10 @@ test-workflows: deps-test ## Check the workflows of .github: their syntax, and t
 	tests/workflows/run
 	tests/workflows/run-test
 
-test-e2e: deps ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
+test-e2e: deps driver ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
 	tests/e2e/power-test
-	tests/e2e/local whole-life immediate other-node spread move
+	HOSTLOOP_E2E_BINARY="$$(realpath $(DRIVER))" tests/e2e/local whole-life immediate other-node spread move
 
 # As with TARGET_DIR. What a caller of make sets is in the environment.
 SIDECARS = $${SIDECAR_BIN:+$$(realpath -m -- "$$SIDECAR_BIN")}
@@ -243,6 +309,10 @@ clean: ## Remove what was built, downloaded and reported
 deps: ## Install what building and running needs, if it is missing
 	@echo '==> deps'
 	scripts/install-deps
+
+deps-quick:
+	@echo '==> deps-quick'
+	scripts/install-deps --quick
 
 deps-test: ## Install what the checks need too, if it is missing
 	@echo '==> deps-test'

@@ -18,7 +18,7 @@ use super::{Tally, Walk, walk_all};
 use crate::harness::Server;
 
 /// One case in so many is walked; of those with a program that outlives the driver all are, since there are few.
-const SHARE: u64 = 16;
+const SHARE: u64 = 64;
 /// Programs that start and end by themselves, and steps that promise that something is durable.
 const PROGRAMS: [&str; 3] = ["make", "grow_unmounted", "renew_identity"];
 const SYNCS: [&str; 4] = ["sync", "sync_file", "sync_directory", "flush"];
