@@ -269,6 +269,7 @@ test-workflows: deps-test ## Check the workflows of .github: their syntax, and t
 	@echo '==> test-workflows'
 	tests/workflows/run
 	tests/workflows/run-test
+	tests/workflows/commits-test
 
 test-e2e: deps driver ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'

@@ -1,5 +1,5 @@
 //! Mutation testing, quickly: all mutants that cargo-mutants finds are built into one set of test programs, each behind
-//! a switch, and each is tested with the tests that reach it. See CONTRIBUTING.md.
+//! a switch, and each is tested with the tests that reach it. See docs/development/mutants.md.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
