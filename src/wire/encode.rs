@@ -180,5 +180,4 @@ fn bytes(count: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "encode_tests.rs"]
 mod tests;

@@ -119,5 +119,4 @@ fn key_text(key: &MapKey) -> String {
 }
 
 #[cfg(test)]
-#[path = "redact_tests.rs"]
 mod tests;

@@ -3,9 +3,9 @@
 use hostloop::wire::csi;
 use tonic::{Code, Status};
 
-use crate::harness::{Cluster, GIB, fails, id_on, place, volume};
+use crate::harness::{Cluster, GIB, attach, detach, fails, id_on, place, volume};
 use crate::requests::{
-    Kind, MIB, Spec, attach, delete, delete_group, delete_snapshot, detach, expand, group, modify, snapshot,
+    Kind, MIB, Spec, delete, delete_group, delete_snapshot, expand, group, modify, snapshot,
 };
 
 const SIZE: i64 = 512 * MIB;

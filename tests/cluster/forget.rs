@@ -2,8 +2,8 @@
 
 use tonic::Code;
 
-use crate::harness::{Cluster, Controller, fails, volume};
-use crate::requests::{MIB, delete_group, delete_snapshot, detach, group};
+use crate::harness::{Cluster, Controller, detach, fails, volume};
+use crate::requests::{MIB, delete_group, delete_snapshot, group};
 
 /// A volume, a snapshot and a group on a node that is then gone, and another node.
 struct Loss {

@@ -11,16 +11,9 @@
 )]
 #![allow(missing_docs)]
 
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
+use hostloop_test_support::{orders, pki, requests};
+
 mod harness;
-#[path = "../csi/pull/orders.rs"]
-#[allow(dead_code, reason = "tests/csi needs more of it")]
-mod orders;
-#[path = "../csi/requests.rs"]
-#[allow(dead_code, reason = "tests/csi sends more kinds of requests")]
-mod requests;
 
 mod certs;
 mod codes;
@@ -38,7 +31,6 @@ mod newer;
 mod peer;
 mod permit_keys;
 mod permits;
-mod pki;
 mod placement;
 mod renewal;
 mod silent;

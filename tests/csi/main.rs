@@ -8,12 +8,7 @@
 )]
 #![allow(missing_docs)]
 
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
-mod harness;
-mod invariants;
-mod requests;
+use hostloop_test_support::{client, harness, invariants, requests};
 
 mod bench;
 mod beside;
@@ -75,6 +70,7 @@ mod subvolumes;
 mod support;
 mod taken_over;
 mod turns;
+mod twice;
 mod validate_volume_capabilities;
 mod volume_health;
 mod walk;

@@ -7,7 +7,7 @@ mod ended_updates;
 mod ends;
 mod left_out;
 pub mod nodes;
-pub mod orders;
+pub use hostloop_test_support::orders;
 mod permits;
 mod scripted;
 mod standby;

@@ -12,14 +12,10 @@
     reason = "a test, which fails by panicking and looks from outside at what the driver did"
 )]
 
+use hostloop_test_support::{client, machine as harness};
+
 mod check;
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
 mod faults;
-#[path = "../root/harness/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "tests/root needs more of it")]
-mod harness;
 mod load;
 mod lying;
 mod model;

@@ -8,7 +8,7 @@ use hostloop::kernel::linux::{Tools, os};
 use hostloop::kernel::{AttachOptions, MakeOptions, Os, write_whole};
 use hostloop::model::{FsType, MountFlags};
 
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{MIB, require_machine, text};
 
 /// Where the traced process works.
@@ -144,7 +144,7 @@ fn syncs(trace: &str, dir: &Path, device: &str) -> Vec<(String, BTreeSet<String>
 fn what_promises_to_be_durable_is_synced_and_nothing_else() {
     require_machine();
     if let Some(directory) = std::env::var_os(DIRECTORY) {
-        return calls(&os(Tools::find().with_helper(BINARY)), &PathBuf::from(directory));
+        return calls(&os(Tools::find().with_helper(binary())), &PathBuf::from(directory));
     }
     let temp = tempfile::Builder::new().prefix("hostloop-syncs-").tempdir_in("/var/tmp").expect("tempdir");
     let (dir, trace) = (temp.path().join("work"), temp.path().join("trace"));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{Kind, MIB, Vol, World, eventually};
 
 /// Replaces /dev, then becomes the driver. Mounts of its namespace reach nobody else.
@@ -21,7 +21,7 @@ fn a_life_with_few_nodes_in_dev() {
     let mut world = World::empty(&[]);
     let arguments = world.arguments();
     let mut start = in_own_namespace(&world.dir, &[]);
-    world.start_as(start.args(["/bin/sh", "-c", SCRIPT, BINARY]).args(arguments));
+    world.start_as(start.args(["/bin/sh", "-c", SCRIPT, binary()]).args(arguments));
     let pid = world.driver().pid();
     let nodes = || std::fs::read_dir(seen_by(pid, Path::new("/dev"))).expect("list").count();
     assert_eq!(nodes(), 4);

@@ -7,19 +7,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::{World, kernel, text};
 use crate::quotas::{place, plain_disk, with_simple_quotas};
 use crate::selftest::{directory, nothing_is_left};
 
 /// A bench that ends by itself.
 fn bench(arguments: &[&str]) -> Output {
-    command(BINARY).arg("bench").args(arguments).output().expect("it starts")
+    command(binary()).arg("bench").args(arguments).output().expect("it starts")
 }
 
 /// One that is ended: its stderr is to be read.
 fn started(arguments: &[&str]) -> Child {
-    let mut command = command(BINARY);
+    let mut command = command(binary());
     command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")
 }
@@ -146,7 +146,7 @@ fn what_cannot_be_measured_is_refused_and_says_why() {
         "-sys_admin",
         "--inh-caps",
         "-sys_admin",
-        BINARY,
+        binary(),
         "bench",
         "--dir",
         path,

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
 
@@ -319,7 +319,7 @@ fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
     shift 2 && exec "$@""#;
     let (first, second) = (text(&inside.place).to_owned(), text(&above).to_owned());
     let mut container = in_own_namespace(&world.dir, &["--propagation", "slave"]);
-    container.args(["sh", "-c", script, "sh", &first, &second, BINARY]);
+    container.args(["sh", "-c", script, "sh", &first, &second, binary()]);
     world.start_as(container.args(world.arguments()));
     let room = |world: &World, pool| world.csi.capacity(&in_pool(pool)).expect("GetCapacity");
     assert_eq!([room(&world, "fast"), room(&world, "slow")], [0, 0]);

@@ -8,7 +8,7 @@ use hostloop::wire::csi;
 use tonic::Code;
 
 use crate::harness::kernel::{pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command, node_of};
+use crate::harness::process::{binary, command, node_of};
 use crate::harness::volume::{clone_request, create_request, restore_request};
 use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, output, text};
 
@@ -61,7 +61,7 @@ impl Node {
 fn certs(arguments: &[&str]) {
     let mut all = vec!["certs"];
     all.extend(arguments);
-    let made = output(BINARY, &all);
+    let made = output(binary(), &all);
     assert!(made.status.success(), "{made:?}");
 }
 
@@ -78,7 +78,7 @@ pub struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
-        Cluster::start_as(BINARY)
+        Cluster::start_as(binary())
     }
 
     /// All of it with this program.
@@ -88,7 +88,7 @@ impl Cluster {
 
     /// With default pools for volumes of this kind.
     pub fn start_for(kind: Kind) -> Cluster {
-        Cluster::start_with(BINARY, kind)
+        Cluster::start_with(binary(), kind)
     }
 
     fn start_with(program: &str, kind: Kind) -> Cluster {
@@ -229,14 +229,14 @@ fn who_has_no_certificate_for_it_gives_no_orders() {
     let endpoint = format!("unix://{}", text(&at("csi.sock")));
     let peer = format!("--peer={}={}", node.id, node.address);
     let serve = ["serve", "--role", "controller", "--endpoint", &endpoint, &peer, "--tls-dir"];
-    let mut stranger = Driver::spawn(command(BINARY).args(serve).arg(at("tls")), &at("log"));
+    let mut stranger = Driver::spawn(command(binary()).args(serve).arg(at("tls")), &at("log"));
     let csi = Csi::new(&at("csi.sock"));
     stranger.wait_ready(&csi);
     let refused = csi.list(0, "").expect_err("it has no CA that counts");
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
     stranger.stop();
     // A node's own certificate is none of a controller: it does not even start.
-    let refused = command(BINARY).args(serve).arg(node.world.dir.join("tls")).output().expect("it runs");
+    let refused = command(binary()).args(serve).arg(node.world.dir.join("tls")).output().expect("it runs");
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("is of a node and not of a controller"), "{said}");

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::client::parameters as map;
 use crate::harness::kernel::{fill, pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, clone_request, run, text};
 
@@ -187,7 +187,7 @@ fn directories_in_a_managed_pool_fill_that_only() {
 /// Starts a process that has to refuse, and gives what it says.
 #[track_caller]
 fn refuses_to_start(world: &World) -> String {
-    let ended = command(BINARY).args(world.arguments()).output().expect("it starts");
+    let ended = command(binary()).args(world.arguments()).output().expect("it starts");
     let said = String::from_utf8(ended.stderr).expect("text");
     assert_eq!(ended.status.code(), Some(1), "{said}");
     said.lines().last().unwrap_or_default().to_owned()

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::contract::{Cleanup, MIB, assert_gone, devices_of, directory, errno, flags, formatted};
 use crate::harness::eventually;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -43,7 +43,7 @@ enum Held {
 }
 
 fn machine() -> Os {
-    os(Tools::find().with_helper(BINARY))
+    os(Tools::find().with_helper(binary()))
 }
 
 /// A mounted filesystem.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hostloop::wire::csi;
 
 use crate::harness::kernel::{allocated, pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::volume::{create_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World, run, text};
 
@@ -73,7 +73,7 @@ fn restored<'a>(world: &'a World, snapshot: &csi::Snapshot) -> Vol<'a> {
 #[ignore = "it writes a file of the repository, once for each release"]
 fn make() {
     let version = std::env::var("HOSTLOOP_GOLDEN").expect("HOSTLOOP_GOLDEN names the release");
-    let driver = std::env::var("HOSTLOOP_GOLDEN_DRIVER").unwrap_or_else(|_| BINARY.to_owned());
+    let driver = std::env::var("HOSTLOOP_GOLDEN_DRIVER").unwrap_or_else(|_| binary().to_owned());
     // The directory lies beside promises, as 0.1.0 allowed it: from 0.2.0 on it has to be there before them.
     let mut world = World::empty(&["--directories"]);
     start(&mut world, &driver);
@@ -126,7 +126,7 @@ fn takes_over(archive: &Path) {
     let mut world = World::empty(&[]);
     std::fs::create_dir(&world.data).expect("mkdir");
     run("tar", &["--extract", "--gzip", "--file", text(archive), "--directory", text(&world.data)]);
-    start(&mut world, BINARY);
+    start(&mut world, binary());
     let listed = |world: &World| world.csi.list(0, "").expect("ListVolumes").entries.len();
     let known = WRITTEN.len() + 2;
     assert_eq!(listed(&world), known);

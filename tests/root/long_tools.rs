@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use crate::client;
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{Csi, Kind, Vol, World, eventually, kernel, run, text};
 
 const LEN: usize = 1 << 20;
@@ -32,7 +32,7 @@ pub fn start_with(world: &mut World, tool: &str, script: &str) {
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let line = format!("mount --bind '{}' {real} && exec \"$@\"", text(&wrapper));
     let mut start = in_own_namespace(&world.dir, &[]);
-    start.args(["sh", "-c", &line, "sh", BINARY]).args(world.arguments());
+    start.args(["sh", "-c", &line, "sh", binary()]).args(world.arguments());
     world.start_as(&mut start);
 }
 

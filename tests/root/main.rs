@@ -13,17 +13,7 @@
     reason = "a test, which fails by panicking and looks from outside at what the driver did"
 )]
 
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
-#[path = "../contract/mod.rs"]
-mod contract;
-mod harness;
-#[path = "../model/mod.rs"]
-mod model;
-#[path = "../csi/pull/orders.rs"]
-#[allow(dead_code, reason = "tests/csi needs more of it")]
-mod orders;
+use hostloop_test_support::{client, contract, machine as harness, model, orders};
 
 mod anchor;
 mod at_the_limit;
@@ -62,6 +52,7 @@ mod many;
 mod many_clients;
 mod modify;
 mod mount_options;
+mod namespaces;
 mod old_kernels;
 mod old_quotas;
 mod old_state;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::kernel::{self, digest, pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command, serve_flags};
+use crate::harness::process::{binary, command, serve_flags};
 use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
 
 const SIZE: u64 = 1024 * MIB;
@@ -192,7 +192,7 @@ fn of_two_drivers_at_once_one_wins() {
             let socket = managed.world.dir.join(format!("{n}.sock"));
             let flags = serve_flags(&socket, &datas[n]);
             let log = managed.world.dir.join(format!("log-{round}-{n}"));
-            let mut start = command(BINARY);
+            let mut start = command(binary());
             start.args(flags).args(["--pool", &managed.flag(SIZE), "--anchor-dir", text(&anchors[n])]);
             (Driver::spawn(&mut start, &log), socket, log)
         };
@@ -230,7 +230,7 @@ fn a_first_start_that_is_killed_leaves_a_whole_image_or_none() {
         let log = managed.world.dir.join("log");
         let made = |new: &Path| new.metadata().and_then(|metadata| metadata.created()).ok();
         let before = made(&new);
-        let driver = Driver::spawn(command(BINARY).args(managed.world.arguments()), &log);
+        let driver = Driver::spawn(command(binary()).args(managed.world.arguments()), &log);
         if round % 2 == 0 {
             std::thread::sleep(Duration::from_millis(round));
         } else {

@@ -11,7 +11,7 @@ use hostloop::selftest::client::endpoint;
 use hostloop::wire::csi;
 
 use crate::harness::kernel::{self, read_at, write_at};
-use crate::harness::process::{BINARY, command, node_of};
+use crate::harness::process::{binary, command, node_of};
 use crate::harness::world::mount_image;
 use crate::harness::{MIB, World, run, text};
 use crate::life::can_grow;
@@ -229,7 +229,7 @@ fn setup(node: String) -> Setup {
 }
 
 fn run_with_kills(calls: usize) {
-    let (mut run, started) = (Run::new(BINARY), Instant::now());
+    let (mut run, started) = (Run::new(binary()), Instant::now());
     let mut kills = 0;
     while run.calls() < calls {
         run.epoch(500, Some(Duration::from_millis(1500)));

@@ -11,7 +11,7 @@ use tonic::Code;
 use crate::client::{self, with_options};
 use crate::contract::{Cleanup, FOR_BLOCK, directory, flags, formatted};
 use crate::harness::calls::Calls;
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::volume::{create_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World, kernel, run, text};
 use crate::os_contract::setup;
@@ -209,7 +209,7 @@ fn an_unknown_word_is_refused_by_name_before_a_volume_is_made() {
 fn a_kernel_that_does_not_tell_refuses_the_mount() {
     let mut world = World::empty(&[]);
     Calls::hold(&[Calls::missing(&[libc::SYS_fsopen])], || {
-        world.start_as(command(BINARY).args(world.arguments()));
+        world.start_as(command(binary()).args(world.arguments()));
     });
     let vol = Vol::create(&world, Kind::Ext4, "v", Kind::Ext4.size(), &[]);
     let vol = vol.with_flags(&["discard", "no_such_word=hunter2"]);

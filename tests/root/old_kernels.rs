@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::harness::calls::Calls;
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::{Kind, Vol, World, kernel, run, text};
 
 /// What a kernel between 5.2 and 5.11 does not have, and what one before has not either.
@@ -16,7 +16,7 @@ pub const NEWER: [&[i64]; 2] =
     [&[libc::SYS_mount_setattr], &[libc::SYS_mount_setattr, libc::SYS_open_tree, libc::SYS_move_mount]];
 
 fn start(world: &mut World, calls: &[Calls]) {
-    Calls::hold(calls, || world.start_as(command(BINARY).args(world.arguments())));
+    Calls::hold(calls, || world.start_as(command(binary()).args(world.arguments())));
 }
 
 fn options(path: &Path) -> Vec<String> {

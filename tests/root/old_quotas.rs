@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::contract::quotas::quotas;
 use crate::harness::calls::Calls;
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::{Kind, MIB, Vol, World, output, text};
 use crate::quotas::{Unprivileged, fill, kernel, place, sync, with_project_quotas};
 
@@ -37,7 +37,7 @@ fn a_directory_lives() {
         let pool = place(&disk, "pool");
         let mut world = World::empty(&[]);
         world.set_flags(&["--pool", &format!("quota={},reserve=0", text(&pool))]);
-        Calls::hold(&[Calls::missing(&NEWER)], || world.start_as(command(BINARY).args(world.arguments())));
+        Calls::hold(&[Calls::missing(&NEWER)], || world.start_as(command(binary()).args(world.arguments())));
         let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[("pool", "quota")]);
         vol.up();
         let written = fill(&vol.file("a"));

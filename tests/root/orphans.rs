@@ -12,7 +12,7 @@ use hostloop::wire::csi::volume_capability::access_mode::Mode;
 
 use crate::client::parameters as map;
 use crate::harness::kernel::{self, pattern, write_at};
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{Kind, MIB, World, eventually, run, text};
 
 const UID: &str = "0b5c54a7-5a4e-4b0c-9a3f-1a0d1f7c2e11";
@@ -70,7 +70,7 @@ fn lost(backend: &str) {
         unreachable!()
     };
     let settings = Config::new(&arguments, None).expect("flags").role.settings().expect("settings").clone();
-    let driver = hostloop::app::driver(settings, os(Tools::find().with_helper(BINARY))).expect("a driver");
+    let driver = hostloop::app::driver(settings, os(Tools::find().with_helper(binary()))).expect("a driver");
     driver.recover();
     driver.delete_orphaned_inline_volumes(Duration::ZERO);
     let volumes = world.data.join("volumes");

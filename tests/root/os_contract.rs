@@ -21,7 +21,7 @@ pub fn setup() -> (Os, tempfile::TempDir, PathBuf) {
     crate::harness::require_machine();
     let temp = tempfile::Builder::new().prefix("hostloop contract ").tempdir_in("/var/tmp").expect("tempdir");
     let path = temp.path().canonicalize().expect("path");
-    (os(Tools::find().with_helper(crate::harness::process::BINARY)), temp, path)
+    (os(Tools::find().with_helper(crate::harness::process::binary())), temp, path)
 }
 
 #[test]

@@ -20,7 +20,7 @@ use tonic::Code;
 use crate::client;
 use crate::cluster::{Cluster, content};
 use crate::harness::kernel::{pattern, read_at, write_at};
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::volume::{create_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World, output};
 
@@ -144,7 +144,7 @@ fn old_driver() -> String {
 fn an_upgrade_a_downgrade_and_an_upgrade() {
     let old = old_driver();
     let mut world = World::empty(&[]);
-    let drivers = [old.as_str(), BINARY, old.as_str(), BINARY];
+    let drivers = [old.as_str(), binary(), old.as_str(), binary()];
     let mut writer = None;
     let mut left: Vec<PathBuf> = Vec::new();
     for (number, driver) in (0..).zip(drivers) {
@@ -280,7 +280,8 @@ fn a_cluster_of_two_releases_in_both_orders() {
     let writers = [0, 1].map(|node| Writer::begin(&written(&kept.vol(&cluster, node))));
     // The nodes are 0 and 1, the controller is 2. There, back in the other order, there in that order, and back.
     let there = [2, 0, 1];
-    let orders = [(BINARY, there), (&*old, [1, 0, 2]), (BINARY, [0, 1, 2]), (&*old, there), (BINARY, there)];
+    let orders =
+        [(binary(), there), (&*old, [1, 0, 2]), (binary(), [0, 1, 2]), (&*old, there), (binary(), there)];
     use_cluster(&cluster, &kept, "before", true);
     for (turn, (program, order)) in orders.into_iter().enumerate() {
         for (at, which) in order.into_iter().enumerate() {

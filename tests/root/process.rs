@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use hostloop::wire::registration::RegistrationStatus;
 use hostloop::wire::registration::registration_client::RegistrationClient;
 
-use crate::harness::process::{BINARY, command, node_of, serve_flags};
+use crate::harness::process::{binary, command, node_of, serve_flags};
 use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, kernel};
 
 /// A process that ends by itself.
@@ -30,14 +30,14 @@ fn mode(path: &Path) -> u32 {
 fn a_second_process_on_a_data_directory_names_the_holder() {
     let mut world = World::new(&[]);
     let arguments = serve_flags(&world.dir.join("other.sock"), &world.data);
-    let (code, log) = ends(command(BINARY).args(&arguments));
+    let (code, log) = ends(command(binary()).args(&arguments));
     assert_eq!(code, Some(1));
     let pid = world.driver().pid();
     assert!(log.contains(&format!("process {pid} (hostloop)")), "{log}");
     assert!(log.contains("--data-dir") && !world.dir.join("other.sock").exists(), "{log}");
     // The same socket with another driver's data directory: the first one is not disturbed.
     let arguments = serve_flags(&world.socket, &world.dir.join("data2"));
-    let (code, log) = ends(command(BINARY).args(arguments).args(["--driver-name", "other.example.com"]));
+    let (code, log) = ends(command(binary()).args(arguments).args(["--driver-name", "other.example.com"]));
     assert_eq!(code, Some(1));
     assert!(log.contains("another process serves") && log.contains("--endpoint"), "{log}");
     assert_eq!(world.csi.probe().expect("Probe").ready, Some(true));
@@ -50,7 +50,7 @@ fn a_data_directory_of_another_node_is_refused() {
     world.take_driver().stop();
     let mut arguments = serve_flags(&world.socket, &world.data);
     arguments[2] = "node-2".to_owned();
-    let (code, log) = ends(command(BINARY).args(&arguments));
+    let (code, log) = ends(command(binary()).args(&arguments));
     assert_eq!(code, Some(1));
     assert!(log.contains(&node_of(&world.data)) && log.contains("node-2"), "{log}");
     world.assert_nothing_left();
@@ -70,7 +70,7 @@ fn the_socket_is_private_and_only_a_stale_one_is_replaced() {
     world.take_driver().stop();
     assert!(!world.socket.exists());
     std::fs::write(&world.socket, "precious").expect("write");
-    let (code, log) = ends(command(BINARY).args(world.arguments()));
+    let (code, log) = ends(command(binary()).args(world.arguments()));
     assert_eq!(code, Some(1));
     assert!(log.contains("csi.sock") && log.contains("--endpoint"), "{log}");
     assert_eq!(std::fs::read_to_string(&world.socket).expect("read"), "precious");
@@ -133,15 +133,15 @@ fn a_wrong_flag_is_one_line_and_exit_code_2() {
         ("--shutdown-timeout", "soon"),
     ];
     for (flag, value) in wrong {
-        let (code, log) = ends(command(BINARY).args(["serve", &format!("{flag}={value}")]));
+        let (code, log) = ends(command(binary()).args(["serve", &format!("{flag}={value}")]));
         assert_eq!(code, Some(2), "{flag}={value}: {log}");
         assert!(log.contains(flag) && log.trim_end().lines().count() == 1, "{flag}={value}: {log}");
     }
-    let (code, log) = ends(command(BINARY).args(["serve", "--nodeid=x"]));
+    let (code, log) = ends(command(binary()).args(["serve", "--nodeid=x"]));
     assert_eq!(code, Some(2));
     assert!(log.contains("--node-id"), "clap names a similar one: {log}");
     // By its variable, it is named with both names.
-    let (code, log) = ends(command(BINARY).arg("serve").env("HOSTLOOP_RESERVE", "much"));
+    let (code, log) = ends(command(binary()).arg("serve").env("HOSTLOOP_RESERVE", "much"));
     assert_eq!(code, Some(2));
     assert!(log.contains("--reserve") && log.contains("HOSTLOOP_RESERVE"), "{log}");
 }
@@ -151,7 +151,7 @@ fn a_missing_directory_stops_the_start_and_names_its_flag() {
     let world = World::empty(&[]);
     let missing = world.dir.join("not/there");
     let start = |extra: [&str; 2], data: &Path| {
-        let (code, log) = ends(command(BINARY).args(serve_flags(&world.socket, data)).args(extra));
+        let (code, log) = ends(command(binary()).args(serve_flags(&world.socket, data)).args(extra));
         assert_eq!(code, Some(1), "{log}");
         log
     };
@@ -170,7 +170,7 @@ fn a_missing_directory_stops_the_start_and_names_its_flag() {
 fn the_environment_of_csi_is_enough() {
     let world = World::empty(&[]);
     let socket = world.dir.join("made/by-env.sock");
-    let mut start = command(BINARY);
+    let mut start = command(binary());
     start.arg("serve").env("CSI_ENDPOINT", format!("unix://{}", socket.display())).env("NODE_ID", "node-9");
     start.env("HOSTLOOP_DATA_DIR", &world.data).env("HOSTLOOP_DRIVER_NAME", "other.example.com");
     let mut driver = Driver::spawn(&mut start, &world.dir.join("log"));
@@ -233,7 +233,7 @@ fn it_is_looked_after_and_a_refusal_of_kubelet_is_exit_code_1() {
 #[test]
 fn status_without_a_kubeconfig_is_one_sentence() {
     let home = tempfile::tempdir().expect("tempdir");
-    let mut command = command(BINARY);
+    let mut command = command(binary());
     for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
         command.env_remove(name);
     }
@@ -249,7 +249,7 @@ fn status_without_a_kubeconfig_is_one_sentence() {
 
 #[test]
 fn the_version_has_the_commit() {
-    let done = command(BINARY).arg("--version").output().expect("it starts");
+    let done = command(binary()).arg("--version").output().expect("it starts");
     let said = String::from_utf8(done.stdout).expect("text");
     let start = format!("hostloop {} (", env!("CARGO_PKG_VERSION"));
     let rest = said.strip_prefix(&start).and_then(|rest| rest.strip_suffix(")\n"));

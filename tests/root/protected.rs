@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hostloop::wire::csi;
 use tonic::Code;
 
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::{Kind, MIB, Vol, World, run, text};
 use crate::qgroups::with_full_qgroups;
 use crate::quotas::{Disk, place, plain_disk, with_simple_quotas, world_on};
@@ -127,7 +127,7 @@ fn what_cannot_be_released_is_named() {
     let pool = place(&disk, "plain");
     let mut world = World::empty(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
     let mut weak = command("setpriv");
-    weak.args(["--bounding-set", "-linux_immutable", BINARY]).args(world.arguments());
+    weak.args(["--bounding-set", "-linux_immutable", binary()]).args(world.arguments());
     world.start_as(&mut weak);
     let volume = {
         let vol = protected(&world, &PLAIN, 1);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::harness::kernel::{self, allocated, pattern, write_at};
 use crate::harness::namespace::in_own_namespace;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{Kind, MIB, Vol, World, eventually};
 
 /// Mounts the sysfs of a new network namespace read-only, which it is for good then, and becomes the driver.
@@ -18,7 +18,7 @@ fn discards_end_where_sysfs_is_read_only() {
     let mut world = World::empty(&[]);
     let arguments = world.arguments();
     let mut start = in_own_namespace(&world.dir, &["--net"]);
-    world.start_as(start.args(["/bin/sh", "-c", SCRIPT, BINARY]).args(arguments));
+    world.start_as(start.args(["/bin/sh", "-c", SCRIPT, binary()]).args(arguments));
     let root = PathBuf::from(format!("/proc/{}/root", world.driver().pid()));
     let path_of = |number: u32| PathBuf::from(format!("/sys/block/loop{number}/queue/discard_max_bytes"));
     let limit = |number: u32| std::fs::read_to_string(path_of(number)).expect("sysfs").trim().to_owned();

@@ -7,12 +7,12 @@ use std::process::{Child, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::process::{BINARY, command};
+use crate::harness::process::{binary, command};
 use crate::harness::{eventually, kernel, require_machine, text};
 use crate::quotas::{place, plain_disk, with_simple_quotas};
 
 fn selftest(dir: &Path, only: &[&str]) -> Child {
-    let mut command = command(BINARY);
+    let mut command = command(binary());
     command.args(["selftest", "--size", "64Mi", "--dir", text(dir)]);
     only.iter().for_each(|kind| {
         command.args(["--only", kind]);
@@ -65,7 +65,7 @@ fn a_filesystem_without_tools_is_left_out() {
     let dir = directory();
     let said_by = |only: &[&str]| {
         let mut command = command("unshare");
-        command.args(["--mount", "sh", "-c", WITHOUT_TOOLS, "sh", BINARY, "selftest", "--size", "64Mi"]);
+        command.args(["--mount", "sh", "-c", WITHOUT_TOOLS, "sh", binary(), "selftest", "--size", "64Mi"]);
         command.args(["--dir", text(dir.path())]).args(only);
         let done = command.stdin(Stdio::null()).output().expect("it starts");
         (done.status.code(), String::from_utf8(done.stdout).expect("text"))
@@ -86,7 +86,7 @@ fn a_filesystem_without_tools_is_left_out() {
 
 /// Standard output of a selftest with these variables, on a terminal or not.
 fn output_with(dir: &Path, on_terminal: bool, variables: &[(&str, &str)]) -> String {
-    let mut command = command(BINARY);
+    let mut command = command(binary());
     command.args(["selftest", "--size", "64Mi", "--only", "block", "--dir", text(dir)]).stdin(Stdio::null());
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
         command.env_remove(name);

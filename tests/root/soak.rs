@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::kernel;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::many_clients::Run;
 
 /// Between two samples.
@@ -75,7 +75,7 @@ fn what_grows_is_told_from_what_is_flat() {
 #[ignore = "long; `make soak` runs it"]
 fn a_driver_under_load_stays_as_large_as_it_is() {
     let minutes: f64 = std::env::var("MINUTES").expect("MINUTES says how long").parse().expect("a number");
-    let driver = std::env::var("HOSTLOOP_SOAK_DRIVER").unwrap_or_else(|_| BINARY.to_owned());
+    let driver = std::env::var("HOSTLOOP_SOAK_DRIVER").unwrap_or_else(|_| binary().to_owned());
     let mut run = Run::new(&driver);
     let (pid, place, started) = (run.world.driver().pid(), run.world.dir.clone(), Instant::now());
     let length = Duration::from_secs_f64(minutes * 60.0);

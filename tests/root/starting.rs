@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use tonic::Code;
 
 use crate::harness::namespace::in_own_namespace;
-use crate::harness::process::BINARY;
+use crate::harness::process::binary;
 use crate::harness::{Driver, MIB, World, eventually, text};
 
 /// Where the driver looks for it (in this order).
@@ -30,7 +30,7 @@ fn the_socket_is_served_while_a_pool_is_made() {
     std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let line = format!("mount --bind '{}' {real} && exec \"$@\"", text(&slow));
     let mut start = in_own_namespace(&world.dir, &[]);
-    start.args(["sh", "-c", &line, "sh", BINARY]).args(world.arguments());
+    start.args(["sh", "-c", &line, "sh", binary()]).args(world.arguments());
     let mut driver = Driver::spawn(&mut start, &world.dir.join("log"));
 
     eventually("it serves", || world.csi.probe().is_ok() || !driver.runs());

@@ -34,10 +34,7 @@ use crate::random::Random;
 use crate::{run, schedule};
 
 pub const KUBELET: &str = "/var/lib/kubelet";
-pub const NODE: &str = "n0";
-pub const SHARING: &str = "sharing";
 pub const DIRECTORIES: &str = "directories";
-pub const SHARING_DIRECTORIES: &str = "directories";
 pub const DATA_DIR: &str = "/var/lib/hostloop";
 pub const DIRECTORIES_DIR: &str = "/var/lib/directories";
 pub const NODES: usize = 5;

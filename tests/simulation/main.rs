@@ -19,28 +19,19 @@
 )]
 #![allow(missing_docs)]
 
+use hostloop_fake_kubernetes as kubernetes;
+use hostloop_test_support::{pki, requests};
+
 mod calls;
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
 mod gate;
 mod harness;
-#[path = "../kubernetes/mod.rs"]
-#[allow(dead_code, reason = "the unit tests of the mover delete the namespace, too")]
-mod kubernetes;
 mod libc;
 mod life;
 mod machine;
 mod moves;
 mod nemesis;
 mod net;
-#[path = "../cluster/pki.rs"]
-#[allow(dead_code, reason = "tests/cluster has peers that do not play by the rules")]
-mod pki;
 mod random;
-#[path = "../csi/requests.rs"]
-#[allow(dead_code, reason = "tests/csi sends more kinds of requests")]
-mod requests;
 mod run;
 mod schedule;
 mod seeds;

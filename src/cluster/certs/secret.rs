@@ -95,5 +95,4 @@ fn map<const N: usize>(entries: [(&str, &str); N]) -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
-#[path = "secret_tests.rs"]
 mod tests;

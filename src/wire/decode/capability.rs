@@ -142,5 +142,4 @@ fn decode_mount(field: &str, mount: &MountVolume) -> Result<AccessType, Refusal>
 }
 
 #[cfg(test)]
-#[path = "capability_tests.rs"]
 mod tests;

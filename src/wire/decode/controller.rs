@@ -150,5 +150,4 @@ pub fn controller_modify_volume(
 }
 
 #[cfg(test)]
-#[path = "controller_tests.rs"]
 mod tests;

@@ -209,5 +209,4 @@ pub(super) fn at_most(field: &str, bytes: usize, limit: usize) -> Result<()> {
 }
 
 #[cfg(test)]
-#[path = "fields_tests.rs"]
 mod tests;

@@ -226,5 +226,4 @@ fn mkfs_options(text: &str) -> Result<Vec<String>, String> {
 }
 
 #[cfg(test)]
-#[path = "parameters_tests.rs"]
 mod tests;

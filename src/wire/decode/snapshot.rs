@@ -134,5 +134,4 @@ pub fn get_metadata_delta(request: csi::GetMetadataDeltaRequest) -> Result<GetMe
 }
 
 #[cfg(test)]
-#[path = "snapshot_tests.rs"]
 mod tests;

@@ -30,11 +30,6 @@ pub use net::{Net, Way};
 pub use node::{Fault, Node};
 
 pub const DRIVER: &str = "hostloop.csi.dev";
-pub const KUBELET: &str = "/var/lib/kubelet";
-pub const NODE: &str = "a";
-pub const SHARING: &str = "sharing";
-pub const DIRECTORIES: &str = "directories";
-pub const SHARING_DIRECTORIES: &str = "sharing-directories";
 pub const GIB: i64 = 1 << 30;
 /// Nothing here takes so long, however busy the machine is.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -255,6 +250,16 @@ pub fn preferring(ids: &[&str]) -> csi::TopologyRequirement {
 /// This node only.
 pub fn strictly(id: &str) -> csi::TopologyRequirement {
     preferring(&[id])
+}
+
+/// ControllerPublishVolume to the node `a`.
+pub fn attach(id: &str, capability: csi::VolumeCapability) -> csi::ControllerPublishVolumeRequest {
+    hostloop_test_support::client::attach(id, "a", capability)
+}
+
+/// ControllerUnpublishVolume from the node `a`.
+pub fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
+    hostloop_test_support::client::detach(id, "a")
 }
 
 /// A block volume of at least so many bytes that may be on these nodes.

@@ -1,7 +1,6 @@
 //! The scenarios: what was done before, and the call under test. Steps are never written down here, they are
 //! found by running.
 
-#[path = "scenario_copies.rs"]
 mod copies;
 
 use csi::volume_capability::access_mode::Mode;

@@ -81,7 +81,7 @@ fn of_two_drivers_at_once_on_a_device_one_wins() {
     for round in 0..6 {
         let start = |n: usize| {
             let socket = world.dir.join(format!("{n}.sock"));
-            let mut start = command(BINARY);
+            let mut start = command(binary());
             start.args(serve_flags(&socket, &datas[n]));
             start.args(["--pool", &flag, "--anchor-dir", text(&anchors[n])]);
             (Driver::spawn(&mut start, &world.dir.join(format!("log-{round}-{n}"))), socket)

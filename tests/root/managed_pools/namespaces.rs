@@ -27,7 +27,7 @@ impl Drop for Keeper {
 /// Starts the driver in a mount namespace of its own, from which no mount reaches anybody, as in a container.
 fn start_in_namespace(world: &mut World) {
     let arguments = world.arguments();
-    world.start_as(in_own_namespace(&world.dir, &[]).arg(BINARY).args(arguments));
+    world.start_as(in_own_namespace(&world.dir, &[]).arg(binary()).args(arguments));
 }
 
 /// The path as the driver's process sees it.

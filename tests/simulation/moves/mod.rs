@@ -1,5 +1,5 @@
 //! Moves of volumes in the simulated cluster: the mover of each controller, the API server between them and Kubernetes
-//! (tests/kubernetes, `api.rs`), what works there (`control.rs`), the pods with their volumes (`kubelet.rs`, `writer.rs`),
+//! (crates/fake-kubernetes, `api.rs`), what works there (`control.rs`), the pods with their volumes (`kubelet.rs`, `writer.rs`),
 //! and an administrator who moves their claims (`life.rs`).
 
 mod api;

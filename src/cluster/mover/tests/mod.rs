@@ -1,8 +1,7 @@
 //! Moves on a cluster in memory: ended and failed at every call, given up, and with two movers that both believe they lead.
 
-#[path = "../../../../tests/kubernetes/mod.rs"]
-#[allow(dead_code, reason = "the simulated cluster watches, too")]
-pub(crate) mod kubernetes;
+pub(crate) use hostloop_fake_kubernetes as kubernetes;
+
 mod leading;
 mod namespace;
 pub(crate) mod nodes;

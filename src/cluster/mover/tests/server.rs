@@ -1,4 +1,4 @@
-//! The way to the API server in memory (tests/kubernetes), on which calls fail.
+//! The way to the API server in memory (crates/fake-kubernetes), on which calls fail.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! A cluster of three nodes in memory: Kubernetes (tests/kubernetes) and the volumes of the nodes. A StatefulSet with one
+//! A cluster of three nodes in memory: Kubernetes (crates/fake-kubernetes) and the volumes of the nodes. A StatefulSet with one
 //! pod writes a number into its volume at every tick; whatever volume it gets must have the last one.
 
 use std::collections::BTreeMap;

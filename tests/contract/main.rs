@@ -7,15 +7,13 @@
     reason = "a test, which fails by panicking"
 )]
 
-#[path = "mod.rs"]
-mod contract;
-
 use std::path::PathBuf;
 
 use hostloop::kernel::MakeOptions;
 use hostloop::kernel::Os;
 use hostloop::model::FsType;
 use hostloop_fake_kernel::{FakeKernel, Kill};
+use hostloop_test_support::contract;
 use nix::errno::Errno;
 
 fn setup() -> (Os, PathBuf) {

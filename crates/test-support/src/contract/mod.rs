@@ -1,6 +1,5 @@
 //! What the traits of `kernel` promise, asserted through the traits alone, so that the real kernel and the fake one
 //! are held to the same words. `dir` is an empty directory of the given `Os`, on a filesystem with room.
-#![allow(dead_code, unused_imports, reason = "each runner uses its part")]
 
 mod copies;
 mod copy_tree;

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::{Key, Kubernetes, NAMESPACE, Namespace, key};
 
 /// Holds a claim while a scheduled pod uses it.
-pub(crate) const PROTECTION: &str = "kubernetes.io/pvc-protection";
+pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The claim of a pod.
-pub(crate) fn claim_of(pod: &Value) -> Option<&str> {
+pub fn claim_of(pod: &Value) -> Option<&str> {
     pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str()
 }
 
@@ -21,13 +21,13 @@ fn is_deleted(object: &Value) -> bool {
 }
 
 /// The node of a PersistentVolume.
-pub(crate) fn node_of(volume: &Value) -> &str {
+pub fn node_of(volume: &Value) -> &str {
     let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
     terms[0]["matchExpressions"][0]["values"][0].as_str().unwrap_or_default()
 }
 
 /// A pod of a controller, which uses one claim.
-pub(crate) fn pod(name: &str, claim: &str, controller: &str) -> Value {
+pub fn pod(name: &str, claim: &str, controller: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences":
             [{"apiVersion": "apps/v1", "kind": controller, "name": "db", "uid": "u", "controller": true}]},
         "spec": {"containers": [], "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]},
@@ -36,7 +36,7 @@ pub(crate) fn pod(name: &str, claim: &str, controller: &str) -> Value {
 
 /// What the controller of StatefulSets cannot make a pod without.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Wants {
+pub enum Wants {
     Nothing,
     /// A claim, which it makes.
     Claim,
@@ -58,21 +58,21 @@ impl Kubernetes {
     }
 
     /// Somebody deletes the namespace with all that is in it.
-    pub(crate) fn delete_namespace(&mut self) {
+    pub fn delete_namespace(&mut self) {
         self.namespace = Namespace::Terminating;
         let inside: Vec<Key> = self.objects.keys().filter(|key| key.1 == NAMESPACE).cloned().collect();
         inside.iter().for_each(|key| self.mark_deleted(key));
     }
 
     /// A namespace that is being deleted is gone when nothing is in it any more.
-    pub(crate) fn end_namespace(&mut self) {
+    pub fn end_namespace(&mut self) {
         if self.namespace == Namespace::Terminating && !self.objects.keys().any(|key| key.1 == NAMESPACE) {
             self.namespace = Namespace::Gone;
         }
     }
 
     /// The controller of PersistentVolumes looks at those that are reserved.
-    pub(crate) fn offer(&mut self) {
+    pub fn offer(&mut self) {
         let reserved = |volume: &&Value| {
             volume["spec"]["claimRef"]["uid"].is_null() && volume["status"]["phase"] != "Available"
         };
@@ -85,7 +85,7 @@ impl Kubernetes {
     }
 
     /// The PersistentVolume of a claim that a pod may use, and its volume.
-    pub(crate) fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
+    pub fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
         let claim = self.get("persistentvolumeclaims", claim)?;
         let volume = self.get("persistentvolumes", claim["spec"]["volumeName"].as_str()?)?;
         let handle = volume["spec"]["csi"]["volumeHandle"].as_str()?.to_owned();
@@ -95,7 +95,7 @@ impl Kubernetes {
 
     /// The controller of PersistentVolumes looks at a claim: binds the volume to it, and then it to the volume. A claim for
     /// which no volume is reserved gets a new one, which is empty.
-    pub(crate) fn bind(&mut self, name: &str) {
+    pub fn bind(&mut self, name: &str) {
         let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
         match claim["status"]["phase"].as_str() {
             Some("Bound") => return self.lose(&claim),
@@ -153,7 +153,7 @@ impl Kubernetes {
     }
 
     /// A claim that is deleted is held as long as a scheduled pod uses it.
-    pub(crate) fn protect(&mut self, name: &str) {
+    pub fn protect(&mut self, name: &str) {
         let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
         let used =
             self.all("pods").any(|pod| claim_of(pod) == Some(name) && !pod["spec"]["nodeName"].is_null());
@@ -167,7 +167,7 @@ impl Kubernetes {
     }
 
     /// The PersistentVolumes of claims that are gone whose volumes csi-provisioner may delete.
-    pub(crate) fn reclaimable(&self) -> Vec<Value> {
+    pub fn reclaimable(&self) -> Vec<Value> {
         let claims: Vec<&Value> =
             self.all("persistentvolumeclaims").map(|claim| &claim["metadata"]["uid"]).collect();
         let is_reclaimable = |volume: &&Value| {
@@ -180,7 +180,7 @@ impl Kubernetes {
     }
 
     /// The controller of StatefulSets makes the pod, and says what it waits for.
-    pub(crate) fn stateful_set(&mut self, name: &str, claim: &str) -> Wants {
+    pub fn stateful_set(&mut self, name: &str, claim: &str) -> Wants {
         if self.get("pods", name).is_some() {
             return Wants::Nothing;
         }
@@ -194,7 +194,7 @@ impl Kubernetes {
     }
 
     /// The scheduler puts a pod on the node of its volume, unless that is cordoned or `away`.
-    pub(crate) fn schedule(&mut self, name: &str, claim: &str, away: Option<&str>) {
+    pub fn schedule(&mut self, name: &str, claim: &str, away: Option<&str>) {
         let Some(pod) = self.get("pods", name) else { return };
         let Some((volume, _)) = self.volume_of(claim) else { return };
         let node = node_of(&volume).to_owned();

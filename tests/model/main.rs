@@ -8,84 +8,23 @@
 )]
 #![allow(missing_docs)]
 
-#[path = "../client/mod.rs"]
-#[allow(dead_code, reason = "others need more of it")]
-mod client;
-#[path = "../csi/harness.rs"]
-#[allow(dead_code, reason = "tests/csi needs more of it")]
-mod harness;
-#[path = "../csi/invariants.rs"]
-#[allow(dead_code, reason = "tests/csi needs more of it")]
-mod invariants;
-#[path = "mod.rs"]
-mod model;
-#[path = "../csi/requests.rs"]
-#[allow(dead_code, reason = "tests/csi needs more of it")]
-mod requests;
-
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hostloop::model::Settings;
 use hostloop::wire::csi;
 use hostloop_fake_kernel::{FakeKernel, Kill};
+use hostloop_test_support::{harness, model};
 
-use crate::harness::{DIRECTORIES, KUBELET, NODE, SHARING, Server};
-use crate::invariants::{PLACES, broken, directory_of, left_over};
-use crate::model::{Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Setup};
+use hostloop_test_support::harness::{DIRECTORIES, KUBELET, NODE, SHARING, Server};
+use hostloop_test_support::invariants::{PLACES, broken, left_over};
+use hostloop_test_support::model::{Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Setup};
 
 const MIB: u64 = 1 << 20;
 const CLIENTS: usize = 32;
 /// Calls between two starts of the driver.
 const EPOCH: usize = 500;
-/// Where a pod writes on a raw device.
-const AT: u64 = 4096;
-
-impl Machine for FakeKernel {
-    fn staging(&self, id: &str) -> String {
-        format!("{KUBELET}/stage/{id}")
-    }
-
-    fn target(&self, id: &str, pod: usize) -> String {
-        format!("{KUBELET}/pods/{id}-{pod}")
-    }
-
-    fn prepare(&self, id: &str) {
-        self.create_directories(self.staging(id));
-    }
-
-    fn is_gone(&self) -> bool {
-        self.is_dead()
-    }
-
-    fn mounts(&self) -> BTreeMap<String, bool> {
-        let mounts = FakeKernel::mounts(self).into_iter();
-        mounts.map(|m| (m.target.display().to_string(), m.read_only || m.superblock_read_only)).collect()
-    }
-
-    fn write(&self, id: &str, kind: Kind, target: &str, value: u32) -> io::Result<()> {
-        let text = model::text_of(value);
-        if kind == Kind::Block {
-            FakeKernel::write(self, target, AT, text.as_bytes())?;
-            return self.sync(directory_of(self, id).expect("the directory of what is mounted"));
-        }
-        self.write_file(format!("{target}/number"), text.as_bytes())?;
-        self.sync(target)
-    }
-
-    fn read(&self, kind: Kind, target: &str) -> io::Result<u32> {
-        if kind == Kind::Block {
-            return Ok(model::value_of(&FakeKernel::read(self, target, AT, model::text_of(0).len())?));
-        }
-        let file = format!("{target}/number");
-        match self.exists(&file) {
-            true => self.read_file(file).map(|bytes| model::value_of(&bytes)),
-            false => Ok(0),
-        }
-    }
-}
 
 fn setup() -> Setup {
     let all = [

@@ -9,7 +9,7 @@ use super::{Key, Kubernetes, NAMESPACE, Namespace};
 const MOVING: &str = "hostloop.csi.dev/moving";
 
 /// An answer that is an error.
-pub(crate) fn status(code: u16, reason: &str) -> (u16, Value) {
+pub fn status(code: u16, reason: &str) -> (u16, Value) {
     (
         code,
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code}),
@@ -31,7 +31,7 @@ fn without_namespace(kubernetes: &Kubernetes, namespace: &str) -> Option<(u16, V
 }
 
 /// The kind, namespace, name and subresource in a path.
-pub(crate) fn parse(path: &str) -> (Key, String) {
+pub fn parse(path: &str) -> (Key, String) {
     let mut parts = path.trim_start_matches('/').split('/');
     // api/v1 or apis/GROUP/VERSION.
     let skipped = if parts.next() == Some("api") { 1 } else { 2 };
@@ -82,7 +82,7 @@ fn list(kubernetes: &Kubernetes, key: &Key, query: &str) -> (u16, Value) {
 }
 
 /// What a watch of one kind is told of what happened after a version: a line for each change.
-pub(crate) fn changes(kubernetes: &Kubernetes, kind: &str, query: &str, since: u64) -> Vec<u8> {
+pub fn changes(kubernetes: &Kubernetes, kind: &str, query: &str, since: u64) -> Vec<u8> {
     let moving = asks_for_moving(query);
     let mut lines = Vec::new();
     let first = kubernetes.history.partition_point(|change| change.version <= since);
@@ -98,7 +98,7 @@ pub(crate) fn changes(kubernetes: &Kubernetes, kind: &str, query: &str, since: u
 }
 
 /// Does what a request asks for. A watch is told that it is too old, so that whoever watches lists again.
-pub(crate) fn answer(
+pub fn answer(
     kubernetes: &mut Kubernetes,
     method: &Method,
     path: &str,

@@ -2,26 +2,26 @@
 //! server that gives them out (`server.rs`), and what the control plane does with them (`control.rs`). The unit tests of
 //! the mover and the simulated cluster share it.
 
-pub(crate) mod control;
-pub(crate) mod server;
+pub mod control;
+pub mod server;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 /// Kind, namespace, name.
-pub(crate) type Key = (String, String, String);
+pub type Key = (String, String, String);
 
-pub(crate) fn key(kind: &str, namespace: &str, name: &str) -> Key {
+pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
     (kind.to_owned(), namespace.to_owned(), name.to_owned())
 }
 
 /// The namespace of all claims and pods.
-pub(crate) const NAMESPACE: &str = "default";
+pub const NAMESPACE: &str = "default";
 
 /// What has become of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) enum Namespace {
+pub enum Namespace {
     #[default]
     There,
     /// What is in it is being deleted, and nothing can be made in it.
@@ -31,33 +31,33 @@ pub(crate) enum Namespace {
 
 /// An object that was made, changed or deleted.
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
-    pub(crate) version: u64,
-    pub(crate) key: Key,
-    pub(crate) kind: &'static str,
-    pub(crate) object: Value,
+pub struct Change {
+    pub version: u64,
+    pub key: Key,
+    pub kind: &'static str,
+    pub object: Value,
 }
 
 /// The objects, and what the control plane knows beside them.
 #[derive(Default)]
-pub(crate) struct Kubernetes {
-    pub(crate) objects: BTreeMap<Key, Value>,
-    pub(crate) version: u64,
+pub struct Kubernetes {
+    pub objects: BTreeMap<Key, Value>,
+    pub version: u64,
     /// What watches are told; empty where nobody watches.
-    pub(crate) history: Vec<Change>,
+    pub history: Vec<Change>,
     /// Whether anybody watches.
-    pub(crate) watched: bool,
-    pub(crate) events: Vec<String>,
+    pub watched: bool,
+    pub events: Vec<String>,
     /// How many pods may be evicted.
-    pub(crate) budget: u32,
-    pub(crate) namespace: Namespace,
+    pub budget: u32,
+    pub namespace: Namespace,
     /// What must never be.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
     /// Whether claims are bound in two steps.
-    pub(crate) halves: bool,
+    pub halves: bool,
     /// So many looks at a claim are in the time between two looks at everything (15 seconds). A claim is not bound where the
     /// controller of PersistentVolumes has just changed the volume: it tries again with the next of those.
-    pub(crate) resync: u32,
+    pub resync: u32,
     /// Claims that were tried to be bound too early, and the ticks until they are tried again.
     too_early: BTreeMap<String, u32>,
     /// Claims whose volumes were bound to them: the version of the claim, and the ticks until it is looked at again if it
@@ -71,15 +71,15 @@ fn of_kind(kind: &str, name: &str) -> Key {
 }
 
 impl Kubernetes {
-    pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
+    pub fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |(key, _)| key.0 == kind).map(|(_, object)| object)
     }
 
-    pub(crate) fn get(&self, kind: &str, name: &str) -> Option<Value> {
+    pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
         self.objects.get(&of_kind(kind, name)).cloned()
     }
 
-    pub(crate) fn create(&mut self, key: Key, mut object: Value) -> Value {
+    pub fn create(&mut self, key: Key, mut object: Value) -> Value {
         object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
         if key.0 == "persistentvolumeclaims" {
             self.is_made(&key.2, &object);
@@ -103,7 +103,7 @@ impl Kubernetes {
     }
 
     /// Stores a version of an object. One that is deleted and held by nobody is gone.
-    pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Value {
+    pub fn put(&mut self, key: Key, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
@@ -122,7 +122,7 @@ impl Kubernetes {
     }
 
     /// Takes an object away, whoever holds it.
-    pub(crate) fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &Key) {
         let Some(mut object) = self.objects.remove(key) else { return };
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -135,7 +135,7 @@ impl Kubernetes {
         }
     }
 
-    pub(crate) fn mark_deleted(&mut self, key: &Key) {
+    pub fn mark_deleted(&mut self, key: &Key) {
         let Some(mut object) = self.objects.get(key).cloned() else { return };
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -143,7 +143,7 @@ impl Kubernetes {
         }
     }
 
-    pub(crate) fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let key = of_kind(kind, name);
         let mut object = self.objects.get(&key).cloned().expect("an object");
         change(&mut object);

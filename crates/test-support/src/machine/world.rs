@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::process::{BINARY, command, serve_flags};
+use super::process::{binary, command, serve_flags};
 use super::{Csi, Driver, Kind, MIB, eventually, kernel, mount_loop, output, require_machine, run, text};
 
 pub struct World {
@@ -131,7 +131,7 @@ impl World {
 
     /// Starts the driver and waits until it is ready.
     pub fn start(&mut self) {
-        self.start_as(command(BINARY).args(self.arguments()));
+        self.start_as(command(binary()).args(self.arguments()));
     }
 
     /// Starts the driver in another way.
@@ -146,7 +146,7 @@ impl World {
     pub fn start_stopped(&mut self) -> u32 {
         assert!(self.driver.is_none(), "it runs already");
         let mut stopped = command("sh");
-        stopped.args(["-c", r#"kill -STOP $$; exec "$@""#, "sh", BINARY]).args(self.arguments());
+        stopped.args(["-c", r#"kill -STOP $$; exec "$@""#, "sh", binary()]).args(self.arguments());
         let driver = Driver::spawn(&mut stopped, &self.dir.join("log"));
         eventually("it stands still", || driver.state() == 'T');
         self.driver.insert(driver).pid()
@@ -171,7 +171,7 @@ impl World {
     #[track_caller]
     pub fn refused(&self) -> String {
         let log = self.dir.join("log of the refused");
-        let mut driver = Driver::spawn(command(BINARY).args(self.arguments()), &log);
+        let mut driver = Driver::spawn(command(binary()).args(self.arguments()), &log);
         eventually("it ends, or serves", || {
             !driver.runs() || self.csi.probe().is_ok_and(|answer| answer.ready == Some(true))
         });

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +11,22 @@ use nix::unistd::Pid;
 
 use super::{Csi, text};
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_hostloop");
+/// The driver that Cargo built with the test: what Cargo says, else the program that lies beside the folder of the test.
+///
+/// # Panics
+/// If there is none.
+pub fn binary() -> &'static str {
+    static BINARY: LazyLock<String> = LazyLock::new(|| {
+        std::env::var("CARGO_BIN_EXE_hostloop").unwrap_or_else(|_| {
+            let test = std::env::current_exe().expect("the program of the test");
+            let built =
+                test.parent().and_then(Path::parent).expect("a folder for the test's").join("hostloop");
+            assert!(built.is_file(), "{} is not there; cargo test builds it", built.display());
+            text(&built).to_owned()
+        })
+    });
+    &BINARY
+}
 
 /// A running `hostloop serve`; killed when it is dropped.
 pub struct Driver {

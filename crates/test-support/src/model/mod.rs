@@ -8,6 +8,7 @@
 mod call;
 mod choose;
 mod client;
+mod fake;
 mod history;
 mod lin;
 mod random;

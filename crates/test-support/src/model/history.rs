@@ -15,11 +15,9 @@ use super::volume::{self, Volume};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The driver runs on.
-    #[allow(dead_code, reason = "the soak on the real kernel alone has it")]
     Pause,
     Stop,
     Kill,
-    #[allow(dead_code, reason = "the fake kernel alone has it")]
     Power,
 }
 
