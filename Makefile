@@ -238,8 +238,8 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
 	tests/vm/power-cut --binary $(DRIVER)
 
-# The earlier releases are in the history, which a clone may lack, and take minutes to build: not a part of `test`.
-test-upgrade: deps ## Test upgrades from each earlier release and back, one process and a cluster (root; builds them)
+# Other drivers take minutes to build, and releases are in the history, which a clone may lack: not a part of `test`.
+test-upgrade: deps ## Test upgrades from each release and back, and to the next format of the state file (root; builds them)
 	@echo '==> test-upgrade'
 	tests/upgrade/run
 

@@ -85,7 +85,6 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         capabilities: Vec::new(),
         block_size: 512,
         source: None,
-        marked: false,
         quota: None,
         copy_of: None,
         moved_to: None,

@@ -245,8 +245,6 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         requested_bytes: 64_000_000,
         block_size: 512,
         data_bytes: 8192,
-        placed: true,
-        kept: true,
         sealed: false,
     };
     answer.encode_to_vec()

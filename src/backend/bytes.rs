@@ -102,9 +102,6 @@ pub trait Bytes: Send + Sync {
     /// Whether a copy that shares blocks is made in one step and takes no room.
     fn shares_whole(&self) -> bool;
 
-    /// Whether the data go in one step, so that what is left of them is whole.
-    fn goes_whole(&self) -> bool;
-
     /// Makes a volume's files; all of it is durable on return. On an error the caller removes what was made.
     fn create(&self, place: Place<'_>) -> Result<()>;
 
@@ -130,9 +127,6 @@ pub trait Bytes: Send + Sync {
     /// What a copy into blocks of its own takes: the data only, without what a thick image has allocated and nobody
     /// has written to yet.
     fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64>;
-
-    /// Whether nothing that is made from it can be written in place without taking room, unless it gets blocks of its own.
-    fn is_copied_on_write(&self, os: &Os, paths: &VolumePaths) -> Result<bool>;
 
     /// Refuses data that are shorter than `bytes`; what is gone is left to who needs it. They are lengthened before their
     /// record is, so that no crash leaves any that are shorter: somebody else has cut them off, and what was behind is

@@ -48,8 +48,9 @@ pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
     ))
 }
 
-/// An image of 0.1.0 was not prepared when it was made, and one of a pool that was away not at the start. A full disk
-/// does not stop a volume for that: without it the promises of its pool are in danger, and nothing else.
+/// Prepares an image to be written in place that somebody has copied here since the start, such as from a backup, or
+/// whose pool was away then. A full disk does not stop a volume for that: without it the promises of its pool are in
+/// danger, and nothing else.
 fn prepare(place: Place<'_>) -> std::io::Result<()> {
     match place.os.images.write_in_place(&place.paths.data()) {
         Err(error) if is_errno(&error, Errno::ENOSPC) => {

@@ -58,7 +58,7 @@ impl Presence for Filesystem {
                 Format::Formatted | Format::Copied => stage_made(place, stage, uses, fs_type, format),
                 Format::Blank | Format::Formatting => {
                     // What mkfs has just made is as large as its device.
-                    let device = make(place, stage, uses, fs_type, format)?;
+                    let device = make(place, stage, uses, fs_type)?;
                     mount(place, stage, &device.device, fs_type)
                 }
             }

@@ -1,19 +1,13 @@
 //! What the image of a filesystem volume holds: made where nothing is, and looked at before it is mounted.
 
-use super::{Mark, Place, Signature, Stage, Uses, device, inspect, label, make_filesystem};
+use super::{Mark, Place, Signature, Stage, Uses, device, inspect, make_filesystem};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{LoopDevice, MakeOptions, OpenLoop};
 use crate::model::{Format, FsType, Provisioning};
 
 /// Makes the filesystem. The order is what makes it safe: look, mark that we start, make, write down that it is done,
 /// take the mark away. Only an image that was seen blank, or that holds our own unfinished work, is ever written to.
-pub(super) fn make(
-    place: Place<'_>,
-    stage: &Stage<'_>,
-    uses: &Uses,
-    fs_type: FsType,
-    format: Format,
-) -> Result<OpenLoop> {
+pub(super) fn make(place: Place<'_>, stage: &Stage<'_>, uses: &Uses, fs_type: FsType) -> Result<OpenLoop> {
     let image = place.paths.data();
     let making = || format!("make {fs_type} for {}", place.volume.id);
     if uses.any() {
@@ -23,7 +17,7 @@ pub(super) fn make(
         return Err(if unmounted { Error::Unavailable(what) } else { Error::InUse(what) });
     }
     let begun = Mark::Formatting.is_set(place.os, place.paths)?;
-    if begun || was_cut_off_in_0_1_0(place, format)? {
+    if begun {
         // mkfs was cut off by a crash; the volume was never mounted, so nothing of a user is in the image. The
         // state file may say `formatted` all the same, if that line failed: it must not outlive the erasing.
         (stage.record)(Format::Blank)?;
@@ -38,14 +32,8 @@ pub(super) fn make(
         Signature::Blank => {}
         found => {
             let (id, found) = (&place.volume.id, found.describe());
-            let advice = match format {
-                Format::Formatting => {
-                    " (0.1.0 may not have finished it: if the volume was never used, delete it)"
-                }
-                _ => "",
-            };
             return Err(Error::InUse(format!(
-                "the image of {id} already holds {found}, and hostloop never formats over data{advice}"
+                "the image of {id} already holds {found}, and hostloop never formats over data"
             )));
         }
     }
@@ -84,14 +72,6 @@ pub(super) fn format_now(place: Place<'_>, recorded: Format) -> Result<Format> {
         }
         Format::Blank | Format::Formatting => Ok(recorded),
     }
-}
-
-/// Whether 0.1.0 began a mkfs and did not come to its end. Its record alone does not tell, since it may be older than
-/// the image; but where no label is found, no filesystem is there that anybody could have used.
-fn was_cut_off_in_0_1_0(place: Place<'_>, recorded: Format) -> Result<bool> {
-    let image = place.paths.data();
-    let reading = || format!("read {}", image.display());
-    Ok(recorded == Format::Formatting && label(place.os.images.as_ref(), &image).doing(reading)?.is_none())
 }
 
 /// Gives a copied filesystem an identity of its own. The record follows: after a crash in between it gets another

@@ -28,10 +28,6 @@ impl Bytes for Image {
         true
     }
 
-    fn goes_whole(&self) -> bool {
-        true
-    }
-
     /// Sparse for thin and allocated for thick; with its first mark where there will be others.
     fn create(&self, place: Place<'_>) -> Result<()> {
         let (files, images, image) = (&place.os.files, &place.os.images, place.paths.data());
@@ -95,13 +91,6 @@ impl Bytes for Image {
             (at, bytes) = (to, bytes + (to - from));
         }
         Ok(bytes)
-    }
-
-    /// As one that 0.1.0 made on btrfs.
-    fn is_copied_on_write(&self, os: &Os, paths: &VolumePaths) -> Result<bool> {
-        let image = paths.data();
-        let in_place = os.images.is_in_place(&image);
-        in_place.doing(|| format!("look at {}", image.display())).map(|in_place| !in_place)
     }
 
     fn expect_whole(&self, os: &Os, paths: &VolumePaths, bytes: u64, what: &dyn Display) -> Result<()> {
@@ -229,14 +218,14 @@ pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
     os.files.remove_file(&path).doing(removing)
 }
 
-/// Images of 0.1.0 were not prepared to be written in place.
+/// Prepares an image that somebody has copied here, such as from a backup, to be written in place.
 fn prepare_existing(place: Place<'_>, image: &Path) {
     let volume = place.volume;
     match place.os.images.write_in_place(image) {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
             volume.id = %volume.id, image = %image.display(),
-            "the image is copy-on-write (made by 0.1.0 on btrfs): writes fail when the pool is full. Restore a snapshot of it into a new volume, which is not copy-on-write"
+            "the image is copy-on-write, such as one that was copied here from a backup: writes fail when the pool is full. While nobody uses the volume, copy the image into an empty file with chattr +C, and give that its name"
         ),
         // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
         Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),

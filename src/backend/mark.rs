@@ -23,11 +23,11 @@ pub enum Mark {
     /// It is copied from something, and nobody was told of it.
     Making,
     /// Nothing was made in its image yet. It says nothing by itself: it is there so that the next ones, which it becomes,
-    /// need no inode on a full disk. 0.1.0 made none.
+    /// need no inode on a full disk.
     Blank,
     /// mkfs(8) has begun, and nobody has mounted it.
     Formatting,
-    /// mkfs(8) has made the filesystem in it. 0.1.0 made no such mark.
+    /// mkfs(8) has made the filesystem in it.
     Formatted,
     /// Its deletion has begun.
     Deleting,

@@ -78,10 +78,6 @@ impl Bytes for Tree {
         false
     }
 
-    fn goes_whole(&self) -> bool {
-        false
-    }
-
     fn create(&self, place: Place<'_>) -> Result<()> {
         let files = &place.os.files;
         let creating = || format!("create the directory of {}", place.volume.id);
@@ -144,10 +140,6 @@ impl Bytes for Tree {
     fn to_copy(&self, os: &Os, paths: &VolumePaths) -> Result<u64> {
         let looking = || format!("look at {}", paths.directory.display());
         Ok(os.trees.usage(&paths.data()).doing(looking)?.bytes)
-    }
-
-    fn is_copied_on_write(&self, _os: &Os, _paths: &VolumePaths) -> Result<bool> {
-        Ok(false)
     }
 
     fn expect_whole(&self, _os: &Os, _paths: &VolumePaths, _bytes: u64, _what: &dyn Display) -> Result<()> {

@@ -34,8 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Closing waits for a stream that the other node has not seen the end of; it removes the cut later otherwise.
 const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
-/// Why nothing is asked of another node.
-const NO_PERMIT: &str = "the controller sent no permit to read the source on its node, as controllers before 0.2.0 do: upgrade the controllers; copies between nodes wait until then";
 /// An entry of a tree carries all of its extended attributes.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
@@ -107,7 +105,7 @@ impl Pull {
 impl RemoteSources for Pull {
     fn open(&self, way: &Way, request: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
         let address = way.address.as_str();
-        let permit = way.permit.clone().ok_or_else(|| Error::Unavailable(NO_PERMIT.to_owned()))?;
+        let permit = way.permit.clone();
         let unreachable = |why: String| {
             Error::Unavailable(format!(
                 "the node that has the source, at {address}, cannot be reached: {why}"
@@ -227,9 +225,7 @@ impl RemoteSource for Opened {
 
     fn show(&self, Way { address, permit }: &Way) {
         let mut way = self.way();
-        if let Some(permit) = permit {
-            way.permit = permit.clone();
-        }
+        way.permit = permit.clone();
         if way.address != *address {
             tracing::info!(source = %self.description.handle.id, address, "the node of the source has moved");
             (way.address, way.moves) = (address.clone(), way.moves + 1);

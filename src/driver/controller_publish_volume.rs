@@ -83,7 +83,6 @@ mod tests {
             capabilities: Vec::new(),
             block_size: 512,
             source: None,
-            marked: false,
             quota: None,
             copy_of: None,
             moved_to: None,

@@ -115,7 +115,7 @@ impl Driver {
     pub(super) fn acknowledge_volume(&self, volume: Arc<Volume>) -> Result<Arc<Volume>> {
         // Where the pool is away, they go when it is back.
         let Ok(paths) = self.paths(&volume) else { return Ok(volume) };
-        if volume.marked {
+        if volume.source.is_some() {
             Mark::Making.clear(&self.os, &paths)?;
         }
         if Mark::Deleting.is_set(&self.os, &paths)? {
@@ -218,7 +218,6 @@ impl Driver {
             capabilities,
             block_size,
             source: origin.map(|origin| origin.source.clone()),
-            marked: origin.is_some(),
             quota: None,
             copy_of,
             moved_to: None,

@@ -34,7 +34,7 @@ impl Driver {
         let deleting = match snapshot.phase {
             Phase::Ready => {
                 let phase = Phase::Deleting;
-                self.store.put_snapshot(Snapshot { phase, marked: true, ..(**snapshot).clone() })?
+                self.store.put_snapshot(Snapshot { phase, ..(**snapshot).clone() })?
             }
             Phase::Creating | Phase::Deleting => Arc::clone(snapshot),
         };

@@ -41,9 +41,7 @@ impl Driver {
         self.usage.forget(&volume.id);
         self.health.forget(&volume.id);
         let volume = match volume.phase {
-            Phase::Ready => {
-                self.store.put(Volume { phase: Phase::Deleting, marked: true, ..volume.clone() })?
-            }
+            Phase::Ready => self.store.put(Volume { phase: Phase::Deleting, ..volume.clone() })?,
             Phase::Creating | Phase::Deleting => std::sync::Arc::new(volume.clone()),
         };
         self.remove_volume(&volume)

@@ -56,8 +56,9 @@ fn header(metadata: &MetadataMap, name: &str) -> Option<String> {
 /// The way to the source of a volume, if a controller tells it.
 fn way(metadata: &MetadataMap) -> Option<Way> {
     let address = header(metadata, SOURCE_ADDRESS)?;
-    let bytes = metadata.get_bin(PERMIT).and_then(|value| value.to_bytes().ok());
-    let permit = bytes.and_then(|bytes| Permit::new(bytes.to_vec()));
+    // Without one, the node that has the source says so.
+    let permit = metadata.get_bin(PERMIT).and_then(|value| value.to_bytes().ok());
+    let permit = permit.and_then(|bytes| Permit::new(bytes.to_vec())).unwrap_or_default();
     Some(Way { address, permit })
 }
 

@@ -35,9 +35,7 @@ pub(super) fn grant(
     caller: Option<&NodeKey>,
 ) -> Result<Grant, Status> {
     if permit.is_empty() {
-        return Err(Status::permission_denied(
-            "the call has no permit of a controller: copies between nodes need version 0.2.0 on both nodes and on the controllers; upgrade them",
-        ));
+        return Err(Status::permission_denied("the call has no permit of a controller"));
     }
     let grant = permits.open(permit).map_err(refused)?;
     let Grant { source_node, target_node, target, .. } = &grant;
@@ -93,7 +91,7 @@ fn refused(why: impl std::fmt::Display) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, VolumeId, VolumeSource};
+    use crate::model::{Consistency, Timestamp, VolumeId, VolumeSource};
 
     /// Takes every permit for the same grant.
     struct Always(Grant);
@@ -150,7 +148,7 @@ mod tests {
             source: VolumeSource::Snapshot(snapshot.clone()),
             target,
             consistency: Consistency::default(),
-            began: None,
+            began: Timestamp::now(),
             keep: crate::model::pull::Keep::Nothing,
         };
         assert!(may_open(&permitted(), &open).is_ok() && may_read(&permitted(), &snapshot).is_ok());

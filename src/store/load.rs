@@ -22,12 +22,19 @@ pub(super) struct Loaded {
     pub torn: u64,
     /// The number up to which all was on disk before the file got its name.
     pub settled: u64,
+    /// The format of the file.
+    pub format: u64,
 }
 
 impl Loaded {
-    /// Whether the file is as the last rewrite left it.
+    /// Whether the file is as the last rewrite by this version left it.
     pub fn is_settled(&self) -> bool {
-        self.torn == 0 && self.settled.saturating_add(1) == self.next
+        self.is_current() && self.torn == 0 && self.settled.saturating_add(1) == self.next
+    }
+
+    /// Whether lines of this version may follow: an earlier one reads them by what the header says.
+    pub fn is_current(&self) -> bool {
+        self.format == FORMAT
     }
 }
 
@@ -47,6 +54,7 @@ pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loa
         len: first.len() as u64,
         torn: 0,
         settled: header.synced,
+        format: header.hostloop,
     };
     let mut mark = header.synced;
     let mut bad = None;
@@ -79,10 +87,7 @@ fn header(line: &[u8], identity: &Identity, file: &Path) -> Result<Header, Store
     }
     let json = record::intact(line).ok_or_else(|| bad("the checksum does not fit"))?;
     let header: Header = serde_json::from_slice(json).map_err(|e| bad(&e.to_string()))?;
-    if header.hostloop != FORMAT
-        || header.synced == u64::MAX
-        || header.synced.saturating_add(1) < header.first
-    {
+    if header.hostloop == 0 || header.synced == u64::MAX || header.synced.saturating_add(1) < header.first {
         return Err(bad("its numbers make no sense"));
     }
     let foreign = |what, found: &str, expected: &str, flag| StoreError::Foreign {

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Identity;
 use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, Snapshot, SnapshotId, Volume, VolumeId};
 
-/// The format that is written, and the latest that is read.
+/// The format that is written, and the latest that is read; so is every earlier one. Raise it if an earlier version of
+/// hostloop would misread what is written. tests/upgrade/run raises it in a copy of the tree.
 pub(super) const FORMAT: u64 = 1;
 
 /// How every line but the first starts.
@@ -20,8 +21,8 @@ const SEAL: &[u8] = b",\"crc\":\"";
 const END: &[u8] = b"\"}";
 /// What a line has beside its members: two numbers of up to 20 digits, their names, the checksum.
 pub(super) const FRAME: u64 = 96;
-/// What a record has more as `deleting` than as `ready`: its phase, and that a mark tells of it.
-const DELETING: u64 = ("deleting".len() - "ready".len() + ",\"marked\":true".len()) as u64;
+/// What a record has more as `deleting` than as `ready`.
+const DELETING: u64 = ("deleting".len() - "ready".len()) as u64;
 /// More than the line of a removal has.
 const REMOVAL: u64 = 256;
 

@@ -78,7 +78,8 @@ impl Writer {
 
     /// Takes over the file that was loaded and makes all of it durable: lines that an earlier process wrote
     /// and did not sync are read like any other. They are written anew, since the kernel may have lost them
-    /// after a sync that failed in that process; where there is no room for that they are synced in place.
+    /// after a sync that failed in that process; where there is no room for that they are synced in place. A file of an
+    /// earlier format is always written anew.
     pub fn take_over(&mut self, loaded: &Loaded) -> io::Result<()> {
         self.tail = Tail::Cut;
         (self.len, self.lines, self.next) = (loaded.len, loaded.lines, loaded.next);
@@ -87,13 +88,13 @@ impl Writer {
         self.room = self.room_that_is_there()?;
         if loaded.is_settled() {
             self.keep()?;
-            // A file of a version that set nothing aside, and that cannot where it is.
+            // A file that somebody has copied here may not be able to set anything aside.
             if self.room != Room::Unknown {
                 return Ok(());
             }
         }
         match self.rewrite(&loaded.memory.records()) {
-            Err(error) if !matches!(self.tail, Tail::Rewrite) => {
+            Err(error) if loaded.is_current() && !matches!(self.tail, Tail::Rewrite) => {
                 tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
                 if self.is_broken() { self.keep() } else { Ok(()) }
             }

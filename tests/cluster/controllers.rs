@@ -249,24 +249,3 @@ async fn a_node_that_falls_silent_in_between_keeps_the_volume_from_being_made() 
     let made = cluster.controller.create(volume("v", SIZE, &[low, high])).await.unwrap();
     assert_eq!(place(&made), low);
 }
-
-/// Nodes of 0.1.0 know no reservations: volumes are made there as before.
-#[tokio::test]
-async fn nodes_of_the_version_before_work_as_before() {
-    let cluster = Cluster::start(&["a", "b", "c"]).await;
-    let old = |node: &str| {
-        for rpc in ["FindVolume", "ReserveName", "ReleaseName"] {
-            cluster.node(node).fault(rpc, Fault::Unknown);
-        }
-    };
-    old("a");
-    old("b");
-    let made = cluster.controller.create(volume("v", SIZE, &["a", "b", "c"])).await.unwrap();
-    assert_eq!(place(&made), "a");
-    let again = cluster.controller.create(volume("v", SIZE, &["c", "b", "a"])).await.unwrap();
-    assert_eq!(place(&again), "a");
-    let made = cluster.controller.create(volume("w", SIZE, &["c", "b", "a"])).await.unwrap();
-    assert_eq!(place(&made), "c");
-    let again = cluster.controller.create(volume("w", SIZE, &["b", "c", "a"])).await.unwrap();
-    assert_eq!(place(&again), "c");
-}

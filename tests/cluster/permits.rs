@@ -262,15 +262,15 @@ async fn ordered(
     Ok(answer.volume.expect("a volume"))
 }
 
-/// A controller of 0.1.0 sends none. The longest one passes as a header.
+/// The longest one passes as a header.
 #[tokio::test]
-async fn a_controller_that_permits_nothing_is_to_be_upgraded() {
+async fn an_order_without_a_permit_is_refused() {
     let processes = Processes::start(&["a", "b"], Certificates::Named).await;
     let (_, snapshot) = sources(&processes).await;
     let request = MadeFrom::Snapshot(snapshot.snapshot_id.clone()).source_of(volume("copy", SIZE, &["b"]));
     let status = ordered(&processes, request.clone(), None).await.expect_err("no permit");
-    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-    assert!(status.message().contains("upgrade the controllers"), "{}", status.message());
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    assert!(status.message().contains("no permit of a controller"), "{}", status.message());
     let longest = vec![0xff; Permit::LONGEST];
     let status = ordered(&processes, request.clone(), Some(&longest)).await.expect_err("noise");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");

@@ -21,7 +21,6 @@ mod create_volume;
 mod cuts;
 mod delete_snapshot;
 mod delete_volume;
-mod earlier_release;
 mod expand_volume;
 mod expiry;
 mod get_capacity;

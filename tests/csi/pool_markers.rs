@@ -87,7 +87,7 @@ fn the_disk_of_another_time_is_refused_until_the_twin_is_removed() {
     assert_eq!((usable(&rig), text(&rig, TWIN)), (Ok(()), other));
 }
 
-/// As 0.1.0 left it: without a marker, and with what the state file says, or on a disk that is not mounted.
+/// Both may be lost in a restore: then the pool has what the state file says, or its disk is not mounted.
 #[test]
 fn a_pool_without_a_marker_gets_one_where_it_holds_what_is_recorded() {
     let rig = rig();

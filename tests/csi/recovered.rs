@@ -160,18 +160,18 @@ fn a_snapshot_whose_deletion_was_cut_off_is_whole_or_gone() {
     }
 }
 
-/// Gives a group and its members records as an older state file, or 0.1.0, has them.
-fn older(store: &Store, phase: Phase, marked: bool) {
+/// Gives a group and its members records as an older state file has them.
+fn older(store: &Store, phase: Phase) {
     for group in store.groups() {
         store.put_group(GroupSnapshot { phase, ..(*group).clone() }).expect("put");
     }
     for snapshot in store.snapshots() {
-        store.put_snapshot(Snapshot { phase, marked, ..(*snapshot).clone() }).expect("put");
+        store.put_snapshot(Snapshot { phase, ..(*snapshot).clone() }).expect("put");
     }
 }
 
 /// What becomes of a group of these kinds with other records: how many groups are left, are removed and need attention.
-fn settled(kinds: [Kind; 2], rewrite: impl FnOnce(&Store)) -> (Left, [usize; 3]) {
+fn settled(kinds: [Kind; 2], rewrite: impl FnOnce(&Store)) -> [usize; 3] {
     let left = Left::new();
     let server = left.server();
     let ids = [("one", kinds[0]), ("two", kinds[1])]
@@ -186,29 +186,21 @@ fn settled(kinds: [Kind; 2], rewrite: impl FnOnce(&Store)) -> (Left, [usize; 3])
         let snapshots = driver.store().snapshots();
         assert!(snapshots.len() == 2 * groups.len() && snapshots.iter().all(|one| one.is_ready()));
     }
-    (left, [groups.len(), found.removed, found.damaged])
+    [groups.len(), found.removed, found.damaged]
 }
 
 #[test]
 fn a_group_that_is_whole_is_kept_whatever_an_older_record_says() {
-    let (both, images) = ([Kind::Block, Kind::Directory], [Kind::Block, Kind::Block]);
+    let kinds = [Kind::Block, Kind::Directory];
     for phase in [Phase::Creating, Phase::Deleting] {
-        assert_eq!(settled(both, |store| older(store, phase, true)).1, [1, 0, 0], "{phase:?}");
+        assert_eq!(settled(kinds, |store| older(store, phase)), [1, 0, 0], "{phase:?}");
     }
-    // Of 0.1.0, which left no marks: images are deleted in one step, directories are not.
-    assert_eq!(settled(images, |store| older(store, Phase::Deleting, false)).1, [1, 0, 0]);
-    assert_eq!(settled(both, |store| older(store, Phase::Deleting, false)).1, [1, 0, 1]);
-    let (left, found) = settled(images, |store| older(store, Phase::Creating, false));
-    assert_eq!(found[0], 0);
-    let aside = left.kernel.tree(format!("{DATA_DIR}/snapshots"));
-    let count = |end: &str| aside.iter().filter(|path| path.ends_with(end)).count();
-    assert_eq!((count(".set-aside-1"), count("disk.img")), (2, 2), "{aside:?}");
     // One of its members is not recorded.
     let lacking = |store: &Store| {
-        older(store, Phase::Creating, true);
+        older(store, Phase::Creating);
         store.delete_snapshot(&store.snapshots()[0].id, Durability::Synced).expect("delete");
     };
-    assert_eq!(settled(both, lacking).1, [1, 0, 1]);
+    assert_eq!(settled(kinds, lacking), [1, 0, 1]);
 }
 
 /// A retry decides as the start does: here of what no start has looked at.
@@ -220,7 +212,7 @@ fn a_retry_keeps_a_group_that_is_whole_with_all_members() {
     server.call(group("g", &ids.each_ref().map(String::as_str))).expect("a group");
     let source_volume_ids = ids.to_vec();
     left.kill(server);
-    left.rewrite(|store| older(store, Phase::Creating, true));
+    left.rewrite(|store| older(store, Phase::Creating));
     let driver = app::driver(left.settings.clone(), left.kernel.restart()).expect("it starts");
     let consistency = Consistency::default();
     let request = CreateVolumeGroupSnapshot { name: "g".to_owned(), source_volume_ids, consistency };
@@ -247,7 +239,7 @@ fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
             left.kill(server);
             left.rewrite(|store| {
                 let volume = store.volumes().remove(0);
-                store.put(Volume { phase, marked: true, ..(*volume).clone() }).expect("put");
+                store.put(Volume { phase, ..(*volume).clone() }).expect("put");
             });
             let (driver, found) = left.recovered();
             let what = format!("{kind:?} {phase:?} {is_written}");
@@ -258,19 +250,13 @@ fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
     }
 }
 
-/// 0.1.0 made it, so its record knows of no marks; this release deletes it and is killed at once.
 #[test]
-fn what_0_1_0_made_is_kept_where_its_deletion_has_only_been_recorded() {
+fn what_is_only_recorded_as_being_deleted_is_kept() {
     let left = Left::new();
     let (server, spec) = (left.server(), Spec::new(Kind::Directory));
     let id = written(&server, &left.kernel, &spec, "v");
     let cut = server.call(snapshot("s", &id)).expect("a snapshot").snapshot.expect("a snapshot");
     left.kill(server);
-    left.rewrite(|store| {
-        let (volume, snapshot) = (store.volumes().remove(0), store.snapshots().remove(0));
-        store.put(Volume { marked: false, ..(*volume).clone() }).expect("put");
-        store.put_snapshot(Snapshot { marked: false, ..(*snapshot).clone() }).expect("put");
-    });
     for what in ["snapshot", "volume"] {
         let server = left.server();
         // The step after the record is on the disk.
@@ -376,13 +362,12 @@ fn a_filesystem_is_used_whatever_an_older_record_says_of_it() {
         assert_eq!(left.kernel.read_file(format!("{}/file", staging_path(&id))).expect("read"), b"data");
         server.call(unstage(&id)).expect("unstage");
         left.kill(server);
-        // Of 0.1.0, or somebody else's.
+        // Nothing says that it is of the driver.
         left.kernel.remove_file(format!("{DATA_DIR}/volumes/{id}/formatted")).expect("remove");
         left.rewrite(rewrite);
         let server = left.server();
         let status = server.call(stage(&id, spec.capability())).expect_err("refused");
         let said = status.message();
         assert!(said.contains("already holds an ext4 filesystem"), "{said}");
-        assert_eq!(said.contains("0.1.0 may not have finished it"), format == Format::Formatting, "{said}");
     }
 }

@@ -9,7 +9,7 @@ const SUITES: [(&str, &str); 7] = [
     ("unit", "src"),
     ("csi", "tests/csi"),
     ("cluster", "tests/cluster"),
-    ("contract", "tests/contract"),
+    ("contract", "crates/test-support/src/contract"),
     ("disks", "tests/disks"),
     ("root", "tests/root"),
     ("end", "tests/e2e/cases"),

@@ -58,7 +58,7 @@ fn a_data_directory_whose_disk_is_not_mounted_stops_the_start() {
     world.finish();
 }
 
-/// As 0.1.0 leaves it: a state, and nothing that tells of it.
+/// A state that was restored, and nothing that tells of it.
 #[test]
 fn a_state_without_an_anchor_gets_one_and_one_without_a_state_is_none() {
     let mut world = World::empty(&[]);

@@ -206,7 +206,7 @@ fn exchanged_disks_of_two_pools() {
     ends_well(world, &id, &[&fast, &slow]);
 }
 
-/// As 0.1.0 leaves it: volumes, and no file that says whose the directory is.
+/// What was restored has volumes, and no file that says whose the directory is.
 #[test]
 fn a_pool_without_a_marker_gets_one_where_it_holds_what_the_state_says() {
     let (mut world, disk, id) = with_fast();

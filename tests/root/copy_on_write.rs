@@ -1,9 +1,9 @@
-//! Images on btrfs that are copy-on-write, as 0.1.0 made them: they stay so, the start names them, and a restore mends
-//! them.
+//! Images on btrfs that are copy-on-write, as those are that an administrator has copied there from a backup: the start
+//! names them, they are used as they are, and a copy into a file with the attribute C is written in place.
 
 use std::path::Path;
 
-use crate::harness::kernel::{allocated, pattern, read_at, write_at};
+use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::{Kind, MIB, Vol, World, output, run, text};
 
 const LEN: usize = 4 << 20;
@@ -15,52 +15,52 @@ fn is_in_place(image: &Path) -> bool {
     String::from_utf8_lossy(&shown.stdout).split(' ').next().expect("attributes").contains('C')
 }
 
-/// What 0.1.0 would have made: the same bytes in a file without the attribute.
-fn as_of_0_1_0(image: &Path) {
-    let new = image.with_extension("cow");
+/// Stops the driver, and puts a copy of an image in its place: as cp(1) makes it, or in place.
+fn copy(world: &mut World, image: &Path, in_place: bool) {
+    let before = world.driver().log_text().len();
+    world.take_driver().stop();
+    let new = image.with_extension("new");
+    if in_place {
+        std::fs::write(&new, "").expect("an empty file");
+        run("chattr", &["+C", text(&new)]);
+    }
     run("cp", &["--sparse=always", "--reflink=never", text(image), text(&new)]);
-    assert!(is_in_place(image) && !is_in_place(&new));
+    assert_eq!(is_in_place(&new), in_place);
     run("sync", &["-f", text(&new)]);
     std::fs::rename(&new, image).expect("rename");
+    world.start();
+    let log = world.driver().log_text();
+    assert_eq!(log[before..].contains("the image is copy-on-write"), !in_place, "{log}");
 }
 
 #[test]
-fn images_of_0_1_0_on_btrfs() {
+fn an_image_from_a_backup_on_btrfs_is_named_and_used() {
     let mut world = World::on("btrfs", 2048 * MIB, &["--reserve", "0"]);
-    let vol = Vol::create(&world, Kind::Xfs, "old", Kind::Xfs.size(), &[]);
+    let vol = Vol::create(&world, Kind::Xfs, "restored", Kind::Xfs.size(), &[]);
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");
     vol.down();
-    let (id, volume) = (vol.id().to_owned(), vol.volume.clone());
-    let image = world.image(&id);
-    world.take_driver().stop();
-    as_of_0_1_0(&image);
-    world.start();
-    let log = world.driver().log_text();
-    let named = log.lines().any(|line| line.contains("the image is copy-on-write") && line.contains(&id));
-    assert!(named, "the start names it:\n{log}");
+    let volume = vol.volume.clone();
+    let image = world.image(&volume.volume_id);
+    assert!(is_in_place(&image));
+    copy(&mut world, &image, false);
 
     // It is used as before, and so are its clones.
-    let vol = Vol::of(&world, Kind::Xfs, volume);
+    let vol = Vol::of(&world, Kind::Xfs, volume.clone());
     vol.up();
     assert!(read_at(&vol.file("a"), 0, LEN) == pattern(1, LEN));
     write_at(&vol.file("a"), 0, &pattern(2, LEN)).expect("write");
-    let snapshot = world.csi.snapshot("s", &id, &[]).expect("CreateSnapshot");
     let clone = vol.copy(&world, "clone", &[]);
     assert!(!is_in_place(&image) && !is_in_place(&world.image(clone.id())), "they share blocks");
     clone.up();
     assert!(read_at(&clone.file("a"), 0, LEN) == pattern(2, LEN));
     clone.remove();
+    vol.down();
 
-    // The way to mend it.
-    write_at(&vol.file("a"), 0, &pattern(3, LEN)).expect("write");
-    let restored = Vol::restore(&world, Kind::Xfs, "mended", vol.bytes(), &snapshot, &[]);
-    let mended = world.image(restored.id());
-    assert!(is_in_place(&mended) && allocated(&mended) > LEN as u64);
-    restored.up();
-    assert!(read_at(&restored.file("a"), 0, LEN) == pattern(2, LEN));
-    restored.remove();
-    world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
+    copy(&mut world, &image, true);
+    let vol = Vol::of(&world, Kind::Xfs, volume);
+    vol.up();
+    assert!(read_at(&vol.file("a"), 0, LEN) == pattern(2, LEN));
     vol.remove();
     world.finish();
 }

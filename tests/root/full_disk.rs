@@ -87,7 +87,7 @@ struct Before {
 }
 
 fn prepare(world: &mut World) -> Before {
-    // It lies beside promises, as 0.1.0 allowed it: so it has to be there before them.
+    // Beside promises it can be only where other flags made it before them.
     world.serve(Kind::Directory);
     let directory = Vol::create(world, Kind::Directory, "directory", 16 * MIB, &[]).volume;
     world.serve(Kind::Ext4);

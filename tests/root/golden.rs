@@ -74,7 +74,7 @@ fn restored<'a>(world: &'a World, snapshot: &csi::Snapshot) -> Vol<'a> {
 fn make() {
     let version = std::env::var("HOSTLOOP_GOLDEN").expect("HOSTLOOP_GOLDEN names the release");
     let driver = std::env::var("HOSTLOOP_GOLDEN_DRIVER").unwrap_or_else(|_| binary().to_owned());
-    // The directory lies beside promises, as 0.1.0 allowed it: from 0.2.0 on it has to be there before them.
+    // Beside promises the directory can be only where other flags made it before them.
     let mut world = World::empty(&["--directories"]);
     start(&mut world, &driver);
     for (index, (kind, parameters)) in WRITTEN.iter().enumerate() {

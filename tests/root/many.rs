@@ -29,7 +29,6 @@ fn volume(world: &World, number: usize) -> Volume {
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
         source: None,
-        marked: false,
         quota: None,
         copy_of: None,
         moved_to: None,

@@ -1,7 +1,7 @@
 //! An old state file is restored: its records say `creating`, `deleting` or `formatting` of what has come to hold data
 //! since. Nothing of that is erased. What carries the mark of an interrupted call is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::{Content, Format, GroupSnapshot, Phase, Snapshot, Volume};
@@ -10,8 +10,7 @@ use hostloop::wire::csi;
 
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::process::node_of;
-use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World};
+use crate::harness::{Kind, Vol, World};
 
 const LEN: usize = 1 << 16;
 
@@ -62,10 +61,6 @@ fn holds(directory: &Path, file: &str) -> bool {
     directory.join(file).exists()
 }
 
-fn set_aside(world: &World, id: &str) -> PathBuf {
-    world.volume_directory(&format!("{id}.set-aside-1"))
-}
-
 #[test]
 fn what_is_recorded_as_being_made_is_kept() {
     for kind in Kind::ALL {
@@ -95,35 +90,10 @@ fn a_copy_that_is_recorded_as_being_made_is_kept() {
     }
 }
 
-/// In the state file of 0.1.0 a copy that was cut off and one that came to its end look alike.
-#[test]
-fn a_copy_of_0_1_0_is_set_aside() {
-    let mut world = World::new(&[]);
-    let source = Vol::create(&world, Kind::Block, "source", MIB, &[]);
-    write(&source);
-    let copy = source.copy(&world, "copy", &[]);
-    let (source, copy) = (source.volume.clone(), copy.volume.clone());
-    let id = copy.volume_id.clone();
-    restore(&mut world, |store| {
-        let volume = Volume { phase: Phase::Creating, marked: false, ..record(store, &id) };
-        store.put(volume).expect("put");
-    });
-    let aside = set_aside(&world, &id);
-    assert!(read_at(&aside.join("disk.img"), 0, LEN) == pattern(1, LEN), "its data");
-    // The name is free, so that the call can come again.
-    let source = Vol::of(&world, Kind::Block, source);
-    let again = source.copy(&world, "copy", &[]);
-    assert_eq!(again.id(), id);
-    again.remove();
-    source.remove();
-    std::fs::remove_dir_all(aside).expect("remove");
-    world.finish();
-}
-
 #[test]
 fn what_is_recorded_as_being_deleted_is_kept() {
-    for kind in Kind::LOOP {
-        let mut world = World::new(&[]);
+    for kind in Kind::ALL {
+        let mut world = World::for_kind(kind, &[]);
         let volume = written(&world, kind, "volume");
         let id = volume.volume_id.clone();
         restore(&mut world, |store| put(store, &id, Phase::Deleting, None));
@@ -133,60 +103,18 @@ fn what_is_recorded_as_being_deleted_is_kept() {
 }
 
 #[test]
-fn a_directory_that_is_recorded_as_being_deleted_is_kept() {
-    let mut world = World::for_kind(Kind::Directory, &[]);
-    let volume = written(&world, Kind::Directory, "volume");
-    let id = volume.volume_id.clone();
-    restore(&mut world, |store| {
-        let volume = Volume { phase: Phase::Deleting, marked: true, ..record(store, &id) };
-        store.put(volume).expect("put");
-    });
-    assert_whole(&world, Kind::Directory, volume, "that was being deleted");
-    world.finish();
-}
-
-/// Half of a directory may be gone where 0.1.0 deleted it.
-#[test]
-fn a_directory_of_0_1_0_that_is_recorded_as_being_deleted_is_left_until_it_is_deleted_again() {
-    let mut world = World::for_kind(Kind::Directory, &[]);
-    let volume = written(&world, Kind::Directory, "volume");
-    let id = volume.volume_id;
-    restore(&mut world, |store| put(store, &id, Phase::Deleting, None));
-    let file = world.volume_directory(&id).join("data/file");
-    assert!(read_at(&file, 0, LEN) == pattern(1, LEN), "its data");
-    let request = create_request(Kind::Directory, "volume", Kind::Directory.size(), &[]);
-    let refused = world.csi.create(request).expect_err("a retry erases nothing");
-    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-    assert!(file.exists());
-    world.csi.delete(&id).expect("DeleteVolume");
-    world.finish();
-}
-
-#[test]
 fn what_is_recorded_as_blank_is_not_formatted_again() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let mut world = World::new(&[]);
         let volume = written(&world, kind, "volume");
         let id = volume.volume_id.clone();
+        let mark = world.volume_directory(&id).join("formatted");
+        std::fs::remove_file(&mark).expect("the mark");
         restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Blank)));
-        assert_whole(&world, kind, volume, "that was blank");
-        world.finish();
-    }
-}
-
-/// As the state files of 0.1.0 say it.
-#[test]
-fn what_is_recorded_as_being_formatted_is_not_formatted_again() {
-    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
-        let mut world = World::new(&[]);
-        let volume = written(&world, kind, "volume");
-        let id = volume.volume_id.clone();
-        std::fs::remove_file(world.volume_directory(&id).join("formatted")).expect("0.1.0 made none");
-        restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Formatting)));
         let refused = Vol::of(&world, kind, volume.clone()).stage().expect_err("nobody can tell");
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-        restore(&mut world, |store| put(store, &id, Phase::Ready, Some(Format::Formatted)));
-        assert_whole(&world, kind, volume, "that was being formatted");
+        std::fs::write(&mark, "").expect("the mark");
+        assert_whole(&world, kind, volume, "that was blank");
         world.finish();
     }
 }

@@ -1,4 +1,4 @@
-//! The real kernel keeps the contract of `kernel` (tests/contract), and what only a real one can show.
+//! The real kernel keeps the contract of `kernel` (crates/test-support/src/contract), and what only a real one can show.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! Mounts on the real kernel: the contract of `kernel::Mounts` (tests/contract), and what only a real kernel can show.
+//! Mounts on the real kernel: the contract of `kernel::Mounts` (crates/test-support/src/contract), and what only a real kernel can show.
 
 use std::path::Path;
 use std::process::Command;

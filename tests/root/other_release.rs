@@ -1,9 +1,11 @@
-//! The driver of an earlier release and this one on one data directory, in turns: an upgrade, a downgrade and an upgrade
-//! again, while a pod writes. What either makes, the other uses, copies and removes.
+//! Another driver and this one on one data directory, in turns, while a pod writes. What either makes, the other uses,
+//! copies and removes. The same in a cluster, where controller and nodes are replaced one after the other, in both orders.
 //!
-//! The same in a cluster, where controller and nodes are replaced one after the other, in both orders. `make test-upgrade`
-//! builds the earlier releases and runs this with each; by hand:
-//! `HOSTLOOP_OLD_DRIVER=/path/hostloop cargo test --test root other_release:: -- --ignored --nocapture`
+//! - `same_format`: the driver of an earlier release with the same format of the state file. There is a way back.
+//! - `later_format`: a driver that writes a later format. This one refuses it, and changes nothing.
+//!
+//! `make test-upgrade` builds the other drivers; by hand: `HOSTLOOP_OTHER_DRIVER=/path/hostloop cargo test
+//! --test root other_release::later_format -- --ignored --nocapture`
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +24,7 @@ use crate::cluster::{Cluster, content};
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::process::{binary, command};
 use crate::harness::volume::{create_request, restore_request};
-use crate::harness::{Kind, MIB, Vol, World, output};
+use crate::harness::{Kind, MIB, Vol, World};
 
 const LEN: usize = 16 << 10;
 const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Block];
@@ -70,27 +72,8 @@ impl Drop for Writer {
     }
 }
 
-/// Deletes a volume of the turn before. 0.1.0 does not know the empty files (marks) that its successors leave beside an
-/// image: it deletes the data, and then says that the directory is not empty. Gives the directory that is left.
-fn delete(world: &World, vol: &Vol<'_>, knows_marks: bool) -> Option<PathBuf> {
-    let directory = world.volume_directory(vol.id());
-    vol.down();
-    match vol.delete() {
-        Err(refused) if !knows_marks && refused.message().contains("ENOTEMPTY") => {
-            assert!(!world.image(vol.id()).exists(), "{refused:?}");
-            Some(directory)
-        }
-        deleted => {
-            deleted.expect("DeleteVolume");
-            assert!(!directory.exists(), "{directory:?}");
-            None
-        }
-    }
-}
-
-/// One driver's turn, after those before it. Gives the directories that it could not delete.
-fn turn(world: &World, turn: u64, knows_marks: bool) -> Vec<PathBuf> {
-    let mut left = Vec::new();
+/// One driver's turn, after those before it.
+fn turn(world: &World, turn: u64) {
     let seed = |kind: usize, turn: u64| 1 + turn * 8 + u64::try_from(kind).expect("small");
     let at = |turn: u64| turn * LEN as u64;
     for (index, kind) in KINDS.into_iter().enumerate() {
@@ -127,56 +110,102 @@ fn turn(world: &World, turn: u64, knows_marks: bool) -> Vec<PathBuf> {
         let bytes = vol.bytes() + 32 * MIB;
         assert_eq!(vol.expand(bytes).expect("ControllerExpandVolume").0, bytes);
         if turn > 0 {
-            let name = format!("of turn {} {index}", turn - 1);
-            left.extend(delete(world, &Vol::create(world, kind, &name, kind.size(), &[]), knows_marks));
+            Vol::create(world, kind, &format!("of turn {} {index}", turn - 1), kind.size(), &[]).remove();
         }
         Vol::create(world, kind, &format!("of turn {turn} {index}"), kind.size(), &[]).up();
     }
-    left
 }
 
-fn old_driver() -> String {
-    std::env::var("HOSTLOOP_OLD_DRIVER").expect("HOSTLOOP_OLD_DRIVER is the driver of an earlier release")
+fn other_driver() -> String {
+    std::env::var("HOSTLOOP_OTHER_DRIVER").expect("HOSTLOOP_OTHER_DRIVER is the program of another driver")
 }
 
-#[test]
-#[ignore = "it needs the driver of an earlier release, in HOSTLOOP_OLD_DRIVER"]
-fn an_upgrade_a_downgrade_and_an_upgrade() {
-    let old = old_driver();
-    let mut world = World::empty(&[]);
-    let drivers = [old.as_str(), binary(), old.as_str(), binary()];
-    let mut writer = None;
-    let mut left: Vec<PathBuf> = Vec::new();
-    for (number, driver) in (0..).zip(drivers) {
-        world.start_as(command(driver).args(world.arguments()));
-        for directory in std::mem::take(&mut left) {
-            assert!(!directory.exists(), "the start finishes its deletion: {directory:?}");
-        }
-        writer.get_or_insert_with(|| {
-            let vol = Vol::create(&world, Kind::Ext4, "written all the time", 64 * MIB, &[]);
-            vol.up();
-            Writer::begin(&vol.file("a"))
-        });
-        let said = output(driver, &["--version"]);
-        left = turn(&world, number, !String::from_utf8_lossy(&said.stdout).contains(" 0.1.0"));
-        let driver = world.take_driver();
-        if number == 1 { driver.kill() } else { driver.stop() }
-    }
-    world.start();
-    let (count, longest) = writer.expect("the writer").end();
+/// The volume that a pod writes to all the time.
+fn written_all_the_time(world: &World) -> Vol<'_> {
+    Vol::create(world, Kind::Ext4, "written all the time", 64 * MIB, &[])
+}
+
+fn begin_writing(world: &World) -> Writer {
+    let vol = written_all_the_time(world);
+    vol.up();
+    Writer::begin(&vol.file("a"))
+}
+
+/// Looks at what was written, and removes all that is there after this turn.
+fn end(world: World, writer: Writer, turn: u64) {
+    let (count, longest) = writer.end();
     println!("{count} synced writes, none failed; the longest took {} ms", longest.as_millis());
-    let vol = Vol::create(&world, Kind::Ext4, "written all the time", 64 * MIB, &[]);
-    let written = read_at(&vol.file("a"), 0, usize::try_from(count * 8).expect("small"));
-    assert!(written.chunks(8).zip(0_u64..).all(|(found, number)| found == number.to_le_bytes()));
+    let vol = written_all_the_time(&world);
+    assert_numbers(&vol.file("a"), count);
     vol.remove();
     for (index, kind) in KINDS.into_iter().enumerate() {
-        Vol::create(&world, kind, &format!("kept {index}"), kind.size(), &[]).remove();
-        Vol::create(&world, kind, &format!("of turn 3 {index}"), kind.size(), &[]).remove();
+        for name in [format!("kept {index}"), format!("of turn {turn} {index}")] {
+            Vol::create(&world, kind, &name, kind.size(), &[]).remove();
+        }
     }
     for snapshot in world.csi.list_snapshots().expect("ListSnapshots") {
         world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
     }
     world.finish();
+}
+
+/// So many numbers are in the file, in order.
+fn assert_numbers(file: &Path, count: u64) {
+    let found = read_at(file, 0, usize::try_from(count * 8).expect("small"));
+    assert!(found.chunks(8).zip(0_u64..).all(|(found, number)| found == number.to_le_bytes()));
+}
+
+#[test]
+#[ignore = "it needs another driver, in HOSTLOOP_OTHER_DRIVER"]
+fn same_format_an_upgrade_a_downgrade_and_an_upgrade() {
+    let old = other_driver();
+    let mut world = World::empty(&[]);
+    let mut writer = None;
+    for (number, driver) in (0..).zip([&*old, binary(), &*old, binary()]) {
+        world.start_as(command(driver).args(world.arguments()));
+        writer.get_or_insert_with(|| begin_writing(&world));
+        turn(&world, number);
+        let driver = world.take_driver();
+        if number == 1 { driver.kill() } else { driver.stop() }
+    }
+    world.start();
+    end(world, writer.expect("the writer"), 3);
+}
+
+fn state(world: &World) -> String {
+    std::fs::read_to_string(world.data.join("state.jsonl")).expect("the state file")
+}
+
+/// The format that the state file names.
+fn format_of(state: &str) -> u64 {
+    let header: serde_json::Value =
+        serde_json::from_str(state.lines().next().expect("a header")).expect("JSON");
+    header["hostloop"].as_u64().expect("a format")
+}
+
+#[test]
+#[ignore = "it needs another driver, in HOSTLOOP_OTHER_DRIVER"]
+fn later_format_an_upgrade_without_a_way_back() {
+    let later = other_driver();
+    let mut world = World::empty(&[]);
+    world.start();
+    let writer = begin_writing(&world);
+    turn(&world, 0);
+    let format = format_of(&state(&world));
+    world.take_driver().kill();
+    for number in [1, 2] {
+        world.start_as(command(&later).args(world.arguments()));
+        assert_eq!(format_of(&state(&world)), format + 1, "the start writes it anew");
+        turn(&world, number);
+        world.take_driver().stop();
+        let written = state(&world);
+        let said = world.refused();
+        let wanted = format!("has format {}, this version of hostloop reads up to {format}", format + 1);
+        assert!(said.contains(&wanted), "{said}");
+        assert!(state(&world) == written, "it is left as it is");
+    }
+    world.start_as(command(&later).args(world.arguments()));
+    end(world, writer, 2);
 }
 
 /// What is there at every step of an upgrade of a cluster.
@@ -271,27 +300,18 @@ fn written(vol: &Vol<'_>) -> PathBuf {
     vol.target("a").join("written all the time")
 }
 
-#[test]
-#[ignore = "it needs the driver of an earlier release, in HOSTLOOP_OLD_DRIVER"]
-fn a_cluster_of_two_releases_in_both_orders() {
-    let old = old_driver();
-    let mut cluster = Cluster::start_as(&old);
-    let kept = Kept::make(&cluster);
-    let writers = [0, 1].map(|node| Writer::begin(&written(&kept.vol(&cluster, node))));
-    // The nodes are 0 and 1, the controller is 2. There, back in the other order, there in that order, and back.
-    let there = [2, 0, 1];
-    let orders =
-        [(binary(), there), (&*old, [1, 0, 2]), (binary(), [0, 1, 2]), (&*old, there), (binary(), there)];
-    use_cluster(&cluster, &kept, "before", true);
-    for (turn, (program, order)) in orders.into_iter().enumerate() {
-        for (at, which) in order.into_iter().enumerate() {
-            match which {
-                2 => cluster.replace_controller(program),
-                node => cluster.nodes[node].replace(program),
-            }
-            use_cluster(&cluster, &kept, &format!("turn {turn}, step {at}"), at == order.len() - 1);
-        }
+/// The controller, among the nodes 0 and 1.
+const CONTROLLER: usize = 2;
+
+fn replace(cluster: &mut Cluster, which: usize, program: &str) {
+    match which {
+        CONTROLLER => cluster.replace_controller(program),
+        node => cluster.nodes[node].replace(program),
     }
+}
+
+/// Looks at what was written, and removes all that is there.
+fn end_of_cluster(cluster: Cluster, kept: &Kept, writers: [Writer; 2]) {
     for (node, writer) in writers.into_iter().enumerate() {
         let (count, longest) = writer.end();
         println!(
@@ -299,11 +319,57 @@ fn a_cluster_of_two_releases_in_both_orders() {
             longest.as_millis()
         );
         let vol = kept.vol(&cluster, node);
-        let found = read_at(&written(&vol), 0, usize::try_from(count * 8).expect("small"));
-        assert!(found.chunks(8).zip(0_u64..).all(|(found, number)| found == number.to_le_bytes()));
+        assert_numbers(&written(&vol), count);
         vol.down();
         cluster.csi.delete(vol.id()).expect("DeleteVolume");
         cluster.csi.delete_snapshot(&kept.snapshots[node].snapshot_id).expect("DeleteSnapshot");
     }
     cluster.finish();
+}
+
+#[test]
+#[ignore = "it needs another driver, in HOSTLOOP_OTHER_DRIVER"]
+fn same_format_a_cluster_in_both_orders() {
+    let old = other_driver();
+    let mut cluster = Cluster::start_as(&old);
+    let kept = Kept::make(&cluster);
+    let writers = [0, 1].map(|node| Writer::begin(&written(&kept.vol(&cluster, node))));
+    // There, back in the other order, there in that order, and back.
+    let there = [CONTROLLER, 0, 1];
+    let orders = [
+        (binary(), there),
+        (&*old, [1, 0, CONTROLLER]),
+        (binary(), [0, 1, CONTROLLER]),
+        (&*old, there),
+        (binary(), there),
+    ];
+    use_cluster(&cluster, &kept, "before", true);
+    for (turn, (program, order)) in orders.into_iter().enumerate() {
+        for (at, which) in order.into_iter().enumerate() {
+            replace(&mut cluster, which, program);
+            use_cluster(&cluster, &kept, &format!("turn {turn}, step {at}"), at == order.len() - 1);
+        }
+    }
+    end_of_cluster(cluster, &kept, writers);
+}
+
+#[test]
+#[ignore = "it needs another driver, in HOSTLOOP_OTHER_DRIVER"]
+fn later_format_a_cluster_in_both_orders() {
+    let later = other_driver();
+    for order in [[CONTROLLER, 0, 1], [1, 0, CONTROLLER]] {
+        let mut cluster = Cluster::start_as(binary());
+        let kept = Kept::make(&cluster);
+        let writers = [0, 1].map(|node| Writer::begin(&written(&kept.vol(&cluster, node))));
+        for which in order {
+            replace(&mut cluster, which, &later);
+            use_cluster(&cluster, &kept, &format!("{order:?}, after {which}"), true);
+        }
+        // A controller keeps no state file.
+        for program in [binary(), &later] {
+            replace(&mut cluster, CONTROLLER, program);
+            use_cluster(&cluster, &kept, &format!("{order:?}, the controller is {program}"), true);
+        }
+        end_of_cluster(cluster, &kept, writers);
+    }
 }

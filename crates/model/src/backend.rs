@@ -42,8 +42,8 @@ impl BackendKind {
 pub enum Format {
     /// Never formatted: the image must be blank, and anything found in it stops the staging.
     Blank,
-    /// mkfs was started and its end is not recorded. 0.1.0 wrote it of volumes; since then the record stays `Blank`, and
-    /// a mark beside the image tells of it (`backend::Mark`). Of a snapshot it says that its image is such a one.
+    /// Of a snapshot: its image is of a volume whose mkfs had not ended. The record of the volume itself stays `Blank`, and a
+    /// mark beside its image tells of it (`backend::Mark`).
     Formatting,
     /// The image is a copy whose filesystem still has the identity of its source: it gets one of its own before
     /// it is mounted.

@@ -58,22 +58,16 @@ pub struct VolumeParameters {
     /// `directIO`: whether the loop device bypasses the page cache of the pool's filesystem.
     pub direct_io: bool,
     /// `discard`: whether a thin volume's device gives blocks back that its user discards. A thick one's never does.
-    #[serde(default = "yes")]
     pub discard: bool,
     /// `sharedOnNode`: confirm MULTI_NODE modes for pods of the one node.
     pub shared_on_node: bool,
-    /// `enforcement`, of a directory. What is not given is left to its pool; in the record of a directory it is not given
-    /// where 0.2.1 or an earlier release has made it, which enforced nothing.
+    /// `enforcement`, of a directory. What is not given is left to its pool; the record of a directory has what that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
     /// `inodes`: how many files and directories there may be in a directory with an enforced size; as many as ext4 would
     /// have where it is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Default for VolumeParameters {

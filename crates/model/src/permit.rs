@@ -34,7 +34,7 @@ impl Grant {
 }
 
 /// A permit as it is sent: signed by a controller for the node that has the source, and opaque to whoever carries it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Permit(Vec<u8>);
 
 impl Permit {

@@ -9,8 +9,8 @@ use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, Vo
 pub struct Way {
     /// Where that node listens (`HOST:PORT`).
     pub address: String,
-    /// With which it lets the source be read. Controllers of 0.1.0 send none.
-    pub permit: Option<Permit>,
+    /// With which it lets the source be read.
+    pub permit: Permit,
 }
 
 /// A pull's order to the node that has the source.
@@ -22,8 +22,8 @@ pub struct OpenSource {
     /// How a volume in use is cut.
     pub consistency: Consistency,
     /// When the volume's node began, by its clock; the same in retries as long as it has no answer. What was cut for
-    /// another beginning is of an earlier time than the volume is to be. `None` from nodes before 0.3.0.
-    pub began: Option<Timestamp>,
+    /// another beginning is of an earlier time than the volume is to be.
+    pub began: Timestamp,
     /// What stays of a cut when it has been read.
     pub keep: Keep,
 }
@@ -63,8 +63,6 @@ pub struct SourceDescription {
     pub block_size: u32,
     /// About so many bytes are sent.
     pub data_bytes: u64,
-    /// It stays at its node as [`OpenSource::keep`] asks for. Not so before 0.3.0, which do not know that.
-    pub kept: bool,
     /// It is the cut of a volume that was sealed: nothing was written to that since.
     pub sealed: bool,
 }

@@ -31,8 +31,8 @@ pub struct CreateVolume {
     pub topology: Option<TopologyRequirement>,
     /// The way to a source on another node, if a controller says so: no part of the CSI message.
     pub way: Option<Way>,
-    /// With what its controller has reserved the name; the volume is made only if that still holds. Controllers that
-    /// had no other node to ask, or are of 0.1.0, have none.
+    /// With what its controller has reserved the name; the volume is made only if that still holds. A controller that
+    /// had no other node to ask has none.
     pub reservation: Option<String>,
     /// It becomes a copy that is brought up to date with its source, and that nobody uses until that has ended
     /// (docs/decisions/0019): no part of the CSI message.

@@ -64,9 +64,6 @@ pub struct Snapshot {
     pub pool: PoolName,
     /// Logical block size of the source's loop device, which the restored volume's must have.
     pub block_size: u32,
-    /// A mark tells how far its copy or its deletion is (`backend::Mark`). 0.1.0 made none.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub marked: bool,
     /// The group that it is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupSnapshotId>,

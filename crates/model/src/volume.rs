@@ -106,9 +106,6 @@ pub struct Volume {
     /// What it was made from, which may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<VolumeSource>,
-    /// A mark tells how far the copy or the deletion is that the record speaks of (`backend::Mark`). 0.1.0 made none.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub marked: bool,
     /// The number under which a directory with an enforced size counts. It is recorded before the directory is made, and
     /// given back before the record goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +117,7 @@ pub struct Volume {
     /// It is sealed: nobody uses it any more, since its data move to this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
-    /// Where an inline volume is published, links resolved. Records of earlier releases do not say it.
+    /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
     /// ControllerPublishVolume's bookkeeping.
@@ -167,7 +164,7 @@ impl Volume {
     }
 
     /// Whether it is only what is left of a deleted volume or snapshot, whose id may be somebody else's by now. No caller has
-    /// ever heard of it. To earlier releases it is a volume whose deletion was interrupted.
+    /// ever heard of it.
     pub fn is_removed(&self) -> bool {
         self.phase == Phase::Deleting && self.name.is_empty()
     }

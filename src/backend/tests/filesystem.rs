@@ -141,14 +141,13 @@ fn a_volume_without_any_mark_is_marked_before_mkfs_begins() {
 }
 
 #[test]
-fn what_a_mkfs_of_0_1_0_left_is_made_anew_unless_it_is_a_filesystem() {
-    let machine = Machine::new(filesystem(FsType::Ext4, Format::Formatting));
-    Mark::Blank.clear(&machine.os, &machine.paths).unwrap();
-    machine.os.images.write_at(&machine.image(), 1 << 20, b"a part of what mkfs writes").unwrap();
-    assert_eq!(machine.stage().unwrap(), [Format::Blank, Format::Formatted]);
-    machine.unstage().unwrap();
-    Mark::Formatted.clear(&machine.os, &machine.paths).unwrap();
-    assert_in_use(machine.stage(), "0.1.0 may not have finished it");
+fn data_without_a_mark_are_never_formatted_over() {
+    for format in [Format::Blank, Format::Formatting] {
+        let machine = Machine::new(filesystem(FsType::Ext4, format));
+        Mark::Blank.clear(&machine.os, &machine.paths).unwrap();
+        machine.os.images.write_at(&machine.image(), 1 << 20, b"perhaps a part of what mkfs writes").unwrap();
+        assert_in_use(machine.stage(), "hostloop never formats over data");
+    }
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn what_a_filesystem_has_taken_on_is_not_taken_back() {
 }
 
 #[test]
-fn a_start_prepares_the_images_of_0_1_0() {
+fn a_start_prepares_an_image_that_was_copied_here() {
     let machine = Machine::empty(Content::Block);
     machine.kernel.create_directories(&machine.paths.directory);
     machine.os.files.create_file(&machine.image()).unwrap();
@@ -143,19 +143,16 @@ fn a_copy_that_fails_names_what_is_copied_where() {
 }
 
 #[test]
-fn a_tree_goes_and_is_copied_an_entry_at_a_time_and_an_image_in_one_step() {
+fn an_image_is_shared_in_one_step_and_a_tree_is_not() {
     for (content, is_whole) in [(Content::Block, true), (Content::Directory, false)] {
-        let machine = Machine::new(content);
-        let bytes = machine.paths.bytes();
-        assert_eq!((bytes.shares_whole(), bytes.goes_whole()), (is_whole, is_whole));
+        assert_eq!(Machine::new(content).paths.bytes().shares_whole(), is_whole);
     }
 }
 
 #[test]
-fn a_tree_is_never_taken_for_copied_on_write_and_its_loss_is_told() {
+fn the_loss_of_a_tree_is_told() {
     let machine = Machine::new(Content::Directory);
     let bytes = machine.paths.bytes();
-    assert!(!bytes.is_copied_on_write(&machine.os, &machine.paths).unwrap());
     assert_eq!(bytes.recover(machine.place()).unwrap(), None);
     machine.os.trees.remove(&machine.image()).unwrap();
     assert_in_use(bytes.recover(machine.place()), "is gone; restore it or delete the volume");

@@ -58,7 +58,6 @@ impl Machine {
             capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
             block_size: 512,
             source: None,
-            marked: true,
             quota: None,
             copy_of: None,
             moved_to: None,

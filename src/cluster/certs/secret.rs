@@ -5,17 +5,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::CertsError;
 use super::authority::{Authority, CA_KEY};
 use crate::cluster::tls::certificate::{Moment, Validity};
 use crate::cluster::tls::files::CA;
-
-/// Helm deletes nothing that says so, also not what an earlier chart had among its objects
-/// (helm.sh/docs/howto/charts_tips_and_tricks).
-const POLICY: (&str, &str) = ("helm.sh/resource-policy", "keep");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretName {
@@ -46,13 +42,12 @@ pub(super) async fn init(
 ) -> Result<String, CertsError> {
     let secrets: Api<Secret> = Api::namespaced(client, &place.namespace);
     if let Some(there) = secrets.get_opt(&place.name).await? {
-        return keep(&secrets, place, &there).await;
+        return keep(place, &there);
     }
     let (certificate, key) = Authority::make(driver, validity)?;
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(place.name.clone()),
-            annotations: Some(map([POLICY])),
             labels: Some(map([("app.kubernetes.io/managed-by", "hostloop")])),
             ..ObjectMeta::default()
         },
@@ -69,23 +64,17 @@ pub(super) async fn init(
         )),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let there = secrets.get(&place.name).await?;
-            keep(&secrets, place, &there).await
+            keep(place, &there)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Takes the CA that is there as it is, and sees to it that Helm leaves it there.
-async fn keep(secrets: &Api<Secret>, place: &SecretName, there: &Secret) -> Result<String, CertsError> {
+/// Takes the CA that is there as it is.
+fn keep(place: &SecretName, there: &Secret) -> Result<String, CertsError> {
     let has = |name: &str| there.data.as_ref().is_some_and(|data| data.contains_key(name));
     if !has(CA) || !has(CA_KEY) {
         return Err(CertsError::SecretWithoutCa(place.clone()));
-    }
-    let annotations = there.metadata.annotations.as_ref();
-    if annotations.and_then(|all| all.get(POLICY.0)).is_none_or(|policy| policy != POLICY.1) {
-        let metadata = ObjectMeta { annotations: Some(map([POLICY])), ..ObjectMeta::default() };
-        let patch = Patch::Merge(Secret { metadata, ..Secret::default() });
-        secrets.patch(&place.name, &PatchParams::default(), &patch).await?;
     }
     Ok(format!("the CA in the Secret {}/{} already exists and stays\n", place.namespace, place.name))
 }

@@ -17,7 +17,7 @@ use crate::error::{Busy, Error, Subject};
 use crate::model::answer::{Found, Reserved};
 use crate::model::{NodeKey, VolumeId};
 use crate::service::table;
-use crate::wire::{csi, peer, reserve};
+use crate::wire::{peer, reserve};
 
 /// How long a node may take to say whether it has a volume, or to reserve a name. Both are in its memory.
 const QUESTION: Duration = Duration::from_secs(2);
@@ -40,8 +40,6 @@ enum Reservation {
     Token(String),
     /// The volume is there.
     Held,
-    /// The node is of 0.1.0 and knows no reservations.
-    Old,
 }
 
 /// What a controller does that has reserved a name on one node and looked at the others.
@@ -104,27 +102,11 @@ impl Router {
     }
 
     async fn find_on(&self, member: &Member, envelope: &Envelope, volume_id: String) -> Holds {
-        let question = peer::FindVolumeRequest { volume_id: volume_id.clone() };
+        let question = peer::FindVolumeRequest { volume_id };
         let bytes = table::encode(&question);
         match self.ask::<peer::FindVolumeRequest>(member, envelope, bytes, QUESTION).await {
             Ok(answer) => Holds::Answer(reserve::decode(answer.presence())),
-            Err(status) if is_old(&status) => self.find_on_old(member, envelope, volume_id).await,
             Err(status) => Holds::Unknown(status),
-        }
-    }
-
-    /// The same of a node of 0.1.0.
-    async fn find_on_old(&self, member: &Member, envelope: &Envelope, volume_id: String) -> Holds {
-        let question = csi::ControllerGetVolumeRequest { volume_id };
-        let bytes = table::encode(&question);
-        match self.ask::<csi::ControllerGetVolumeRequest>(member, envelope, bytes, QUESTION).await {
-            Ok(_) => Holds::Answer(Found::Held),
-            Err(status) => match status.code() {
-                Code::NotFound => Holds::Answer(Found::Nothing),
-                // Somebody works on it there.
-                Code::Aborted => Holds::Answer(Found::Held),
-                _ => Holds::Unknown(status),
-            },
         }
     }
 }
@@ -151,7 +133,6 @@ impl Round<'_> {
     async fn attempt(&self, member: &Arc<Member>) -> Result<Attempt, Status> {
         let token = match self.reserve(member).await? {
             Reservation::Held => return Ok(Attempt::May(HELD.to_owned())),
-            Reservation::Old => String::new(),
             Reservation::Token(token) => token,
         };
         let others: Vec<Arc<Member>> =
@@ -193,7 +174,6 @@ impl Round<'_> {
                 Reserved::Token(token) => Reservation::Token(token),
                 Reserved::Held => Reservation::Held,
             }),
-            Err(status) if is_old(&status) => Ok(Reservation::Old),
             // The caller has more time than the node took for nothing.
             Err(status) if status.code() == Code::DeadlineExceeded => Err(late(member)),
             Err(status) => Err(status),
@@ -257,11 +237,6 @@ fn id_on(member: &Member, name: &str) -> String {
     VolumeId::of_name(&NodeKey::of(&member.node_id), name).to_string()
 }
 
-/// Whether a node does not know the calls of reservations: 0.1.0 lets a controller call none of its service.
-fn is_old(status: &Status) -> bool {
-    matches!(status.code(), Code::Unimplemented | Code::PermissionDenied)
-}
-
 #[cfg(test)]
 mod model;
 
@@ -292,18 +267,5 @@ mod tests {
         let reserved = |key: &Key| [(key.clone(), Found::Reserved)];
         assert!(matches!(decide(own, &reserved(first)), Decision::Follow(found) if found == *first));
         assert!(matches!(decide(own, &reserved(last)), Decision::Make(found) if found == [last.clone()]));
-    }
-
-    #[test]
-    fn a_node_of_0_1_0_is_told_from_one_that_fails() {
-        for (status, is_of_0_1_0) in [
-            (Status::unimplemented("unknown"), true),
-            (Status::permission_denied("no controller"), true),
-            (Status::unavailable("down"), false),
-            (Status::deadline_exceeded("slow"), false),
-            (Status::internal("broken"), false),
-        ] {
-            assert_eq!(is_old(&status), is_of_0_1_0, "{status}");
-        }
     }
 }

@@ -200,9 +200,7 @@ impl Driver {
         let share = match (from_limited, limited(&volume.parameters)) {
             (_, true) => self.share_of_limited(&from, &to, &paths)?,
             (true, false) => Share::Nothing,
-            _ if !self.may_share(&from, &to, thick)? || self.is_to_be_mended(origin, &paths)? => {
-                Share::Nothing
-            }
+            _ if !self.may_share(&from, &to, thick)? => Share::Nothing,
             _ if data.shares_whole() => Share::Whole,
             _ => Share::Files,
         };
@@ -212,14 +210,6 @@ impl Driver {
                 let bytes = data.to_copy(&self.os, &paths)?;
                 expect_room(volume, bytes).map(|()| (share, bytes))
             }
-        }
-    }
-
-    /// Whether a restore is the way to make an image of 0.1.0 one that is written in place, which no clone can be.
-    fn is_to_be_mended(&self, origin: &Origin, paths: &VolumePaths) -> Result<bool> {
-        match &origin.data {
-            Data::Snapshot(_) => paths.bytes().is_copied_on_write(&self.os, paths),
-            Data::Volume(_) | Data::Remote(_) => Ok(false),
         }
     }
 
@@ -278,9 +268,7 @@ impl Driver {
     /// The same of a volume.
     pub(crate) fn is_volume_half_formatted(&self, volume: &Volume) -> Result<bool> {
         match volume.content.format() {
-            Some(Format::Blank | Format::Formatting) => {
-                Mark::Formatting.is_set(&self.os, &self.paths(volume)?)
-            }
+            Some(Format::Blank) => Mark::Formatting.is_set(&self.os, &self.paths(volume)?),
             _ => Ok(false),
         }
     }

@@ -69,12 +69,9 @@ impl Driver {
             Share::Nothing => data.to_copy(&self.os, &paths)?,
             Share::Files | Share::Whole => data.allocated(&self.os, &paths)?,
         };
-        let content = match volume.content.format() {
-            Some(_) if self.is_volume_half_formatted(&volume)? => {
-                volume.content.with_format(Format::Formatting)
-            }
-            Some(Format::Formatting) => volume.content.with_format(Format::Blank),
-            _ => volume.content.clone(),
+        let content = match self.is_volume_half_formatted(&volume)? {
+            true => volume.content.with_format(Format::Formatting),
+            false => volume.content.clone(),
         };
         let snapshot = Snapshot {
             id,
@@ -88,7 +85,6 @@ impl Driver {
             content,
             pool: pool.name.clone(),
             block_size: volume.block_size,
-            marked: true,
             group,
             pulled_for,
             kept,
@@ -166,9 +162,7 @@ impl Driver {
     /// goes after its group is, too.
     pub(crate) fn acknowledge_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Snapshot>> {
         // Where the pool is away, it goes when it is back.
-        if snapshot.marked
-            && let Ok(paths) = self.snapshot_paths(&snapshot)
-        {
+        if let Ok(paths) = self.snapshot_paths(&snapshot) {
             Mark::Making.clear(&self.os, &paths)?;
         }
         Ok(snapshot)

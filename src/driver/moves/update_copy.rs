@@ -106,7 +106,7 @@ impl Round<'_> {
         // What a move brings need not be of one moment before its last round, in which nobody uses the source.
         let freeze = self.request.consistency.freeze && (self.request.whole || !is_tree(volume));
         let consistency = Consistency { freeze, ..self.request.consistency };
-        let request = OpenSource { source, target, consistency, began: None, keep };
+        let request = OpenSource { source, target, consistency, began: driver.pulls.began(&volume.id), keep };
         let remote = driver.open_for(sources.as_ref(), &self.request.way, &volume.id, request);
         let remote = remote.map_err(|error| match error {
             Error::NotFound(why) => Error::NotFound(format!(

@@ -7,7 +7,7 @@
 //! - What counts is the filesystem, not the directory: a pool of directories and a pool with promises on the same
 //!   filesystem would break each other's promises. A managed pool is a filesystem of its own, allocated to the last byte,
 //!   so either kind can be in one on the disk of the other.
-//! - What an earlier version, or other flags, left of the other kind in a pool keeps working: it is staged, published,
+//! - What other flags left of the other kind in a pool keeps working: it is staged, published,
 //!   copied elsewhere and deleted. As long as a pool of directories has promises left, it gets no new directory.
 
 use std::path::Path;

@@ -97,7 +97,8 @@ impl<'a> Marker<'a> {
         self.put(&twin, &text).map(drop)
     }
 
-    /// A pool of 0.1.0 has no marker. It gets one where it holds what the state says.
+    /// A pool that nothing remembers, such as one that was restored from a backup, gets a marker where it holds what the
+    /// state says.
     fn expect_volumes(&self) -> Result<()> {
         let volumes = self.store.volumes().into_iter();
         let volumes = volumes.filter(|volume| *volume.pool() == self.pool.name && volume.is_ready());

@@ -192,7 +192,7 @@ impl Driver {
     fn pod_of(&self, volume: &Volume) -> Pod {
         let unknown = |why: &str| Pod::Unknown(why.to_owned());
         let Some(target) = &volume.inline_target else {
-            return unknown("its record is of an earlier release, which did not record the pod");
+            return unknown("the path that it was published at is not text");
         };
         let Some(kubelet) = self.pools.kubelet_dir() else {
             return unknown("the driver runs without --kubelet-dir");

@@ -153,7 +153,7 @@ impl Running {
 
     /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.
     /// That may have made the cut in the meantime, or be at it still.
-    fn began(&self, volume: &VolumeId) -> Timestamp {
+    pub(super) fn began(&self, volume: &VolumeId) -> Timestamp {
         *self.beginnings.lock().entry(volume.clone()).or_insert_with(Timestamp::now)
     }
 
@@ -240,7 +240,7 @@ impl Driver {
             sources.as_ref(),
             way,
             id,
-            OpenSource { source, target: id.clone(), consistency, began: None, keep },
+            OpenSource { source, target: id.clone(), consistency, began: self.pulls.began(id), keep },
         )
         .map(Some)
     }
@@ -253,20 +253,13 @@ impl Driver {
         id: &VolumeId,
         request: OpenSource,
     ) -> Result<Remote> {
-        let request = OpenSource { began: Some(self.pulls.began(id)), ..request };
         let opened = sources.open(way, &request);
         let may_be_made = matches!(opened, Err(Error::Unavailable(_) | Error::Busy(_)));
         if !may_be_made {
             self.pulls.forget(id);
         }
         let (source, opened) = (request.source, opened?);
-        let remote = Remote { source, opened, patience: sources.patience(), kept: AtomicBool::new(false) };
-        match request.keep != Keep::Nothing && !remote.description().kept {
-            true => Err(Error::Unavailable(
-                "the hostloop of the source's node keeps no cuts; upgrade it to 0.3.0 or later".to_owned(),
-            )),
-            false => Ok(remote),
-        }
+        Ok(Remote { source, opened, patience: sources.patience(), kept: AtomicBool::new(false) })
     }
 
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller

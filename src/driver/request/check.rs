@@ -70,12 +70,8 @@ pub(crate) fn without_flags(capability: Capability) -> Capability {
     }
 }
 
-/// Whether these are the parameters that are asked for. What is left to the pool was settled when the volume was made, and
-/// 0.2.1 did not record it.
+/// Whether these are the parameters that are asked for. What is left to the pool was settled when the volume was made.
 pub(crate) fn are_asked_for(there: &VolumeParameters, asked: &VolumeParameters) -> bool {
-    let enforcement = match (there.enforcement, asked.enforcement) {
-        (Some(_), Some(asked)) => Some(asked),
-        (there, _) => there,
-    };
+    let enforcement = asked.enforcement.or(there.enforcement);
     *there == VolumeParameters { enforcement, ..asked.clone() }
 }

@@ -54,7 +54,6 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
         source: None,
-        marked: false,
         quota: None,
         copy_of: None,
         moved_to: None,

@@ -25,7 +25,7 @@ fn as_it_goes(number: usize, phase: Phase, attachments: usize) -> Volume {
         capability: capability.clone(),
     };
     let attachments = (0..attachments).map(attachment).collect();
-    Volume { phase, marked: phase == Phase::Deleting, attachments, ..volume(number, 1000) }
+    Volume { phase, attachments, ..volume(number, 1000) }
 }
 
 /// The longest way out, for each volume.
@@ -147,9 +147,9 @@ fn a_compaction_does_not_lose_the_room() {
     assert!(store.is_empty());
 }
 
-/// A file of 0.1.0 has no room behind it: the next start sets some aside, if there is any.
+/// A file from a backup has no room behind it: the next start sets some aside, if there is any.
 #[test]
-fn an_old_file_gets_room_when_there_is_some() {
+fn a_restored_file_gets_room_when_there_is_some() {
     let disk = Disk::holding(&sample(3));
     disk.set_room(Some(0));
     drop(open(&disk).unwrap());

@@ -3,7 +3,8 @@
 use super::*;
 use crate::model::PoolName;
 use crate::store::record::{self, FORMAT};
-use crate::store::{Durability, Totals};
+use crate::store::writer::Writer;
+use crate::store::{Durability, SLACK, Totals, load};
 
 #[test]
 fn changes_survive_a_restart() {
@@ -157,6 +158,26 @@ fn a_later_format_is_named_as_such() {
     let disk = Disk::holding(b"{\"hostloop\":2,\"anything\":[]}\n");
     let error = open(&disk).err().unwrap();
     assert!(matches!(error, StoreError::Version { found: 2, supported: FORMAT, .. }), "{error}");
+}
+
+/// Lines of this version never follow the header of an earlier one, which reads them by what that says.
+#[test]
+fn a_file_of_an_earlier_format_is_written_anew_or_left() {
+    let disk = Disk::holding(&sample(3));
+    drop(open(&disk).unwrap());
+    let before = disk.read();
+    let take_over = || {
+        let mut loaded = load::load(&disk.read(), &identity(), &file()).unwrap();
+        loaded.format -= 1;
+        Writer::new(disk.files(), Path::new(DIR), identity(), SLACK).take_over(&loaded)
+    };
+    disk.set_room(Some(0));
+    take_over().unwrap_err();
+    assert_eq!(disk.read(), before, "there is no room for another file");
+    disk.set_room(None);
+    take_over().unwrap();
+    assert_ne!(disk.read(), before);
+    assert_eq!(model(&open(&disk).unwrap()), sample_model(3));
 }
 
 #[test]

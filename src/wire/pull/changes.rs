@@ -70,7 +70,7 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
     if request.source_address.is_empty() {
         return Err(Error::Invalid("source_address is missing".to_owned()));
     }
-    let way = Way { address: request.source_address, permit: Some(permit) };
+    let way = Way { address: request.source_address, permit };
     Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole })
 }
 

@@ -32,7 +32,7 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
         no_freeze: !consistency.freeze,
         freeze_timeout_ms: consistency.freeze_timeout_ms,
         permit: permit.as_bytes().to_vec(),
-        began_ns: began.map_or(0, Timestamp::as_nanos),
+        began_ns: began.as_nanos(),
         keep: match keep {
             Keep::Nothing => None,
             Keep::First => Some(open_source_request::Keep::First(open_source_request::KeepFirst {})),
@@ -68,7 +68,7 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
     let target = request.target_volume_id.parse();
     let target = target.map_err(|error| Error::Invalid(format!("target_volume_id: {error}")))?;
     let consistency = consistency(request.no_freeze, request.freeze_timeout_ms);
-    let began = (request.began_ns != 0).then(|| Timestamp::from_nanos(request.began_ns));
+    let began = Timestamp::from_nanos(request.began_ns);
     let keep = match &request.keep {
         None => Keep::Nothing,
         Some(open_source_request::Keep::First(_)) => Keep::First,
@@ -112,8 +112,6 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         requested_bytes: source.requested_bytes.unwrap_or_default(),
         block_size: source.block_size,
         data_bytes: source.data_bytes,
-        placed: true,
-        kept: source.kept,
         sealed: source.sealed,
     }
 }
@@ -124,10 +122,6 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
 /// [`Malformed`], also for what only a newer node knows.
 pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDescription, Malformed> {
     use peer::{SourceContent, SourceFormat};
-    if !answer.placed {
-        let old = "its hostloop is older than 0.2.0; finish the upgrade of all nodes and try again";
-        return Err(Malformed(old.to_owned()));
-    }
     let content = match answer.content() {
         SourceContent::Block => Content::Block,
         SourceContent::Directory => Content::Directory,
@@ -161,7 +155,6 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         requested_bytes: Some(answer.requested_bytes).filter(|bytes| (1..answer.size_bytes).contains(bytes)),
         block_size: answer.block_size,
         data_bytes: answer.data_bytes.min(most),
-        kept: answer.kept,
         sealed: answer.sealed,
     })
 }
@@ -199,22 +192,18 @@ pub fn encode_blocks(Placed { after, message }: Placed<u64, Blocks>) -> peer::Pu
         Blocks::Data(piece) => Message::Data(encode_piece(piece)),
         Blocks::End { sent_bytes } => Message::End(peer::BlocksEnd { sent_bytes }),
     };
-    peer::PullBlocksResponse { message: Some(message), after: Some(after) }
+    peer::PullBlocksResponse { message: Some(message), after }
 }
 
 /// The same as it arrives.
 pub fn decode_blocks(answer: peer::PullBlocksResponse) -> Result<Placed<u64, Blocks>, Malformed> {
-    let after = answer.after.ok_or_else(no_place)?;
+    let after = answer.after;
     match answer.message {
         Some(Message::Data(data)) => Ok(Blocks::Data(decode_piece(data))),
         Some(Message::End(end)) => Ok(Blocks::End { sent_bytes: end.sent_bytes }),
         None => Err(Malformed("a message without content".to_owned())),
     }
     .map(|message| Placed { after, message })
-}
-
-fn no_place() -> Malformed {
-    Malformed("a message does not say where it belongs".to_owned())
 }
 
 fn encode_piece(piece: Piece) -> peer::Data {

@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::{Malformed, cut, decode_piece, encode_cut, encode_piece, handle, no_place};
+use super::{Malformed, cut, decode_piece, encode_cut, encode_piece, handle};
 use crate::error::Result;
 use crate::model::Permit;
 use crate::model::pull::{Placed, SourceHandle, Zeros};
@@ -59,7 +59,8 @@ pub fn encode_tree(Placed { after, message }: Placed<Position, Item>) -> peer::P
 
 /// The same as it arrives. The checksum of an entry is checked here, that of data by whoever writes them.
 pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, Item>, Malformed> {
-    let Place { entry, offset } = answer.after.ok_or_else(no_place)?;
+    let Place { entry, offset } =
+        answer.after.ok_or_else(|| Malformed("a message does not say where it belongs".to_owned()))?;
     let after = Position { entry, offset };
     match answer.message {
         Some(Message::Entry(checked)) => {

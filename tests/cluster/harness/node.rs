@@ -47,8 +47,6 @@ pub enum Fault {
     Late,
     /// The same for the first one only; later ones overtake it.
     FirstLate,
-    /// The node is of a version that does not know it.
-    Unknown,
     /// The node is of a version that knows more of it; it echoes the request.
     Newer,
 }
@@ -287,7 +285,6 @@ where
             match fault {
                 None => inner.call(request).await,
                 Some(Fault::Swallow) => std::future::pending().await,
-                Some(Fault::Unknown) => Ok(Status::unimplemented("unknown to this version").into_http()),
                 Some(Fault::Newer) => {
                     let mut echo = http::Response::new(request.into_body());
                     for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "0")] {

@@ -9,7 +9,7 @@ use hostloop::model::copy_of::UpdateCopy;
 use hostloop::model::pull::{Blocks, Changes, Piece, Placed, Way, Zeros};
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Basis, Entry, Item, Kind, Position};
-use hostloop::model::{Consistency, NodeKey, VolumeId};
+use hostloop::model::{Consistency, NodeKey, Permit, VolumeId};
 use nix::errno::Errno;
 
 use super::nodes::SOURCE;
@@ -220,7 +220,7 @@ fn updated(scripts: Vec<Vec<Placed<u64, Changes>>>) -> (Result<Vec<u8>>, usize) 
     let request =
         CreateVolume { source: Some(Source::Volume(source.to_string())), as_copy: true, ..target.request() };
     let id = target.driver.create_volume(request).expect("a copy").id.clone();
-    let way = Way { address: SOURCE.to_owned(), permit: None };
+    let way = Way { address: SOURCE.to_owned(), permit: Permit::default() };
     let order =
         UpdateCopy { volume_id: id.to_string(), consistency: Consistency::default(), way, whole: false };
     let updated = target

@@ -135,29 +135,27 @@ fn a_retry_takes_the_cut_that_was_made_for_it() {
     let pair = Pair::new(rig);
     let source = VolumeSource::Volume(vol.id.parse().expect("an id"));
     let target = VolumeId::of_name(&NodeKey::of(TARGET), "pulled");
-    let open = |began: Option<u64>| {
-        let began = began.map(Timestamp::from_nanos);
+    let open = |began: u64| {
         let request = OpenSource {
             source: source.clone(),
             target: target.clone(),
             consistency: Consistency::default(),
-            began,
+            began: Timestamp::from_nanos(began),
             keep: Keep::Nothing,
         };
         pair.source.driver.open_source(&request).map(|opened| opened.handle)
     };
-    let first = open(Some(1)).expect("OpenSource");
+    let first = open(1).expect("OpenSource");
     let same = |began| assert_eq!(open(began).expect("OpenSource").created, first.created, "the same cut");
     let mut while_it_is_read = |_| {
-        same(Some(1));
-        same(None);
-        let status = open(Some(2)).expect_err("it is read");
+        same(1);
+        let status = open(2).expect_err("it is read");
         assert!(matches!(status, Error::Busy(_)), "{status:?}");
         false
     };
     pair.source.driver.pull_blocks(&first, 0, &mut while_it_is_read).expect("PullBlocks");
-    same(Some(1));
-    assert_ne!(open(Some(2)).expect("OpenSource").created, first.created, "another one");
+    same(1);
+    assert_ne!(open(2).expect("OpenSource").created, first.created, "another one");
     assert_eq!(pair.source.cuts(), 1);
 }
 

@@ -12,8 +12,8 @@ use hostloop::model::pull::{Blocks, Changes, OpenSource, Placed, SourceDescripti
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Item, Position};
 use hostloop::model::{
-    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Settings,
-    SnapshotId, Timestamp, VolumeParameters,
+    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Permit,
+    Settings, SnapshotId, Timestamp, VolumeParameters,
 };
 use hostloop_fake_kernel::FakeKernel;
 
@@ -131,7 +131,6 @@ impl Target {
             requested_bytes: None,
             block_size: 512,
             data_bytes: SIZE,
-            kept: true,
             sealed: false,
         };
         let scripts = Mutex::new(scripts.into());
@@ -169,7 +168,7 @@ impl Target {
             source: Some(Source::Snapshot(snapshot().to_string())),
             consistency: Consistency::default(),
             topology: None,
-            way: Some(Way { address: SOURCE.to_owned(), permit: None }),
+            way: Some(Way { address: SOURCE.to_owned(), permit: Permit::default() }),
             reservation: None,
             as_copy: false,
         }

@@ -12,7 +12,7 @@ use hostloop::cluster::pull::Pull;
 use hostloop::config::Config;
 use hostloop::driver::{Driver, RemoteSources};
 use hostloop::model::pull::{Blocks, Keep, OpenSource, Way};
-use hostloop::model::{Consistency, Grant, NodeKey, Permit, VolumeId, VolumeSource};
+use hostloop::model::{Consistency, Grant, NodeKey, Permit, Timestamp, VolumeId, VolumeSource};
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{peer, pull};
 use hostloop_fake_kernel::FakeKernel;
@@ -97,7 +97,7 @@ fn open(source: VolumeSource) -> OpenSource {
         source,
         target: target(),
         consistency: Consistency::default(),
-        began: None,
+        began: Timestamp::from_nanos(1),
         keep: Keep::Nothing,
     }
 }
@@ -223,7 +223,7 @@ fn a_source_that_takes_long_to_open_is_found_by_the_retry() {
         let here = tokio::runtime::Handle::current();
         let pull = Arc::new(Pull::new(node.network.connector(), here));
         let ask = || {
-            let way = Way { address: SOURCE.to_owned(), permit: Some(permit(&source)) };
+            let way = Way { address: SOURCE.to_owned(), permit: permit(&source) };
             let (pull, source) = (Arc::clone(&pull), open(source.clone()));
             tokio::task::spawn_blocking(move || {
                 pull.open(&way, &source).map(|opened| opened.close(&opened.description().handle.id))

@@ -12,7 +12,7 @@ fn open(id: &str) -> OpenSource {
         source: VolumeSource::Volume(id.parse().expect("an id")),
         target: VolumeId::of_name(&NodeKey::of("node-b"), "pulled"),
         consistency: Consistency::default(),
-        began: None,
+        began: Timestamp::from_nanos(1),
         keep: Keep::Nothing,
     }
 }

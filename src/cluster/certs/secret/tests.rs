@@ -42,13 +42,6 @@ fn answer(state: &mut State, method: &Method, path: &str, body: &Value) -> (Stat
             state.secret = Some(body.clone());
             (StatusCode::CREATED, body.clone())
         }
-        (&Method::PATCH, Some(secret)) => {
-            let mut secret = secret.clone();
-            secret["metadata"]["annotations"] = body["metadata"]["annotations"].clone();
-            assert!(body["data"].is_null() && body["stringData"].is_null(), "the CA stays: {body}");
-            state.secret = Some(secret.clone());
-            (StatusCode::OK, secret)
-        }
         _ => status(405, "MethodNotAllowed"),
     }
 }
@@ -77,11 +70,11 @@ fn made(server: &Server) -> Result<String, CertsError> {
     runtime.block_on(async { init(client(server), &place, DRIVER, validity).await })
 }
 
-/// A CA as Helm made it.
-fn of_helm() -> Value {
+/// A CA as another process, or an administrator, made it.
+fn ca() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": "hostloop-ca", "labels": {"app.kubernetes.io/managed-by": "Helm"}},
+        "metadata": {"name": "hostloop-ca"},
         "data": {"ca.crt": "b2xk", "ca.key": "b2xk"}
     })
 }
@@ -95,7 +88,6 @@ fn it_is_made_once_and_signs() {
     let server = with(None);
     assert!(made(&server).unwrap().contains("made a CA"));
     let secret = server.lock().unwrap().secret.clone().unwrap();
-    assert_eq!(secret["metadata"]["annotations"][POLICY.0], POLICY.1);
     let dir = tempfile::tempdir().unwrap();
     for name in [CA, CA_KEY] {
         let text = secret["stringData"][name].as_str().unwrap();
@@ -106,30 +98,25 @@ fn it_is_made_once_and_signs() {
 }
 
 #[test]
-fn one_that_is_there_stays_and_helm_leaves_it() {
-    let server = with(Some(of_helm()));
-    for _ in 0..2 {
-        assert!(made(&server).unwrap().contains("already exists"));
-    }
+fn one_that_is_there_stays() {
+    let server = with(Some(ca()));
+    assert!(made(&server).unwrap().contains("already exists"));
     let state = server.lock().unwrap();
-    let secret = state.secret.as_ref().unwrap();
-    assert_eq!(secret["data"], of_helm()["data"]);
-    assert_eq!(secret["metadata"]["annotations"][POLICY.0], POLICY.1);
-    let patches = state.calls.iter().filter(|call| call.starts_with("PATCH")).count();
-    assert_eq!(patches, 1, "{:?}", state.calls);
+    assert_eq!(state.secret, Some(ca()));
+    assert_eq!(state.calls, ["GET /api/v1/namespaces/storage/secrets/hostloop-ca"]);
 }
 
 #[test]
 fn the_first_one_wins() {
     let server = with(None);
-    server.lock().unwrap().raced_by = Some(of_helm());
+    server.lock().unwrap().raced_by = Some(ca());
     assert!(made(&server).unwrap().contains("already exists"));
-    assert_eq!(server.lock().unwrap().secret.as_ref().unwrap()["data"], of_helm()["data"]);
+    assert_eq!(server.lock().unwrap().secret.as_ref().unwrap()["data"], ca()["data"]);
 }
 
 #[test]
 fn what_is_no_ca_is_left_alone() {
-    let mut other = of_helm();
+    let mut other = ca();
     other["data"] = json!({"password": "b2xk"});
     let server = with(Some(other.clone()));
     assert!(made(&server).unwrap_err().to_string().contains("storage/hostloop-ca exists and holds no CA"));

@@ -58,13 +58,14 @@ impl Managed<'_> {
         }
     }
 
-    /// On btrfs an image of 0.1.0 is written elsewhere each time, for which its disk may have no room.
+    /// Warns of an image that somebody has copied here, such as from a backup: btrfs writes to it elsewhere each time, for
+    /// which its disk may have no room.
     fn warn_of_copy_on_write(&self, image: &Path) -> Result<()> {
         let looking = || self.doing("look at its image");
         if !self.os.images.is_in_place(image).doing(looking)? {
             tracing::warn!(
                 pool = %self.name, image = %image.display(),
-                "the pool's image is copy-on-write (made by 0.1.0 on btrfs): its volumes fail when their disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and give that its name"
+                "the pool's image is copy-on-write, such as one that was copied here from a backup: its volumes fail when their disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and give that its name"
             );
         }
         Ok(())

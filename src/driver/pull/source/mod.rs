@@ -29,8 +29,8 @@ struct Remembered {
 
 impl Cuts {
     /// It is made now, for this beginning.
-    pub(crate) fn begin(&self, id: &SnapshotId, began: Option<Timestamp>) {
-        self.0.lock().insert(id.clone(), Remembered { last_read: Instant::now(), began });
+    pub(crate) fn begin(&self, id: &SnapshotId, began: Timestamp) {
+        self.0.lock().insert(id.clone(), Remembered { last_read: Instant::now(), began: Some(began) });
     }
 
     /// It is read now.
@@ -39,8 +39,8 @@ impl Cuts {
     }
 
     /// Whether it has what the volume held at this beginning, or later.
-    pub(crate) fn is_of(&self, id: &SnapshotId, began: Option<Timestamp>) -> bool {
-        began.is_none() || self.remembered(&mut self.0.lock(), id).began == began
+    pub(crate) fn is_of(&self, id: &SnapshotId, began: Timestamp) -> bool {
+        self.remembered(&mut self.0.lock(), id).began == Some(began)
     }
 
     pub(crate) fn forget(&self, id: &SnapshotId) {
@@ -152,7 +152,6 @@ impl Driver {
             requested_bytes: snapshot.requested_bytes,
             block_size: snapshot.block_size,
             data_bytes: data.to_copy(&self.os, &paths)?,
-            kept: snapshot.kept,
             sealed: snapshot.sealed,
         })
     }
@@ -190,10 +189,10 @@ mod tests {
     #[test]
     fn what_is_remembered_of_a_cut() {
         let (cuts, id) = (Cuts::default(), SnapshotId::of_name(&NodeKey::of("n"), "cut"));
-        let began = Some(Timestamp::from_nanos(1));
-        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began), "an earlier process made it");
+        let began = Timestamp::from_nanos(1);
+        assert!(!cuts.is_of(&id, began), "an earlier process made it");
         cuts.begin(&id, began);
-        assert!(cuts.is_of(&id, began) && !cuts.is_of(&id, Some(Timestamp::from_nanos(2))));
+        assert!(cuts.is_of(&id, began) && !cuts.is_of(&id, Timestamp::from_nanos(2)));
         std::thread::sleep(Duration::from_millis(50));
         assert!(cuts.idle(&id) >= Duration::from_millis(50));
         let before = Instant::now();
@@ -201,7 +200,7 @@ mod tests {
         assert!(cuts.idle(&id) <= before.elapsed());
         assert!(cuts.is_of(&id, began), "it is read, and not made anew");
         cuts.forget(&id);
-        assert!(cuts.is_of(&id, None) && !cuts.is_of(&id, began));
+        assert!(!cuts.is_of(&id, began));
     }
 
     #[test]

@@ -52,14 +52,14 @@ impl Driver {
     }
 
     /// The cut that an earlier call has made; it may be read from at this moment.
-    fn existing_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Result<Option<SourceDescription>> {
+    fn existing_cut(&self, id: &SnapshotId, began: Timestamp) -> Result<Option<SourceDescription>> {
         let _guard = self.share(id)?;
         let Some(cut) = self.usable_cut(id, began) else { return Ok(None) };
         self.cuts.touch(id);
         self.describe_source(&cut).map(Some)
     }
 
-    fn usable_cut(&self, id: &SnapshotId, began: Option<Timestamp>) -> Option<Arc<Snapshot>> {
+    fn usable_cut(&self, id: &SnapshotId, began: Timestamp) -> Option<Arc<Snapshot>> {
         self.store.snapshot(id).filter(|cut| cut.is_ready() && self.cuts.is_of(id, began))
     }
 
