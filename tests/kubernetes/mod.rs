@@ -47,6 +47,7 @@ pub(crate) struct Kubernetes {
     pub(crate) history: Vec<Change>,
     /// Whether anybody watches.
     pub(crate) watched: bool,
+    /// Reason and note of each event, in the order in which they were written.
     pub(crate) events: Vec<String>,
     /// How many pods may be evicted.
     pub(crate) budget: u32,
@@ -97,6 +98,7 @@ impl Kubernetes {
             "nodes" => "Node",
             "leases" => "Lease",
             "statefulsets" => "StatefulSet",
+            "events" => "Event",
             _ => "StorageClass",
         });
         self.put(key, object)
