@@ -17,7 +17,7 @@ WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$
 SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space:: beside:: \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
   managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
-UNIT := --lib --bins --test protocol --test layers
+UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 TEST := $(CARGO) test --locked --features fake-os
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
