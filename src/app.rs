@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tonic::service::{Routes, RoutesBuilder};
+use tonic::service::Routes;
 
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
@@ -25,13 +25,11 @@ use crate::kernel::{Os, linux};
 use crate::metrics::{Expiry, Health};
 use crate::model::{Limits, PoolKind, Settings};
 use crate::server::{self, Endpoint, Listener, Observer, Stop, Stopped};
-use crate::service::{
-    Behind, Gate, PeerService, Permits, Starting, add_controller_services, add_node_services,
-};
+pub use crate::service::add_peer_services;
+use crate::service::{Behind, Gate, Permits, Starting, add_controller_services, add_node_services};
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store};
 use crate::version;
-use crate::wire::peer::peer_server::PeerServer;
 
 use self::anchor::Anchors;
 pub use self::checks::DataDir;
@@ -127,12 +125,6 @@ pub fn peer_routes(driver: &Arc<Driver>, permits: Arc<dyn Permits>) -> Routes {
     let mut routes = Routes::builder();
     add_peer_services(driver, permits, &mut routes);
     routes.routes()
-}
-
-/// Adds what a node serves to the other processes of its cluster: to other nodes what these find permitted.
-pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes: &mut RoutesBuilder) {
-    add_controller_services(driver, routes);
-    routes.add_service(PeerServer::new(PeerService::new(Arc::clone(driver), permits)));
 }
 
 /// How a driver that did serve came to its end.

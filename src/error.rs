@@ -42,6 +42,9 @@ pub enum Error {
     /// Not served in this configuration: UNIMPLEMENTED.
     #[error("{0}")]
     Unsupported(String),
+    /// A permit of a controller is missing, or does not cover it: PERMISSION_DENIED.
+    #[error("{0}")]
+    Denied(String),
     /// Not now (start-up recovery runs): UNAVAILABLE, try again.
     #[error("{0}")]
     Unavailable(String),

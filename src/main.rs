@@ -1,12 +1,12 @@
 //! `hostloop`: parse, build, run, drain.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use git_version::git_version;
 use hostloop::app::{self, Ended, StartError};
-use hostloop::cli::{AdminCommand, Command, one_line, parse};
+use hostloop::cli::{AdminCommand, Command, completions, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
 use hostloop::kernel::host::host_name;
@@ -45,12 +45,24 @@ fn main() -> ExitCode {
         Command::Bench(args) => BenchConfig::new(&args).map(|config| check(|end| bench::run(config, end))),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::Admin(command) => return administer(command, program),
+        Command::Completions(args) => return print(&completions(args.shell)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
     done.unwrap_or_else(|error: ConfigError| {
         eprintln!("hostloop: {error}");
         ExitCode::from(USAGE)
     })
+}
+
+fn print(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        // A reader that has gone away has what it wants.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("hostloop: standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// The helper beside a frozen filesystem: it has one thread and no runtime, so that little can go wrong with it.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use clap::Parser;
-use hostloop::cli::{Cli, Command, one_line};
+use hostloop::cli::{Cli, Command, completions, one_line};
 use hostloop::config::{BenchConfig, Config, Role, SelftestConfig};
 
 /// Runs one input.
@@ -35,6 +35,7 @@ pub fn run(input: &[u8]) {
             }
             Err(error) => assert_one_line(&error),
         },
+        Command::Completions(args) => assert!(!completions(args.shell).is_empty()),
         // These act at once on what they are given.
         Command::Certs(_) | Command::Admin(_) | Command::FreezeGuard(_) => {}
     }

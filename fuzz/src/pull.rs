@@ -11,7 +11,7 @@ use hostloop::model::pull::{
 };
 use hostloop::model::request::CreateVolume;
 use hostloop::model::tree::{Item, Position};
-use hostloop::model::{NodeKey, SnapshotId};
+use hostloop::model::{NodeKey, Permit, SnapshotId};
 use hostloop::selftest::requests;
 use hostloop::wire::peer::pull_blocks_response::Message as BlocksMessage;
 use hostloop::wire::peer::pull_changes_response::Message as ChangesMessage;
@@ -141,7 +141,7 @@ pub fn run(input: &[u8]) {
     let messages = messages::read(input);
     let Some((kind, _)) = messages.first() else { return };
     let request = CreateVolume {
-        way: Some(Way { address: "10.0.0.1:9443".to_owned(), permit: None }),
+        way: Permit::new(Vec::new()).map(|permit| Way { address: "10.0.0.1:9443".to_owned(), permit }),
         ..decode::create_volume(request(*kind)).expect("a good request")
     };
     let kernel = machine();

@@ -72,6 +72,7 @@ pub fn one_line(error: &clap::Error) -> Option<String> {
             | Kind::ArgumentConflict
     );
     let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    about_a_value.then(|| first.trim_start_matches("error: ").to_owned())
+    // What may be written instead is in the lines after the first.
+    let first: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    about_a_value.then(|| first.join(" ").trim_start_matches("error: ").replace('\r', " "))
 }

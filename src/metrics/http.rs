@@ -98,13 +98,12 @@ impl Site {
         let mut place = silent.enter(address.ip());
         tokio::select! {
             _ = &mut served => return,
-            () = place.lost() => return,
+            Ok(()) = &mut place => return,
             Ok(()) = &mut asked => drop(place),
         }
-        let mut place = asking.enter(address.ip());
         tokio::select! {
             _ = served => {}
-            () = place.lost() => {}
+            Ok(()) = asking.enter(address.ip()) => {}
         }
     }
 

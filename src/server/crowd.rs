@@ -2,12 +2,9 @@
 //! If there are too many, an existing one is closed, the oldest of the address with the most. So whoever opens connections
 //! without end displaces only his own, and nobody else waits for him.
 
-use std::collections::{HashMap, VecDeque};
-use std::future::Future;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -22,93 +19,44 @@ pub struct Limits {
 #[derive(Debug, Clone)]
 pub struct Crowd {
     limits: Limits,
-    inside: Arc<Mutex<Inside>>,
-}
-
-#[derive(Debug, Default)]
-struct Inside {
     /// The oldest first.
-    guests: VecDeque<Guest>,
-    numbers: u64,
+    guests: Arc<Mutex<Vec<Guest>>>,
 }
 
-#[derive(Debug)]
-struct Guest {
-    number: u64,
-    source: IpAddr,
-    leave: oneshot::Sender<()>,
-}
+/// A connection's source, and what asks it to go. One whose seat is gone has left.
+type Guest = (IpAddr, oneshot::Sender<()>);
 
-/// One connection's seat, which is free again with the value.
-#[derive(Debug)]
-pub struct Seat {
-    crowd: Crowd,
-    number: u64,
-    leave: oneshot::Receiver<()>,
-}
+/// One connection's seat, which is free again with the value. It completes with `Ok` if the connection has to go, and with
+/// `Err` if nobody comes any more: then the connection may stay.
+pub type Seat = oneshot::Receiver<()>;
 
 impl Crowd {
     pub fn new(limits: Limits) -> Self {
-        Crowd { limits, inside: Arc::default() }
+        Crowd { limits, guests: Arc::default() }
     }
 
-    /// Lets a connection in. One of the others is asked to go where they are too many then.
+    /// Lets a connection in. If there are too many then, the oldest one of the address with the most has to go.
     pub fn enter(&self, address: IpAddr) -> Seat {
-        let source = source(address);
-        let (ask, leave) = oneshot::channel();
-        let mut inside = self.inside();
-        inside.numbers += 1;
-        let number = inside.numbers;
-        inside.guests.push_back(Guest { number, source, leave: ask });
-        let goes = inside.one_too_many(self.limits, source);
-        drop(inside);
-        if let Some(guest) = goes {
-            // It may just have gone by itself.
-            let _ = guest.leave.send(());
-        }
-        Seat { crowd: self.clone(), number, leave }
-    }
-
-    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inside {
-    fn one_too_many(&mut self, limits: Limits, newest: IpAddr) -> Option<Guest> {
+        let newest = source(address);
+        let (leave, seat) = oneshot::channel();
+        // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        guests.retain(|(_, leave)| !leave.is_closed());
+        guests.push((newest, leave));
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for guest in &self.guests {
-            *counts.entry(guest.source).or_default() += 1;
+        for (source, _) in guests.iter() {
+            *counts.entry(*source).or_default() += 1;
         }
-        let from = if counts.get(&newest).is_some_and(|count| *count > limits.each) {
-            newest
-        } else if self.guests.len() > limits.all {
-            counts.into_iter().max_by_key(|(_, count)| *count)?.0
-        } else {
-            return None;
+        let most = counts.iter().max_by_key(|(_, count)| **count).map(|(source, _)| *source);
+        let from = match counts.get(&newest) {
+            Some(count) if *count > self.limits.each => Some(newest),
+            _ => most.filter(|_| guests.len() > self.limits.all),
         };
-        let oldest = self.guests.iter().position(|guest| guest.source == from)?;
-        self.guests.remove(oldest)
-    }
-}
-
-impl Seat {
-    /// Completes when the connection has to go.
-    pub async fn lost(&mut self) {
-        std::future::poll_fn(|cx| self.poll_lost(cx)).await;
-    }
-
-    /// The same, to be polled up to its end only.
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // The other half goes with a word, or with this value.
-        Pin::new(&mut self.leave).poll(cx).map(|_| ())
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.crowd.inside().guests.retain(|guest| guest.number != self.number);
+        if let Some(oldest) = guests.iter().position(|(source, _)| Some(*source) == from) {
+            // It may just have gone by itself.
+            let _ = guests.remove(oldest).1.send(());
+        }
+        seat
     }
 }
 
@@ -137,7 +85,7 @@ mod tests {
 
     /// Whether each of these has to go.
     fn lost(seats: &mut [Seat]) -> Vec<bool> {
-        seats.iter_mut().map(|seat| seat.leave.try_recv().is_ok()).collect()
+        seats.iter_mut().map(|seat| seat.try_recv().is_ok()).collect()
     }
 
     #[test]
@@ -167,7 +115,11 @@ mod tests {
             let mut seat = [enter(&crowd, "10.0.0.1")];
             assert_eq!(lost(&mut seat), [false]);
         }
-        assert!(crowd.inside().guests.is_empty());
+        assert_eq!(
+            crowd.guests.lock().unwrap().len(),
+            1,
+            "the last one is forgotten when the next one comes"
+        );
     }
 
     #[test]

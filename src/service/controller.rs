@@ -77,7 +77,7 @@ fn limit<E: Listed>(entries: &mut Vec<E>, next_token: &mut String) {
     }
 }
 
-declare! { each;
+declare! { each of csi;
     question ControllerGetCapabilitiesRequest =
         |facts| encode::controller_capabilities(&capabilities(facts.attach));
     call CreateVolumeRequest {

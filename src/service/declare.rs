@@ -12,14 +12,16 @@ use tonic::metadata::MetadataMap;
 use super::stream::Emit;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::model::Settings;
-use crate::wire::csi;
+use crate::model::{Grant, Settings};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
+use crate::wire::{csi, peer};
 
 /// What the driver has to do for a call whose request was checked. It can be tried again.
 pub(crate) type Work<T> = Arc<dyn Fn(&Driver) -> Result<T> + Send + Sync>;
 /// The same for an answer of many messages.
 pub(crate) type StreamWork<T> = Box<dyn FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send>;
+/// Returns what a permit grants to the caller.
+pub(crate) type Open<'a> = &'a dyn Fn(&[u8]) -> Result<Grant>;
 
 /// An object by the id that a caller sent, whatever that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,16 @@ pub(crate) enum Route<'a> {
     Controller,
     /// Only kubelet calls it, on the node's own socket.
     Node,
+    /// On the node that these ask by themselves.
+    Peers(Callers),
+}
+
+/// Which processes of a cluster may call an RPC of `hostloop.v1.Peer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    Controllers,
+    Nodes,
+    All,
 }
 
 /// A request that is about an object, or makes one.
@@ -62,6 +74,14 @@ pub(crate) trait Request: Rpc {
 
     /// Where a controller has it done.
     fn route(&self) -> Route<'_>;
+
+    /// Reports whether the caller may have it done. `open` reads a permit.
+    ///
+    /// # Errors
+    /// `Denied`.
+    fn permitted(&self, _open: Open<'_>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A request with one answer.
@@ -154,10 +174,26 @@ impl Identifies for Option<csi::VolumeContentSource> {
     }
 }
 
+impl Identifies for Option<peer::open_source_request::Source> {
+    fn text(&self) -> Cow<'_, str> {
+        use peer::open_source_request::Source;
+        match self {
+            Some(Source::SnapshotId(id) | Source::VolumeId(id)) => id.as_str().into(),
+            None => "".into(),
+        }
+    }
+}
+
+impl Identifies for Option<peer::Cut> {
+    fn text(&self) -> Cow<'_, str> {
+        self.as_ref().map_or("", |cut| cut.handle.as_str()).into()
+    }
+}
+
 /// Declares the RPCs of one service, and a function that hands them all to [`Declarations`].
 ///
 /// ```text
-/// declare! { each_of_the_service;
+/// declare! { each_of_the_service of csi;                // the module of its messages
 ///     question ProbeRequest = |facts| …;                   // what it answers
 ///     question NodeGetInfoRequest = |facts| …, tells_limits: true; // Question::TELLS_LIMITS, false if it is left out
 ///     call DeleteVolumeRequest {
@@ -165,6 +201,7 @@ impl Identifies for Option<csi::VolumeContentSource> {
 ///         pod: |request| …;                                // further fields, of the pod that it is for
 ///         makes: "volume.id" = |request, node_id| …;       // Request::makes, None if it is left out
 ///         route: |request| Route::LastOwner(…);
+///         permit: |request, grant| …;                      // Request::permitted, nothing if it is left out
 ///         attach: true;                                    // Request::ATTACH, false if it is left out
 ///         in_turn: true;                                   // Call::IN_TURN, false if it is left out
 ///         check: |request| decode::create_snapshot(request); // |request, metadata| where it looks at those, too
@@ -174,73 +211,81 @@ impl Identifies for Option<csi::VolumeContentSource> {
 /// }
 /// ```
 macro_rules! declare {
-    ($each:ident; $($declarations:tt)*) => { declare! { @ $each [] $($declarations)* } };
-    (@ $each:ident [$($kind:ident $message:ident)*]) => {
+    ($each:ident of $package:ident; $($declarations:tt)*) => {
+        declare! { @ $each $package [] $($declarations)* }
+    };
+    (@ $each:ident $package:ident [$($kind:ident $message:ident)*]) => {
         /// Hands over each RPC of the service.
         pub(crate) fn $each(declarations: &mut impl Declarations) {
-            $(declarations.$kind::<csi::$message>();)*
+            $(declarations.$kind::<$package::$message>();)*
         }
     };
-    (@ $each:ident [$($done:tt)*] question $message:ident = |$facts:pat_param| $answer:expr
+    (@ $each:ident $package:ident [$($done:tt)*] question $message:ident = |$facts:pat_param| $answer:expr
         $(, tells_limits: $tells:literal)?; $($rest:tt)*) => {
-        impl Question for csi::$message {
+        impl Question for $package::$message {
             $(const TELLS_LIMITS: bool = $tells;)?
 
             fn answer($facts: &Facts<'_>) -> Self::Reply {
                 $answer
             }
         }
-        declare! { @ $each [$($done)* question $message] $($rest)* }
+        declare! { @ $each $package [$($done)* question $message] $($rest)* }
     };
-    (@ $each:ident [$($done:tt)*] call $message:ident {
+    (@ $each:ident $package:ident [$($done:tt)*] call $message:ident {
         logs: $($span:literal = $field:ident),*;
         $(pod: |$of:ident| $pod:expr;)?
         $(makes: $made:literal = |$named:ident, $node:ident| $id:expr;)?
         route: |$routed:pat_param| $route:expr;
+        $(permit: |$asks:ident, $grant:ident| $permitted:expr;)?
         $(attach: $attach:literal;)?
         $(in_turn: $in_turn:literal;)?
         check: |$request:ident $(, $metadata:ident)?| $check:expr;
         work: |$driver:ident, $wanted:pat_param| $work:expr;
     } $($rest:tt)*) => {
         declare! {
-            @request $message [$($span = $field),*] [$(|$of| $pod)?] [$($made = |$named, $node| $id)?]
-            |$routed| $route; $($attach)?
+            @request $package $message [$($span = $field),*] [$(|$of| $pod)?] [$($made = |$named, $node| $id)?]
+            [$(|$asks, $grant| $permitted)?] |$routed| $route; $($attach)?
         }
-        impl Call for csi::$message {
+        impl Call for $package::$message {
             $(const IN_TURN: bool = $in_turn;)?
 
             fn check(self, metadata: &tonic::metadata::MetadataMap) -> Result<Work<Self::Reply>> {
                 let ($request, _metadata) = (self, metadata);
                 $(let $metadata = _metadata;)?
-                let wanted = $check?;
+                let checked: Result<_> = $check;
+                let wanted = checked?;
                 Ok(std::sync::Arc::new(move |$driver: &Driver| {
                     let $wanted = wanted.clone();
                     $work
                 }))
             }
         }
-        declare! { @ $each [$($done)* call $message] $($rest)* }
+        declare! { @ $each $package [$($done)* call $message] $($rest)* }
     };
-    (@ $each:ident [$($done:tt)*] stream $message:ident {
+    (@ $each:ident $package:ident [$($done:tt)*] stream $message:ident {
         logs: $($span:literal = $field:ident),*;
         route: |$routed:pat_param| $route:expr;
+        $(permit: |$asks:ident, $grant:ident| $permitted:expr;)?
         check: |$request:ident| $check:expr;
-        work: |$driver:ident, $wanted:ident, $emit:ident| $work:expr;
+        work: |$driver:ident, $wanted:pat_param, $emit:ident| $work:expr;
     } $($rest:tt)*) => {
-        declare! { @request $message [$($span = $field),*] [] [] |$routed| $route; }
-        impl StreamCall for csi::$message {
+        declare! {
+            @request $package $message [$($span = $field),*] [] [] [$(|$asks, $grant| $permitted)?] |$routed| $route;
+        }
+        impl StreamCall for $package::$message {
             fn check(self) -> Result<StreamWork<Self::Reply>> {
                 let $request = self;
-                let $wanted = $check?;
+                let checked: Result<_> = $check;
+                let $wanted = checked?;
                 Ok(Box::new(move |$driver: &Driver, $emit: Emit<'_, Self::Reply>| $work))
             }
         }
-        declare! { @ $each [$($done)* stream $message] $($rest)* }
+        declare! { @ $each $package [$($done)* stream $message] $($rest)* }
     };
-    (@request $message:ident [$($span:literal = $field:ident),*] [$(|$of:ident| $pod:expr)?]
+    (@request $package:ident $message:ident [$($span:literal = $field:ident),*] [$(|$of:ident| $pod:expr)?]
         [$($made:literal = |$named:ident, $node:ident| $id:expr)?]
-        |$routed:pat_param| $route:expr; $($attach:literal)?) => {
-        impl Request for csi::$message {
+        [$(|$asks:ident, $grant:ident| $permitted:expr)?] |$routed:pat_param| $route:expr; $($attach:literal)?) => {
+        impl Request for $package::$message {
             $(const ATTACH: bool = $attach;)?
 
             fn ids(&self) -> Vec<(&'static str, std::borrow::Cow<'_, str>)> {
@@ -264,6 +309,13 @@ macro_rules! declare {
                 let $routed = self;
                 $route
             }
+
+            $(
+                fn permitted(&self, open: $crate::service::declare::Open<'_>) -> Result<()> {
+                    let ($asks, $grant) = (self, open(&self.permit)?);
+                    $permitted
+                }
+            )?
         }
     };
 }
@@ -275,7 +327,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::service::{each_of_controller, each_of_node};
+    use crate::service::{each_of_controller, each_of_node, each_of_peer};
     use crate::wire::METHODS;
 
     /// The paths of what is declared.
@@ -301,8 +353,8 @@ mod tests {
         let mut declared = Paths::default();
         each_of_controller(&mut declared);
         each_of_node(&mut declared);
+        each_of_peer(&mut declared);
         let declared: BTreeSet<_> = declared.0.iter().map(|path| path.trim_start_matches('/')).collect();
-        let methods = METHODS.iter().copied().filter(|method| method.starts_with("csi.v1."));
-        assert_eq!(declared, methods.collect());
+        assert_eq!(declared, METHODS.iter().copied().collect());
     }
 }

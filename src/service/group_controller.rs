@@ -9,7 +9,7 @@ use csi::group_controller_service_capability::rpc::Type as Rpc;
 
 const RPCS: [Rpc; 1] = [Rpc::CreateDeleteGetVolumeGroupSnapshot];
 
-declare! { each;
+declare! { each of csi;
     question GroupControllerGetCapabilitiesRequest = |_| encode::group_controller_capabilities(&RPCS);
     call CreateVolumeGroupSnapshotRequest {
         logs: "group.name" = name, "source.id" = source_volume_ids;

@@ -14,7 +14,7 @@ const SERVICES: [Service; 5] = [
     Service::SnapshotAccessibilityConstraints,
 ];
 
-declare! { each;
+declare! { each of csi;
     question GetPluginInfoRequest = |facts| csi::GetPluginInfoResponse {
         name: facts.driver_name.to_owned(),
         vendor_version: env!("CARGO_PKG_VERSION").to_owned(),

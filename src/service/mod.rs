@@ -23,17 +23,18 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
-use tonic::{Response, Status};
+use tonic::Status;
 use tracing::Span;
 
 use declare::{Declarations, Work};
 
 pub use controller::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
+pub use declare::Callers;
 pub use gate::{Behind, Gate, Starting};
 pub(crate) use observe::{observe, observe_made};
-pub use peer::PeerService;
+pub use peer::peer_callers;
 pub use permit::{NoPermits, Permits};
-pub use serve::{add_controller_services, add_node_services};
+pub use serve::{add_controller_services, add_node_services, add_peer_services};
 pub use status::code;
 
 /// What a controller serves, of one driver or of a cluster.
@@ -50,6 +51,11 @@ pub(crate) fn each_of_node(declarations: &mut impl Declarations) {
     node::each(declarations);
 }
 
+/// What a node serves to the other processes of its cluster, beside what a controller serves.
+pub(crate) fn each_of_peer(declarations: &mut impl Declarations) {
+    peer::each(declarations);
+}
+
 use crate::driver::pulse::PATIENCE;
 use crate::driver::{Driver, Site};
 use crate::error::{Error, Result};
@@ -64,9 +70,6 @@ const TURN_PAUSE: Duration = Duration::from_millis(100);
 const STUCK_AFTER: Duration = Duration::from_secs(PATIENCE.as_secs() + 5);
 /// How long between two looks at the answer.
 const STUCK_PAUSE: Duration = Duration::from_secs(2);
-
-/// What a handler answers.
-type Reply<T> = Result<Response<T>, Status>;
 
 /// Runs a use case on the blocking pool, in the span of the RPC. Dropping the returned future (the client went
 /// away, or its deadline passed) does not stop the work, so that no volume is left half-made; a retry meets

@@ -18,7 +18,7 @@ const RPCS: [Rpc; 7] = [
     Rpc::GetStorageHealth,
 ];
 
-declare! { each;
+declare! { each of csi;
     question NodeGetCapabilitiesRequest = |_| encode::node_capabilities(&RPCS);
     question NodeGetInfoRequest = |facts| facts.node.map(encode::node_get_info).unwrap_or_default(), tells_limits: true;
     call NodeStageVolumeRequest {

@@ -1,216 +1,164 @@
-//! The protocol between the processes of a cluster, as a node serves it.
+//! The RPCs between the processes of a cluster, as a node serves them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use tonic::{Request, Response, Status};
-use tracing::Span;
-
-use super::permit::{self, Permits};
-use super::stream::{self, Messages};
-use super::{Reply, caller, run};
+use super::declare::{
+    Call, Callers, Declarations, Facts, Question, Request, Route, StreamCall, StreamWork, Work, declare,
+};
+use super::permit;
+use super::stream::Emit;
 use crate::driver::Driver;
-use crate::model::{Grant, NodeKey};
+use crate::error::Result;
 use crate::wire::{peer, pull, reserve};
 
-/// Serves `hostloop.v1.Peer`.
-pub struct PeerService {
-    driver: Arc<Driver>,
-    permits: Arc<dyn Permits>,
-}
-
-impl PeerService {
-    /// The service of this driver, which lets nothing be read but with permits that these find good.
-    pub fn new(driver: Arc<Driver>, permits: Arc<dyn Permits>) -> Self {
-        PeerService { driver, permits }
-    }
-
-    /// What a call may read here, by its permit and the caller's certificate.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED.
-    fn grant(&self, permit: &[u8], caller: Option<&NodeKey>) -> Result<Grant, Status> {
-        permit::grant(self.permits.as_ref(), permit, &self.driver.settings().node_id, caller)
-    }
-}
-
-/// Puts ids of a request on the span, as text that forges no line.
-fn observe(fields: &[(&'static str, &str)]) {
-    // No id is longer; nothing has checked it yet.
-    const LIMIT: usize = 128;
-    for (field, value) in fields {
-        let cut = value.char_indices().nth(LIMIT).map_or(value.len(), |(at, _)| at);
-        Span::current().record(*field, value.get(..cut).unwrap_or_default());
-    }
-}
-
-/// The node that its certificate names, put there by the server.
-fn named_node<T>(request: &Request<T>) -> Option<NodeKey> {
-    request.extensions().get().cloned()
-}
-
-#[tonic::async_trait]
-impl peer::peer_server::Peer for PeerService {
-    async fn hello(&self, _request: Request<peer::HelloRequest>) -> Reply<peer::HelloResponse> {
-        let settings = self.driver.settings();
-        Ok(Response::new(peer::HelloResponse {
-            driver_name: settings.driver_name.clone(),
-            node_id: settings.node_id.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ready: self.driver.is_ready(),
-        }))
-    }
-
-    async fn find_volume(
-        &self,
-        request: Request<peer::FindVolumeRequest>,
-    ) -> Reply<peer::FindVolumeResponse> {
-        let id = request.into_inner().volume_id;
-        observe(&[("volume.id", &id)]);
-        let id = reserve::volume(&id)?;
-        let found = run(&self.driver, move |driver| Ok(driver.find_volume(&id))).await?;
-        Ok(Response::new(peer::FindVolumeResponse { presence: reserve::encode(found).into() }))
-    }
-
-    async fn reserve_name(
-        &self,
-        request: Request<peer::ReserveNameRequest>,
-    ) -> Reply<peer::ReserveNameResponse> {
-        let id = request.into_inner().volume_id;
-        observe(&[("volume.id", &id)]);
-        let id = reserve::volume(&id)?;
-        let reserved = run(&self.driver, move |driver| driver.reserve_name(&id)).await?;
-        Ok(Response::new(reserve::encode_reserved(reserved)))
-    }
-
-    async fn release_name(
-        &self,
-        request: Request<peer::ReleaseNameRequest>,
-    ) -> Reply<peer::ReleaseNameResponse> {
-        let id = request.into_inner().volume_id;
-        observe(&[("volume.id", &id)]);
-        let id = reserve::volume(&id)?;
-        let found = run(&self.driver, move |driver| Ok(driver.release_name(&id))).await?;
-        Ok(Response::new(peer::ReleaseNameResponse { presence: reserve::encode(found).into() }))
-    }
-
-    async fn open_source(
-        &self,
-        request: Request<peer::OpenSourceRequest>,
-    ) -> Reply<peer::OpenSourceResponse> {
-        use peer::open_source_request::Source;
-        let caller = named_node(&request);
-        let request = request.into_inner();
-        let source = match &request.source {
-            Some(Source::SnapshotId(id) | Source::VolumeId(id)) => id.as_str(),
-            None => "",
+declare! { each of peer;
+    question HelloRequest = |facts| peer::HelloResponse {
+        driver_name: facts.driver_name.to_owned(),
+        node_id: facts.node.map(|node| node.node_id.clone()).unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ready: facts.ready,
+    };
+    // A controller makes sure that no other one makes the same volume elsewhere.
+    call FindVolumeRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| reserve::volume(&request.volume_id);
+        work: |driver, id| {
+            Ok(peer::FindVolumeResponse { presence: reserve::encode(driver.find_volume(&id)).into() })
         };
-        observe(&[("source.id", source), ("volume.id", &request.target_volume_id)]);
-        let grant = self.grant(&request.permit, caller.as_ref())?;
-        let request = pull::open_source(request)?;
-        permit::may_open(&grant, &request)?;
-        let source = run(&self.driver, move |driver| driver.open_source(&request)).await?;
-        Ok(Response::new(pull::encode_description(&source)))
     }
-
-    async fn pull_blocks(
-        &self,
-        request: Request<peer::PullBlocksRequest>,
-    ) -> Reply<Messages<peer::PullBlocksResponse>> {
-        let who = caller(&request);
-        observe(&[("source.id", &request.get_ref().handle)]);
-        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
-        let (handle, offset) = pull::blocks_request(request.get_ref())?;
-        permit::may_read(&grant, &handle.id)?;
-        let work =
-            move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_blocks(&handle, offset, emit);
-        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_blocks, work)?))
+    call ReserveNameRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| reserve::volume(&request.volume_id);
+        work: |driver, id| driver.reserve_name(&id).map(reserve::encode_reserved);
     }
-
-    async fn pull_tree(
-        &self,
-        request: Request<peer::PullTreeRequest>,
-    ) -> Reply<Messages<peer::PullTreeResponse>> {
-        let who = caller(&request);
-        observe(&[("source.id", &request.get_ref().handle)]);
-        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
-        let (handle, base, from) = pull::tree_request(request.get_ref())?;
-        permit::may_read(&grant, &handle.id)?;
-        base.iter().try_for_each(|base| permit::may_read(&grant, &base.id))?;
-        let work = move |driver: &Driver, emit: stream::Emit<'_, _>| {
-            driver.pull_tree(&handle, base.as_ref(), from, emit)
+    call ReleaseNameRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| reserve::volume(&request.volume_id);
+        work: |driver, id| {
+            Ok(peer::ReleaseNameResponse { presence: reserve::encode(driver.release_name(&id)).into() })
         };
-        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_tree, work)?))
+    }
+    // A node copies the data of another one.
+    call OpenSourceRequest {
+        logs: "source.id" = source, "volume.id" = target_volume_id;
+        route: |_| Route::Peers(Callers::Nodes);
+        permit: |request, grant| permit::may_open(&grant, &pull::open_source(request.clone())?);
+        check: |request| pull::open_source(request);
+        work: |driver, request| driver.open_source(&request).map(|source| pull::encode_description(&source));
+    }
+    stream PullBlocksRequest {
+        logs: "source.id" = handle;
+        route: |_| Route::Peers(Callers::Nodes);
+        permit: |request, grant| permit::may_read(&grant, &pull::blocks_request(request)?.0.id);
+        check: |request| pull::blocks_request(&request);
+        work: |driver, (handle, offset), emit| {
+            driver.pull_blocks(&handle, offset, &mut |piece| emit(pull::encode_blocks(piece)))
+        };
+    }
+    stream PullTreeRequest {
+        logs: "source.id" = handle;
+        route: |_| Route::Peers(Callers::Nodes);
+        permit: |request, grant| {
+            let (handle, base, _) = pull::tree_request(request)?;
+            permit::may_read(&grant, &handle.id)?;
+            base.iter().try_for_each(|base| permit::may_read(&grant, &base.id))
+        };
+        check: |request| pull::tree_request(&request);
+        work: |driver, (handle, base, from), emit| {
+            driver.pull_tree(&handle, base.as_ref(), from, &mut |item| emit(pull::encode_tree(item)))
+        };
+    }
+    stream PullChangesRequest {
+        logs: "source.id" = cut;
+        route: |_| Route::Peers(Callers::Nodes);
+        permit: |request, grant| {
+            let (base, cut, _) = pull::changes_request(request)?;
+            permit::may_read(&grant, &base.id)?;
+            permit::may_read(&grant, &cut.id)
+        };
+        check: |request| pull::changes_request(&request);
+        work: |driver, (base, cut, offset), emit| {
+            driver.pull_changes(&base, &cut, offset, &mut |piece| emit(pull::encode_changes(piece)))
+        };
+    }
+    call CloseSourceRequest {
+        logs: "source.id" = handle;
+        route: |_| Route::Peers(Callers::Nodes);
+        permit: |request, grant| {
+            pull::close_source(request).iter().try_for_each(|id| permit::may_read(&grant, id))
+        };
+        check: |request| Ok(pull::close_source(&request));
+        work: |driver, id| {
+            id.iter().try_for_each(|id| driver.close_source(id)).map(|()| peer::CloseSourceResponse {})
+        };
+    }
+    // A controller moves a volume to another node, or keeps a copy of it there.
+    call UpdateCopyRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| pull::update_copy(request);
+        work: |driver, request| driver.update_copy(&request).map(|updated| pull::encode_updated(&updated));
+    }
+    call CompleteCopyRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok(request);
+        work: |driver, request| {
+            let completed = driver.complete_copy(&request.volume_id, request.stale);
+            completed.map(|()| peer::CompleteCopyResponse {})
+        };
+    }
+    call SealVolumeRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| pull::moved_to(request.moved_to).map(|moved_to| (request.volume_id, moved_to));
+        work: |driver, (id, moved_to)| driver.seal_volume(&id, moved_to).map(|()| peer::SealVolumeResponse {});
+    }
+    call ReleaseCutsRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok(pull::release_cuts(&request));
+        work: |driver, cuts| {
+            let released = cuts.iter().try_for_each(|(volume, copy)| driver.release_cuts(volume, copy));
+            released.map(|()| peer::ReleaseCutsResponse {})
+        };
+    }
+}
+
+/// Returns who may call the RPC at this path; `None` if this version has none there.
+pub fn peer_callers(path: &str) -> Option<Callers> {
+    static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+        let mut known = Known::default();
+        each(&mut known);
+        known
+    });
+    KNOWN.get(path).copied()
+}
+
+type Known = HashMap<&'static str, Callers>;
+
+impl Declarations for Known {
+    // Whoever calls an address may ask who is there.
+    fn question<Q: Question>(&mut self) {
+        self.insert(Q::PATH, Callers::All);
     }
 
-    async fn pull_changes(
-        &self,
-        request: Request<peer::PullChangesRequest>,
-    ) -> Reply<Messages<peer::PullChangesResponse>> {
-        let who = caller(&request);
-        observe(&[("source.id", request.get_ref().cut.as_ref().map_or("", |cut| cut.handle.as_str()))]);
-        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
-        let (base, cut, offset) = pull::changes_request(request.get_ref())?;
-        permit::may_read(&grant, &base.id)?;
-        permit::may_read(&grant, &cut.id)?;
-        let work =
-            move |driver: &Driver, emit: stream::Emit<'_, _>| driver.pull_changes(&base, &cut, offset, emit);
-        Ok(Response::new(stream::run(&self.driver, &who, pull::encode_changes, work)?))
+    fn call<Q: Call>(&mut self) {
+        self.extend(callers::<Q>());
     }
 
-    async fn update_copy(
-        &self,
-        request: Request<peer::UpdateCopyRequest>,
-    ) -> Reply<peer::UpdateCopyResponse> {
-        let request = request.into_inner();
-        observe(&[("volume.id", &request.volume_id)]);
-        let request = pull::update_copy(request)?;
-        let updated = run(&self.driver, move |driver| driver.update_copy(&request)).await?;
-        Ok(Response::new(pull::encode_updated(&updated)))
+    fn stream<Q: StreamCall>(&mut self) {
+        self.extend(callers::<Q>());
     }
+}
 
-    async fn complete_copy(
-        &self,
-        request: Request<peer::CompleteCopyRequest>,
-    ) -> Reply<peer::CompleteCopyResponse> {
-        let peer::CompleteCopyRequest { volume_id, stale } = request.into_inner();
-        observe(&[("volume.id", &volume_id)]);
-        run(&self.driver, move |driver| driver.complete_copy(&volume_id, stale)).await?;
-        Ok(Response::new(peer::CompleteCopyResponse {}))
-    }
-
-    async fn seal_volume(
-        &self,
-        request: Request<peer::SealVolumeRequest>,
-    ) -> Reply<peer::SealVolumeResponse> {
-        let peer::SealVolumeRequest { volume_id, moved_to } = request.into_inner();
-        observe(&[("volume.id", &volume_id)]);
-        let moved_to = pull::moved_to(moved_to)?;
-        run(&self.driver, move |driver| driver.seal_volume(&volume_id, moved_to)).await?;
-        Ok(Response::new(peer::SealVolumeResponse {}))
-    }
-
-    async fn release_cuts(
-        &self,
-        request: Request<peer::ReleaseCutsRequest>,
-    ) -> Reply<peer::ReleaseCutsResponse> {
-        let request = request.into_inner();
-        observe(&[("volume.id", &request.volume_id)]);
-        if let Some((volume, copy)) = pull::release_cuts(&request) {
-            run(&self.driver, move |driver| driver.release_cuts(&volume, &copy)).await?;
-        }
-        Ok(Response::new(peer::ReleaseCutsResponse {}))
-    }
-
-    async fn close_source(
-        &self,
-        request: Request<peer::CloseSourceRequest>,
-    ) -> Reply<peer::CloseSourceResponse> {
-        observe(&[("source.id", &request.get_ref().handle)]);
-        let grant = self.grant(&request.get_ref().permit, named_node(&request).as_ref())?;
-        if let Some(id) = pull::close_source(request.get_ref()) {
-            permit::may_read(&grant, &id)?;
-            run(&self.driver, move |driver| driver.close_source(&id)).await?;
-        }
-        Ok(Response::new(peer::CloseSourceResponse {}))
+fn callers<Q: Request>() -> Option<(&'static str, Callers)> {
+    match Q::default().route() {
+        Route::Peers(callers) => Some((Q::PATH, callers)),
+        _ => None,
     }
 }

@@ -1,7 +1,6 @@
 //! What another node may read here: what its permit says, and without a permit nothing.
 
-use tonic::Status;
-
+use crate::error::{Error, Result};
 use crate::model::pull::OpenSource;
 use crate::model::{Grant, NodeKey, SnapshotId};
 
@@ -11,14 +10,14 @@ pub trait Permits: Send + Sync {
     ///
     /// # Errors
     /// Why it is not, to follow "the permit is refused:".
-    fn open(&self, permit: &[u8]) -> Result<Grant, String>;
+    fn open(&self, permit: &[u8]) -> std::result::Result<Grant, String>;
 }
 
 /// For a process that no other node can reach.
 pub struct NoPermits;
 
 impl Permits for NoPermits {
-    fn open(&self, _permit: &[u8]) -> Result<Grant, String> {
+    fn open(&self, _permit: &[u8]) -> std::result::Result<Grant, String> {
         Err("this node serves no other nodes".to_owned())
     }
 }
@@ -27,15 +26,15 @@ impl Permits for NoPermits {
 /// names nobody, and the permit alone says for whom it is.
 ///
 /// # Errors
-/// PERMISSION_DENIED.
+/// `Denied`.
 pub(super) fn grant(
     permits: &dyn Permits,
     permit: &[u8],
     here: &str,
     caller: Option<&NodeKey>,
-) -> Result<Grant, Status> {
+) -> Result<Grant> {
     if permit.is_empty() {
-        return Err(Status::permission_denied("the call has no permit of a controller"));
+        return Err(Error::Denied("the call has no permit of a controller".to_owned()));
     }
     let grant = permits.open(permit).map_err(refused)?;
     let Grant { source_node, target_node, target, .. } = &grant;
@@ -57,8 +56,8 @@ pub(super) fn grant(
 /// Whether this may be opened.
 ///
 /// # Errors
-/// PERMISSION_DENIED.
-pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<(), Status> {
+/// `Denied`.
+pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<()> {
     if grant.source != request.source {
         let text = format!("it is for {}, and not for {}", grant.source, request.source);
         return Err(refused(text));
@@ -73,8 +72,8 @@ pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<(), Status
 /// Whether what was opened may be read and closed.
 ///
 /// # Errors
-/// PERMISSION_DENIED.
-pub(super) fn may_read(grant: &Grant, handle: &SnapshotId) -> Result<(), Status> {
+/// `Denied`.
+pub(super) fn may_read(grant: &Grant, handle: &SnapshotId) -> Result<()> {
     match grant.covers(handle) {
         true => Ok(()),
         false => Err(refused(format!(
@@ -84,8 +83,8 @@ pub(super) fn may_read(grant: &Grant, handle: &SnapshotId) -> Result<(), Status>
     }
 }
 
-fn refused(why: impl std::fmt::Display) -> Status {
-    Status::permission_denied(format!("the permit is refused: {why}"))
+fn refused(why: impl std::fmt::Display) -> Error {
+    Error::Denied(format!("the permit is refused: {why}"))
 }
 
 #[cfg(test)]
@@ -97,7 +96,7 @@ mod tests {
     struct Always(Grant);
 
     impl Permits for Always {
-        fn open(&self, _permit: &[u8]) -> Result<Grant, String> {
+        fn open(&self, _permit: &[u8]) -> std::result::Result<Grant, String> {
             Ok(self.0.clone())
         }
     }
@@ -118,10 +117,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn denied<T: std::fmt::Debug>(answer: Result<T, Status>, hint: &str) {
-        let status = answer.expect_err("it is denied");
-        assert_eq!(status.code(), tonic::Code::PermissionDenied);
-        assert!(status.message().contains(hint), "{}", status.message());
+    fn denied<T: std::fmt::Debug>(answer: Result<T>, hint: &str) {
+        let error = answer.expect_err("it is denied");
+        assert!(matches!(&error, Error::Denied(why) if why.contains(hint)), "{error:?}");
     }
 
     #[test]

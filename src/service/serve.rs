@@ -3,40 +3,72 @@
 use std::sync::Arc;
 
 use prost::bytes::Bytes;
+use tonic::metadata::MetadataMap;
 use tonic::service::RoutesBuilder;
 use tonic::{Request, Status};
 
-use super::declare::{Call, Declarations, Facts, Question, StreamCall, require};
+use super::declare::{self, Call, Declarations, Facts, Question, StreamCall, require};
 use super::observe::{observe, observe_made};
-use super::table::{Table, add_controller, add_node, decode};
-use super::{caller, each_of_controller, each_of_node, run, run_in_turn, stream};
+use super::permit::{NoPermits, Permits, grant};
+use super::table::{Table, add_controller, add_node, add_peer, decode};
+use super::{caller, each_of_controller, each_of_node, each_of_peer, run, run_in_turn, stream};
 use crate::driver::Driver;
+use crate::model::NodeKey;
 
 struct Served {
-    driver: Arc<Driver>,
+    node: Node,
     table: Table,
 }
 
-fn table(driver: &Arc<Driver>) -> Arc<Table> {
-    let mut served = Served { driver: Arc::clone(driver), table: Table::default() };
+/// The driver, and what makes sure of the permits of its callers.
+#[derive(Clone)]
+struct Node {
+    driver: Arc<Driver>,
+    permits: Arc<dyn Permits>,
+}
+
+fn table(driver: &Arc<Driver>, permits: Arc<dyn Permits>) -> Arc<Table> {
+    let node = Node { driver: Arc::clone(driver), permits };
+    let mut served = Served { node, table: Table::default() };
     each_of_controller(&mut served);
     each_of_node(&mut served);
+    each_of_peer(&mut served);
     Arc::new(served.table)
 }
 
 /// Adds CSI Identity and Node.
 pub fn add_node_services(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
-    add_node(&table(driver), routes);
+    add_node(&table(driver, Arc::new(NoPermits)), routes);
 }
 
 /// Adds CSI Controller, GroupController and SnapshotMetadata.
 pub fn add_controller_services(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
-    add_controller(&table(driver), routes);
+    add_controller(&table(driver, Arc::new(NoPermits)), routes);
+}
+
+/// Adds what a node serves to the other processes of its cluster: to other nodes what these find permitted.
+pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes: &mut RoutesBuilder) {
+    let table = table(driver, permits);
+    add_controller(&table, routes);
+    add_peer(&table, routes);
+}
+
+impl Node {
+    /// Decodes a call, and makes sure that its caller may have it done.
+    fn take<Q: declare::Request>(&self, request: Request<Bytes>) -> Result<(MetadataMap, Q), Status> {
+        let settings = self.driver.settings();
+        require::<Q>(settings.attach)?;
+        let (metadata, extensions, bytes) = request.into_parts();
+        let request = observe(decode::<Q>(&bytes)?, &bytes);
+        let caller: Option<&NodeKey> = extensions.get();
+        request.permitted(&|permit| grant(self.permits.as_ref(), permit, &settings.node_id, caller))?;
+        Ok((metadata, request))
+    }
 }
 
 impl Declarations for Served {
     fn question<Q: Question>(&mut self) {
-        let driver = Arc::clone(&self.driver);
+        let driver = Arc::clone(&self.node.driver);
         self.table.unary::<Q, _>(move |_| {
             if Q::TELLS_LIMITS && driver.is_ready() {
                 // The answer waits for no disk. One that is silent is not asked.
@@ -55,29 +87,26 @@ impl Declarations for Served {
     }
 
     fn call<Q: Call>(&mut self) {
-        let driver = Arc::clone(&self.driver);
-        self.table.unary::<Q, _>(move |request| answer::<Q>(Arc::clone(&driver), request));
+        let node = self.node.clone();
+        self.table.unary::<Q, _>(move |request| answer::<Q>(node.clone(), request));
     }
 
     fn stream<Q: StreamCall>(&mut self) {
-        let driver = Arc::clone(&self.driver);
+        let node = self.node.clone();
         self.table.stream::<Q, _>(move |request| {
-            let driver = Arc::clone(&driver);
+            let node = node.clone();
             async move {
-                require::<Q>(driver.settings().attach)?;
                 let who = caller(&request);
-                let bytes = request.into_inner();
-                let work = observe(decode::<Q>(&bytes)?, &bytes).check()?;
-                stream::run(&driver, &who, std::convert::identity, work)
+                let (_, request) = node.take::<Q>(request)?;
+                stream::run(&node.driver, &who, request.check()?)
             }
         });
     }
 }
 
-async fn answer<Q: Call>(driver: Arc<Driver>, request: Request<Bytes>) -> Result<Q::Reply, Status> {
-    require::<Q>(driver.settings().attach)?;
-    let (metadata, _, bytes) = request.into_parts();
-    let request = observe(decode::<Q>(&bytes)?, &bytes);
+async fn answer<Q: Call>(node: Node, request: Request<Bytes>) -> Result<Q::Reply, Status> {
+    let (metadata, request) = node.take::<Q>(request)?;
+    let driver = node.driver;
     observe_made(&request, driver.node_id());
     let work = request.check(&metadata)?;
     match Q::IN_TURN {

@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::wire::{csi, decode, encode};
 
-declare! { each;
+declare! { each of csi;
     stream GetMetadataAllocatedRequest {
         logs: "snapshot.id" = snapshot_id;
         route: |request| Route::Owner(Named::Snapshot(&request.snapshot_id));

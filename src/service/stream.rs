@@ -32,28 +32,22 @@ pub(crate) type Emit<'a, T> = &'a mut dyn FnMut(T) -> bool;
 /// Runs a use case on the blocking pool, in the span of the RPC, and streams what it emits. Its error ends the
 /// stream, whether messages went before it or not. It ends by itself soon after its caller has gone, since it is
 /// told so by the next message.
-pub(super) fn run<T, M, F>(
-    driver: &Arc<Driver>,
-    who: &str,
-    encode: fn(T) -> M,
-    work: F,
-) -> Result<Messages<M>, Status>
+pub(super) fn run<T, F>(driver: &Arc<Driver>, who: &str, work: F) -> Result<Messages<T>, Status>
 where
     F: FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send + 'static,
     T: Send + 'static,
-    M: 'static,
 {
     ready_to_serve(driver)?;
     let turn = driver.stream_turn(who)?;
     let driver = Arc::clone(driver);
-    Ok(Box::pin(stream(encode, move |emit| {
+    Ok(Box::pin(stream(move |emit| {
         let _turn = turn;
         work(&driver, emit)
     })))
 }
 
 /// The same for any work.
-pub(crate) fn stream<T, M, F>(encode: fn(T) -> M, work: F) -> Streamed<T, M>
+pub(crate) fn stream<T, F>(work: F) -> Streamed<T>
 where
     F: FnOnce(Emit<'_, T>) -> Result<()> + Send + 'static,
     T: Send + 'static,
@@ -77,7 +71,7 @@ where
         };
         if patient { done } else { Err(asleep()) }
     });
-    Streamed { messages, work: Some(work), encode }
+    Streamed { messages, work: Some(work) }
 }
 
 /// Why a message was not taken.
@@ -102,19 +96,18 @@ fn send<T>(runtime: &Handle, sender: &mpsc::Sender<T>, message: T) -> Result<(),
 }
 
 /// What a piece of work emits, and then how it ended.
-pub(crate) struct Streamed<T, M> {
+pub(crate) struct Streamed<T> {
     messages: mpsc::Receiver<T>,
     /// `None` once its end was told.
     work: Option<JoinHandle<Result<()>>>,
-    encode: fn(T) -> M,
 }
 
-impl<T, M> Stream for Streamed<T, M> {
-    type Item = Result<M, Status>;
+impl<T> Stream for Streamed<T> {
+    type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(message) = ready!(self.messages.poll_recv(cx)) {
-            return Poll::Ready(Some(Ok((self.encode)(message))));
+            return Poll::Ready(Some(Ok(message)));
         }
         // The channel is closed by the end of the work, also by its panic: only the work itself knows which, and an
         // end without an error means that everything was sent (csi.proto, GetMetadataAllocatedResponse).
@@ -136,13 +129,13 @@ mod tests {
     use super::*;
 
     /// What a caller that reads to the end gets.
-    fn read<F>(work: F) -> (Vec<String>, Option<Status>)
+    fn read<F>(work: F) -> (Vec<u32>, Option<Status>)
     where
         F: FnOnce(Emit<'_, u32>) -> Result<()> + Send + 'static,
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         runtime.block_on(async {
-            let mut messages = stream(|number: u32| number.to_string(), work);
+            let mut messages = stream(work);
             let (mut got, mut end) = (Vec::new(), None);
             while let Some(message) = messages.next().await {
                 assert!(end.is_none(), "an error is the last that comes");
@@ -163,7 +156,7 @@ mod tests {
             Ok(())
         });
         assert!(end.is_none(), "{end:?}");
-        assert_eq!(got, (0..100).map(|number| number.to_string()).collect::<Vec<_>>());
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
         assert!(matches!(read(|_| Ok(())), (got, None) if got.is_empty()));
     }
 
@@ -198,15 +191,12 @@ mod tests {
         let (ended, has_ended) = channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         runtime.block_on(async {
-            let mut messages = stream(
-                |number: u32| number,
-                move |emit| {
-                    // Without end, were it not for the caller; blocked most of the time, as nobody reads.
-                    let sent = (0..).take_while(|number| emit(*number)).count();
-                    ended.send(sent).ok();
-                    Ok(())
-                },
-            );
+            let mut messages = stream(move |emit| {
+                // Without end, were it not for the caller; blocked most of the time, as nobody reads.
+                let sent = (0..).take_while(|number| emit(*number)).count();
+                ended.send(sent).ok();
+                Ok(())
+            });
             assert!(matches!(messages.next().await, Some(Ok(0))));
         });
         let sent = has_ended.recv_timeout(Duration::from_secs(10)).expect("ended");

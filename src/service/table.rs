@@ -20,8 +20,8 @@ use tonic::service::RoutesBuilder;
 use tower::Service;
 
 use super::stream::Messages;
-use crate::wire::csi;
 use crate::wire::rpc::{Streaming, Unary};
+use crate::wire::{csi, peer};
 
 /// What comes later.
 pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -177,13 +177,14 @@ impl ServerStreamingService<Bytes> for Many<'_> {
     }
 }
 
-/// The services of CSI, by the numbers of [`name`].
+/// The services, by the numbers of [`name`].
 pub(crate) mod number {
     pub(crate) const IDENTITY: u8 = 0;
     pub(crate) const NODE: u8 = 1;
     pub(crate) const CONTROLLER: u8 = 2;
     pub(crate) const GROUP_CONTROLLER: u8 = 3;
     pub(crate) const SNAPSHOT_METADATA: u8 = 4;
+    pub(crate) const PEER: u8 = 5;
 }
 
 const fn name(service: u8) -> &'static str {
@@ -192,7 +193,8 @@ const fn name(service: u8) -> &'static str {
         number::NODE => csi::node_server::SERVICE_NAME,
         number::CONTROLLER => csi::controller_server::SERVICE_NAME,
         number::GROUP_CONTROLLER => csi::group_controller_server::SERVICE_NAME,
-        _ => csi::snapshot_metadata_server::SERVICE_NAME,
+        number::SNAPSHOT_METADATA => csi::snapshot_metadata_server::SERVICE_NAME,
+        _ => peer::peer_server::SERVICE_NAME,
     }
 }
 
@@ -228,6 +230,11 @@ pub(crate) fn add_identity(table: &Arc<Table>, routes: &mut RoutesBuilder) {
 pub(crate) fn add_node(table: &Arc<Table>, routes: &mut RoutesBuilder) {
     add_identity(table, routes);
     routes.add_service(Part::<{ number::NODE }>(Arc::clone(table)));
+}
+
+/// Adds what other processes of the cluster call.
+pub(crate) fn add_peer(table: &Arc<Table>, routes: &mut RoutesBuilder) {
+    routes.add_service(Part::<{ number::PEER }>(Arc::clone(table)));
 }
 
 /// Adds what the sidecars of a controller call, beside Identity.

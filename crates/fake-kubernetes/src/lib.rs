@@ -47,6 +47,7 @@ pub struct Kubernetes {
     pub history: Vec<Change>,
     /// Whether anybody watches.
     pub watched: bool,
+    /// Reason and note of each event, in the order in which they were written.
     pub events: Vec<String>,
     /// How many pods may be evicted.
     pub budget: u32,
@@ -97,6 +98,7 @@ impl Kubernetes {
             "nodes" => "Node",
             "leases" => "Lease",
             "statefulsets" => "StatefulSet",
+            "events" => "Event",
             _ => "StorageClass",
         });
         self.put(key, object)

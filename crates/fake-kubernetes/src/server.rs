@@ -97,6 +97,20 @@ pub fn changes(kubernetes: &Kubernetes, kind: &str, query: &str, since: u64) -> 
     lines
 }
 
+/// Stores an event that has what events.k8s.io insists on (ValidateEventCreate in pkg/apis/core/validation of Kubernetes).
+fn event(kubernetes: &mut Kubernetes, key: Key, body: &Value) -> (u16, Value) {
+    let text = |field: &str| body[field].as_str().filter(|text| !text.is_empty());
+    let wanted = ["action", "reason", "reportingController", "reportingInstance", "eventTime"];
+    let note = text("note").filter(|note| note.len() <= 1024);
+    let is_whole = wanted.into_iter().all(|field| text(field).is_some());
+    let Some(note) = note.filter(|_| is_whole && body["regarding"]["namespace"] == *key.1) else {
+        return status(422, "Invalid");
+    };
+    kubernetes.events.push(format!("{} {note}", body["reason"].as_str().unwrap()));
+    let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+    (201, kubernetes.create((key.0, key.1, name), body.clone()))
+}
+
 /// Does what a request asks for. A watch is told that it is too old, so that whoever watches lists again.
 pub fn answer(
     kubernetes: &mut Kubernetes,
@@ -113,10 +127,10 @@ pub fn answer(
         }
         (&Method::GET, _) if key.2.is_empty() => list(kubernetes, &key, query),
         (&Method::GET, Some(object)) => (200, object),
-        (&Method::POST, None) if key.0 == "events" => {
-            let text = format!("{} {}", body["reason"].as_str().unwrap(), body["message"].as_str().unwrap());
-            kubernetes.events.push(text);
-            (201, body.clone())
+        (&Method::POST, None) if key.0 == "events" => event(kubernetes, key, body),
+        // Only the series of an event may change.
+        (&Method::PATCH, Some(event)) if key.0 == "events" && body["note"] != event["note"] => {
+            status(422, "Invalid")
         }
         (&Method::POST, None) if key.2.is_empty() => {
             if let Some(answer) = without_namespace(kubernetes, &key.1).filter(|_| key.1 == NAMESPACE) {

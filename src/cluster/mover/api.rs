@@ -1,32 +1,36 @@
 //! The calls of the API server that a move makes. Whatever changes an object says which version of it was looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{
-    Event, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Patch, PatchParams, PostParams,
     Preconditions,
 };
-use kube::{Api, Client, ResourceExt as _};
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::status::{MOVE_RECORD, MOVING, Record};
 
 pub(super) type Result<T> = std::result::Result<T, kube::Error>;
 
-/// The longest message of an Event (core/v1, Event).
+/// The longest note of an Event in bytes (events.k8s.io/v1, Event).
 const LONGEST: usize = 1024;
+/// What is tried every two seconds must not write to the API server as often.
+const REPEAT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(super) struct Cluster {
     client: Client,
-    /// Who says what is in Events.
-    component: String,
+    recorder: Recorder,
+    /// What was said last, and when.
+    said: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
 /// Whether an object has changed since it was looked at, or is not there any more.
@@ -62,7 +66,8 @@ fn there<T>(answer: Result<T>) -> Result<Option<T>> {
 
 impl Cluster {
     pub(super) fn new(client: Client, component: &str) -> Self {
-        Cluster { client, component: component.to_owned() }
+        let recorder = Recorder::new(client.clone(), component.into());
+        Cluster { client, recorder, said: Arc::default() }
     }
 
     pub(super) fn client(&self) -> Client {
@@ -194,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// Says on a claim what happened. The same is said once in the hour that Kubernetes keeps it. Nothing waits for it.
+    /// Says on a claim what happened. What is repeated raises the count of its event, once in [`REPEAT`]. Nothing waits for it.
     pub(super) async fn say(
         &self,
         claim: &PersistentVolumeClaim,
@@ -202,42 +207,35 @@ impl Cluster {
         warning: bool,
         message: &str,
     ) {
-        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
         let end =
             message.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= LONGEST).last();
         let message = message.get(..end.unwrap_or(0)).unwrap_or_default();
-        let same = crc32fast::hash(format!("{:?}{reason}{message}", claim.uid()).as_bytes());
-        let now = Time(k8s_openapi::jiff::Timestamp::now());
-        let event = Event {
-            metadata: ObjectMeta {
-                name: Some(format!("{name}.{same:08x}")),
-                namespace: Some(namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            involved_object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("PersistentVolumeClaim".to_owned()),
-                namespace: Some(namespace.clone()),
-                name: Some(name.clone()),
-                uid: claim.uid(),
-                ..ObjectReference::default()
-            },
-            reason: Some(reason.to_owned()),
-            message: Some(message.to_owned()),
-            type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
-            source: Some(k8s_openapi::api::core::v1::EventSource {
-                component: Some(self.component.clone()),
-                host: None,
-            }),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
-            count: Some(1),
-            ..Event::default()
-        };
-        let events: Api<Event> = Api::namespaced(self.client(), &namespace);
-        if let Err(error) = made(events.create(&PostParams::default(), &event).await) {
-            tracing::warn!(namespace, claim = name, reason, %error, "the Event was not written");
+        // The recorder takes two events for the same whatever they say, and keeps the first note. Its key has the action.
+        let action = format!("{reason}.{:08x}", crc32fast::hash(message.as_bytes()));
+        if !self.is_due(format!("{:?}{action}", claim.uid())) {
+            return;
         }
+        let event = Event {
+            type_: if warning { EventType::Warning } else { EventType::Normal },
+            reason: reason.to_owned(),
+            note: Some(message.to_owned()),
+            action,
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &claim.object_ref(&())).await {
+            let (namespace, claim) = (claim.namespace(), claim.name_any());
+            tracing::warn!(namespace, claim, reason, %error, "the Event was not written");
+        }
+    }
+
+    /// Whether this was not said a moment ago.
+    fn is_due(&self, what: String) -> bool {
+        // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retain(|_, at| at.elapsed() < REPEAT);
+        let is_due = !said.contains_key(&what);
+        said.entry(what).or_insert_with(Instant::now);
+        is_due
     }
 }
 

@@ -80,7 +80,7 @@ impl Router {
                 self.common_owner(ids.iter().map(|id| Named::volume(id))).map(Last::Member)
             }
             Route::LastOwner(named) => self.last_owner(named.into()),
-            Route::Controller | Route::Node => return Err(Status::unimplemented(Q::PATH)),
+            Route::Controller | Route::Node | Route::Peers(_) => return Err(Status::unimplemented(Q::PATH)),
         };
         match (found, wrong) {
             (Ok(Last::Member(member)), _) => {

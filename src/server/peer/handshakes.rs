@@ -89,7 +89,7 @@ async fn shake_hands(
     }
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
-        () = seat.lost() => {
+        Ok(()) = &mut seat => {
             let address = text(address);
             tracing::debug!(address, "a connection without a handshake was closed for a newer one");
             return None;

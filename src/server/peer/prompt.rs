@@ -50,7 +50,10 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Prompt<IO> {
         let this = &mut *self;
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.inner).poll_read(cx, buffer);
-        if polled.is_pending() && this.seat.poll_lost(cx).is_ready() {
+        if polled.is_pending()
+            && !this.seat.is_terminated()
+            && Pin::new(&mut this.seat).poll(cx) == Poll::Ready(Ok(()))
+        {
             let text = "it makes way for a newer connection of the same peer";
             return Poll::Ready(Err(io::Error::new(ErrorKind::ConnectionAborted, text)));
         }

@@ -6,7 +6,7 @@ use tonic::server::ServerStreamingService;
 
 use super::*;
 use crate::error::Error;
-use crate::service::stream::{Streamed, stream};
+use crate::service::stream::{Messages, stream};
 
 /// How many are working.
 static WORKING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -28,7 +28,7 @@ impl Drop for Working {
 
 impl ServerStreamingService<String> for Method {
     type Response = String;
-    type ResponseStream = Streamed<String, String>;
+    type ResponseStream = Messages<String>;
     type Future = Boxed<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     /// The request is how many messages to send before what the method's name says.
@@ -47,7 +47,7 @@ impl ServerStreamingService<String> for Method {
                 "StreamLarge" => |text| format!("{text:60000}"),
                 _ => |text| text,
             };
-            let messages = stream(encode, move |emit| {
+            let messages = stream(move |emit| {
                 let _working = Working::begin();
                 for number in 0..count {
                     if !emit(number.to_string()) {
@@ -64,7 +64,9 @@ impl ServerStreamingService<String> for Method {
                     _ => Ok(()),
                 }
             });
-            Ok(tonic::Response::new(messages))
+            Ok(tonic::Response::new(
+                Box::pin(messages.map(move |message| message.map(encode))) as Messages<String>
+            ))
         })
     }
 }

@@ -1,5 +1,7 @@
 //! What goes on around a move: pods in the way, a claim with another volume, a volume that grows.
 
+use std::time::Duration;
+
 use super::*;
 
 /// A pod that was put on the old node just before the claim was deleted never starts, and would hold the claim for ever.
@@ -72,8 +74,18 @@ fn a_claim_with_another_volume_is_told_loudly_and_left_alone() {
             let moved = world.all("persistentvolumes").find(|volume| volume["metadata"]["name"] != "pvc-1");
             moved.unwrap()["metadata"]["name"].as_str().unwrap().to_owned()
         };
-        for _ in 0..5 {
-            step(&mover, &shared).await;
+        tokio::time::pause();
+        for minute in 1..4 {
+            for _ in 0..5 {
+                step(&mover, &shared).await;
+            }
+            let counts: Vec<i64> = {
+                let world = shared.lock().unwrap();
+                let blocked = world.all("events").filter(|event| event["reason"] == "MoveBlocked");
+                blocked.map(|event| event["series"]["count"].as_i64().unwrap_or(1)).collect()
+            };
+            assert_eq!(counts, [minute], "it is one event, whose count is raised once in a minute");
+            tokio::time::advance(Duration::from_secs(61)).await;
         }
         let world = shared.lock().unwrap();
         let event = world.events.last().unwrap();
