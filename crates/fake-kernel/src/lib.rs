@@ -75,7 +75,7 @@ pub struct FakeKernel {
     pace: Arc<OnceLock<Pace>>,
 }
 
-/// One process of the driver: the traits of [`super`] as it sees them.
+/// One process of the driver: the traits of [`hostloop_kernel`] as it sees them.
 #[derive(Clone)]
 struct Process {
     kernel: FakeKernel,

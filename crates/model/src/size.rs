@@ -30,7 +30,7 @@ const SUFFIXES: [(&str, u64); 10] = [
 /// Reads a size as Kubernetes writes quantities: `1073741824`, `1Gi`, `1.5Gi`, `500M`.
 ///
 /// # Errors
-/// [`InvalidQuantity`] for anything else, also for a size beyond `i64::MAX`, which CSI cannot carry.
+/// `InvalidQuantity` for anything else, also for a size beyond `i64::MAX`, which CSI cannot carry.
 pub fn parse_quantity(text: &str) -> Result<u64, InvalidQuantity> {
     let invalid = || InvalidQuantity(text.to_owned());
     let (number, unit) = SUFFIXES
@@ -128,7 +128,7 @@ pub enum SizeError {
 
 impl SizeRange {
     /// The size of a new volume: what is required, at least `minimum`, rounded up to [`GRANULARITY`];
-    /// [`DEFAULT_BYTES`] (or the limit, if that is less) where nothing is required.
+    /// `DEFAULT_BYTES` (or the limit, if that is less) where nothing is required.
     ///
     /// # Errors
     /// [`SizeError`] where no whole number of blocks lies in the range; nothing is ever rounded past the limit.

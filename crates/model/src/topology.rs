@@ -34,7 +34,7 @@ pub struct InvalidTopology(String);
 /// Checks the syntax of a topology segment's value (csi.proto, Topology; the same as a Kubernetes label's).
 ///
 /// # Errors
-/// [`InvalidTopology`] for a value that kubelet could not put on its Node.
+/// `InvalidTopology` for a value that kubelet could not put on its Node.
 pub fn check_topology_value(value: &str) -> Result<(), InvalidTopology> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = value.starts_with(|c: char| c.is_ascii_alphanumeric())
