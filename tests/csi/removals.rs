@@ -169,10 +169,10 @@ impl Delete {
     }
 }
 
-/// Waits for it, a minute at most.
+/// Waits for it, for minutes at most: the machine may be busy, and what failed once is tried again a minute later.
 #[track_caller]
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(240);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(1));

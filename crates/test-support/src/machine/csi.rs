@@ -46,7 +46,7 @@ impl Csi {
     pub fn probe(&self) -> Answer<csi::ProbeResponse> {
         self.runtime.block_on(async {
             let client = self.connect().await?;
-            let answer = tokio::time::timeout(Duration::from_secs(20), client.call(csi::ProbeRequest {}));
+            let answer = tokio::time::timeout(Duration::from_secs(60), client.call(csi::ProbeRequest {}));
             answer.await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer to Probe")))
         })
     }

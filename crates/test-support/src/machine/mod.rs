@@ -61,7 +61,7 @@ pub fn text(path: &Path) -> &str {
 /// Waits for something that others may delay for a moment: whoever looks at every loop device (another test's
 /// driver, udev) holds each of them open meanwhile.
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
-    eventually_within(Duration::from_secs(20), what, condition);
+    eventually_within(Duration::from_secs(60), what, condition);
 }
 
 /// The same for what others may delay for longer.

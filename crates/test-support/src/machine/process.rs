@@ -88,7 +88,7 @@ impl Driver {
                 let said = self.log_text();
                 return Err(format!("the driver has ended: {}", said.lines().last().unwrap_or_default()));
             }
-            assert!(started.elapsed() < Duration::from_secs(30), "not ready: {}", self.log_text());
+            assert!(started.elapsed() < Duration::from_secs(90), "not ready: {}", self.log_text());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -109,7 +109,7 @@ impl Driver {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return status;
             }
-            assert!(started.elapsed() < Duration::from_secs(20), "it does not end: {}", self.log_text());
+            assert!(started.elapsed() < Duration::from_secs(60), "it does not end: {}", self.log_text());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
