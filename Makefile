@@ -67,7 +67,7 @@ fix: ## Format the code, and mend what the lints can mend
 TEST_STEPS := deps-quick fmt test-build+go-tools clippy+test-unit+test-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
-REST_STEPS := deps-test deny test-workflows doc rest-build test-slow+test-root-rest test-fuzz+test-disks test-sanity-rest test-vm \
+REST_STEPS := deps-test deny test-workflows doc rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
   mutants-diff test-e2e test-deploy
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)

@@ -1,11 +1,12 @@
 //! One volume, and the calls that external-provisioner, external-resizer and kubelet make for it.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use hostloop::wire::csi;
 use hostloop::wire::csi::VolumeCapability;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{Csi, Kind, World, text};
 use crate::client::{self, MadeFrom};
@@ -196,8 +197,16 @@ impl<'a> Vol<'a> {
     }
 
     /// Undoes [`up`](Vol::up), and deletes it.
+    ///
+    /// As any caller does, it repeats a deletion for which the disk of a busy machine takes longer than the driver waits.
     pub fn remove(self) {
         self.down();
-        self.delete().expect("DeleteVolume");
+        let started = Instant::now();
+        while let Err(refused) = self.delete() {
+            let is_slow =
+                refused.code() == Code::Unavailable && refused.message().contains("has not answered");
+            assert!(is_slow && started.elapsed() < Duration::from_secs(180), "DeleteVolume: {refused}");
+            std::thread::sleep(Duration::from_secs(1));
+        }
     }
 }
