@@ -66,7 +66,7 @@ RUN set -e; here=$(dpkg --print-architecture); arch=${TARGETARCH:-$here}; \
 COPY . .
 # The image is built without the repository.
 ARG REVISION=unknown
-RUN HOSTLOOP_COMMIT="$REVISION" cargo build --profile "$PROFILE" --locked --target "$(cat /target)" \
+RUN HOSTLOOP_COMMIT="$REVISION" cargo build --package hostloop --profile "$PROFILE" --locked --target "$(cat /target)" \
  && cp "target/$(cat /target)/$PROFILE/hostloop" /hostloop
 
 FROM runtime

@@ -1,5 +1,5 @@
-# The targets are short on purpose: what they run can be typed by hand. `make test` is for everybody, `make test-all` is what CI
-# runs: `make test`, and then the rest, each test once.
+# The targets are short on purpose: what they run can be typed by hand. Contributors run `make test`. CI runs
+# `make test-all`: `make test`, and then the rest, each test once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +13,7 @@ CARGO ?= cargo
 TARGET_DIR = $${CARGO_TARGET_DIR:-target}
 # What scripts/install-deps builds is found first.
 WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$PATH"
-# The driver as the tests have it: `make demo` serves with it, so that `make test` need not compile it again.
+# The driver that Cargo builds for the tests. `make demo` serves with it, so `make test` does not compile it again.
 DRIVER = "$(TARGET_DIR)/debug/hostloop"
 # Tests on the fake kernel that take seconds each; `check` and `test` leave them to `test-rest`.
 SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space:: beside:: \
@@ -33,7 +33,7 @@ TEST := $(CARGO) test --locked
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy quick-build test-build rest-build test-unit test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,11 +44,11 @@ prepare: ## Prepare a fresh machine: install what building and testing need, say
 
 build: ## Build the driver, release profile
 	@echo '==> build'
-	$(CARGO) build --release --locked
+	$(CARGO) build --package hostloop --release --locked
 
-# In the profile of the tests, which is built in half the time: nothing here waits for the processor.
+# In the profile of the tests, which compiles faster than the release profile. The demo and the checks do not wait for the processor.
 driver:
-	@echo '==> driver: building hostloop and what it needs: two to three minutes on two processors, if nothing is compiled yet'
+	@echo '==> driver: building hostloop and what it needs: four minutes on two processors, if nothing is compiled yet'
 	$(TEST) --no-run --test layers
 
 demo: deps driver ## Build the driver and watch it serve volumes on this machine (root)
@@ -64,10 +64,10 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-TEST_STEPS := deps-quick fmt test-build+go-tools clippy+test-unit+test-quick+test-root-quick test-sanity-quick+test-chart
+TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit+test-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
-REST_STEPS := deps-test deny test-workflows doc rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
+REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
   mutants-diff test-e2e test-deploy
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
@@ -104,6 +104,15 @@ clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
+# Without the fuzz targets, for which libFuzzer has to be compiled.
+clippy-quick:
+	@echo '==> clippy-quick'
+	$(CARGO) clippy --workspace --exclude hostloop-fuzz --all-targets --all-features --locked -- -D warnings
+
+clippy-rest:
+	@echo '==> clippy-rest'
+	$(CARGO) clippy --package hostloop-fuzz --all-targets --all-features --locked -- -D warnings
+
 test-build:
 	@echo '==> test-build: four to five minutes on two processors, if nothing is compiled yet'
 	$(TEST) --no-run $(UNIT) $(QUICK) --test root
@@ -112,7 +121,7 @@ rest-build:
 	@echo '==> rest-build'
 	$(TEST) --no-run --test cluster --test model --test simulation --test disks --test powercut
 
-# What test-sanity and test-chart need; whatever is there is kept.
+# Builds what test-sanity and test-chart need, unless it exists.
 go-tools:
 	@echo '==> go-tools'
 	tests/sanity/run --build

@@ -298,7 +298,7 @@ pub struct CompletionsArgs {
 
 /// Returns the script with which this shell completes commands and flags.
 pub fn completions(shell: Shell) -> Vec<u8> {
-    // Where it writes to a closed pipe, clap_complete panics.
+    // clap_complete panics if it writes to a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "hostloop", &mut script);
     script

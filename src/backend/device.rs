@@ -48,9 +48,9 @@ pub(super) fn is_open(place: Place<'_>, device: &LoopDevice) -> Error {
     ))
 }
 
-/// Prepares an image to be written in place that somebody has copied here since the start, such as from a backup, or
-/// whose pool was away then. A full disk does not stop a volume for that: without it the promises of its pool are in
-/// danger, and nothing else.
+/// Prepares an image for writes in place. The start has not done so if the image was restored from a backup since then,
+/// or if its pool was unavailable. A full disk is no reason to refuse the volume: an unprepared image endangers only the
+/// promises of its pool.
 fn prepare(place: Place<'_>) -> std::io::Result<()> {
     match place.os.images.write_in_place(&place.paths.data()) {
         Err(error) if is_errno(&error, Errno::ENOSPC) => {

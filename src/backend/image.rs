@@ -218,14 +218,14 @@ pub(super) fn remove_growing(place: Place<'_>) -> Result<()> {
     os.files.remove_file(&path).doing(removing)
 }
 
-/// Prepares an image that somebody has copied here, such as from a backup, to be written in place.
+/// Prepares an existing image, such as one restored from a backup, for writes in place.
 fn prepare_existing(place: Place<'_>, image: &Path) {
     let volume = place.volume;
     match place.os.images.write_in_place(image) {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
             volume.id = %volume.id, image = %image.display(),
-            "the image is copy-on-write, such as one that was copied here from a backup: writes fail when the pool is full. While nobody uses the volume, copy the image into an empty file with chattr +C, and give that its name"
+            "the image is copy-on-write, as after a restore from a backup: writes fail if the pool is full. While the volume is not in use, copy the image into an empty file with chattr +C, and rename that file to the image"
         ),
         // Where the image is gone, what follows says so; on a full disk the next attachment tries again.
         Err(error) => tracing::debug!(volume.id = %volume.id, %error, "the image was not prepared"),

@@ -11,10 +11,11 @@ impl Driver {
     /// Finds a volume.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while it is being made or deleted: nobody must hear "no" of a volume that is about to be there.
+    /// NOT_FOUND. ABORTED while the volume is being created or deleted, so that no caller concludes from NOT_FOUND that a
+    /// volume does not exist that is about to.
     pub fn controller_get_volume(&self, volume_id: &str) -> Result<VolumeStatus> {
         let id = self.controller_id(volume_id).ok_or_else(|| not_found(volume_id))?;
-        // First: a volume that is finished in between is there.
+        // Before the lookup: a volume that is created in between is found by it.
         let taken = self.locks.is_taken(&(&id).into());
         match self.ready_volume(&id, volume_id) {
             Err(Error::NotFound(_)) if taken => Err(Busy::on(&id).into()),

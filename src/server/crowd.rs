@@ -23,11 +23,11 @@ pub struct Crowd {
     guests: Arc<Mutex<Vec<Guest>>>,
 }
 
-/// A connection's source, and what asks it to go. One whose seat is gone has left.
+/// A connection's source, and the channel that asks it to close. If its receiver is dropped, the connection has closed.
 type Guest = (IpAddr, oneshot::Sender<()>);
 
-/// One connection's seat, which is free again with the value. It completes with `Ok` if the connection has to go, and with
-/// `Err` if nobody comes any more: then the connection may stay.
+/// The seat of one connection, freed when it is dropped. Completes with `Ok` if the connection has to close for a newer
+/// one, and with `Err` if the crowd itself is dropped at shutdown: then the connection may finish.
 pub type Seat = oneshot::Receiver<()>;
 
 impl Crowd {
@@ -35,7 +35,7 @@ impl Crowd {
         Crowd { limits, guests: Arc::default() }
     }
 
-    /// Lets a connection in. If there are too many then, the oldest one of the address with the most has to go.
+    /// Admits a connection. If that exceeds a limit, asks the oldest connection of the address with the most to close.
     pub fn enter(&self, address: IpAddr) -> Seat {
         let newest = source(address);
         let (leave, seat) = oneshot::channel();

@@ -142,7 +142,7 @@ pub fn peer_callers(path: &str) -> Option<Callers> {
 type Known = HashMap<&'static str, Callers>;
 
 impl Declarations for Known {
-    // Whoever calls an address may ask who is there.
+    // Any process of the cluster may ask who listens at an address.
     fn question<Q: Question>(&mut self) {
         self.insert(Q::PATH, Callers::All);
     }

@@ -192,7 +192,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         runtime.block_on(async {
             let mut messages = stream(move |emit| {
-                // Without end, were it not for the caller; blocked most of the time, as nobody reads.
+                // Ends only when the caller drops the stream, and blocks until then because the caller does not read.
                 let sent = (0..).take_while(|number| emit(*number)).count();
                 ended.send(sent).ok();
                 Ok(())

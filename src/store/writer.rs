@@ -78,8 +78,8 @@ impl Writer {
 
     /// Takes over the file that was loaded and makes all of it durable: lines that an earlier process wrote
     /// and did not sync are read like any other. They are written anew, since the kernel may have lost them
-    /// after a sync that failed in that process; where there is no room for that they are synced in place. A file of an
-    /// earlier format is always written anew.
+    /// after a sync that failed in that process. If there is no room for a second file, they are synced in place; a file of
+    /// an earlier format must be written anew, and without room the start fails.
     pub fn take_over(&mut self, loaded: &Loaded) -> io::Result<()> {
         self.tail = Tail::Cut;
         (self.len, self.lines, self.next) = (loaded.len, loaded.lines, loaded.next);
@@ -88,7 +88,7 @@ impl Writer {
         self.room = self.room_that_is_there()?;
         if loaded.is_settled() {
             self.keep()?;
-            // A file that somebody has copied here may not be able to set anything aside.
+            // A file restored from a backup may have no room reserved behind its end.
             if self.room != Room::Unknown {
                 return Ok(());
             }

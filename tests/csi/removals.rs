@@ -169,7 +169,8 @@ impl Delete {
     }
 }
 
-/// Waits for it, for minutes at most: the machine may be busy, and what failed once is tried again a minute later.
+/// Waits up to four minutes for a condition. The machine may be busy, and the driver retries a failed deletion with growing
+/// pauses.
 #[track_caller]
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(240);

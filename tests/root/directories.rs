@@ -232,7 +232,7 @@ fn warnings(log: &Path) -> Vec<String> {
     log.lines().filter(|line| line.contains("WARN")).map(str::to_owned).collect()
 }
 
-/// What was made with other flags stays as good as it was.
+/// Directories that were created with other flags keep working.
 #[test]
 fn directories_of_before_keep_working() {
     let mut world = World::on("ext4", 512 * MIB, &["--directories"]);

@@ -149,7 +149,7 @@ fn end(world: World, writer: Writer, turn: u64) {
     world.finish();
 }
 
-/// So many numbers are in the file, in order.
+/// Asserts that the file holds the first `count` numbers, in order.
 fn assert_numbers(file: &Path, count: u64) {
     let found = read_at(file, 0, usize::try_from(count * 8).expect("small"));
     assert!(found.chunks(8).zip(0_u64..).all(|(found, number)| found == number.to_le_bytes()));

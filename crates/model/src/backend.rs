@@ -42,7 +42,7 @@ impl BackendKind {
 pub enum Format {
     /// Never formatted: the image must be blank, and anything found in it stops the staging.
     Blank,
-    /// Of a snapshot: its image is of a volume whose mkfs had not ended. The record of the volume itself stays `Blank`, and a
+    /// Only of a snapshot: when it was taken, mkfs of its volume had not finished. The record of the volume itself stays `Blank`, and a
     /// mark beside its image tells of it (`backend::Mark`).
     Formatting,
     /// The image is a copy whose filesystem still has the identity of its source: it gets one of its own before

@@ -9,7 +9,7 @@ use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, Vo
 pub struct Way {
     /// Where that node listens (`HOST:PORT`).
     pub address: String,
-    /// With which it lets the source be read.
+    /// The permit that the source's node checks before it sends data.
     pub permit: Permit,
 }
 

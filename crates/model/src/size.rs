@@ -128,7 +128,7 @@ pub enum SizeError {
 
 impl SizeRange {
     /// The size of a new volume: what is required, at least `minimum`, rounded up to [`GRANULARITY`];
-    /// `DEFAULT_BYTES` (or the limit, if that is less) where nothing is required.
+    /// `DEFAULT_BYTES` (or the limit, if that is less) if nothing is required.
     ///
     /// # Errors
     /// [`SizeError`] where no whole number of blocks lies in the range; nothing is ever rounded past the limit.

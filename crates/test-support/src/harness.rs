@@ -252,7 +252,7 @@ fn new_socket() -> PathBuf {
 
 /// Connects as soon as somebody listens, and waits for Probe.
 async fn reach(socket: &Path, serving: &mut Serving) -> Result<Client, StartError> {
-    // Long, since the machine may be busy: whoever waits in vain has found a bug.
+    // On a busy machine, a start takes tens of seconds.
     let deadline = Instant::now() + Duration::from_secs(120);
     let endpoint = client::endpoint(socket).expect("the address of a socket");
     let mut client = None;

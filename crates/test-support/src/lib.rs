@@ -1,8 +1,8 @@
-//! What the tests share, so that there is one of each: the client and its requests, a driver on the fake kernel in the
-//! process of the test ([`harness`]), a driver beside it on the real kernel ([`machine`]), a machine's contract, and the
-//! model of the volumes that many clients use.
+//! Code that several test programs share: the client and its requests, a driver on the fake kernel in the test's own
+//! process ([`harness`]), a driver process on the real kernel ([`machine`]), the contract of the kernel traits
+//! ([`contract`]), and a sequential model of volumes for many clients ([`model`]).
 //!
-//! A test that waits, waits for a condition with a deadline and a message: [`machine::eventually`].
+//! Tests wait for a condition with a deadline and a message: [`machine::eventually`]. They do not sleep for a fixed time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

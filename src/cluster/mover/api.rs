@@ -22,14 +22,14 @@ pub(super) type Result<T> = std::result::Result<T, kube::Error>;
 
 /// The longest note of an Event in bytes (events.k8s.io/v1, Event).
 const LONGEST: usize = 1024;
-/// What is tried every two seconds must not write to the API server as often.
+/// The shortest time between two writes of one Event: the mover retries every two seconds.
 const REPEAT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(super) struct Cluster {
     client: Client,
     recorder: Recorder,
-    /// What was said last, and when.
+    /// When each Event was written last, by claim, reason and message.
     said: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -199,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// Says on a claim what happened. What is repeated raises the count of its event, once in [`REPEAT`]. Nothing waits for it.
+    /// Writes an Event of a claim. A repeated Event has its count raised, at most once in [`REPEAT`].
     pub(super) async fn say(
         &self,
         claim: &PersistentVolumeClaim,
@@ -210,7 +210,7 @@ impl Cluster {
         let end =
             message.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= LONGEST).last();
         let message = message.get(..end.unwrap_or(0)).unwrap_or_default();
-        // The recorder takes two events for the same whatever they say, and keeps the first note. Its key has the action.
+        // The recorder ignores the note when it compares events, and keeps the first one. It does compare the action.
         let action = format!("{reason}.{:08x}", crc32fast::hash(message.as_bytes()));
         if !self.is_due(format!("{:?}{action}", claim.uid())) {
             return;
@@ -228,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Whether this was not said a moment ago.
+    /// Reports whether this Event was not written within [`REPEAT`], and remembers it.
     fn is_due(&self, what: String) -> bool {
         // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

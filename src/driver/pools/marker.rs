@@ -97,8 +97,8 @@ impl<'a> Marker<'a> {
         self.put(&twin, &text).map(drop)
     }
 
-    /// A pool that nothing remembers, such as one that was restored from a backup, gets a marker where it holds what the
-    /// state says.
+    /// Checks a pool without a marker, such as one restored from a backup. It gets a marker if it holds the volumes that the
+    /// state file lists.
     fn expect_volumes(&self) -> Result<()> {
         let volumes = self.store.volumes().into_iter();
         let volumes = volumes.filter(|volume| *volume.pool() == self.pool.name && volume.is_ready());

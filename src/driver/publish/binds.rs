@@ -1,9 +1,9 @@
 //! Bind mounts that lack requested flags.
 //!
-//! Before Linux 5.12, a bind mount gets its flags in a second step. A driver that was killed in between left the bind
-//! without them. Such a bind was never acknowledged, so a retry corrects it. One that was acknowledged is what somebody
-//! asked for, and stays as it is. The process that answered knows which is which; of the binds of an earlier process, one
-//! that nobody writes through is corrected.
+//! Before Linux 5.12, a bind mount gets its flags in a second step. A driver that is killed in between leaves the bind
+//! without them. NodePublishVolume has not been acknowledged then, so a retry corrects the bind. An acknowledged bind has
+//! the flags of its request and stays unchanged. The process that answered knows which binds it acknowledged. A bind of an
+//! earlier process is corrected if no process writes through it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -153,7 +153,7 @@ impl Driver {
         presence.stage(place, &stage, &uses)
     }
 
-    /// Records where a volume is published, if its record says another path: that of a call that failed.
+    /// Records the path that a volume is published at, if its record has the path of an earlier call that failed.
     fn record_inline_target(&self, volume: &Volume, target: &Target) -> Result<()> {
         let inline_target = recorded(target);
         if volume.inline_target != inline_target {

@@ -30,7 +30,7 @@ enum Decision {
     Keep,
 }
 
-/// What becomes of a volume that is recorded as being made.
+/// Decides about a volume whose record says that it is being created.
 fn of_creating(left: Left, is_copy: bool, is_blank: impl FnOnce() -> Result<bool>) -> Result<Decision> {
     match left {
         // A copy of a blank source is blank when it is whole.
@@ -39,7 +39,7 @@ fn of_creating(left: Left, is_copy: bool, is_blank: impl FnOnce() -> Result<bool
     }
 }
 
-/// What becomes of a copy, and of something that is recorded as being deleted: its mark decides.
+/// Decides by its marker file about a copy, or about what is recorded as being deleted.
 fn by_mark(left: Left) -> Decision {
     match left {
         Left::Unfinished => Decision::Erase,

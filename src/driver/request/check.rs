@@ -70,7 +70,8 @@ pub(crate) fn without_flags(capability: Capability) -> Capability {
     }
 }
 
-/// Whether these are the parameters that are asked for. What is left to the pool was settled when the volume was made.
+/// Reports whether an existing volume has the requested parameters. What the request leaves to the pool was decided when
+/// the volume was created.
 pub(crate) fn are_asked_for(there: &VolumeParameters, asked: &VolumeParameters) -> bool {
     let enforcement = asked.enforcement.or(there.enforcement);
     *there == VolumeParameters { enforcement, ..asked.clone() }

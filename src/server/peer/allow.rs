@@ -30,7 +30,7 @@ fn is_allowed(role: PeerRole, path: &str) -> bool {
     }
     match (service, peer_callers(path)) {
         (PEER, Some(Callers::All)) => true,
-        // A node of a later version is told that its call is not known here.
+        // An RPC of a later version: the service answers UNIMPLEMENTED.
         (PEER, Some(Callers::Nodes) | None) => role == Node,
         (PEER, Some(Callers::Controllers)) => role == Controller,
         _ => role == Controller && ROUTED.contains(&service),

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// One in so many is walked by `make test-all`; every night has all of them.
+/// `make test-rest` walks one end or fault in this many; `make walk` walks all.
 const SHARE: u64 = 12;
 
 /// A part: its seed, and one in how many it takes.

@@ -11,7 +11,8 @@ use nix::unistd::Pid;
 
 use super::{Csi, text};
 
-/// The driver that Cargo built with the test: what Cargo says, else the program that lies beside the folder of the test.
+/// Returns the path of the driver that Cargo built with the test: `CARGO_BIN_EXE_hostloop` if it is set, otherwise the
+/// program in the parent of the test's own directory.
 ///
 /// # Panics
 /// If there is none.

@@ -198,7 +198,7 @@ impl<'a> Vol<'a> {
 
     /// Undoes [`up`](Vol::up), and deletes it.
     ///
-    /// As any caller does, it repeats a deletion for which the disk of a busy machine takes longer than the driver waits.
+    /// Retries DeleteVolume, as external-provisioner does, if the disk takes longer than the driver waits for it.
     pub fn remove(self) {
         self.down();
         let started = Instant::now();

@@ -58,14 +58,14 @@ impl Managed<'_> {
         }
     }
 
-    /// Warns of an image that somebody has copied here, such as from a backup: btrfs writes to it elsewhere each time, for
-    /// which its disk may have no room.
+    /// Warns of a copy-on-write image, such as one restored from a backup: btrfs allocates new blocks for each write, and
+    /// its disk may have no room for them.
     fn warn_of_copy_on_write(&self, image: &Path) -> Result<()> {
         let looking = || self.doing("look at its image");
         if !self.os.images.is_in_place(image).doing(looking)? {
             tracing::warn!(
                 pool = %self.name, image = %image.display(),
-                "the pool's image is copy-on-write, such as one that was copied here from a backup: its volumes fail when their disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and give that its name"
+                "the pool's image is copy-on-write, as after a restore from a backup: its volumes fail if the disk is full. Stop the driver, unmount the pool, copy the image into an empty file with chattr +C, and rename that file to the image"
             );
         }
         Ok(())
