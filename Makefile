@@ -46,10 +46,11 @@ build: ## Build the driver, release profile
 	@echo '==> build'
 	$(CARGO) build --package hostloop --release --locked
 
-# In the profile of the tests, which compiles faster than the release profile. The demo and the checks do not wait for the processor.
+# In the profile of the tests, which compiles faster than the release profile, and with the features of dependencies that
+# the tests enable, so that `make test` compiles none of it again.
 driver:
-	@echo '==> driver: building hostloop and what it needs: four minutes on two processors, if nothing is compiled yet'
-	$(TEST) --no-run --test layers
+	@echo '==> driver: building hostloop and what it needs: three to four minutes on two processors, if nothing is compiled yet'
+	$(CARGO) build --locked --package hostloop --package hostloop-test-features
 
 demo: deps driver ## Build the driver and watch it serve volumes on this machine (root)
 	@echo '==> demo'

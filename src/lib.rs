@@ -26,6 +26,7 @@
 //! | [`store`] | The state file |
 //! | [`kernel`] | A crate of its own: the kernel boundary, narrow traits and the real kernel; `crates/fake-kernel` is for tests |
 //! | [`model`] | A crate of its own: plain types, no I/O, no protocol |
+//! | [`hostloop_proto`] | A crate of its own: what is generated from `proto/`; [`wire`] re-exports it |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`selftest`] | A client of the driver that checks a machine |
 //! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |

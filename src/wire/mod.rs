@@ -1,16 +1,11 @@
-//! The protocol: generated types, and their conversion to the model and back. All validation of requests is in
-//! [`decode`]; nothing in here does I/O.
+//! The protocol: the generated types of [`hostloop_proto`], and their conversion to the model and back. All validation
+//! of requests is in [`decode`]; nothing in here does I/O.
 
-pub mod csi;
 pub mod decode;
 pub(crate) mod encode;
-pub mod peer;
 pub mod permit;
 pub mod pull;
 pub(crate) mod redact;
-pub mod registration;
 pub(crate) mod reserve;
-pub mod rpc;
 
-/// Every method that callers may call, such as `csi.v1.Controller/CreateVolume`.
-pub const METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));
+pub use hostloop_proto::{METHODS, csi, peer, registration, rpc};

@@ -10,6 +10,7 @@
 mod architecture;
 mod code;
 mod guarantees;
+mod image;
 mod imports;
 
 use std::fs;
@@ -141,7 +142,7 @@ fn every_file_keeps_to_its_layer() {
     let mut found = Vec::new();
     for (place, module) in [("src", ""), ("crates/model/src", "model"), ("crates/kernel/src", "kernel")] {
         let mut files = Vec::new();
-        collect(&root.join(place), &mut files);
+        collect(&root.join(place), &["rs"], &mut files);
         assert!(files.len() > 10, "only {} files: is {place} the right directory?", files.len());
         for file in files {
             let name = Path::new(module).join(file.strip_prefix(root.join(place)).expect("a file of it"));
@@ -152,12 +153,16 @@ fn every_file_keeps_to_its_layer() {
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
-fn collect(directory: &Path, files: &mut Vec<std::path::PathBuf>) {
-    for entry in fs::read_dir(directory).expect("a directory of src") {
+/// Adds the files below a directory with one of these extensions.
+fn collect(directory: &Path, extensions: &[&str], files: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, extensions, files);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted))
+        {
             files.push(path);
         }
     }

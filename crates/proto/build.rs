@@ -4,7 +4,7 @@
 //! Leaves in `OUT_DIR`:
 //! - `csi.v1.rs`, `hostloop.v1.rs` and `pluginregistration.rs`: messages, clients and servers;
 //! - `methods.rs`: the names of all methods that can be called from outside;
-//! - `csi_rpcs.rs`, `peer_rpcs.rs`: `wire::rpc::Rpc` for the requests of these methods;
+//! - `csi_rpcs.rs`, `peer_rpcs.rs`: `rpc::Rpc` for the requests of these methods;
 //! - `csi_redacted.rs`: `Debug` for the messages that must not be printed;
 //! - `csi_descriptor.bin`: the encoded `FileDescriptorSet`, imports and custom
 //!   options included, for reading options such as `csi_secret` at run time.
@@ -22,7 +22,8 @@ use std::{env, fs};
 use protox::Compiler;
 use protox::prost_reflect::{DescriptorPool, MessageDescriptor, Value};
 
-const PROTO_ROOT: &str = "proto";
+/// Relative to this package, in which Cargo runs this program.
+const PROTO_ROOT: &str = "../../proto";
 const PROTO_FILE: &str = "csi/v1/csi.proto";
 const PACKAGE: &str = "csi.v1";
 /// The protocol between processes of hostloop; nothing in it is secret.
@@ -99,18 +100,18 @@ fn rpcs(pool: &DescriptorPool, package: &str) -> Result<String, Box<dyn Error>> 
         for method in service.methods() {
             if method.is_client_streaming() {
                 return Err(
-                    format!("{} takes a stream: teach build.rs and wire/rpc.rs", method.full_name()).into()
+                    format!("{} takes a stream: teach build.rs and rpc.rs", method.full_name()).into()
                 );
             }
             let (request, reply) = (method.input(), method.output());
             write!(
                 source,
-                "impl crate::wire::rpc::Rpc for {path} {{
+                "impl crate::rpc::Rpc for {path} {{
     type Reply = {reply};
     const PATH: &'static str = \"/{service}/{method}\";
     const MESSAGE: &'static str = \"{message}\";
 }}
-impl crate::wire::rpc::{kind} for {path} {{}}
+impl crate::rpc::{kind} for {path} {{}}
 ",
                 path = rust_path(&request, package)?,
                 reply = rust_path(&reply, package)?,
