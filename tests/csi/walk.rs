@@ -8,7 +8,6 @@ mod cruel;
 mod fault;
 mod kill;
 mod observe;
-pub mod part;
 mod scenario;
 mod seen;
 mod start;
@@ -22,8 +21,9 @@ use hostloop_fake_kernel::Kill;
 
 use self::counted::{ENDS, FAULTS, SCENARIOS};
 use self::observe::Verdict;
-use self::part::Part;
 use self::scenario::Scenario;
+pub use hostloop_fake_kernel::part;
+use part::Part;
 
 /// Scenarios that run at the same time.
 const THREADS: usize = 3;

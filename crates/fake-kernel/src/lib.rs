@@ -33,6 +33,7 @@ mod losses;
 mod machine;
 mod mountable;
 mod mounts;
+pub mod part;
 mod pod;
 mod power;
 mod propagation;

@@ -15,6 +15,7 @@ pub(crate) mod world;
 
 use std::sync::Arc;
 
+use hostloop_fake_kernel::part::Part;
 use serde_json::{Value, json};
 
 use self::nodes::Nodes;
@@ -273,14 +274,21 @@ fn a_mover_in_a_hurry_evicts_the_pod_and_waits_for_its_budget() {
     });
 }
 
+/// `make test` takes one end in this many, `make test-rest` takes all.
+const SHARE: u64 = 5;
+
 /// Every call is the last one of a process, or fails, done or not: the move ends as it should.
 fn walk(administrator: Administrator, ends_on: &[&str]) {
     let (_, shared) = moved(administrator, World::new(administrator.wish()), None);
     let calls = shared.lock().unwrap().calls.len();
     assert!(calls > 10, "only {calls} calls: is this the whole move?");
+    let part = Part::of(SHARE);
     for at in 0..calls {
         for done in [false, true] {
             for ends in [false, true] {
+                if !part.takes((at, done, ends)) {
+                    continue;
+                }
                 let fault = Fault::Fail { done, ends };
                 let (node, _) = moved(administrator, World::new(administrator.wish()), Some((at, fault)));
                 assert!(ends_on.contains(&node.as_str()), "{fault:?} at {at}: it ended on {node}");

@@ -1,5 +1,5 @@
-//! Which part of the walk a run takes: one end or fault in so many, chosen by a seed, so that each run takes another part.
-//! `HOSTLOOP_WALK_SHARE=1` takes all of it (`make walk`), and `HOSTLOOP_SEED` repeats a part.
+//! The part of a sweep through all ends and faults that a run takes: one in a number, chosen by a seed, so that each run
+//! takes another part. `HOSTLOOP_WALK_SHARE=1` takes all of them (`make walk`), and `HOSTLOOP_SEED` repeats a part.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
@@ -39,7 +39,14 @@ impl Part {
         Part { seed: seed(), share }
     }
 
-    /// Whether it takes this.
+    /// One in `share`, if `HOSTLOOP_WALK_SHARE` does not say another number. Prints how to repeat it.
+    pub fn of(share: u64) -> Part {
+        let part = Part { seed: seed(), share: number("HOSTLOOP_WALK_SHARE").unwrap_or(share) };
+        println!("HOSTLOOP_SEED={} HOSTLOOP_WALK_SHARE={}", part.seed, part.share);
+        part
+    }
+
+    /// Returns whether this run takes it.
     pub fn takes(self, what: impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         (what, self.seed).hash(&mut hasher);
