@@ -248,7 +248,7 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and
 	@echo '==> test-vm'
 	tests/vm/complaints
 	tests/vm/run-test
-	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync --skip every_pool_filesystem --skip removals::a_subvolume --skip removals::a_snapshot
+	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync --skip removals::a_subvolume --skip removals::a_snapshot
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
 	tests/vm/power-cut --binary $(DRIVER)

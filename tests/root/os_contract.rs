@@ -15,6 +15,7 @@ use hostloop::kernel::linux::{Tools, os};
 use hostloop::kernel::{AttachOptions, MakeOptions, Os};
 use hostloop::model::FsType;
 use nix::errno::Errno;
+use nix::unistd::syncfs;
 
 /// A directory of its own, whose path has no link in it.
 pub fn setup() -> (Os, tempfile::TempDir, PathBuf) {
@@ -153,6 +154,8 @@ fn every_pool_filesystem() {
             eprintln!("{fs_type}: direct I/O alignment {alignment:?}");
             crate::contract::disks(&os, &directory(&os, place.join("disks")));
             crate::contract::copies(&os, &directory(&os, place.join("copies")));
+            // btrfs frees what was deleted up to now with its next commit, which might hide what the next files take.
+            syncfs(File::open(&place).expect("open")).expect("syncfs");
             crate::contract::in_place(&os, &directory(&os, place.join("in place")));
             crate::contract::identities(&os, &directory(&os, place.join("identities")));
             crate::contract::loops(&os, &directory(&os, place.join("loops")));
