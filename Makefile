@@ -19,7 +19,7 @@ DRIVER = "$(TARGET_DIR)/debug/hostloop"
 SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space_promises:: beside:: \
   pull::trees:: pull::standby:: pull::ended_updates:: removals::whole left_frozen::staging given_limit::a_call_that_is_cut_off \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
-  managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
+  managed_pools::refusals::a_mkfs modify_volume::a_failed_look node_stage_volume::image::offline_growth
 UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 # On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.

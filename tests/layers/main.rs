@@ -289,7 +289,7 @@ const GOOD: &[(&str, &str)] = &[
 
 /// The check can fail: each bad line gives exactly one finding, with its line.
 #[test]
-fn what_is_forbidden_is_found() {
+fn forbidden_imports_are_found() {
     for (file, line, hint) in BAD {
         let source = format!("// A comment.\n{line}\n");
         let found = violations(file, &source);
@@ -302,7 +302,7 @@ fn what_is_forbidden_is_found() {
 }
 
 #[test]
-fn what_is_allowed_is_not_found() {
+fn allowed_imports_are_not_found() {
     for (file, line) in GOOD {
         assert_eq!(violations(file, line), Vec::<String>::new(), "{file}: {line}");
     }

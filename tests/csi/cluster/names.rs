@@ -7,7 +7,7 @@ use hostloop::model::{NodeKey, VolumeId};
 use crate::harness::{NODE, machine, settings};
 
 #[test]
-fn a_name_is_reserved_only_on_the_node_that_its_id_names() {
+fn a_name_is_reserved_only_on_its_own_node() {
     let driver = app::driver(settings(), machine().restart()).expect("it starts");
     driver.recover();
     let [own, other] = [NODE, "node-b"].map(|node| VolumeId::of_name(&NodeKey::of(node), "v"));

@@ -14,7 +14,7 @@ use crate::life::*;
 use crate::support::*;
 
 #[test]
-fn a_snapshot_has_what_a_pod_wrote_to_its_device_and_did_not_sync() {
+fn a_snapshot_has_unsynced_writes_to_a_raw_device() {
     let rig = both_pools();
     let parameters = [("pool", "fast")];
     let request = csi::CreateVolumeRequest { parameters: map(&parameters), ..create("raw", block()) };
@@ -105,7 +105,7 @@ fn a_device_that_is_let_go_late_hinders_nobody() {
 
 /// Deleted at once, as by a caller that does not know of udev.
 #[test]
-fn a_volume_whose_device_is_let_go_late_is_deleted_by_a_retry_at_the_latest() {
+fn deletion_with_a_late_device_succeeds_by_a_retry() {
     for calls in [1, 10, 100, 1000] {
         let rig = both_pools();
         rig.kernel.set_late_loops(calls);

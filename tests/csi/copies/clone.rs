@@ -38,7 +38,7 @@ fn a_filesystem_in_use_is_frozen_while_it_is_copied() {
 }
 
 #[test]
-fn what_cannot_be_held_back_is_cloned_only_as_it_is() {
+fn a_clone_without_a_freeze_needs_freeze_false() {
     let rig = both_pools();
     let [fast, directory] = [("pool", "fast"), ("backend", "directory")];
     let [plain, shared] = ["directories", "fast-directories"].map(|pool| ("pool", pool));

@@ -8,7 +8,7 @@ use crate::life::*;
 use crate::support::*;
 
 #[test]
-fn a_copy_of_half_a_filesystem_is_formatted_and_one_of_a_whole_filesystem_is_not() {
+fn a_copy_of_a_half_made_filesystem_is_formatted() {
     for half in [true, false] {
         let rig = Rig::new();
         let (vol, target) = rig.published("whole", mount());

@@ -157,7 +157,7 @@ fn every_kind_of_volume_is_pulled_from_a_snapshot() {
 }
 
 #[test]
-fn every_kind_of_volume_is_pulled_from_a_volume_and_grows() {
+fn every_kind_of_volume_is_pulled_from_a_volume() {
     for (request, sharing) in
         kinds().into_iter().flat_map(|request| [(request.clone(), false), (request, true)])
     {
@@ -270,7 +270,7 @@ fn requested(pair: &Pair, vol: &Vol) -> i64 {
 }
 
 #[test]
-fn what_cannot_be_is_refused_as_at_home() {
+fn an_impossible_copy_is_refused_as_on_one_node() {
     let rig = Rig::new();
     let (vol, cut, _) = scattered(&rig);
     let pair = Pair::new(rig);
@@ -318,7 +318,7 @@ fn a_full_node_says_so_before_anything_is_sent() {
 
 /// The caller is told of the node that is full, and not to put the pod elsewhere.
 #[test]
-fn a_source_without_room_for_its_cut_is_not_the_targets_lack_of_room() {
+fn a_full_source_node_is_named_as_unavailable() {
     let rig = Rig::new();
     let (vol, _, data) = scattered(&rig);
     let mut pair = Pair::new(rig);

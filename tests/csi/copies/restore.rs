@@ -29,7 +29,7 @@ fn borrowed(parameters: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn it_has_the_size_and_the_data_of_its_source_and_tells_of_it() {
+fn a_copy_has_the_size_and_data_of_its_source() {
     let rig = both_pools();
     for request in kinds() {
         let parameters = parameters(&request);
@@ -54,7 +54,7 @@ fn it_has_the_size_and_the_data_of_its_source_and_tells_of_it() {
 }
 
 #[test]
-fn it_is_used_beside_its_source_and_each_has_its_own_data() {
+fn a_copy_in_use_beside_its_source_has_its_own_data() {
     let rig = both_pools();
     for request in kinds() {
         let parameters = parameters(&request);
@@ -127,7 +127,7 @@ fn a_smaller_one_is_out_of_range() {
 }
 
 #[test]
-fn what_a_source_holds_does_not_change() {
+fn a_copy_cannot_change_the_kind_of_its_source() {
     let rig = Rig::new();
     let plain = |name, capability| rig.made(sized(create(name, capability), GIB, 0));
     let directory = rig.made(create_with("directory", &[("backend", "directory"), ("pool", "directories")]));
@@ -160,7 +160,7 @@ fn what_a_source_holds_does_not_change() {
 }
 
 #[test]
-fn where_no_filesystem_is_named_it_is_that_of_the_source() {
+fn a_copy_without_fs_type_has_that_of_its_source() {
     let rig = Rig::new();
     for fs_type in ["ext4", "xfs", "btrfs"] {
         let (vol, _) = rig.in_use(sized(create(fs_type, fs(fs_type)), GIB, 0));
@@ -199,7 +199,7 @@ fn id_of_itself() -> String {
 }
 
 #[test]
-fn a_repeat_is_fine_when_the_source_is_gone_and_another_source_is_not() {
+fn a_repeat_is_ok_without_source_but_not_with_another() {
     let mut rig = Rig::new();
     let (vol, other) = (rig.volume("v", mount()), rig.volume("other", mount()));
     let others = sources(&rig, &other);
@@ -240,7 +240,7 @@ fn a_repeat_is_fine_when_the_source_is_gone_and_another_source_is_not() {
 }
 
 #[test]
-fn a_snapshot_serves_after_its_source_was_deleted_also_after_a_power_cut() {
+fn a_snapshot_of_a_deleted_volume_can_be_restored() {
     let mut rig = both_pools();
     let mut cuts = Vec::new();
     for request in kinds() {
@@ -265,7 +265,7 @@ fn a_snapshot_serves_after_its_source_was_deleted_also_after_a_power_cut() {
 }
 
 #[test]
-fn a_volume_that_was_never_formatted_makes_one_that_is_not() {
+fn a_copy_of_an_unformatted_volume_is_unformatted() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     for (name, source) in sources(&rig, &vol) {
@@ -284,7 +284,7 @@ fn a_volume_that_was_never_formatted_makes_one_that_is_not() {
 }
 
 #[test]
-fn it_may_be_in_another_pool_and_of_another_provisioning() {
+fn a_copy_may_change_its_pool_and_provisioning() {
     let rig = both_pools();
     for (n, (from, to)) in [("default", "fast"), ("fast", "default")].into_iter().enumerate() {
         let request =
@@ -308,7 +308,7 @@ fn it_may_be_in_another_pool_and_of_another_provisioning() {
 /// A thick volume must not need a new block when it is written to, so that it shares blocks only where some are sure
 /// to be free: in a pool of the driver's own that promises nothing twice.
 #[test]
-fn who_may_share_blocks() {
+fn thick_copies_share_blocks_in_managed_pools_only() {
     let managed = "copies=/srv/copies.img,kind=image,size=4Gi";
     let twice = "twice=/srv/twice.img,kind=image,size=4Gi,overcommit=2";
     let kernel = machine_with_fast(FsType::Xfs);
@@ -347,7 +347,7 @@ fn who_may_share_blocks() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_it_starts_and_leaves_nothing() {
+fn a_copy_without_room_is_refused_and_leaves_nothing() {
     let kernel = FakeKernel::new();
     kernel.set_space(20 * GIB as u64, 10 * GIB as u64);
     let rig = Rig::on(kernel, &["--reserve", "0"]);

@@ -134,7 +134,7 @@ fn a_group_that_was_cut_off_is_whole_or_gone() {
 }
 
 #[test]
-fn a_snapshot_whose_deletion_was_cut_off_is_whole_or_gone() {
+fn a_snapshot_half_deleted_is_whole_or_gone() {
     for kind in [Kind::Block, Kind::Directory] {
         let mut seen = [false; 2];
         for n in 1.. {
@@ -190,7 +190,7 @@ fn settled(kinds: [Kind; 2], rewrite: impl FnOnce(&Store)) -> [usize; 3] {
 }
 
 #[test]
-fn a_group_that_is_whole_is_kept_whatever_an_older_record_says() {
+fn a_whole_group_is_kept_despite_an_older_record() {
     let kinds = [Kind::Block, Kind::Directory];
     for phase in [Phase::Creating, Phase::Deleting] {
         assert_eq!(settled(kinds, |store| older(store, phase)), [1, 0, 0], "{phase:?}");
@@ -205,7 +205,7 @@ fn a_group_that_is_whole_is_kept_whatever_an_older_record_says() {
 
 /// A retry decides as the start does: here of what no start has looked at.
 #[test]
-fn a_retry_keeps_a_group_that_is_whole_with_all_members() {
+fn a_retry_keeps_a_whole_group_with_all_members() {
     let left = Left::new();
     let server = left.server();
     let ids = two(&server, &left.kernel);
@@ -222,7 +222,7 @@ fn a_retry_keeps_a_group_that_is_whole_with_all_members() {
 }
 
 #[test]
-fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
+fn a_volume_with_data_is_kept_despite_its_record() {
     for kind in [Kind::Block, Kind::Directory] {
         for (phase, is_written, kept) in [
             (Phase::Creating, true, 1),
@@ -251,7 +251,7 @@ fn a_volume_that_holds_data_is_kept_whatever_an_older_record_says() {
 }
 
 #[test]
-fn what_is_only_recorded_as_being_deleted_is_kept() {
+fn data_only_recorded_as_deleting_are_kept() {
     let left = Left::new();
     let (server, spec) = (left.server(), Spec::new(Kind::Directory));
     let id = written(&server, &left.kernel, &spec, "v");
@@ -287,7 +287,7 @@ fn until_usable(driver: &Driver, pool: &PoolName) {
 }
 
 #[test]
-fn what_is_in_a_pool_that_comes_back_is_recovered() {
+fn a_pool_that_comes_back_is_recovered() {
     for what in ["volume", "snapshot", "group"] {
         let left = Left::new();
         let server = left.server();
@@ -345,7 +345,7 @@ fn another_disk_is_never_the_default_pool() {
 }
 
 #[test]
-fn a_filesystem_is_used_whatever_an_older_record_says_of_it() {
+fn a_filesystem_is_used_despite_an_older_record() {
     for format in [Format::Blank, Format::Formatting] {
         let (left, spec) = (Left::new(), Spec::new(Kind::Ext4));
         let server = left.server();

@@ -34,7 +34,7 @@ fn in_use(rig: &Rig) -> Vec<Vol> {
 }
 
 #[test]
-fn after_a_restart_of_the_driver_everything_is_as_it_was() {
+fn a_restart_of_the_driver_changes_nothing() {
     let mut rig = Rig::new();
     let vols = in_use(&rig);
     let (mounts, loops) = (rig.kernel.mounts(), rig.kernel.loops());
@@ -59,7 +59,7 @@ fn after_a_restart_of_the_driver_everything_is_as_it_was() {
 }
 
 #[test]
-fn after_a_reboot_volumes_are_staged_again_with_their_data() {
+fn after_a_reboot_staged_volumes_have_their_data() {
     for cut in [false, true] {
         let mut rig = Rig::new();
         let vols = in_use(&rig);
@@ -103,7 +103,7 @@ fn after_a_reboot_what_is_gone_can_be_taken_away() {
 }
 
 #[test]
-fn no_stale_device_stands_in_for_another_volume_after_a_reboot() {
+fn after_a_reboot_no_device_shows_another_volume() {
     let mut rig = Rig::new();
     let (one, two) = (rig.volume("one", block()), rig.volume("two", block()));
     for vol in [&one, &two] {
@@ -121,7 +121,7 @@ fn no_stale_device_stands_in_for_another_volume_after_a_reboot() {
 }
 
 #[test]
-fn a_pod_that_is_published_once_more_after_a_reboot_can_go() {
+fn after_a_reboot_a_republished_pod_can_go() {
     let mut rig = Rig::new();
     let (vol, _) = rig.published("v", mount());
     rig.reboot();
@@ -147,7 +147,7 @@ fn the_publish_to_a_node_is_remembered() {
 }
 
 #[test]
-fn a_directory_of_another_node_or_driver_is_not_touched() {
+fn a_data_directory_of_another_node_is_not_touched() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let kernel = rig.kernel.clone();

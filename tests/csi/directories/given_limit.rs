@@ -52,7 +52,7 @@ fn is_limited(rig: &Rig, vol: &Vol) -> bool {
 }
 
 #[test]
-fn a_directory_in_use_gets_a_limit_for_all_that_is_in_it() {
+fn a_limit_in_use_counts_what_the_directory_holds() {
     for fs_type in [FsType::Xfs, FsType::Ext4] {
         let (rig, vol) = old(fs_type, 40 << 20);
         let room = largest(&rig, &LIMITED);
@@ -83,7 +83,7 @@ fn a_directory_in_use_gets_a_limit_for_all_that_is_in_it() {
 }
 
 #[test]
-fn what_cannot_have_a_limit_stays_as_it_is() {
+fn a_directory_that_cannot_be_limited_stays_unlimited() {
     let refused = |rig: &Rig, vol: &Vol, code, word: &str| {
         let said = rig.fails(code, enforce(vol, "required"));
         assert!(said.contains(word), "{said}");

@@ -107,7 +107,7 @@ impl Rig {
 }
 
 #[test]
-fn a_volume_in_use_is_cut_at_one_moment_and_in_one_step() {
+fn a_volume_in_use_is_cut_in_one_step() {
     let rig = with_full_qgroups();
     let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
     let written = (0..300).map(|n| format!("{target}/{n}"));
@@ -141,7 +141,7 @@ fn a_volume_in_use_is_cut_at_one_moment_and_in_one_step() {
 
 /// What the volume needs to write everything anew is promised with the snapshot, and taken only once by those of one volume.
 #[test]
-fn a_snapshot_takes_what_its_volume_needs_to_be_rewritten() {
+fn a_snapshot_takes_the_room_to_rewrite_its_volume() {
     let rig = with_full_qgroups();
     let (vol, target) = rig.in_use(sized("v", GIB, &LIMITED));
     let all = largest(&rig, &LIMITED);
@@ -163,7 +163,7 @@ fn a_snapshot_takes_what_its_volume_needs_to_be_rewritten() {
 }
 
 #[test]
-fn a_snapshot_that_leaves_too_little_for_its_volume_is_refused() {
+fn a_snapshot_without_room_to_rewrite_is_refused() {
     let rig = with_full_qgroups();
     let (vol, target) = rig.in_use(sized("v", GIB, &LIMITED));
     rig.kernel.write_file(file(&target), &vec![1; 64 << 20]).expect("write");
@@ -181,7 +181,7 @@ fn a_snapshot_that_leaves_too_little_for_its_volume_is_refused() {
 
 /// A snapshot lacks the subvolumes in a volume, so it is copied entry by entry, as long as nobody writes to it.
 #[test]
-fn what_has_subvolumes_in_it_is_not_copied_in_one_step() {
+fn a_volume_with_subvolumes_is_cut_entry_by_entry() {
     let rig = with_full_qgroups();
     let (vol, target) = rig.in_use(sized("v", BYTES, &LIMITED));
     rig.kernel.make_subvolume(format!("{target}/nested")).expect("make");

@@ -111,7 +111,7 @@ fn files_are_limited_too() {
 }
 
 #[test]
-fn it_counts_as_any_volume() {
+fn a_limited_directory_counts_as_any_volume() {
     let rig = rig(FsType::Xfs);
     let all = largest(&rig, &LIMITED);
     assert!(all > 19 * GIB && all == largest(&rig, &[("pool", "limited")]), "{all}");
@@ -233,7 +233,7 @@ fn a_copy_with_too_many_files_leaves_nothing() {
 }
 
 #[test]
-fn what_another_node_has_is_limited_here() {
+fn a_copy_from_another_node_is_limited() {
     let rig = Rig::new();
     let (source, top) = rig.in_use(sized("source", MIB, &UNLIMITED));
     rig.kernel.write_file(format!("{top}/file"), &vec![7; 20 << 20]).expect("write");
@@ -316,7 +316,7 @@ fn a_limit_that_was_lost_is_set_again() {
 }
 
 #[test]
-fn what_nothing_enforces_is_not_staged() {
+fn a_directory_without_its_limit_is_not_staged() {
     let rig = rig(FsType::Xfs);
     let vol = rig.made(sized("v", BYTES, &LIMITED));
     rig.kernel.set_quotas(POOL, false);

@@ -187,7 +187,7 @@ fn gone(rig: &Rig, large: Large) {
 }
 
 #[test]
-fn it_is_gone_for_callers_while_its_files_go() {
+fn a_large_directory_is_gone_before_its_files() {
     for large in Large::ALL {
         let kernel = large.kernel();
         let gate = Gate::new(&kernel);
@@ -225,7 +225,7 @@ fn it_is_gone_for_callers_while_its_files_go() {
 }
 
 #[test]
-fn what_is_on_the_disk_is_promised_to_nobody_else() {
+fn space_that_is_not_free_yet_is_not_promised() {
     let kernel = kernel(FsType::Ext4);
     let gate = Gate::new(&kernel);
     let rig = Rig::on(kernel, &FLAGS);
@@ -297,7 +297,7 @@ fn is_idle(rig: &Rig) -> bool {
 }
 
 #[test]
-fn what_cannot_be_removed_is_told_and_tried_again() {
+fn a_removal_that_fails_is_told_and_retried() {
     let rig = Rig::on(kernel(FsType::Xfs), &FLAGS);
     let delete = make(&rig, Large::Limited);
     rig.kernel.fail_every("remove_tree", Errno::EIO);

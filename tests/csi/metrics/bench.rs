@@ -48,7 +48,7 @@ fn nothing_is_left(kernel: &FakeKernel) {
 }
 
 #[test]
-fn lives_of_each_kind_are_measured_and_nothing_is_left() {
+fn bench_of_each_kind_leaves_nothing() {
     let kernel = machine();
     kernel.set_quotas("/", true);
     for attach in [false, true] {
@@ -189,7 +189,7 @@ fn a_driver_that_cannot_be_measured_is_named() {
 }
 
 #[test]
-fn what_a_lost_answer_made_is_found_and_deleted() {
+fn a_life_whose_answer_is_lost_deletes_its_volume() {
     let kernel = machine();
     let server = Server::start(&kernel, &settings());
     let place = std::path::Path::new(KUBELET).join("stage");

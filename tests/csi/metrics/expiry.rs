@@ -79,7 +79,7 @@ fn days(length: i64) -> Validity {
 }
 
 #[test]
-fn the_end_of_the_certificate_in_use_is_told_also_after_a_renewal() {
+fn the_end_of_the_certificate_is_told_after_a_renewal() {
     for role in [PeerRole::Node, PeerRole::Controller] {
         let certified = Certified::new(role);
         let first = certified.issue(60);

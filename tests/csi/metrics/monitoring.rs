@@ -197,7 +197,7 @@ fn the_documentation_is_of_these_metrics() {
 }
 
 #[test]
-fn what_is_not_there_is_found() {
+fn a_wrong_expression_is_found() {
     let names: BTreeMap<_, _> =
         [("kind".to_owned(), BTreeSet::from(["free".to_owned(), "size".to_owned()]))].into();
     let shown = Shown::from([("hostloop_pool_bytes".to_owned(), names)]);

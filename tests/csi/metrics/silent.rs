@@ -20,7 +20,7 @@ async fn silent(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn a_scrape_and_a_probe_are_answered_while_many_say_nothing() {
+fn silent_connections_keep_out_no_probe_or_scrape() {
     let (kernel, settings, address) = (machine(), settings(), address());
     let server = watched(kernel.os(), &settings, address);
     server.block_on(async {

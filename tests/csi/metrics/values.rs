@@ -86,7 +86,7 @@ fn csi_request(name: &str) -> hostloop::wire::csi::CreateVolumeRequest {
 }
 
 #[test]
-fn a_copy_is_seen_while_it_runs_and_a_disk_that_others_fill_lacks_room() {
+fn a_running_copy_and_a_lack_of_room_are_shown() {
     let (kernel, settings, address) = (machine(), settings(), address());
     kernel.set_space(10 << 30, 9 << 30);
     let server = watched(kernel.os(), &settings, address);
@@ -127,7 +127,7 @@ fn a_copy_is_seen_while_it_runs_and_a_disk_that_others_fill_lacks_room() {
 
 /// The copy that is made of an image to grow its filesystem is a copy like the others.
 #[test]
-fn what_a_growth_copies_is_counted() {
+fn the_copy_of_a_growth_is_counted() {
     let (kernel, settings, address) = (machine(), settings(), address());
     let server = watched(kernel.os(), &settings, address);
     let (spec, copied) = (Spec::new(Kind::Ext4), "hostloop_copied_bytes_total");
@@ -153,7 +153,7 @@ async fn wait(done: impl Fn() -> bool) {
 }
 
 #[test]
-fn health_is_what_probe_says_while_recovery_runs_and_after() {
+fn health_is_what_probe_says_during_recovery() {
     let (kernel, settings) = (machine(), settings());
     let server = Server::start(&kernel, &settings);
     let request = Spec::new(Kind::Directory).create("half deleted");
@@ -199,7 +199,7 @@ fn health_is_what_probe_says_while_recovery_runs_and_after() {
 }
 
 #[test]
-fn only_the_pages_are_served_and_nobody_can_keep_others_out() {
+fn only_the_pages_are_served_beside_idle_clients() {
     let (kernel, settings, address) = (machine(), settings(), address());
     let server = watched(kernel.os(), &settings, address);
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };

@@ -100,7 +100,7 @@ fn every_kind() -> [csi::CreateVolumeRequest; 5] {
 }
 
 #[test]
-fn nothing_is_wrong_with_a_volume_at_any_time_of_its_life() {
+fn a_volume_is_healthy_all_its_life() {
     let rig = Rig::new();
     for request in every_kind() {
         let vol = rig.made(request);
@@ -132,7 +132,7 @@ fn nothing_is_wrong_with_a_volume_at_any_time_of_its_life() {
 }
 
 #[test]
-fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
+fn missing_or_damaged_files_are_lost_data() {
     for request in every_kind() {
         let rig = Rig::new();
         let name = request.name.clone();
@@ -167,7 +167,7 @@ fn files_that_are_gone_cut_off_or_written_over_are_lost_data() {
 }
 
 #[test]
-fn a_filesystem_in_trouble_is_told_from_one_that_is_mounted_read_only() {
+fn errors_are_told_from_a_read_only_mount() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     rig.kernel.mark_errors(vol.image()).unwrap();
@@ -210,7 +210,7 @@ fn storage(rig: &Rig) -> (Vec<(i32, String)>, String) {
 }
 
 #[test]
-fn a_pool_in_trouble_is_told_of_itself_and_of_its_volumes() {
+fn a_pool_in_trouble_is_told_with_its_volumes() {
     let unreachable = i32::from(csi::StorageHealthErrorType::StorageUnreachable);
     let degraded = i32::from(csi::StorageHealthErrorType::StorageDegraded);
     let kernel = FakeKernel::new();
@@ -253,7 +253,7 @@ fn a_pool_that_the_driver_was_not_told_of_is_missing() {
 }
 
 #[test]
-fn the_node_says_where_the_volume_should_be_and_is_not() {
+fn a_missing_stage_or_publish_is_told_by_the_node() {
     let rig = Rig::new();
     let both = || [wrong(Inaccessible, "NotStaged"), wrong(Inaccessible, "NotPublished")].concat();
     for capability in [mount(), block()] {
@@ -304,7 +304,7 @@ fn an_inline_volume_is_known_to_its_node_only() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found_and_what_is_missing_invalid() {
+fn unknown_is_not_found_and_missing_is_invalid() {
     let rig = Rig::new();
     for id in ["fake", "vol-0000-0000"] {
         let volume_id = id.to_owned();
@@ -323,7 +323,7 @@ fn what_is_not_there_is_not_found_and_what_is_missing_invalid() {
 }
 
 #[test]
-fn unhealthy_volumes_come_in_pages_and_are_forgotten_with_the_volume() {
+fn unhealthy_volumes_come_in_pages_until_deleted() {
     let rig = Rig::new();
     let vols: Vec<Vol> = (0..10).map(|n| rig.volume(&format!("v{n}"), block())).collect();
     let mut sick: Vec<&Vol> = vols.iter().step_by(2).collect();

@@ -121,7 +121,7 @@ fn the_group_controller_says_what_it_can() {
 }
 
 #[test]
-fn what_is_missing_is_said_before_anything_is_looked_up() {
+fn missing_fields_come_before_any_lookup() {
     let rig = Rig::new();
     for (field, message) in [
         ("name", rig.fails(Code::InvalidArgument, csi::CreateSnapshotRequest::default())),

@@ -61,7 +61,7 @@ fn unpublish(id: &str) -> csi::NodeUnpublishVolumeRequest {
 }
 
 #[test]
-fn it_is_made_and_deleted_with_its_pod() {
+fn an_inline_volume_lives_as_long_as_its_pod() {
     let mut rig = Rig::with(&[&DIRECTORIES[..], &["--attach"]].concat());
     for (backend, pool) in KINDS {
         let request = inline(&rig, ID, &[("size", "64Mi"), ("backend", backend), ("pool", pool)]);
@@ -139,7 +139,7 @@ fn attributes_are_not_trusted() {
 }
 
 #[test]
-fn the_callers_id_is_never_a_path_nor_the_id_of_another_volume() {
+fn an_id_is_neither_a_path_nor_another_volume() {
     let rig = Rig::new();
     rig.kernel.create_directories("/var/lib/victim");
     let vol = rig.volume("v", mount());

@@ -41,7 +41,7 @@ fn a_mounted_filesystem_grows_in_two_calls() {
 }
 
 #[test]
-fn a_filesystem_that_grew_while_it_was_not_mounted_has_its_size_after_staging() {
+fn a_filesystem_expanded_unmounted_grows_at_staging() {
     let mut rig = Rig::new();
     let (vol, _) = rig.published("v", mount());
     rig.unpublish(&vol, "pod-1");
@@ -66,7 +66,7 @@ fn a_volume_that_was_never_staged_grows_too() {
 }
 
 #[test]
-fn a_device_that_is_not_in_use_or_not_there_is_not_expanded() {
+fn a_device_that_is_not_in_use_is_not_found() {
     let rig = Rig::new();
     let vol = rig.volume("v", block());
     let request = |path: &str| csi::NodeExpandVolumeRequest {
@@ -128,7 +128,7 @@ fn a_read_only_mount_is_refused_before_anything_grows() {
 
 /// It grows when it is next staged for writing.
 #[test]
-fn a_read_only_mount_that_is_staged_again_stays_as_it_is() {
+fn a_read_only_mount_staged_again_does_not_grow() {
     let rig = Rig::new();
     let (vol, _) = rig.published("v", mode(Mode::SingleNodeReaderOnly));
     rig.ok(vol.expand_request(2 * SIZE, 0));

@@ -18,7 +18,7 @@ fn usage(rig: &Rig, vol: &Vol, path: &str, unit: Unit) -> Option<csi::VolumeUsag
 }
 
 #[test]
-fn what_is_missing_or_not_there() {
+fn missing_or_unknown_ids_and_paths_are_refused() {
     let rig = Rig::new();
     for (vol, target) in [rig.published("fs", mount()), rig.published("block", block())] {
         let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol.clone() };
@@ -79,7 +79,7 @@ fn a_filesystem_is_measured_by_itself() {
 }
 
 #[test]
-fn of_a_device_the_size_is_known() {
+fn a_device_has_a_size_and_no_inodes() {
     let rig = Rig::new();
     let (vol, target) = rig.published("block", block());
     assert_eq!(usage(&rig, &vol, &target, Unit::Bytes).expect("bytes").total, SIZE);

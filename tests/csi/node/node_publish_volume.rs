@@ -24,7 +24,7 @@ fn mountable(rig: &Rig) -> Vec<Vol> {
 }
 
 #[test]
-fn what_is_missing_comes_before_what_does_not_exist() {
+fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::new();
     let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
     let base = || rig.publish_request(&unknown, "pod");
@@ -43,7 +43,7 @@ fn what_is_missing_comes_before_what_does_not_exist() {
 }
 
 #[test]
-fn it_needs_a_staged_volume_and_its_staging_path() {
+fn publish_needs_a_staged_volume_and_its_path() {
     let rig = Rig::new();
     for vol in [rig.volume("fs", mount()), rig.volume("block", block())] {
         rig.fails(Code::FailedPrecondition, rig.publish_request(&vol, "pod"));
@@ -68,7 +68,7 @@ fn it_needs_a_staged_volume_and_its_staging_path() {
 }
 
 #[test]
-fn a_capability_or_context_that_is_not_the_volumes_is_refused() {
+fn another_capability_or_context_is_refused() {
     let rig = Rig::new();
     let vol = rig.volume("v", fs("ext4"));
     rig.stage(&vol);
@@ -88,7 +88,7 @@ fn a_capability_or_context_that_is_not_the_volumes_is_refused() {
 }
 
 #[test]
-fn the_volume_appears_at_the_target_which_the_driver_makes() {
+fn a_missing_target_is_made_and_shows_the_volume() {
     let rig = Rig::new();
     for vol in mountable(&rig) {
         rig.stage(&vol);
@@ -201,7 +201,7 @@ fn modes_for_readers_and_the_flag_ro_are_read_only() {
 }
 
 #[test]
-fn what_is_at_the_target_already_is_not_hidden() {
+fn a_target_with_something_in_it_is_not_hidden() {
     let rig = Rig::new();
     let mut vols = mountable(&rig);
     vols.push(rig.volume("block", block()));
@@ -233,7 +233,7 @@ fn what_is_at_the_target_already_is_not_hidden() {
 }
 
 #[test]
-fn a_mount_of_somebody_else_at_the_target_is_left_alone() {
+fn a_foreign_mount_at_the_target_is_left_alone() {
     let rig = Rig::new();
     let vol = rig.volume("fs", mount());
     rig.stage(&vol);
@@ -293,7 +293,7 @@ fn flags_of_the_publish_are_those_of_its_mount_only() {
 }
 
 #[test]
-fn a_directory_in_use_that_another_one_has_replaced_is_not_published_again() {
+fn a_replaced_directory_is_not_published_again() {
     let rig = Rig::new();
     let vol = rig.made(create_with("dir", &[("backend", "directory"), ("pool", "directories")]));
     rig.stage(&vol);

@@ -21,7 +21,7 @@ fn bind_foreign(rig: &Rig, source: &str, target: &str) {
 }
 
 #[test]
-fn what_is_missing_comes_before_what_does_not_exist() {
+fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::new();
     let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
     let base = || rig.stage_request(&unknown);
@@ -106,7 +106,7 @@ fn an_image_with_anything_in_it_is_never_formatted() {
 }
 
 #[test]
-fn a_foreign_filesystem_in_the_image_is_neither_formatted_nor_mounted() {
+fn a_foreign_filesystem_is_not_formatted_or_mounted() {
     let rig = Rig::new();
     let source =
         rig.made(csi::CreateVolumeRequest { capacity_range: range(GIB, 0), ..create("xfs", fs("xfs")) });
@@ -131,7 +131,7 @@ fn a_foreign_filesystem_in_the_image_is_neither_formatted_nor_mounted() {
 
 /// mkfs.btrfs answers so where the write of its superblock fails.
 #[test]
-fn what_mkfs_says_is_not_believed() {
+fn a_mkfs_that_wrote_nothing_is_not_believed() {
     for fs_type in FsType::ALL {
         let rig = Rig::new();
         let vol = rig.made(csi::CreateVolumeRequest {
@@ -149,7 +149,7 @@ fn what_mkfs_says_is_not_believed() {
 }
 
 #[test]
-fn a_formatted_volume_whose_filesystem_is_gone_is_not_formatted_again() {
+fn a_formatted_volume_is_never_formatted_again() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.stage(&vol);
@@ -161,7 +161,7 @@ fn a_formatted_volume_whose_filesystem_is_gone_is_not_formatted_again() {
 }
 
 #[test]
-fn a_capability_that_the_volume_does_not_have_is_a_failed_precondition() {
+fn another_capability_is_a_failed_precondition() {
     let rig = Rig::new();
     let vol = rig.volume("fs", fs("ext4"));
     for wanted in [fs("xfs"), block(), mode(Mode::MultiNodeMultiWriter)] {
@@ -177,7 +177,7 @@ fn a_capability_that_the_volume_does_not_have_is_a_failed_precondition() {
 }
 
 #[test]
-fn a_volume_staged_there_in_another_way_already_exists() {
+fn a_volume_staged_in_another_way_already_exists() {
     let rig = Rig::new();
     let vol = rig.volume("fs", mount());
     rig.stage(&vol);
@@ -202,7 +202,7 @@ fn a_volume_staged_there_in_another_way_already_exists() {
 }
 
 #[test]
-fn an_altered_context_is_an_invalid_argument_and_keys_of_kubernetes_are_not() {
+fn an_altered_context_is_an_invalid_argument() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let with = |key: &str, value: &str| {
@@ -335,7 +335,7 @@ fn unstaging_what_is_not_staged_there_is_fine() {
 }
 
 #[test]
-fn a_pod_that_holds_the_volume_makes_unstaging_fail_and_try_again() {
+fn a_volume_that_is_held_is_not_unstaged() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.stage(&vol);
@@ -349,7 +349,7 @@ fn a_pod_that_holds_the_volume_makes_unstaging_fail_and_try_again() {
 }
 
 #[test]
-fn staging_that_fails_at_any_step_leaves_no_mount_and_no_device() {
+fn a_failure_at_any_step_leaves_no_mount_or_device() {
     for capability in [mount(), fs("xfs"), block()] {
         for step in 1..30 {
             let rig = Rig::new();

@@ -8,7 +8,7 @@ use crate::life::*;
 use crate::support::*;
 
 #[test]
-fn what_is_missing_comes_before_what_does_not_exist() {
+fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::new();
     let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
     let base = || unknown.unpublish_request("pod");
@@ -24,7 +24,7 @@ fn what_is_missing_comes_before_what_does_not_exist() {
 }
 
 #[test]
-fn what_publish_made_is_removed_and_a_second_call_is_fine() {
+fn a_published_target_is_removed_and_a_repeat_is_ok() {
     let rig = Rig::new();
     for request in [
         create("fs", mount()),
@@ -47,7 +47,7 @@ fn what_publish_made_is_removed_and_a_second_call_is_fine() {
 }
 
 #[test]
-fn a_target_that_kubelet_made_without_a_mount_is_removed_if_it_is_empty() {
+fn a_bare_target_is_removed_only_if_it_is_empty() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.kernel.create_directories(vol.target("pod"));
@@ -60,7 +60,7 @@ fn a_target_that_kubelet_made_without_a_mount_is_removed_if_it_is_empty() {
 }
 
 #[test]
-fn a_mount_stacked_on_the_target_is_refused_and_no_data_is_removed() {
+fn a_foreign_mount_on_the_target_is_refused() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     rig.kernel.write_file(format!("{target}/file"), b"ours").expect("write");
@@ -79,7 +79,7 @@ fn a_mount_stacked_on_the_target_is_refused_and_no_data_is_removed() {
 }
 
 #[test]
-fn the_volume_stacked_on_itself_is_unmounted_as_often_as_it_is_there() {
+fn stacked_mounts_of_the_volume_are_all_unmounted() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     rig.kernel.write_file(format!("{target}/file"), b"data").expect("write");
@@ -110,7 +110,7 @@ fn mounts_inside_of_the_volume_are_named() {
 }
 
 #[test]
-fn a_pod_that_holds_the_volume_makes_it_fail_and_try_again() {
+fn a_volume_that_is_held_is_not_unpublished() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     rig.kernel.write_file(format!("{target}/file"), b"data").expect("write");
@@ -135,7 +135,7 @@ fn the_volume_of_another_pod_is_left_alone() {
 
 /// What cannot be told to be the volume's is not said to be gone.
 #[test]
-fn a_mount_of_somebody_else_at_the_staging_path_is_no_unstaged_volume() {
+fn a_foreign_mount_at_the_staging_path_is_refused() {
     let rig = Rig::new();
     let (vol, device) = (rig.volume("v", mount()), rig.volume("w", block()));
     for vol in [&vol, &device] {
@@ -150,7 +150,7 @@ fn a_mount_of_somebody_else_at_the_staging_path_is_no_unstaged_volume() {
 }
 
 #[test]
-fn where_nothing_can_be_staged_it_is_not_while_it_is_nowhere() {
+fn unstaging_at_an_impossible_path_is_ok_if_unstaged() {
     for capability in [mount(), block()] {
         let rig = Rig::new();
         let vol = rig.volume("v", capability);

@@ -84,7 +84,7 @@ fn a_lost_pods_volume_goes_at_the_second_look() {
 
 /// If kubelet's directory may be hidden, nothing is deleted, and the log says so.
 #[test]
-fn what_proves_nothing_deletes_nothing() {
+fn a_kubelet_directory_in_doubt_deletes_nothing() {
     type Change = fn(&Rig);
     let cases: [(&str, Change); 4] = [
         ("no other pod", |rig| remove(rig, &format!("{PODS}/other"))),
@@ -155,7 +155,7 @@ fn a_publish_records_its_target() {
 }
 
 #[test]
-fn what_is_used_is_not_orphaned() {
+fn a_volume_in_use_is_no_orphan() {
     for kind in KINDS {
         let mut rig = published(kind);
         rig.kernel.kill();

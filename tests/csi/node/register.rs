@@ -83,7 +83,7 @@ fn status(plugin_registered: bool, error: &str) -> RegistrationStatus {
 }
 
 #[tokio::test]
-async fn kubelet_learns_of_the_driver_and_forgets_it_when_it_stops() {
+async fn kubelet_sees_the_driver_come_and_go() {
     let node = Node::start(directory());
     let mut kubelet = node.kubelet().await;
     let found = fs::symlink_metadata(node.plugin()).unwrap();
@@ -140,7 +140,7 @@ async fn a_stale_socket_is_replaced_and_anything_else_stays() {
 }
 
 #[tokio::test]
-async fn a_directory_that_kubelet_does_not_watch_is_not_made() {
+async fn a_missing_registration_directory_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let (line, dir) = Node::start(dir).failure().await;
     assert!(line.contains(SOCKET) && line.contains("--registration-dir"), "{line}");
@@ -150,7 +150,7 @@ async fn a_directory_that_kubelet_does_not_watch_is_not_made() {
 /// kubelet's client (grpc-go) sends the path of the socket as the name of the host, escaped as a part of a path. The
 /// library here takes what is a name of a host only.
 #[tokio::test]
-async fn the_name_of_the_socket_is_one_that_kubelet_can_call() {
+async fn the_name_of_the_socket_suits_kubelets_client() {
     let node = Node::start(directory());
     node.kubelet().await;
     let authority = |path: &str| path.replace('/', "%2F").parse::<http::uri::Authority>();

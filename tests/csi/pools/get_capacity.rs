@@ -34,7 +34,7 @@ fn largest(rig: &Rig, parameters: &[(&str, &str)]) -> i64 {
 }
 
 #[test]
-fn what_it_says_can_be_made_and_no_byte_more() {
+fn the_maximum_can_be_made_and_no_byte_more() {
     for parameters in [
         &[("provisioning", "thin")][..],
         &[("provisioning", "thick")],
@@ -60,7 +60,7 @@ fn what_it_says_can_be_made_and_no_byte_more() {
 }
 
 #[test]
-fn thick_volumes_own_their_bytes_and_thin_ones_are_promised_more_with_overcommit() {
+fn overcommit_promises_more_to_thin_volumes_only() {
     let rig = Rig::on(disk(20 * GIB, 10 * GIB), &["--overcommit", "3"]);
     let (thin, thick) = ([("provisioning", "thin")], [("provisioning", "thick")]);
     assert!(largest(&rig, &thin) > 29 * GIB && largest(&rig, &thick) < 10 * GIB + 1);
@@ -146,7 +146,7 @@ fn the_smallest_volume_is_that_of_the_filesystem() {
 }
 
 #[test]
-fn no_volume_fits_where_less_is_left_than_the_smallest_one() {
+fn too_little_room_for_the_smallest_volume_is_zero() {
     let rig = Rig::on(disk(10 * GIB, 200 * MIB), &[]);
     let request = csi::GetCapacityRequest { volume_capabilities: vec![fs("xfs")], ..capacity(&[]) };
     assert_eq!(rig.ok(request).maximum_volume_size, Some(0));
@@ -190,7 +190,7 @@ fn parameters_are_those_of_the_storage_class() {
 }
 
 #[test]
-fn what_the_filesystem_needs_for_each_block_is_not_promised() {
+fn the_upkeep_of_each_block_is_not_promised() {
     let most = |per_block| {
         let kernel = disk(20 * GIB, 10 * GIB);
         kernel.set_upkeep("/var/lib", Upkeep { per_block, ..Upkeep::default() });

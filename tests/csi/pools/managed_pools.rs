@@ -87,7 +87,7 @@ fn volume(rig: &Rig) -> (Vol, String) {
 }
 
 #[test]
-fn it_is_made_once_and_serves_volumes() {
+fn an_image_is_made_once_and_serves_volumes() {
     let rig = rig();
     is_up(&rig.kernel, BYTES);
     let device = rig.kernel.loops()[0].clone();
@@ -108,7 +108,7 @@ fn it_is_made_once_and_serves_volumes() {
 }
 
 #[test]
-fn each_filesystem_is_found_again_by_every_kind_of_start() {
+fn a_filesystem_is_found_again_by_every_start() {
     for fs_type in ["xfs", "btrfs"] {
         let mut rig = Rig::on(machine(), &["--pool", &format!("{POOL},fs={fs_type}")]);
         let (vol, file) = volume(&rig);
@@ -197,7 +197,7 @@ fn a_device_that_somebody_attached_is_adopted() {
 }
 
 #[test]
-fn it_grows_and_never_shrinks() {
+fn a_pool_grows_and_never_shrinks() {
     let rig = rig();
     let (vol, file) = volume(&rig);
     let before = rig.ok(capacity(&[("pool", "copies")])).available_capacity;

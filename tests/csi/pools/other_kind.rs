@@ -23,7 +23,7 @@ fn rig(flags: &[&str]) -> Rig {
 }
 
 #[test]
-fn loop_volumes_in_a_pool_of_directories_keep_working_and_get_no_new_promise() {
+fn loop_volumes_in_a_pool_of_directories_still_work() {
     let rig = rig(&LOOPS);
     let vol = rig.made(create_with("v", &[IN_FAST]));
     let cut = rig.cut("before", &vol);
@@ -46,7 +46,7 @@ fn loop_volumes_in_a_pool_of_directories_keep_working_and_get_no_new_promise() {
 }
 
 #[test]
-fn directories_in_a_pool_of_loop_volumes_keep_working_and_there_are_no_more() {
+fn directories_in_a_pool_of_loop_volumes_still_work() {
     let rig = rig(&DIRECTORIES);
     let vol = rig.made(directory("d"));
     let rig = rig.restart_with(&LOOPS);

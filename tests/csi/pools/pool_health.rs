@@ -14,7 +14,7 @@ use crate::support::*;
 
 /// The kernel still has what is asked of the filesystem in memory.
 #[test]
-fn a_disk_that_cannot_be_read_is_told_of_although_its_filesystem_answers() {
+fn an_unreadable_disk_of_a_pool_is_told() {
     let kernel = FakeKernel::new();
     kernel.add_disk("/pools/fast", FsType::Ext4, 10 << 30);
     let rig = Rig::on(kernel.clone(), &["--pool", "fast=/pools/fast"]);
@@ -45,7 +45,7 @@ fn room_is_what_the_largest_volume_can_have() {
 }
 
 #[test]
-fn what_is_being_made_is_promised_once() {
+fn a_volume_being_made_is_promised_once() {
     let (kernel, address) = (harness::machine(), address());
     let server = watched(kernel.os(), &harness::settings(), address);
     kernel.hold("allocate");

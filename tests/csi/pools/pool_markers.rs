@@ -39,7 +39,7 @@ fn usable(rig: &Rig) -> Result<(), String> {
 }
 
 #[test]
-fn both_files_say_the_same_of_a_pool_and_stay_as_they_are() {
+fn marker_and_twin_agree_and_stay_at_a_restart() {
     let rig = rig();
     let marker = text(&rig, MARKER);
     let owner = format!("driver=hostloop.csi.dev\nnode={NODE}\npool=fast\nid=");
@@ -51,7 +51,7 @@ fn both_files_say_the_same_of_a_pool_and_stay_as_they_are() {
 }
 
 #[test]
-fn a_missing_disk_and_another_one_are_refused_and_left_as_they_are() {
+fn a_missing_or_other_disk_is_refused_untouched() {
     let large = "x".repeat(4097);
     for (found, why) in [
         (None, "now has no file hostloop-pool: is its disk mounted?"),
@@ -74,7 +74,7 @@ fn a_missing_disk_and_another_one_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn the_disk_of_another_time_is_refused_until_the_twin_is_removed() {
+fn another_disk_is_refused_until_the_twin_is_removed() {
     let rig = rig();
     let other = text(&rig, MARKER).replace("id=", "id=0");
     rig.kernel.remove_file(MARKER).expect("remove");
@@ -89,7 +89,7 @@ fn the_disk_of_another_time_is_refused_until_the_twin_is_removed() {
 
 /// Both may be lost in a restore: then the pool has what the state file says, or its disk is not mounted.
 #[test]
-fn a_pool_without_a_marker_gets_one_where_it_holds_what_is_recorded() {
+fn a_missing_marker_is_written_if_volumes_are_there() {
     let rig = rig();
     rig.made(create_with("one", &[("pool", "fast")]));
     let unmarked = |rig: Rig| {
@@ -109,7 +109,7 @@ fn a_pool_without_a_marker_gets_one_where_it_holds_what_is_recorded() {
 }
 
 #[test]
-fn a_marker_that_has_no_room_is_written_by_a_later_start_and_a_failing_disk_refuses_the_pool() {
+fn a_marker_without_room_is_written_by_a_later_start() {
     let machine = || {
         let kernel = FakeKernel::new();
         kernel.add_disk(POOL, FsType::Ext4, 100 << 30);
@@ -149,7 +149,7 @@ fn a_marker_that_has_no_room_is_written_by_a_later_start_and_a_failing_disk_refu
 
 /// As on a disk that is not mounted: what is below would be taken for the pool.
 #[test]
-fn a_pool_without_its_directories_is_refused_where_something_is_recorded_in_them() {
+fn a_pool_without_recorded_directories_is_refused() {
     for (place, recorded) in
         [("volumes", true), ("snapshots", true), ("volumes", false), ("snapshots", false)]
     {
@@ -174,7 +174,7 @@ fn a_pool_without_its_directories_is_refused_where_something_is_recorded_in_them
 
 /// A snapshot alone is enough, and without one the pool is a new one.
 #[test]
-fn what_is_recorded_of_other_pools_is_not_looked_for() {
+fn records_of_other_pools_are_not_looked_for() {
     for with_snapshot in [false, true] {
         let rig = rig();
         let vol = rig.made(create_with("of another pool", &[]));

@@ -42,7 +42,7 @@ fn write_all(rig: &Rig, target: &str, bytes: u64, round: u8) {
 }
 
 #[test]
-fn the_largest_volume_can_be_written_and_written_again() {
+fn the_largest_volume_can_be_written_twice() {
     for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
         let upkeep = Upkeep { per_block: 34, unusable: 1 << 20, ..Upkeep::default() };
         for provisioning in ["thick", "thin"] {
@@ -116,7 +116,7 @@ fn a_snapshot_needs_room_for_what_no_other_keeps() {
 
 /// What a snapshot keeps counts from the moment that it is there, and no longer than it is.
 #[test]
-fn what_a_snapshot_kept_can_be_promised_as_soon_as_it_is_gone() {
+fn a_deleted_snapshot_gives_back_what_it_kept() {
     let rig = Rig::on(machine_with_fast(FsType::Xfs), &["--pool", "fast=/pools/fast,reserve=0"]);
     let parameters = [("pool", "fast")];
     let request = csi::CreateVolumeRequest { parameters: map(&parameters), ..create("v", block()) };
@@ -133,7 +133,7 @@ fn what_a_snapshot_kept_can_be_promised_as_soon_as_it_is_gone() {
 
 /// Both can come to own every block, and a few that are left keep all of what they shared.
 #[test]
-fn a_clone_needs_room_for_what_it_shares_where_extents_stay_whole() {
+fn a_clone_needs_room_for_what_it_shares() {
     const FLAGS: [&str; 2] = ["--pool", "fast=/var/lib/fast,reserve=0"];
     for (whole_extents, provisioning, free, fits) in [
         // 64 MiB are allocated and promised already, as many are promised anew, and as many shared.
@@ -164,7 +164,7 @@ fn a_clone_needs_room_for_what_it_shares_where_extents_stay_whole() {
 }
 
 #[test]
-fn a_volume_becomes_thick_with_the_last_bytes_that_are_free_and_promised_to_nobody() {
+fn a_volume_becomes_thick_with_the_last_free_bytes() {
     let size = SIZE as u64;
     for (overcommit, written, free, fits) in [
         // What is free limits it where more is promised than there is,
@@ -206,7 +206,7 @@ fn a_volume_becomes_thick_with_the_last_bytes_that_are_free_and_promised_to_nobo
 
 /// Where it was copied, the room for that is held as long as the copy runs.
 #[test]
-fn what_a_copy_took_can_be_had_again_when_it_is_gone() {
+fn a_deleted_copy_gives_back_its_room() {
     let kernel = FakeKernel::new();
     kernel.add_disk("/var/lib/fast", FsType::Ext4, 1 << 30);
     let rig = Rig::on(kernel, &["--pool", "fast=/var/lib/fast,reserve=0"]);

@@ -37,7 +37,7 @@ fn the_answer_tells_all_of_it() {
 }
 
 #[test]
-fn a_repeated_call_gives_the_same_snapshot_whatever_became_of_the_source() {
+fn a_repeated_call_gives_the_same_snapshot() {
     let mut rig = Rig::new();
     let (vol, _) = rig.in_use(create("v", mount()));
     rig.write(&vol, "one");
@@ -65,7 +65,7 @@ fn a_name_is_of_one_volume() {
 }
 
 #[test]
-fn what_is_missing_or_not_there_is_named() {
+fn missing_fields_and_unknown_sources_are_named() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let request = || snapshot("s", &vol);
@@ -132,7 +132,7 @@ fn each_snapshot_of_a_volume_has_the_data_of_its_time() {
 }
 
 #[test]
-fn it_is_where_its_volume_is() {
+fn a_snapshot_is_on_the_node_of_its_volume() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.kernel.clear_steps();
@@ -154,7 +154,7 @@ fn it_is_where_its_volume_is() {
 }
 
 #[test]
-fn a_filesystem_in_use_is_frozen_while_it_is_copied_and_no_longer() {
+fn a_filesystem_in_use_is_frozen_only_for_the_copy() {
     for (pool, cut_by) in [("default", "copy_range"), ("fast", "reflink")] {
         let rig = both_pools();
         let request = csi::CreateVolumeRequest { parameters: map(&[("pool", pool)]), ..create("v", mount()) };
@@ -181,7 +181,7 @@ fn a_filesystem_in_use_is_frozen_while_it_is_copied_and_no_longer() {
 }
 
 #[test]
-fn a_filesystem_that_nobody_can_write_to_is_not_frozen() {
+fn a_filesystem_without_writers_is_not_frozen() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("v", mount()));
     rig.rest(&vol);
@@ -192,7 +192,7 @@ fn a_filesystem_that_nobody_can_write_to_is_not_frozen() {
 }
 
 #[test]
-fn a_freeze_that_does_not_hold_fails_and_leaves_nothing() {
+fn a_freeze_that_expires_leaves_no_snapshot() {
     let rig = Rig::new();
     let (vol, target) = rig.in_use(create("v", mount()));
     rig.write(&vol, "text");
@@ -279,7 +279,7 @@ fn a_hooks_freeze_that_cannot_be_watched_is_refused() {
 }
 
 #[test]
-fn a_raw_device_in_use_is_cut_only_where_blocks_are_shared() {
+fn a_raw_device_in_use_needs_shared_blocks() {
     let rig = both_pools();
     let (vol, _) = rig.in_use(create("slow", block()));
     rig.write(&vol, "text");
@@ -319,7 +319,7 @@ fn a_directory_in_use_cannot_be_held_back() {
 }
 
 #[test]
-fn a_copy_that_does_not_fit_is_refused_before_it_starts() {
+fn a_snapshot_without_room_is_refused_at_once() {
     let rig = Rig::with(&["--reserve", "0"]);
     let (vol, target) = rig.in_use(create("v", block()));
     rig.kernel.write(&target, 0, &[1; 8 << 20]).expect("write");
@@ -335,7 +335,7 @@ fn a_copy_that_does_not_fit_is_refused_before_it_starts() {
 }
 
 #[test]
-fn what_a_thick_volume_has_allocated_and_not_written_takes_no_room() {
+fn unwritten_blocks_of_a_thick_volume_take_no_room() {
     let kernel = FakeKernel::new();
     kernel.set_space(20 * GIB as u64, 10 * GIB as u64);
     let rig = Rig::on(kernel, &["--reserve", "0"]);
@@ -351,7 +351,7 @@ fn what_a_thick_volume_has_allocated_and_not_written_takes_no_room() {
 }
 
 #[test]
-fn a_disk_that_fills_up_while_it_copies_is_left_as_it_was() {
+fn a_disk_full_during_the_copy_leaves_no_snapshot() {
     let rig = Rig::new();
     let vol = rig.made(create_with("thick", &[("provisioning", "thick")]));
     let n = 1 + {
@@ -386,7 +386,7 @@ fn snapshots_of_one_volume_at_once_are_ok_or_aborted() {
 }
 
 #[test]
-fn a_filesystem_that_does_not_thaw_is_thawed_by_the_next_start() {
+fn a_failed_thaw_is_done_by_the_next_start() {
     let mut rig = Rig::new();
     let (vol, target) = rig.in_use(create("v", mount()));
     rig.write(&vol, "text");

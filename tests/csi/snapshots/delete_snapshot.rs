@@ -8,7 +8,7 @@ use crate::life::*;
 use crate::support::*;
 
 #[test]
-fn what_is_not_there_is_deleted() {
+fn an_unknown_snapshot_answers_ok() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let cut = rig.cut("s", &vol);
@@ -22,7 +22,7 @@ fn what_is_not_there_is_deleted() {
 }
 
 #[test]
-fn it_is_gone_with_its_files_and_its_name_is_free() {
+fn a_deleted_snapshot_frees_its_files_and_name() {
     let mut rig = both_pools();
     for request in kinds() {
         let vol = rig.made(request);

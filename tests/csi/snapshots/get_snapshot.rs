@@ -7,7 +7,7 @@ use crate::life::*;
 use crate::support::*;
 
 #[test]
-fn it_answers_what_create_snapshot_answered() {
+fn the_answer_is_that_of_create_snapshot() {
     let mut rig = both_pools();
     let vols: Vec<Vol> = kinds().into_iter().map(|request| rig.made(request)).collect();
     let cuts: Vec<_> = vols.iter().map(|vol| rig.cut(&vol.id, vol)).collect();
@@ -29,7 +29,7 @@ fn a_member_names_its_group() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn an_unknown_snapshot_is_not_found() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let cut = rig.cut("s", &vol);

@@ -41,7 +41,7 @@ fn first_and_last(steps: &[&str], name: &str) -> (usize, usize) {
 }
 
 #[test]
-fn what_it_can_is_what_it_says() {
+fn the_group_controller_announces_one_capability() {
     let rig = Rig::new();
     let reply = rig.ok(csi::GroupControllerGetCapabilitiesRequest {});
     assert_eq!(reply.capabilities.len(), 1);
@@ -112,7 +112,7 @@ fn a_name_is_of_one_set_of_volumes_and_one_class() {
 }
 
 #[test]
-fn what_is_missing_or_not_there_is_named_and_nothing_is_made() {
+fn missing_fields_and_unknown_members_are_named() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let request = || group_of("g", &[&vol]);
@@ -141,7 +141,7 @@ fn what_is_missing_or_not_there_is_named_and_nothing_is_made() {
 }
 
 #[test]
-fn all_are_frozen_before_the_first_is_cut_and_until_the_last_is() {
+fn all_members_are_frozen_until_the_last_is_cut() {
     for (pool, cut_by) in [("default", "copy_range"), ("fast", "reflink")] {
         let rig = both_pools();
         let [one, two] = rig.two_in_use(pool);
@@ -165,7 +165,7 @@ fn all_are_frozen_before_the_first_is_cut_and_until_the_last_is() {
 }
 
 #[test]
-fn what_cannot_be_cut_at_one_point_in_time_is_no_group() {
+fn members_without_one_point_in_time_are_refused() {
     let rig = both_pools();
     let raw = ["one", "two"].map(|name| {
         let request =
@@ -207,7 +207,7 @@ fn a_member_that_fails_takes_the_others_with_it() {
 }
 
 #[test]
-fn a_group_that_does_not_fit_is_refused_before_it_starts() {
+fn a_group_without_room_is_refused_at_once() {
     let rig = Rig::with(&["--reserve", "0"]);
     let vols = ["one", "two"].map(|name| {
         let (vol, target) = rig.in_use(create(name, block()));
@@ -226,7 +226,7 @@ fn a_group_that_does_not_fit_is_refused_before_it_starts() {
 }
 
 #[test]
-fn it_goes_with_its_members_and_its_name_is_free() {
+fn a_deleted_group_frees_its_members_and_name() {
     let mut rig = Rig::new();
     let vols = ["one", "two"].map(|name| rig.volume(name, mount()));
     let made = rig.group("g", &[&vols[0], &vols[1]]);
@@ -288,7 +288,7 @@ fn a_repeat_writes_nothing() {
 
 /// The disk fails until the driver has given up undoing it.
 #[test]
-fn what_could_not_be_undone_is_made_anew() {
+fn a_group_that_was_not_undone_is_made_anew() {
     let rig = Rig::new();
     let [one, two] = ["one", "two"].map(|name| {
         let (vol, _) = rig.in_use(create(name, mount()));

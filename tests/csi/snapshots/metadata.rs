@@ -172,7 +172,7 @@ fn a_stream_goes_on_where_another_ended() {
 }
 
 #[test]
-fn an_offset_within_a_range_is_told_from_there_on_and_one_at_the_end_has_nothing() {
+fn an_offset_within_a_range_starts_there() {
     let rig = Rig::new();
     let vol = block_volume(&rig, "v", "default", SMALL);
     let base = written(&rig, &vol, "base", &[]);
@@ -193,7 +193,7 @@ fn an_offset_within_a_range_is_told_from_there_on_and_one_at_the_end_has_nothing
 }
 
 #[test]
-fn a_volume_that_grew_has_changed_beyond_the_end_of_the_base() {
+fn a_grown_volume_has_changed_beyond_the_base() {
     for pool in ["default", "fast"] {
         let rig = both_pools();
         let vol = block_volume(&rig, "v", pool, SMALL);
@@ -209,7 +209,7 @@ fn a_volume_that_grew_has_changed_beyond_the_end_of_the_base() {
 }
 
 #[test]
-fn what_was_written_anew_with_the_same_bytes_has_not_changed() {
+fn the_same_bytes_written_anew_are_no_change() {
     let rig = both_pools();
     let vol = block_volume(&rig, "v", "fast", 64 * MIB);
     let base = written(&rig, &vol, "base", &[(0, vec![1; 32 << 20])]);
@@ -222,7 +222,7 @@ fn what_was_written_anew_with_the_same_bytes_has_not_changed() {
 
 /// The extent maps tell that it is the same, so that nothing of it is read.
 #[test]
-fn what_is_shared_or_a_hole_is_not_read() {
+fn shared_extents_and_holes_are_not_read() {
     let rig = both_pools();
     let vol = block_volume(&rig, "v", "fast", 64 * MIB);
     let base = written(&rig, &vol, "base", &[(0, vec![1; 8 << 20])]);
@@ -237,7 +237,7 @@ fn what_is_shared_or_a_hole_is_not_read() {
 
 /// Blocks that were allocated and never written are holes to whoever reads them.
 #[test]
-fn what_was_only_allocated_is_not_read() {
+fn unwritten_blocks_are_not_read() {
     let rig = both_pools();
     let vol = block_volume(&rig, "v", "fast", SMALL);
     let base = rig.cut("base", &vol);
@@ -328,7 +328,7 @@ fn codes() {
 
 /// A caller who leaves holds nothing up.
 #[test]
-fn a_snapshot_whose_stream_is_not_read_to_its_end_can_be_deleted() {
+fn a_snapshot_with_an_abandoned_stream_is_deleted() {
     let rig = Rig::new();
     let vol = block_volume(&rig, "v", "default", SMALL);
     let writes: Vec<(u64, Vec<u8>)> = (0..200).map(|n| (n * 4 * PAGE, vec![1; PAGE as usize])).collect();

@@ -39,7 +39,7 @@ fn the_same_call_many_times_at_once() {
 
 /// How far it is is told of a copy and of a tool, and of nothing else.
 #[test]
-fn what_holds_a_volume_is_named_without_a_reason_that_there_is_none_for() {
+fn aborted_names_the_running_call_without_progress() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.kernel.hold("set_size");
@@ -90,7 +90,7 @@ fn different_volumes_all_succeed() {
 }
 
 #[test]
-fn creation_at_the_same_time_does_not_promise_more_than_there_is() {
+fn creations_at_once_promise_no_more_than_the_pool() {
     let kernel = hostloop_fake_kernel::FakeKernel::new();
     kernel.set_space(GIB as u64, 640 << 20);
     let rig = Rig::on(kernel, &[]);
@@ -109,7 +109,7 @@ fn creation_at_the_same_time_does_not_promise_more_than_there_is() {
 }
 
 #[test]
-fn who_gives_up_and_calls_again_gets_the_result() {
+fn a_retry_after_giving_up_gets_the_result() {
     let rig = Rig::new();
     for round in 0..50 {
         let request = create(&format!("v{round}"), mount());
@@ -135,7 +135,7 @@ fn who_gives_up_and_calls_again_gets_the_result() {
 }
 
 #[test]
-fn opposite_calls_at_once_end_in_one_of_the_two_states() {
+fn stage_and_delete_at_once_end_in_one_state() {
     let rig = Rig::new();
     for round in 0..20 {
         let vol = rig.volume(&format!("v{round}"), mount());

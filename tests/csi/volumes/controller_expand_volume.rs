@@ -14,7 +14,7 @@ pub fn total(rig: &Rig, vol: &Vol, path: &str) -> i64 {
 }
 
 #[test]
-fn what_is_missing_comes_before_what_does_not_exist() {
+fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol.clone() };
@@ -70,7 +70,7 @@ fn a_device_grows_in_one_call_in_use_or_not() {
 
 /// What a driver leaves that ends after the image has grown, and before its record and its device have.
 #[test]
-fn the_record_and_the_device_take_on_a_size_that_only_the_image_has() {
+fn a_size_that_only_the_image_has_is_taken_on() {
     let mut rig = Rig::new();
     let vol = rig.volume("v", block());
     rig.stage(&vol);
@@ -85,7 +85,7 @@ fn the_record_and_the_device_take_on_a_size_that_only_the_image_has() {
 
 /// A file that does not answer once never hides a device in use from the growth that the answer promises.
 #[test]
-fn no_device_keeps_its_size_because_a_file_did_not_answer() {
+fn a_failed_look_keeps_no_device_at_its_old_size() {
     for n in 1..=40 {
         let rig = Rig::new();
         let (vol, target) = rig.published("v", block());
@@ -99,7 +99,7 @@ fn no_device_keeps_its_size_because_a_file_did_not_answer() {
 }
 
 #[test]
-fn less_than_there_is_changes_nothing_and_what_cannot_be_is_out_of_range() {
+fn less_changes_nothing_and_too_much_is_out_of_range() {
     let rig = Rig::with(&["--max-volume-size", "1Gi"]);
     let vol = rig.volume("v", mount());
     for (required, limit) in [(1, 0), (SIZE, 0), (SIZE, SIZE), (0, SIZE), (0, GIB), (1, SIZE + 1)] {

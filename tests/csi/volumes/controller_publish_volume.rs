@@ -18,7 +18,7 @@ fn published_nodes(rig: &Rig, vol: &Vol) -> Vec<String> {
 }
 
 #[test]
-fn without_attach_it_is_unimplemented_whatever_is_asked() {
+fn controller_publish_without_attach_is_unimplemented() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.fails(Code::Unimplemented, vol.attach_request(NODE, false));
@@ -28,7 +28,7 @@ fn without_attach_it_is_unimplemented_whatever_is_asked() {
 }
 
 #[test]
-fn what_is_missing_comes_before_what_does_not_exist() {
+fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::with(&["--attach"]);
     let vol = rig.volume("v", mount());
     let base = || vol.attach_request(NODE, false);

@@ -29,7 +29,7 @@ fn a_volume_has_exactly_the_size_that_is_reported() {
 }
 
 #[test]
-fn sizes_are_rounded_up_to_whole_blocks_and_never_past_the_limit() {
+fn a_size_is_rounded_up_to_blocks_within_the_limit() {
     let rig = Rig::with(&["--max-volume-size", "1Ti"]);
     let made = std::cell::Cell::new(0);
     let sizes = |required, limit, capability| {
@@ -126,7 +126,7 @@ fn control_characters_and_long_names_are_refused() {
 }
 
 #[test]
-fn what_is_missing_or_unsupported_is_an_invalid_argument() {
+fn missing_or_unsupported_fields_are_invalid() {
     let rig = Rig::new();
     let base = || create("v", mount());
     let snapshot = csi::volume_content_source::SnapshotSource::default();
@@ -322,7 +322,7 @@ fn every_answer_describes_the_volume_alike() {
 }
 
 #[test]
-fn what_fails_half_way_leaves_nothing() {
+fn a_creation_that_fails_leaves_nothing() {
     for step in 1..20 {
         let rig = Rig::new();
         rig.kernel.fail_at(step, nix::errno::Errno::ENOSPC);
@@ -340,7 +340,7 @@ fn what_fails_half_way_leaves_nothing() {
 
 /// The disk fails until the driver has given up undoing it.
 #[test]
-fn what_could_not_be_undone_is_made_anew() {
+fn a_creation_that_was_not_undone_is_made_anew() {
     let rig = Rig::new();
     rig.kernel.fail_every("set_size", Errno::EIO);
     rig.kernel.fail_every("remove_file", Errno::EIO);
@@ -354,7 +354,7 @@ fn what_could_not_be_undone_is_made_anew() {
 }
 
 #[test]
-fn a_pool_that_is_not_for_directories_says_which_flag_makes_it_one() {
+fn a_pool_without_directories_names_its_flag() {
     let kernel = machine();
     kernel.create_directories("/pools/fast");
     let rig = Rig::on(kernel, &["--pool", "fast=/pools/fast"]);
@@ -367,7 +367,7 @@ fn a_pool_that_is_not_for_directories_says_which_flag_makes_it_one() {
 }
 
 #[test]
-fn files_without_a_record_are_neither_used_nor_removed() {
+fn files_without_a_record_are_not_touched() {
     for parameters in [&[][..], &[("backend", "directory"), ("pool", "directories")]] {
         let rig = Rig::new();
         let vol = rig.made(create_with("v", parameters));

@@ -12,7 +12,7 @@ fn delete(volume_id: &str) -> csi::DeleteVolumeRequest {
 }
 
 #[test]
-fn any_id_that_is_none_of_ours_is_fine_and_touches_nothing() {
+fn an_unknown_id_answers_ok_and_touches_nothing() {
     let rig = Rig::new();
     rig.kernel.create_directories("/var/lib/victim");
     let vol = rig.volume("v", mount());
@@ -30,7 +30,7 @@ fn any_id_that_is_none_of_ours_is_fine_and_touches_nothing() {
 }
 
 #[test]
-fn a_deleted_volume_is_gone_and_deleting_again_is_fine() {
+fn a_deleted_volume_is_gone_and_a_repeat_is_ok() {
     let rig = Rig::new();
     for (name, request) in [
         ("fs", create("fs", mount())),
@@ -122,7 +122,7 @@ fn a_volume_that_is_published_to_a_node_stays() {
 
 /// Also the mark of a deletion needs room, and what frees room must not need any.
 #[test]
-fn a_disk_without_room_for_a_mark_lets_every_kind_be_deleted() {
+fn a_full_disk_lets_every_kind_be_deleted() {
     for full in [Errno::ENOSPC, Errno::EDQUOT] {
         for parameters in [&[][..], &[("backend", "directory"), ("pool", "directories")]] {
             let rig = Rig::new();

@@ -41,7 +41,7 @@ fn an_odd_id_is_an_unknown_one() {
 }
 
 #[test]
-fn a_string_of_128_bytes_is_taken_and_one_of_129_is_not() {
+fn strings_of_more_than_128_bytes_are_refused() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     for (length, code) in [(128, Code::NotFound), (129, Code::InvalidArgument)] {
@@ -68,7 +68,7 @@ impl WithTarget for csi::NodeUnpublishVolumeRequest {
 }
 
 #[test]
-fn maps_and_mount_flags_of_more_than_4_kib_are_refused() {
+fn maps_and_flags_of_more_than_4_kib_are_refused() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let fits = "x".repeat(4095);

@@ -26,7 +26,7 @@ fn fill(rig: &Rig, count: usize) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_thousand_volumes_come_in_pages_none_missed_and_none_twice() {
+fn a_thousand_volumes_come_in_pages_each_once() {
     let rig = Rig::with(&["--overcommit", "1000"]);
     let all = fill(&rig, 1000);
     for max in [1000, 999, 333, 7] {
@@ -50,7 +50,7 @@ fn a_thousand_volumes_come_in_pages_none_missed_and_none_twice() {
 }
 
 #[test]
-fn no_token_of_the_last_page_and_none_where_nothing_is() {
+fn the_last_page_has_no_token() {
     let rig = Rig::new();
     let empty = rig.ok(page("", 5));
     assert_eq!((empty.entries.len(), empty.next_token.as_str()), (0, ""));
@@ -79,7 +79,7 @@ fn tokens_that_were_not_given_out_are_aborted() {
 }
 
 #[test]
-fn volumes_may_go_between_the_pages_also_the_one_that_the_token_names() {
+fn volumes_deleted_between_pages_break_no_token() {
     let mut rig = Rig::new();
     let all = fill(&rig, 9);
     let first = rig.ok(page("", 3));

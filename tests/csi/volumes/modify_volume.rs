@@ -32,7 +32,7 @@ fn seen(rig: &Rig, vol: &Vol) -> (bool, Option<(bool, bool)>) {
 }
 
 #[test]
-fn a_volume_in_use_becomes_thick_before_the_answer_and_thin_again() {
+fn a_volume_in_use_becomes_thick_and_thin_again() {
     let mut rig = Rig::new();
     let (vol, target) = rig.in_use(create("v", block()));
     rig.write(&vol, "text");
@@ -56,7 +56,7 @@ fn a_volume_in_use_becomes_thick_before_the_answer_and_thin_again() {
 
 /// A file that does not answer once never hides a device in use from what the answer promises of it.
 #[test]
-fn no_device_keeps_its_discards_because_a_file_did_not_answer() {
+fn a_failed_look_keeps_no_device_with_its_discards() {
     for capability in [block(), mount()] {
         for n in 1..=40 {
             let rig = Rig::new();
@@ -109,7 +109,7 @@ fn direct_io_and_discards_change_in_use_and_stay_so() {
 }
 
 #[test]
-fn what_cannot_change_is_named_with_what_can_and_nothing_is_applied() {
+fn a_key_that_cannot_change_is_named_and_not_applied() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("v", mount()));
     let before = seen(&rig, &vol);
@@ -175,7 +175,7 @@ fn a_directory_is_thin_and_nothing_else() {
 }
 
 #[test]
-fn a_thick_volume_without_room_is_refused_and_stays_as_it_was() {
+fn thick_without_room_is_refused_and_changes_nothing() {
     let kernel = FakeKernel::new();
     kernel.set_space(20 * GIB as u64, GIB as u64 / 2);
     let rig = Rig::on(kernel, &["--reserve", "0", "--overcommit", "4"]);
@@ -231,7 +231,7 @@ fn blocks_that_a_snapshot_has_too_become_its_own() {
 
 /// btrfs shares blocks and cannot give a file its own again.
 #[test]
-fn a_volume_becomes_thick_where_blocks_stay_shared_if_it_shares_none() {
+fn on_btrfs_only_unshared_blocks_become_thick() {
     let rig = Rig::on(machine_with_fast(FsType::Btrfs), &WITH_FAST);
     let thick = |vol: &Vol| modify(vol, &[("provisioning", "thick")]);
     let [alone, copied] = ["alone", "copied"].map(|name| {
@@ -269,7 +269,7 @@ fn create_volume_takes_the_same_keys() {
 
 /// Somebody else has attached the image as well.
 #[test]
-fn of_two_devices_both_are_switched_or_none() {
+fn two_devices_are_switched_both_or_none() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("v", block()));
     rig.kernel.attach_foreign(vol.image(), false).expect("attached");
@@ -308,7 +308,7 @@ fn many_at_once() {
 
 /// The disk has its bytes, and other volumes were promised them.
 #[test]
-fn a_volume_does_not_become_thick_with_what_others_were_promised() {
+fn thick_takes_nothing_promised_to_others() {
     let kernel = FakeKernel::new();
     kernel.set_space(20 * GIB as u64, 10 * GIB as u64);
     let rig = Rig::on(kernel, &["--overcommit", "1.5"]);

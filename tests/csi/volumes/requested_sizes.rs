@@ -67,7 +67,7 @@ fn the_request_of_a_source_makes_its_copies() {
 }
 
 #[test]
-fn the_request_of_a_limited_directory_makes_its_copies() {
+fn a_limited_directorys_request_makes_its_copies() {
     for fs_type in [hostloop::model::FsType::Xfs, hostloop::model::FsType::Btrfs] {
         let rig = Rig::on(kernel(fs_type), &FLAGS);
         check(&rig, &create_with("limited", &LIMITED), GB);

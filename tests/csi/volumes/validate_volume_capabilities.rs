@@ -25,7 +25,7 @@ fn missing_fields_come_before_an_unknown_volume() {
 }
 
 #[test]
-fn what_is_confirmed_is_what_was_asked() {
+fn confirmed_capabilities_are_those_asked_for() {
     let rig = Rig::new();
     let vol = rig.made(create_with("v", &[("provisioning", "thick")]));
     let request = csi::ValidateVolumeCapabilitiesRequest {
@@ -41,7 +41,7 @@ fn what_is_confirmed_is_what_was_asked() {
 }
 
 #[test]
-fn what_the_volume_does_not_have_is_an_answer_with_a_message() {
+fn unsupported_capabilities_answer_a_message() {
     let rig = Rig::new();
     let fs_vol = rig.volume("fs", mount());
     let block_vol = rig.volume("block", block());

@@ -129,7 +129,7 @@ pub const LAST_ON_THE_KERNEL: Choice = Choice {
 /// The programs of [`portions`].
 pub const PORTIONED: [&str; 3] = ["csi", "model", "simulation"];
 
-const WALK: &str = "walk::every_call_survives_the_end_and_the_failure_of_every_step";
+const WALK: &str = "walk::every_call_survives_an_end_and_failure_at_any_step";
 const CRUEL: &str = "walk::cruel::every_call_survives_a_cruel_kernel";
 
 /// What is exhaustive, in portions that end soon, each with a seed that is always the same: the walks a scenario at a time, a short
@@ -162,7 +162,7 @@ pub fn portions(tree: &Path) -> Result<Vec<Name>> {
         let of = [start.as_str(), "HOSTLOOP_SEED=1", "HOSTLOOP_WALK_SHARE=40"];
         all.push(portion("csi", WALK, &of, &of));
     }
-    let model = "every_answer_of_a_long_run_is_explained_by_the_model";
+    let model = "every_answer_of_a_long_run_is_explained";
     all.push(portion("model", model, &["HOSTLOOP_SEED=1", "CALLS=1000"], &["HOSTLOOP_SEED=1", "CALLS=1000"]));
     let seeds = ["HOSTLOOP_SIMULATION_FROM=0", "HOSTLOOP_SIMULATION_SEEDS=4"];
     all.push(portion("simulation", "seeds::many", &seeds, &seeds));

@@ -219,7 +219,7 @@ fn a_node_that_is_down_is_named_and_others_go_on() {
 
 /// A controller of another CA, and one without any right to be one, are not heard.
 #[test]
-fn who_has_no_certificate_for_it_gives_no_orders() {
+fn a_controller_without_its_certificate_is_refused() {
     let cluster = Cluster::start();
     let [node, _] = &cluster.nodes;
     let dir = tempfile::tempdir().expect("tempdir");

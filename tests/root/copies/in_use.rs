@@ -125,7 +125,7 @@ fn write_on(file: &Path, stop: &AtomicBool, writes: &AtomicU64) {
 /// The driver dies in the middle of a copy, with the volume's filesystem frozen: it thaws, the application goes on,
 /// and the next driver finds nothing of the snapshot.
 #[test]
-fn a_killed_driver_leaves_nothing_frozen_and_no_half_snapshot() {
+fn a_killed_driver_leaves_no_freeze_or_half_snapshot() {
     let mut world = World::new(&[]);
     let id;
     {

@@ -19,7 +19,7 @@ fn anchors(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_data_directory_whose_disk_is_not_mounted_stops_the_start() {
+fn a_data_directory_without_its_disk_stops_the_start() {
     let mut world = World::on("ext4", 256 * MIB, &[]);
     let id = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]).id().to_owned();
     world.take_driver().stop();
@@ -60,7 +60,7 @@ fn a_data_directory_whose_disk_is_not_mounted_stops_the_start() {
 
 /// A state that was restored, and nothing that tells of it.
 #[test]
-fn a_state_without_an_anchor_gets_one_and_one_without_a_state_is_none() {
+fn a_state_without_an_anchor_gets_one() {
     let mut world = World::empty(&[]);
     world.start();
     let vol = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]);

@@ -112,7 +112,7 @@ fn make() {
 }
 
 #[test]
-fn what_earlier_releases_made_is_whole() {
+fn volumes_of_earlier_releases_are_whole() {
     let archives = std::fs::read_dir(directory()).expect("tests/golden");
     let archives: Vec<PathBuf> = archives.map(|entry| entry.expect("list").path()).collect();
     assert!(!archives.is_empty());

@@ -218,7 +218,7 @@ fn fill_now_and_then(directory: &Path, stop: &AtomicBool, full: &AtomicU32) {
 }
 
 #[test]
-fn a_disk_that_is_full_now_and_then_loses_nothing_either() {
+fn a_disk_that_is_full_now_and_then_loses_nothing() {
     let mut world = World::on("ext4", 512 * MIB, &["--reserve", "0"]);
     let mut volumes = [Kind::Ext4, Kind::Block, Kind::Xfs].map(Known::thick);
     let pool = world.data.parent().expect("the disk").to_owned();

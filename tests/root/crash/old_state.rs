@@ -62,7 +62,7 @@ fn holds(directory: &Path, file: &str) -> bool {
 }
 
 #[test]
-fn what_is_recorded_as_being_made_is_kept() {
+fn a_volume_recorded_as_being_made_is_kept() {
     for kind in Kind::ALL {
         let mut world = World::for_kind(kind, &[]);
         let volume = written(&world, kind, "volume");
@@ -91,7 +91,7 @@ fn a_copy_that_is_recorded_as_being_made_is_kept() {
 }
 
 #[test]
-fn what_is_recorded_as_being_deleted_is_kept() {
+fn a_volume_recorded_as_being_deleted_is_kept() {
     for kind in Kind::ALL {
         let mut world = World::for_kind(kind, &[]);
         let volume = written(&world, kind, "volume");
@@ -103,7 +103,7 @@ fn what_is_recorded_as_being_deleted_is_kept() {
 }
 
 #[test]
-fn what_is_recorded_as_blank_is_not_formatted_again() {
+fn a_volume_recorded_as_blank_is_not_formatted() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let mut world = World::new(&[]);
         let volume = written(&world, kind, "volume");
@@ -152,7 +152,7 @@ fn snapshots_and_groups_are_kept() {
 
 /// One member is whole, one carries a mark, and one is not in the records: nobody can tell, and nothing goes.
 #[test]
-fn a_group_that_cannot_be_decided_is_left_until_it_is_deleted() {
+fn an_undecided_group_stays_until_it_is_deleted() {
     let mut world = World::new(&[]);
     let sources = ["a", "b", "c"].map(|name| written(&world, Kind::Block, name));
     let ids = sources.each_ref().map(|source| source.volume_id.as_str());
@@ -186,7 +186,7 @@ fn a_group_that_cannot_be_decided_is_left_until_it_is_deleted() {
 
 /// Where record and mark agree, what a crash has left goes.
 #[test]
-fn what_is_marked_is_finished() {
+fn a_marked_record_is_finished() {
     let mut world = World::new(&[]);
     let source = Vol::create(&world, Kind::Ext4, "source", Kind::Ext4.size(), &[]);
     write(&source);

@@ -97,16 +97,16 @@ fn at_the_limit(fs_type: &str, disk: &Disk) {
 }
 
 #[test]
-fn of_ext4() {
+fn ext4_at_the_limit_is_as_documented() {
     with_project_quotas("ext4").iter().for_each(|disk| at_the_limit("ext4", disk));
 }
 
 #[test]
-fn of_xfs() {
+fn xfs_at_the_limit_is_as_documented() {
     with_project_quotas("xfs").iter().for_each(|disk| at_the_limit("xfs", disk));
 }
 
 #[test]
-fn of_btrfs() {
+fn btrfs_at_the_limit_is_as_documented() {
     with_simple_quotas().iter().for_each(|disk| at_the_limit("btrfs", disk));
 }

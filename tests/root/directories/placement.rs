@@ -122,7 +122,7 @@ fn a_directory_is_not_made_beside_promises() {
 
 /// A pool that is allocated to the last byte keeps its promises, whatever fills the disk around it.
 #[test]
-fn a_full_disk_of_directories_takes_nothing_from_a_managed_pool() {
+fn a_full_disk_takes_nothing_from_a_managed_pool() {
     let mut world = World::on("ext4", 1536 * MIB, &[]);
     world.take_driver().stop();
     let image = format!("loops={},kind=image,size=640Mi", text(&world.data.join("loops.img")));

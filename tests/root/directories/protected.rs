@@ -122,7 +122,7 @@ fn read_only_subvolumes_do_not_block_a_deletion() {
 
 /// A driver without CAP_LINUX_IMMUTABLE says which file it is, and health does.
 #[test]
-fn what_cannot_be_released_is_named() {
+fn a_file_that_cannot_be_released_is_named() {
     let disk = plain_disk("ext4");
     let pool = place(&disk, "plain");
     let mut world = World::empty(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);
@@ -151,7 +151,7 @@ fn what_cannot_be_released_is_named() {
 
 /// Only an administrator can make an image or the directory of a volume immutable, and means it.
 #[test]
-fn what_an_administrator_protects_stays() {
+fn a_volume_that_an_administrator_protects_stays() {
     let disk = plain_disk("ext4");
     let pool = place(&disk, "plain");
     let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);

@@ -38,7 +38,7 @@ fn full_qgroups_of_btrfs() {
 
 /// What a pod makes in its volume as a subvolume is not limited, and is seen.
 #[test]
-fn a_nested_subvolume_escapes_full_qgroups_and_is_seen() {
+fn a_nested_subvolume_escapes_full_qgroups() {
     let disk = with_full_qgroups();
     let (os, id, volume) = (kernel(), number("nested"), disk.path.join("volume"));
     let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };
@@ -56,7 +56,7 @@ fn a_nested_subvolume_escapes_full_qgroups_and_is_seen() {
 
 /// What two subvolumes have counts for both, and is neither's own.
 #[test]
-fn what_is_shared_is_nobodys_own() {
+fn shared_extents_are_nobodys_own() {
     let disk = with_full_qgroups();
     let (os, id, volume) = (kernel(), number("shared"), disk.path.join("volume"));
     let limits = hostloop::kernel::QuotaLimits { bytes: 64 * MIB, inodes: 0 };

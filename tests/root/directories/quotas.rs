@@ -176,7 +176,7 @@ fn simple_quotas_of_btrfs() {
 /// As long as a snapshot of a volume is there, even one that counts elsewhere, whoever rewrites the volume reaches its limit.
 /// When the kernel has taken the snapshot back, everything counts as before. See decision 17.
 #[test]
-fn a_snapshot_that_is_there_for_a_while_costs_its_volume_room() {
+fn a_snapshot_takes_room_from_its_volume_while_it_is() {
     let Some(disk) = with_simple_quotas() else { return };
     run("mount", &["-o", "remount,commit=1", text(&disk.path)]); // as often the kernel looks for what is to be taken back
     let (os, id) = (kernel(), number("for a while"));

@@ -37,7 +37,7 @@ fn refused(output: &Output) -> String {
 }
 
 #[test]
-fn volumes_are_measured_beside_a_plain_directory_and_nothing_is_left() {
+fn bench_measures_every_kind_and_leaves_nothing() {
     let (dir, pictures) = (directory(), tempfile::tempdir().expect("tempdir"));
     let svg = pictures.path().join("disk.svg");
     let kinds = ["ext4", "ext4-thick", "block", "directory", "managed"];
@@ -72,7 +72,7 @@ fn volumes_are_measured_beside_a_plain_directory_and_nothing_is_left() {
 
 /// On a filesystem that can.
 #[test]
-fn a_directory_with_an_enforced_size_is_a_kind_of_its_own() {
+fn bench_measures_a_directory_with_an_enforced_size() {
     let Some(disk) = with_simple_quotas() else { return };
     let work = place(&disk, "work");
     let few = ["--size", "64Mi", "--seconds", "1", "--turns", "1", "--json"];
@@ -88,7 +88,7 @@ fn a_directory_with_an_enforced_size_is_a_kind_of_its_own() {
 }
 
 #[test]
-fn a_disk_that_enforces_no_size_is_measured_without_and_says_so() {
+fn bench_without_enforced_sizes_says_so() {
     let disk = plain_disk("btrfs");
     let work = place(&disk, "work");
     let few = ["--dir", text(&work), "--size", "16Mi", "--seconds", "1", "--turns", "1", "--json"];
@@ -125,7 +125,7 @@ fn interrupted_while_it_measures_it_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_and_says_why() {
+fn bench_refused_says_why() {
     let dir = directory();
     let path = text(dir.path());
     let missing = dir.path().join("missing");
@@ -157,7 +157,7 @@ fn what_cannot_be_measured_is_refused_and_says_why() {
 }
 
 #[test]
-fn the_calls_of_two_drivers_are_measured_and_nothing_is_left() {
+fn bench_of_two_drivers_leaves_nothing() {
     let (world, beside) = (World::new(&["--attach"]), World::new(&[]));
     // Both allow only paths below a directory of their own: the one of the first has to do for both.
     let kubelet = text(&world.kubelet);

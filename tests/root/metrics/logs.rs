@@ -30,7 +30,7 @@ fn ended<'a>(lines: &'a [Value], method: &str) -> Vec<&'a Value> {
 
 /// CSI has no field for why there is no room for a class, nor for what a node's pools can limit.
 #[test]
-fn what_a_pool_cannot_limit_is_said_with_what_to_do() {
+fn a_pool_that_cannot_limit_is_logged_with_a_remedy() {
     let disk = plain_disk("btrfs");
     let pool = format!("plain={},reserve=0", text(&place(&disk, "pool")));
     let mut world = World::new(&["--log-format", "json", "--log-level", "info", "--pool", &pool]);
@@ -99,7 +99,7 @@ fn each_call_is_one_line_of_json() {
 }
 
 #[test]
-fn what_a_call_makes_and_its_pod_are_in_its_line() {
+fn a_call_is_logged_with_what_it_makes_and_its_pod() {
     const UID: &str = "0f5ba2ba-8a5a-4a54-a0b1-5d6b9d4b3a4e";
     for format in ["json", "text"] {
         let mut world = World::new(&["--log-format", format, "--log-level", "info"]);

@@ -27,7 +27,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_second_process_on_a_data_directory_names_the_holder() {
+fn a_second_process_is_told_the_holder() {
     let mut world = World::new(&[]);
     let arguments = serve_flags(&world.dir.join("other.sock"), &world.data);
     let (code, log) = ends(command(binary()).args(&arguments));
@@ -57,7 +57,7 @@ fn a_data_directory_of_another_node_is_refused() {
 }
 
 #[test]
-fn the_socket_is_private_and_only_a_stale_one_is_replaced() {
+fn the_socket_is_private_and_replaces_stale_ones() {
     let mut world = World::empty(&[]);
     // Left by a process that was killed: bound, and nobody listens.
     drop(UnixListener::bind(&world.socket).expect("bind"));
@@ -147,7 +147,7 @@ fn a_wrong_flag_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn a_missing_directory_stops_the_start_and_names_its_flag() {
+fn a_missing_directory_stops_the_start_and_is_named() {
     let world = World::empty(&[]);
     let missing = world.dir.join("not/there");
     let start = |extra: [&str; 2], data: &Path| {
@@ -199,7 +199,7 @@ fn notify(socket: &Path, plugin_registered: bool) {
 }
 
 #[test]
-fn it_is_looked_after_and_a_refusal_of_kubelet_is_exit_code_1() {
+fn a_refusal_of_kubelet_is_exit_code_1() {
     let mut world = World::empty(&[]);
     let (plugins, [_, _, high, low]) = (world.dir.join("plugins"), std::process::id().to_be_bytes());
     let address = format!("127.{}.{low}.1:9808", 1 + high % 254);

@@ -35,7 +35,7 @@ pub fn nothing_is_left(dir: &Path) {
 }
 
 #[test]
-fn volumes_and_their_copies_are_read_back_and_nothing_is_left() {
+fn selftest_reads_copies_back_and_leaves_nothing() {
     let dir = directory();
     let done = selftest(dir.path(), &["ext4", "block", "directory"]).wait_with_output().expect("wait");
     let said = String::from_utf8(done.stdout).expect("text");
@@ -126,7 +126,7 @@ fn colours_follow_the_terminal_and_its_variables() {
 
 /// What the disk can limit is said, and where it can, a directory with an enforced size goes through its life.
 #[test]
-fn a_directory_with_an_enforced_size_is_one_of_the_kinds() {
+fn selftest_covers_directories_with_an_enforced_size() {
     let Some(disk) = with_simple_quotas() else { return };
     let work = place(&disk, "work");
     let done = selftest(&work, &["directory-enforced"]).wait_with_output().expect("wait");

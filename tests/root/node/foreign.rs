@@ -62,7 +62,7 @@ fn a_thick_volume_with_foreign_data_is_not_formatted() {
 }
 
 #[test]
-fn a_used_volume_with_another_filesystem_is_left_alone() {
+fn a_used_volume_with_other_content_is_left_alone() {
     let world = World::new(&[]);
     for blank in [false, true] {
         let vol = Vol::create(&world, Kind::Ext4, "used", 320 * MIB, &[]);

@@ -63,7 +63,7 @@ fn ext4_grows_before_it_is_used() {
 }
 
 #[test]
-fn ext4_grows_before_it_is_used_where_blocks_are_shared() {
+fn ext4_grows_before_use_where_blocks_are_shared() {
     let world = World::on("xfs", 2 * GIB, &[]);
     grows_before_it_is_used(&world);
     world.finish();

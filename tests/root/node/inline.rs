@@ -59,7 +59,7 @@ fn an_inline_volume_lives_as_long_as_its_pod() {
 }
 
 #[test]
-fn an_inline_volume_that_cannot_be_mounted_leaves_nothing() {
+fn an_inline_volume_without_a_mount_leaves_nothing() {
     let world = World::new(&[]);
     let target = world.directory("pod");
     std::fs::remove_dir(&target).expect("rmdir");

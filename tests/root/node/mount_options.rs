@@ -160,7 +160,7 @@ fn every_two_words_are_what_mount_8_makes_of_them() {
 
 /// The node asks its own kernel, which tells without a device.
 #[test]
-fn an_unknown_word_is_refused_by_name_before_a_volume_is_made() {
+fn an_unknown_word_is_named_before_a_volume_is_made() {
     let mut world = World::new(&[]);
     let (os, _temp, _) = setup();
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
@@ -228,7 +228,7 @@ fn a_kernel_that_does_not_tell_refuses_the_mount() {
 }
 
 #[test]
-fn a_directory_volume_refuses_filesystem_words_by_name() {
+fn a_directory_refuses_filesystem_words_by_name() {
     let world = World::for_kind(Kind::Directory, &[]);
     for (words, named) in [("noatime,commit=5", "\"commit\""), ("noexec,sync", "\"sync\"")] {
         let capability = with_options(Kind::Directory.capability(Mode::SingleNodeMultiWriter), &[words]);

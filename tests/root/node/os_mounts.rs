@@ -113,7 +113,7 @@ fn a_use_of_a_mount_that_ends_soon_is_waited_for() {
 
 /// Its id is known, and where it was: that it is somewhere else by now has to be seen.
 #[test]
-fn a_mount_that_was_moved_over_another_is_not_taken_away() {
+fn a_mount_moved_over_another_is_not_unmounted() {
     let (os, _temp, dir) = setup();
     let _cleanup = Cleanup::new(&os, &dir);
     let base = directory(&os, dir.join("base"));

@@ -59,7 +59,7 @@ fn a_mount_over_the_staging_path_is_left_alone() {
 
 /// The volume is frozen where it can be reached: its last file is in the copy.
 #[test]
-fn a_snapshot_is_of_the_volume_and_not_of_what_covers_it() {
+fn a_snapshot_is_of_the_volume_below_a_cover() {
     let world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let vol = Vol::create(&world, kind, &format!("cut {kind:?}"), kind.size(), &[]);

@@ -80,7 +80,7 @@ fn a_thick_filesystem_does_not_discard() {
 }
 
 #[test]
-fn a_thick_filesystem_on_a_device_that_was_going_does_not_discard() {
+fn a_thick_filesystem_on_a_going_device_keeps_blocks() {
     keeps_its_promises(Kind::Ext4, true);
 }
 

@@ -155,7 +155,7 @@ fn a_volume_is_not_mounted_over_files() {
 }
 
 #[test]
-fn a_directory_volume_with_a_mount_inside_is_not_deleted() {
+fn a_directory_with_a_mount_inside_is_not_deleted() {
     let world = World::for_kind(Kind::Directory, &[]);
     let vol = Vol::create(&world, Kind::Directory, "v", 64 * MIB, &[]);
     let inside = world.volume_directory(vol.id()).join("data/deep/inside");
@@ -190,7 +190,7 @@ fn deleting_follows_no_link() {
 
 /// A target that was exchanged for a link is not followed either.
 #[test]
-fn targets_outside_of_the_kubelet_directory_are_refused() {
+fn targets_outside_of_kubelets_directory_are_refused() {
     let world = World::new(&[]);
     let outside = world.dir.join("outside");
     std::fs::create_dir(&outside).expect("mkdir");

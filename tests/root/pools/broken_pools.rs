@@ -208,7 +208,7 @@ fn exchanged_disks_of_two_pools() {
 
 /// What was restored has volumes, and no file that says whose the directory is.
 #[test]
-fn a_pool_without_a_marker_gets_one_where_it_holds_what_the_state_says() {
+fn a_missing_marker_is_written_if_volumes_are_there() {
     let (mut world, disk, id) = with_fast();
     let forget = |world: &mut World| {
         world.take_driver().stop();
@@ -299,7 +299,7 @@ fn a_disk_that_this_node_gets_later() {
 /// The chart mounts the directory above that of a pool in the container, with HostToContainer: what is mounted later on
 /// the node, on it or below it, is seen there.
 #[test]
-fn a_disk_that_is_mounted_on_the_node_while_the_container_runs() {
+fn a_disk_mounted_while_the_container_runs_is_used() {
     let mut world = World::empty(&[]);
     let inside = Disk::new(&world, "inside");
     std::fs::create_dir(inside.place.join("hostloop")).expect("mkdir");
@@ -350,7 +350,7 @@ fn a_disk_that_goes_while_the_driver_runs() {
 
 /// What a kill left half made or half deleted in a pool that is away is finished when it is back.
 #[test]
-fn what_was_left_is_finished_when_the_pool_is_back() {
+fn a_pool_that_comes_back_finishes_what_was_left() {
     let (mut world, disk, id) = with_fast();
     let volume = disk.place.join("volumes").join(&id);
     // DeleteVolume ends in the middle: it removes nothing that is not its own.

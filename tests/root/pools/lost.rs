@@ -59,7 +59,7 @@ fn a_volume_whose_image_was_removed_can_be_taken_away() {
 
 /// Another file has the name of the image: it is not what is mounted, and not a second volume either.
 #[test]
-fn a_volume_whose_image_was_exchanged_can_be_taken_away() {
+fn a_volume_with_an_exchanged_image_can_be_removed() {
     let world = World::new(&[]);
     for kind in [Kind::Ext4, Kind::Block] {
         let vol = Vol::create(&world, kind, &format!("exchanged {kind:?}"), kind.size(), &[]);
@@ -192,12 +192,12 @@ fn a_lazily_unmounted_pool(fs_type: &str, kinds: &[Kind]) {
 }
 
 #[test]
-fn volumes_of_a_lazily_unmounted_ext4_can_be_taken_away() {
+fn volumes_of_a_lazily_unmounted_ext4_can_be_removed() {
     SORTS.iter().for_each(|kinds| a_lazily_unmounted_pool("ext4", kinds));
 }
 
 #[test]
-fn volumes_of_a_lazily_unmounted_xfs_can_be_taken_away() {
+fn volumes_of_a_lazily_unmounted_xfs_can_be_removed() {
     SORTS.iter().for_each(|kinds| a_lazily_unmounted_pool("xfs", kinds));
 }
 
@@ -225,12 +225,12 @@ fn a_dead_pool(fs_type: &str, kinds: &[Kind]) {
 }
 
 #[test]
-fn volumes_of_an_ext4_that_has_shut_down_can_be_taken_away() {
+fn volumes_of_an_ext4_that_shut_down_can_be_removed() {
     SORTS.iter().for_each(|kinds| a_dead_pool("ext4", kinds));
 }
 
 #[test]
-fn volumes_of_an_xfs_that_has_shut_down_can_be_taken_away() {
+fn volumes_of_an_xfs_that_shut_down_can_be_removed() {
     SORTS.iter().for_each(|kinds| a_dead_pool("xfs", kinds));
 }
 

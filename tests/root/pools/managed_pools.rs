@@ -183,7 +183,7 @@ fn a_whole_life_in_a_managed_pool() {
 
 /// Two drivers, each with a data directory of its own, start at once on one image: one serves.
 #[test]
-fn of_two_drivers_at_once_one_wins() {
+fn two_drivers_at_once_on_an_image_one_wins() {
     let managed = Managed::new("xfs");
     let datas = [managed.world.data.clone(), managed.world.dir.join("data2")];
     let anchors = [managed.world.directory("anchor"), managed.world.directory("anchor2")];
@@ -222,7 +222,7 @@ fn of_two_drivers_at_once_one_wins() {
 
 /// Killed at any moment of its first start, also while mkfs runs, which goes on without it.
 #[test]
-fn a_first_start_that_is_killed_leaves_a_whole_image_or_none() {
+fn a_first_start_that_is_killed_leaves_no_half_image() {
     let mut managed = Managed::new("btrfs");
     let mut new = managed.world.dir.join("copies.img.hostloop-new");
     let (mut absent, mut cut) = (0, 0);
@@ -271,7 +271,7 @@ fn a_first_start_that_is_killed_leaves_a_whole_image_or_none() {
 }
 
 #[test]
-fn it_grows_in_use_and_never_shrinks() {
+fn a_pool_in_use_grows_and_never_shrinks() {
     for fs in ["xfs", "btrfs"] {
         let mut managed = Managed::new(fs);
         managed.set_size(512 * MIB);

@@ -25,7 +25,7 @@ fn assert_ran_beside(world: &World) {
 }
 
 #[test]
-fn a_loop_device_of_others_that_goes_does_not_fail_mkfs_btrfs() {
+fn a_device_that_goes_does_not_fail_mkfs_btrfs() {
     let mut world = World::empty(&[]);
     let file = world.dir.join("file");
     std::fs::write(&file, [0; 4096]).expect("write");
@@ -47,7 +47,7 @@ exit $status";
 
 /// That would be taken for damage, and the pool stay closed.
 #[test]
-fn a_loop_device_of_others_that_goes_does_not_fail_the_check_of_a_managed_btrfs() {
+fn a_device_that_goes_does_not_fail_btrfs_check() {
     let mut managed = Managed::new("btrfs");
     managed.world.start();
     managed.world.take_driver().stop();

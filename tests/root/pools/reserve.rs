@@ -65,7 +65,7 @@ fn volumes_may_fill_a_filesystem_of_their_own() {
 }
 
 #[test]
-fn the_start_warns_of_a_reserve_that_is_too_small_for_kubelet() {
+fn a_reserve_too_small_for_kubelet_is_warned_of() {
     let warning = "the pool is on kubelet's filesystem";
     for (shared, reserve, warned) in [
         (true, "10%", true),

@@ -260,7 +260,7 @@ fn offered(pool: Pool, kind: Kind, provisioning: &'static str, mib: u64) {
 }
 
 #[test]
-fn what_a_btrfs_offers_between_commits_can_be_made() {
+fn offers_of_btrfs_between_commits_can_be_made() {
     for mib in [8, 12] {
         offered(Pool::Plain("btrfs", 300), Kind::Block, "thin", mib);
         offered(Pool::Plain("btrfs", 300), Kind::Block, "thick", mib);
@@ -270,7 +270,7 @@ fn what_a_btrfs_offers_between_commits_can_be_made() {
 }
 
 #[test]
-fn what_ext4_and_xfs_offer_after_deletions_can_be_made() {
+fn offers_of_ext4_and_xfs_after_deletions_can_be_made() {
     for fs in ["ext4", "xfs"] {
         offered(Pool::Plain(fs, 300), Kind::Block, "thin", 8);
         offered(Pool::Plain(fs, 300), Kind::Ext4, "thick", 8);

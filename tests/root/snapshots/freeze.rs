@@ -348,7 +348,7 @@ fn a_helper_that_is_none() {
 /// Not a test of speed: it prints what a freeze costs.
 #[test]
 #[ignore = "a measurement"]
-fn what_a_freeze_costs() {
+fn the_cost_of_a_freeze_is_printed() {
     for fs_type in FsType::ALL {
         let volume = Volume::new(fs_type);
         for busy in [false, true] {

@@ -26,7 +26,7 @@ impl Drop for Immutable {
 /// The image is longer than its record, as a growth left it whose record could not be written and which could not be
 /// taken back. The device took it on, and the volume's user has written there.
 #[test]
-fn what_a_device_has_taken_on_stays() {
+fn a_size_that_the_device_has_taken_on_stays() {
     let world = World::new(&[]);
     let vol = Vol::create(&world, Kind::Block, "volume", 64 * MIB, &[]);
     vol.up();
@@ -50,7 +50,7 @@ fn what_a_device_has_taken_on_stays() {
 /// While the state file cannot be written, nobody knows which size it tells: the image stays as long as it may be, and
 /// the next start takes its size over.
 #[test]
-fn what_the_state_file_may_tell_of_stays() {
+fn a_size_that_the_state_file_may_have_stays() {
     let mut world = World::new(&[]);
     let vol = Vol::create(&world, Kind::Ext4, "volume", 64 * MIB, &[]);
     vol.up();

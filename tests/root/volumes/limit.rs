@@ -7,7 +7,7 @@ use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World};
 
 #[test]
-fn a_full_volume_takes_no_more_of_the_pool_than_its_size() {
+fn a_full_volume_takes_no_more_than_its_size() {
     let world = World::on("ext4", 1024 * MIB, &[]);
     for kind in [Kind::Ext4, Kind::Block, Kind::Xfs, Kind::Btrfs] {
         let vol = Vol::create(&world, kind, &format!("full {kind:?}"), kind.size(), &[]);

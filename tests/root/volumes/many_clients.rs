@@ -247,7 +247,7 @@ fn every_answer_is_explained_by_the_model() {
 /// `make model CALLS=10000`.
 #[test]
 #[ignore = "long; `make model` runs it"]
-fn every_answer_of_a_long_run_is_explained_by_the_model() {
+fn every_answer_of_a_long_run_is_explained() {
     let calls = std::env::var("CALLS").expect("CALLS says how many calls");
     run_with_kills(calls.parse().expect("CALLS is a number"));
 }

@@ -58,7 +58,7 @@ fn not_flat(values: &[f64], slack: f64) -> Option<String> {
 }
 
 #[test]
-fn what_grows_is_told_from_what_is_flat() {
+fn growth_is_told_from_a_flat_line() {
     let wave = |n: usize| 100.0 + (n % 7) as f64;
     let flat: Vec<f64> = (0..80).map(wave).collect();
     assert_eq!(not_flat(&flat, 4.0), None);

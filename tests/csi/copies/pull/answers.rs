@@ -81,7 +81,7 @@ fn damage_in_one_place_says_nothing_of_another() {
 
 /// Each wait is twice as long as the one before, and none is begun that does not end in time.
 #[test]
-fn a_stream_without_an_end_is_read_again_until_patience_ends() {
+fn a_stream_without_an_end_is_retried_for_a_time() {
     for script in [Script::Blocks(vec![data(0, 0, 100)]), Script::Tree(vec![part((0, 0), top())])] {
         let began = std::time::Instant::now();
         let target = Target::new(vec![script.clone(), nothing_of(&script)]);
@@ -247,7 +247,7 @@ fn no_more(after: u64, sent_bytes: u64) -> Placed<u64, Changes> {
 }
 
 #[test]
-fn what_has_changed_comes_into_its_place() {
+fn changes_are_applied_at_their_offsets() {
     let unchanged = |after, end| changes(after, Changes::Unchanged { end });
     let messages = vec![
         changed(0, 4096, 100),
@@ -266,7 +266,7 @@ fn what_has_changed_comes_into_its_place() {
 }
 
 #[test]
-fn changes_that_are_not_what_was_sent_are_asked_for_again() {
+fn damaged_changes_are_asked_for_again() {
     let good = || vec![changed(0, 0, 100), no_more(100, 100)];
     let wrong = |piece| changes(0, Changes::Data(Piece { crc32: 7, ..piece }));
     for bad in [

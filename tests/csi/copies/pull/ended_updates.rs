@@ -47,7 +47,7 @@ fn the_target_ends_at_any_step_of_an_update() {
 }
 
 #[test]
-fn what_is_completed_has_one_cut_whole() {
+fn a_completed_copy_has_one_cut_whole() {
     for n in 1..=steps().0 {
         for kill in ways(n, &[Kill::Torn, Kill::After]) {
             let mut copied = Copied::new();
@@ -112,7 +112,7 @@ fn the_source_ends_at_any_step_of_an_update() {
 
 /// Of a round that was cut off, the node of the source has only the later cut: no retry will ever make the copy whole.
 #[test]
-fn without_the_earlier_cut_of_half_a_round_a_copy_is_made_anew() {
+fn a_half_round_without_its_cut_is_made_anew() {
     let mut copied = Copied::new();
     copied.change(1);
     // The record says what it is being given; then the image is written.

@@ -131,7 +131,7 @@ fn the_source_ends_or_fails_at_any_step() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut() {
+fn an_acknowledged_copy_survives_a_power_cut() {
     for make in [image_from_snapshot, tree_from_volume] {
         let (mut pair, request) = pair(make);
         let pulled = pair.pulled(request.clone());
@@ -151,7 +151,7 @@ fn what_was_acknowledged_survives_a_power_cut() {
 }
 
 #[test]
-fn a_process_that_stops_takes_back_what_it_has_not_finished() {
+fn a_stopped_process_takes_back_its_half_copy() {
     let rig = Rig::new();
     let (_, cut, _) = super::scattered(&rig);
     let pair = Pair::new(rig);

@@ -78,7 +78,7 @@ fn a_stream_that_has_begun_goes_on_to_its_end() {
 /// The source's process is replaced: the stream is taken up again, for which the permit is too old, and then the caller
 /// comes back.
 #[test]
-fn a_stream_that_breaks_is_taken_up_with_the_permit_of_a_retry() {
+fn a_broken_stream_goes_on_with_a_retrys_permit() {
     let rig = Rig::new();
     let (vol, cut, _) = scattered(&rig);
     let mut pair = Pair::new(rig);
@@ -99,7 +99,7 @@ fn a_stream_that_breaks_is_taken_up_with_the_permit_of_a_retry() {
 
 /// A call of the same name for another source says nothing about the one that is pulled.
 #[test]
-fn a_call_for_another_source_does_not_lead_a_pull_astray() {
+fn a_call_for_another_source_changes_no_pull() {
     let rig = Rig::new();
     let (vol, cut, _) = scattered(&rig);
     let other = rig.cut("other", &vol);

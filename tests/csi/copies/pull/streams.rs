@@ -214,7 +214,7 @@ fn a_stream_that_nobody_reads_ends() {
 
 /// A cut that takes longer than a minute goes on at its node: the caller hears so, and a retry finds it.
 #[test]
-fn a_source_that_takes_long_to_open_is_found_by_the_retry() {
+fn a_source_slow_to_open_is_found_by_the_retry() {
     let rig = Rig::new();
     let (vol, _) = large(&rig, 4);
     let source = VolumeSource::Volume(vol.id.parse().expect("an id"));

@@ -123,7 +123,7 @@ fn steps() -> (usize, usize) {
 }
 
 #[test]
-fn a_copy_of_a_directory_follows_it_in_use_and_takes_its_place() {
+fn a_copy_of_a_directory_follows_it_and_replaces_it() {
     let copied = copied();
     assert!(copied.copy_tree() == copied.source_tree());
     for seed in 1..=3 {
@@ -167,7 +167,7 @@ fn a_copy_of_a_directory_follows_it_in_use_and_takes_its_place() {
 
 /// Of one moment it is only where the class says that it need not be: otherwise nobody can say what a standby copy has.
 #[test]
-fn a_standby_copy_of_a_directory_in_use_needs_a_cut_of_one_moment() {
+fn a_standby_copy_in_use_needs_freeze_false() {
     let copied = copied();
     let order = peer::UpdateCopyRequest { whole: true, ..copied.order() };
     copied.refused(copied.send(order), Code::FailedPrecondition, "stop its pods");
@@ -175,7 +175,7 @@ fn a_standby_copy_of_a_directory_in_use_needs_a_cut_of_one_moment() {
 }
 
 #[test]
-fn whatever_ends_a_round_a_copy_of_a_directory_can_be_used() {
+fn a_round_that_ends_leaves_a_usable_copy() {
     let (target, source) = steps();
     assert!(target > 20 && source > 5, "{target} {source}");
     for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
@@ -205,7 +205,7 @@ fn whatever_ends_a_round_a_copy_of_a_directory_can_be_used() {
 }
 
 #[test]
-fn whatever_ends_a_round_of_a_directory_another_one_follows() {
+fn a_round_that_ends_is_followed_by_another() {
     let (target, source) = steps();
     for (n, at_source) in (1..=target).map(|n| (n, false)).chain((1..=source).map(|n| (n, true))) {
         let mut copied = copied();
@@ -256,7 +256,7 @@ fn a_step_of_a_round_of_a_directory_fails() {
 
 /// The record says that the tree of the later cut is there, and it is not: nobody takes the earlier one for it.
 #[test]
-fn a_tree_that_has_gone_is_not_taken_for_the_one_in_its_place() {
+fn an_earlier_tree_is_not_taken_for_a_missing_later() {
     let mut gone = 0;
     for n in 1..=steps().0 {
         for updated in [false, true] {
@@ -373,7 +373,7 @@ fn a_copy_has_its_limit_when_the_round_has_ended() {
 
 /// What was begun for a copy that is deleted goes with it.
 #[test]
-fn a_copy_of_a_directory_is_deleted_with_what_is_beside_it() {
+fn a_deleted_copy_takes_its_unfinished_trees() {
     let mut left = 0;
     for n in 1..=steps().0 {
         let mut copied = copied();

@@ -149,7 +149,7 @@ fn without_its_cut_a_copy_is_made_anew() {
 }
 
 #[test]
-fn a_filesystem_that_is_made_after_the_first_copy_comes_too() {
+fn a_filesystem_made_after_the_copy_comes_too() {
     let rig = Rig::new();
     let vol = rig.made(create("source", mount()));
     let request = copy("copy", from_volume(&vol.id), mount(), &[]);

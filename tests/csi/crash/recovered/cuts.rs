@@ -64,7 +64,7 @@ fn read(driver: &Driver, kind: Kind, handle: &SourceHandle) -> Result<(u64, u64)
 }
 
 #[test]
-fn one_is_read_by_its_handle_only_and_tells_how_much_it_sent() {
+fn a_cut_is_read_by_its_handle_only() {
     for kind in [Kind::Block, Kind::Directory] {
         let (_, driver, id) = with_volume(Spec::new(kind));
         let handle = driver.open_source(&open(&id)).expect("a cut").handle;
@@ -94,7 +94,7 @@ fn one_whose_removal_has_only_been_recorded_goes() {
 
 /// A whole one is left to whoever reads it, and one that is half made goes.
 #[test]
-fn in_a_pool_that_comes_back_a_half_made_one_goes_and_a_whole_one_stays() {
+fn a_pool_that_comes_back_keeps_only_whole_cuts() {
     for (kill_at, kept) in [(4, 0), (100, 1)] {
         let (left, driver, id) = with_volume(Spec::sharing(Kind::Block));
         left.kernel.clear_steps();

@@ -20,7 +20,7 @@ fn a_repeat_is_fine_where_the_staging_is_read_only() {
 
 /// A filesystem that the kernel has made read-only after an error is so for everybody.
 #[test]
-fn a_repeat_is_fine_where_the_filesystem_has_become_read_only() {
+fn a_repeat_on_a_read_only_filesystem_is_ok() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
     rig.kernel.set_superblock_read_only(vol.staging(), true);
@@ -62,7 +62,7 @@ fn a_bind_without_its_flags_gets_them() {
 }
 
 #[test]
-fn a_bind_that_somebody_writes_through_keeps_its_flags() {
+fn a_bind_with_a_writer_keeps_its_flags() {
     let (rig, vol) = without_flags();
     let request = read_only(rig.publish_request(&vol, "pod"));
     rig.kernel.fail_every("tighten", Errno::EBUSY);
@@ -71,7 +71,7 @@ fn a_bind_that_somebody_writes_through_keeps_its_flags() {
 
 /// What was answered and taken away again says nothing of the next bind there.
 #[test]
-fn a_bind_whose_publish_failed_gets_its_flags_at_a_target_of_before() {
+fn a_bind_of_a_failed_publish_gets_its_flags() {
     let rig = Rig::new();
     rig.kernel.set_binds_in_two_steps(true);
     let vol = rig.volume("v", mount());
@@ -91,7 +91,7 @@ fn a_bind_whose_publish_failed_gets_its_flags_at_a_target_of_before() {
 
 /// Nothing that a caller was told of gets laxer, also where another process told it.
 #[test]
-fn a_bind_of_an_earlier_process_gets_stricter_and_never_laxer() {
+fn a_bind_of_an_earlier_process_gets_only_stricter() {
     let mut rig = Rig::new();
     let vol = rig.volume("v", mount());
     rig.stage(&vol);

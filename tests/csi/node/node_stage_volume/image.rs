@@ -24,7 +24,7 @@ fn is_larger(rig: &Rig, vol: &Vol, file: &str) {
 
 /// Without CAP_SYS_RESOURCE it grows before it is mounted, and whatever cuts that off, its data are there.
 #[test]
-fn a_filesystem_that_may_not_grow_while_it_is_mounted_grows_before() {
+fn offline_growth_survives_an_end_at_any_step() {
     for kill in [Kill::Before, Kill::Torn, Kill::After] {
         for step in 1.. {
             let mut rig = Rig::new();
@@ -65,7 +65,7 @@ fn a_growth_that_fails_leaves_the_volume_as_it_was() {
 }
 
 #[test]
-fn a_thick_volume_gets_back_what_others_have_trimmed_and_a_thin_one_nothing() {
+fn a_thick_volume_gets_its_trimmed_blocks_back() {
     for (provisioning, expected) in [("thick", SIZE as u64), ("thin", 0)] {
         let rig = Rig::new();
         let request = csi::CreateVolumeRequest {

@@ -29,7 +29,7 @@ fn checks(kernel: &FakeKernel, flag: &str) -> bool {
 }
 
 #[test]
-fn a_filesystem_that_was_just_made_or_is_mounted_elsewhere_is_not_checked() {
+fn a_new_or_mounted_filesystem_is_not_checked() {
     let kernel = machine();
     assert!(!checks(&kernel, POOL), "it was just made");
     kernel.restart();
@@ -49,7 +49,7 @@ fn a_filesystem_that_was_just_made_or_is_mounted_elsewhere_is_not_checked() {
 }
 
 #[test]
-fn a_device_that_is_mounted_by_another_name_is_taken_over() {
+fn a_device_mounted_by_another_name_is_taken_over() {
     let disk = || {
         let kernel = machine();
         kernel.write_file("/srv/disk", b"").expect("write");
@@ -95,7 +95,7 @@ fn a_device_that_goes_away_is_looked_for_again() {
 
 /// Where the disk of the image can do no direct I/O, its data are cached twice, and nothing else is different.
 #[test]
-fn a_device_that_cannot_do_direct_io_is_used_and_one_that_fails_is_not() {
+fn a_device_is_used_without_direct_io_unless_it_fails() {
     for (errno, used) in [(Errno::EINVAL, true), (Errno::EIO, false)] {
         let kernel = killed();
         kernel.reboot();
@@ -113,7 +113,7 @@ fn a_device_that_cannot_do_direct_io_is_used_and_one_that_fails_is_not() {
 }
 
 #[test]
-fn a_lock_that_fails_is_told_from_one_that_another_driver_has() {
+fn a_failed_lock_is_told_from_a_lock_of_another() {
     let kernel = machine();
     drop(Rig::on(kernel.clone(), &["--pool", POOL]));
     let locks = |step: &&hostloop_fake_kernel::Step| step.name == "lock" && step.subject.contains(IMAGE);
@@ -127,7 +127,7 @@ fn a_lock_that_fails_is_told_from_one_that_another_driver_has() {
 }
 
 #[test]
-fn the_mkfs_of_an_earlier_start_may_end_while_it_is_waited_for() {
+fn a_start_waits_for_the_mkfs_of_an_earlier_one() {
     let kernel = machine();
     let new = "/srv/copies.img.hostloop-new";
     kernel.write_file(new, b"half a filesystem").expect("write");
@@ -142,7 +142,7 @@ fn the_mkfs_of_an_earlier_start_may_end_while_it_is_waited_for() {
 }
 
 #[test]
-fn an_image_that_cannot_be_allocated_is_refused_with_what_to_do() {
+fn an_image_that_cannot_be_allocated_is_refused() {
     for (errno, why) in [
         (Errno::ENOSPC, "no room"),
         (Errno::EDQUOT, "no room"),

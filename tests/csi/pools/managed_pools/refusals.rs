@@ -17,7 +17,7 @@ fn two_devices_stop_the_start_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_device_that_shows_not_all_or_is_read_only_is_not_used() {
+fn a_partial_or_read_only_device_is_not_used() {
     let kernel = machine();
     drop(Rig::on(kernel.clone(), &["--pool", POOL]));
     kernel.restart();
@@ -64,7 +64,7 @@ fn start_beside(kernel: &FakeKernel, flags: &[&str]) -> Result<Server, String> {
 }
 
 #[test]
-fn what_is_not_a_pool_is_left_as_it_is() {
+fn a_file_that_is_not_a_pool_is_left_alone() {
     type Fill = fn(&FakeKernel);
     let whole: Fill = |kernel| {
         // A filesystem with somebody's files.

@@ -73,7 +73,7 @@ fn walk(scenario: &Scenario) {
 }
 
 #[test]
-fn a_first_start_that_ends_at_any_step_leaves_a_whole_pool_or_none() {
+fn a_first_start_can_end_at_any_step() {
     walk(&Scenario { name: "first start", prepare: machine, pool: POOL, bytes: BYTES, file: false });
 }
 

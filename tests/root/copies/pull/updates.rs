@@ -144,7 +144,7 @@ fn a_copy_of_a_directory_follows_it() {
 }
 
 #[test]
-fn a_copy_of_a_directory_follows_it_to_another_filesystem() {
+fn a_copy_of_a_directory_follows_to_another_kind() {
     is_followed(("ext4", false), ("btrfs", true));
     is_followed(("xfs", false), ("ext4", false));
 }

@@ -71,7 +71,7 @@ fn a_block_device_is_a_pool() {
 
 /// As with an image, but that nothing but the pool's own directory can be locked: a disk has no name of its own.
 #[test]
-fn of_two_drivers_at_once_on_a_device_one_wins() {
+fn two_drivers_at_once_on_a_device_one_wins() {
     let world = World::empty(&[]);
     let disk = Disk::new(&world, 512 * MIB);
     let datas = [world.data.clone(), world.dir.join("data2")];

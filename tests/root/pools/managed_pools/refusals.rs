@@ -110,7 +110,7 @@ fn damage_stops_the_start_and_names_the_tool() {
 
 /// The mkfs of a driver that was killed ends when the next one serves already, which has waited for it in vain.
 #[test]
-fn a_pool_is_made_soon_after_the_mkfs_of_an_earlier_start_has_ended() {
+fn a_pool_is_made_after_the_mkfs_of_an_earlier_start() {
     let mut managed = Managed::new("xfs");
     let new = managed.world.dir.join("copies.img.hostloop-new");
     std::fs::File::create(&new).and_then(|file| file.set_len(SIZE)).expect("an image");
