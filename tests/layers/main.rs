@@ -1,5 +1,6 @@
 //! Who may import whom, and what may be used where: read from the sources, so that a shortcut fails the build's
-//! tests with its file and line. Test modules are left out: they may use what they need. And what docs say of files and tests.
+//! tests with its file and line. Test modules are left out: they may use what they need. And what docs say of files and
+//! tests, and how tests are named.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -11,6 +12,7 @@ mod architecture;
 mod code;
 mod guarantees;
 mod imports;
+mod names;
 
 use std::fs;
 use std::path::Path;
