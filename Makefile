@@ -16,18 +16,18 @@ WITH_TOOLS := PATH="$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostloop/tools/bin:$$
 # The driver that Cargo builds for the tests. `make demo` serves with it, so `make test` does not compile it again.
 DRIVER = "$(TARGET_DIR)/debug/hostloop"
 # Tests on the fake kernel that take seconds each; `check` and `test` leave them to `test-rest`.
-SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space:: beside:: \
+SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull::streams:: list_pages:: space_promises:: beside:: \
   pull::trees:: pull::standby:: pull::ended_updates:: removals::whole left_frozen::staging given_limit::a_call_that_is_cut_off \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
-  managed_pools::refusals::a_mkfs modify_volume::no_device node_stage_volume::image::a_filesystem_that_may_not_grow
+  managed_pools::refusals::a_mkfs modify_volume::a_failed_look node_stage_volume::image::offline_growth
 # Unit tests that take a part of all ends in `test`, and all in `test-rest`.
 ENDS := every_end
 UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 # On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.
-QUICK_ROOT := life:: selftest:: inline:: modify:: groups::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
+QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
   unpublish::deleting unpublish::targets unpublish::a_volume unpublish::files restart::volumes_in_use pull::a_directory \
-  given_limit::on_xfs managed_pools::a_whole_life copies::a_killed mount_options::each_word \
+  given_limit::on_xfs managed_pools::a_whole_life in_use::a_killed mount_options::each_word \
   os_contract::loops os_contract::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
@@ -229,7 +229,7 @@ SANITIZE = RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(TEST) --target "$$(
 sanitize: deps ## Run the unit tests, and what calls the kernel past the libraries, with AddressSanitizer (root)
 	@echo '==> sanitize'
 	$(SANITIZE) --lib
-	$(SANITIZE) --test root -- os_contract:: os_mounts:: quotas:: os_copies:: copy_tree:: blocks:: freeze::
+	$(SANITIZE) --test root -- os_contract:: os_mounts:: quotas:: os_copies:: copy_tree:: metadata:: freeze::
 
 test-sanity: deps-quick driver ## Run csi-sanity in each mode of the driver (root)
 	@echo '==> test-sanity'
@@ -248,7 +248,7 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and
 	@echo '==> test-vm'
 	tests/vm/complaints
 	tests/vm/run-test
-	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: copies::every_kind os_copies:: freeze:: groups:: --skip a_failed_sync --skip removals::a_subvolume --skip removals::a_snapshot
+	tests/vm/root os_contract:: os_mounts:: quotas:: at_the_limit:: removals:: given_limit:: life:: thick:: in_use::every_kind os_copies:: freeze:: group_snapshot:: qgroups:: --skip a_failed_sync --skip removals::a_subvolume --skip removals::a_snapshot
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
 	tests/vm/power-cut --binary $(DRIVER)

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_value_is_one_line_and_an_unknown_flag_is_not_cut() {
+    fn a_missing_value_is_told_in_one_line() {
         let error = |words: &[&str]| Cli::try_parse_from(words).unwrap_err();
         let line = one_line(&error(&["hostloop", "serve", "--node-id"])).unwrap();
         assert!(line.contains("--node-id") && !line.contains('\n'), "{line}");

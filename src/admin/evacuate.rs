@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claims_of_a_node_are_those_of_its_volumes_and_those_that_leave_it() {
+    fn the_claims_of_a_node_are_on_it_or_leave_it() {
         let other = Volume { driver: "other".to_owned(), ..volume("d", "node-1", "other") };
         let record =
             Record { namespace: "shop".to_owned(), name: "leaving".to_owned(), status: told("Rebinding") };

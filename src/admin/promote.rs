@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_has_a_time() {
+    fn a_loss_has_a_time() {
         let told = Told {
             source: "node-1".to_owned(),
             target: "node-2".to_owned(),

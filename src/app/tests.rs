@@ -84,7 +84,7 @@ fn parts(
 }
 
 #[tokio::test]
-async fn it_serves_while_it_recovers_and_keeps_the_lock_to_the_end() {
+async fn the_process_serves_during_recovery_and_is_locked() {
     let machine = machine();
     let (trigger, shutdown) = Shutdown::new();
     let (go_on, wait) = mpsc::channel::<()>();
@@ -119,7 +119,7 @@ async fn a_failed_recovery_ends_the_process() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
+async fn a_wrong_machine_stops_the_start_with_its_flag() {
     let mut machine = machine();
     machine.settings.kubelet_dir = Some("/kubelet".into());
     let line = machine.start_error().await;
@@ -144,7 +144,7 @@ async fn what_is_wrong_on_the_machine_stops_the_start_with_the_flag() {
 
 /// The chart mounts no more of kubelet's directory than it needs; the rest is the container's own.
 #[test]
-fn only_mounts_that_volumes_would_be_in_have_to_be_shared() {
+fn only_mounts_for_volumes_have_to_be_shared() {
     const PLACES: [&str; 2] = ["/kubelet/plugins/kubernetes.io/csi", "/kubelet/pods"];
     let kernel = FakeKernel::new();
     let private = || {

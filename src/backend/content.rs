@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_only_when_shared_on_one_and_only_for_filesystems() {
+    fn several_nodes_need_shared_on_node_and_a_filesystem() {
         use AccessMode::*;
         let fs = Content::Filesystem { fs_type: FsType::Ext4, format: Format::Blank };
         let alone = VolumeParameters::default();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_copy_is_another_use() {
+    fn a_mount_that_only_looks_like_a_copy_is_a_use() {
         let none = Propagation::default();
         for (k, d) in [(none, none), (none, shared(2)), (shared(2), shared(3)), (slave(2), slave(2))] {
             assert_eq!(goes(&table(k, d)), [false, false], "{k:?} {d:?}");

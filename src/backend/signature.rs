@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_others_is_named() {
+    fn signatures_of_others_are_named() {
         for (at, label, name) in OTHERS {
             let mut head = vec![0; HEAD];
             head[at..at + label.len()].copy_from_slice(label);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_filesystem_with_the_magic_of_ext4_is_another_one() {
+    fn an_older_filesystem_with_ext4_magic_is_another() {
         for incompat in [0u32, 0x80] {
             let mut head = ext4_head(1);
             head[1024 + 0x60..][..4].copy_from_slice(&incompat.to_le_bytes());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_of_64_bits_has_its_other_half_only_where_the_superblock_says_so() {
+    fn the_upper_half_of_a_size_needs_its_feature() {
         for (incompat, blocks) in [(0xC0u32, (3 << 32) | 1000), (0x40, 1000)] {
             let mut head = ext4_head(1);
             head[1024 + 0x60..][..4].copy_from_slice(&incompat.to_le_bytes());

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_a_target_goes_only_where_it_is_empty() {
+    fn a_target_is_removed_only_if_it_is_empty() {
         let kernel = FakeKernel::new();
         let os = kernel.spawn();
         let [file, directory] = ["/t/file", "/t/directory"].map(Path::new);

@@ -224,7 +224,7 @@ mod tests {
     use hostloop_fake_kernel::FakeKernel;
 
     #[test]
-    fn what_a_tree_takes_is_what_is_to_copy() {
+    fn bytes_to_copy_of_a_tree_are_those_it_takes() {
         let kernel = FakeKernel::new();
         let id = VolumeId::of_name(&NodeKey::of("node-a"), "v");
         let paths = VolumePaths::new(Path::new("/pool"), &id, BackendKind::Directory);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_and_a_ratio_need_something_to_compare_with() {
+    fn a_spread_or_ratio_needs_a_second_figure() {
         assert_eq!(sample(&[2.0, 1.0, 3.0]).spread(), Some(3.0));
         assert_eq!((sample(&[0.0, 1.0]).spread(), Sample::default().spread()), (None, None));
         assert_eq!(ratio(Some(1.0), Some(4.0)), Some(0.25));

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_said() {
+    fn flags_that_exclude_each_other_are_told() {
         let wrong = |line: &str| {
             let error = read(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plug_in_has_the_commands_of_administrators_only() {
+    fn the_plug_in_has_only_commands_of_administrators() {
         plugin().debug_assert();
         let (command, called) = read("/usr/local/bin/kubectl-hostloop evacuate node-1").unwrap();
         assert!(matches!(command, Command::Admin(AdminCommand::Evacuate(args)) if args.to == "any"));

@@ -107,7 +107,7 @@ mod tests {
 
     /// Without the words, a signature that was made for another protocol could be taken for a permit's.
     #[test]
-    fn what_is_signed_begins_with_what_it_is() {
+    fn a_signed_text_begins_with_its_purpose() {
         assert_eq!(signed_text(b"grant"), b"hostloop permit 1\0grant");
     }
 }

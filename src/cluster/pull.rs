@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_answers_is_told_from_what_the_connection_does() {
+    fn an_answer_of_a_node_is_told_from_a_broken_way() {
         let final_codes = [
             Code::NotFound,
             Code::InvalidArgument,

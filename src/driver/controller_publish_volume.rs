@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn another_node_is_fenced_off_unless_the_mode_is_for_several() {
+    fn another_node_is_fenced_off_by_a_single_mode() {
         let volume = volume(vec![attachment("a", false, AccessMode::SingleNodeWriter)]);
         let refused = is_published(&volume, &attachment("b", false, AccessMode::SingleNodeWriter));
         assert!(matches!(refused, Err(Error::InUse(message)) if message.contains("\"a\"")));

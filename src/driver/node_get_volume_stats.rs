@@ -95,7 +95,7 @@ mod tests {
     use crate::kernel::{Space, Usage};
 
     #[test]
-    fn a_directory_could_have_what_it_takes_and_what_is_free() {
+    fn a_directory_could_have_its_use_and_what_is_free() {
         let space = Space { total: 100, used: 80, available: 15, given: 0, inodes: 10, inodes_free: 4 };
         let (bytes, inodes) = rows(Stats::Directory(Usage { bytes: 3, inodes: 2 }, space));
         assert_eq!(bytes, Some(StatsRow { total: 18, used: 3, available: 15 }));

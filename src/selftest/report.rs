@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_reached_is_a_dash() {
+    fn a_step_not_reached_is_a_dash() {
         let some = vec![Some(Duration::from_micros(1500)), None, Some(Duration::from_millis(20))];
         let table = times(&[(Check::Ext4, some), (Check::Block, Vec::new())]);
         let row =

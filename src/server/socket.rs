@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_has_its_mode_whatever_the_umask_and_goes_with_the_value() {
+    async fn a_socket_has_its_mode_and_goes_with_its_value() {
         let dir = tempfile::tempdir().unwrap();
         for wanted in [0o600, 0o660, 0o777] {
             let path = dir.path().join("new/deep/csi.sock");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_stale_socket_stays() {
+    async fn a_file_that_is_no_stale_socket_stays() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "precious").unwrap();

@@ -161,7 +161,7 @@ async fn a_panic_is_internal_and_the_server_lives_on() {
 }
 
 #[tokio::test]
-async fn running_calls_finish_and_new_connections_are_refused() {
+async fn running_calls_finish_and_new_ones_are_refused() {
     let mut server = start(Duration::from_secs(10)).await;
     let channel = connect(&server.path).await.unwrap();
     let running = tokio::spawn(async move { call(&channel, "/csi.v1.Echo/Sleep", "300").await });
@@ -177,7 +177,7 @@ async fn running_calls_finish_and_new_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn the_deadline_and_a_second_request_cut_running_calls() {
+async fn the_deadline_or_a_second_request_cuts_calls() {
     for (timeout, force) in [(Duration::from_millis(200), false), (Duration::from_secs(60), true)] {
         let mut server = start(timeout).await;
         let channel = connect(&server.path).await.unwrap();
@@ -197,7 +197,7 @@ async fn the_deadline_and_a_second_request_cut_running_calls() {
 }
 
 #[tokio::test]
-async fn a_caller_that_never_answers_does_not_hold_up_the_end() {
+async fn a_silent_caller_does_not_hold_up_the_end() {
     let mut server = start(Duration::from_secs(60)).await;
     // It connects, and then neither reads nor writes.
     let _silent = tokio::net::UnixStream::connect(&server.path).await.unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_is_for_one_source_node_and_one_target_node() {
+    fn a_permit_is_for_one_source_and_one_target_node() {
         let [named, other] = ["b", "c"].map(NodeKey::of);
         let always = Always(permitted());
         let ask = |here: &str, caller| grant(&always, b"permit", here, caller);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn a_permit_without_its_ids_is_refused() {
         let id = SnapshotId::of_name(&NodeKey::of("a"), "s").to_string();
         let permit = |source: Option<Source>, target: &str| {
             let target_volume_id = target.to_owned();

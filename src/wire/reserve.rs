@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_and_reserved_arrives_as_it_was_sent() {
+    fn found_and_reserved_names_arrive_as_sent() {
         for found in [Found::Nothing, Found::Reserved, Found::Held] {
             assert_eq!(decode(encode(found)), found);
         }

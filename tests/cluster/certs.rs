@@ -71,7 +71,7 @@ fn a_ca_is_made_once_and_its_identities_can_be_used() {
 }
 
 #[test]
-fn what_is_due_is_renewed_and_nothing_else() {
+fn only_certificates_that_are_due_are_renewed() {
     let pki = Pki::new();
     let ca = pki.path("ca");
     let fresh = pki.issue("fresh", &controller(), minutes(-10, 90));
@@ -100,7 +100,7 @@ fn what_is_due_is_renewed_and_nothing_else() {
 }
 
 #[test]
-fn one_that_cannot_be_renewed_does_not_keep_the_others() {
+fn a_failed_renewal_does_not_keep_the_others() {
     let (pki, other) = (Pki::new(), tempfile::tempdir().unwrap());
     let missing = pki.path("missing");
     let ending = pki.issue("ending", &node(None), minutes(-75, 25));

@@ -85,7 +85,7 @@ async fn about(cluster: &Cluster, id: &str) -> Vec<(&'static str, Result<(), Sta
 const ENDING: usize = 4;
 
 #[tokio::test]
-async fn what_no_node_has_is_not_found_and_may_be_ended() {
+async fn an_unknown_id_is_not_found_and_may_be_ended() {
     let cluster = Cluster::start(&["a", "b"]).await;
     // No id at all, and one of a volume that its node does not have.
     for id in ["reallyfakevolumeid", "vol-x", "../../etc", &id_on("a", "none")] {
@@ -99,7 +99,7 @@ async fn what_no_node_has_is_not_found_and_may_be_ended() {
 }
 
 #[tokio::test]
-async fn what_is_on_an_unknown_node_is_not_taken_for_deleted() {
+async fn a_volume_on_an_unknown_node_is_not_deleted() {
     let cluster = Cluster::start(&["a", "b"]).await;
     let id = id_on("x", "v");
     for (call, answer) in about(&cluster, &id).await {
@@ -115,7 +115,7 @@ async fn what_is_on_an_unknown_node_is_not_taken_for_deleted() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_id_is_invalid_before_any_node_is_asked() {
+async fn a_request_without_an_id_is_invalid_without_a_node() {
     let cluster = Cluster::start(&["a"]).await;
     for (call, answer) in about(&cluster, "").await {
         assert_eq!(answer.expect_err(call).code(), Code::InvalidArgument, "{call}");
@@ -124,7 +124,7 @@ async fn a_request_without_an_id_is_invalid_before_any_node_is_asked() {
 }
 
 #[tokio::test]
-async fn it_announces_what_the_nodes_do() {
+async fn a_controller_announces_what_its_nodes_do() {
     let cluster = Cluster::start(&["a"]).await;
     let capabilities =
         cluster.controller.client.call(csi::ControllerGetCapabilitiesRequest {}).await.unwrap();

@@ -110,7 +110,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Names raced by two controllers, while the room of the nodes changes under them.
 #[tokio::test]
-async fn two_controllers_that_choose_differently_make_one_volume() {
+async fn two_controllers_that_differ_make_one_volume() {
     const NODES: [&str; 3] = ["a", "b", "c"];
     let cluster = Cluster::with_room(&NODES, 4 << 30).await;
     let other = Controller::start(&cluster.net, &cluster.directory, &[]).await;
@@ -178,7 +178,7 @@ async fn an_order_on_its_way_is_seen_by_another_controller() {
 
 /// The caller of the first has given up, and its controller with it; the order arrives all the same.
 #[tokio::test]
-async fn an_order_that_comes_after_the_retry_makes_no_second_volume() {
+async fn an_order_after_the_retry_makes_no_second_volume() {
     for turned in [false, true] {
         let (cluster, other, [low, high]) = pair().await;
         let (one, two) = if turned { (high, low) } else { (low, high) };
@@ -200,7 +200,7 @@ async fn an_order_that_comes_after_the_retry_makes_no_second_volume() {
 
 /// Both have reserved, and neither has looked.
 #[tokio::test]
-async fn of_two_that_have_begun_one_gives_way() {
+async fn one_of_two_reservations_gives_way() {
     let (cluster, other, [low, high]) = pair().await;
     for node in &cluster.nodes {
         node.fault("ReserveName", Fault::Late);
@@ -234,7 +234,7 @@ async fn a_reservation_that_was_left_is_taken_over() {
 
 /// A node answered at first and does not when it is asked again: it may have begun in between.
 #[tokio::test]
-async fn a_node_that_falls_silent_in_between_keeps_the_volume_from_being_made() {
+async fn a_node_that_falls_silent_prevents_a_volume() {
     let (cluster, _other, [low, high]) = pair().await;
     cluster.node(low).fault("ReserveName", Fault::Late);
     let client = cluster.controller.client.clone();

@@ -23,7 +23,7 @@ async fn once_reachable<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<
 }
 
 #[tokio::test]
-async fn it_is_not_ready_until_the_nodes_are_known() {
+async fn a_controller_is_not_ready_without_its_nodes() {
     let (net, directory) = (Net::default(), Directory::new());
     let controller = Controller::start(&net, &directory, &[]).await;
     let ready = async || {
@@ -62,7 +62,7 @@ async fn a_pod_with_a_new_address_is_found_there() {
 
 /// A call waits at the old address, where nothing answers, while discovery learns of the new one.
 #[tokio::test]
-async fn a_call_that_waits_at_the_old_address_goes_on_to_the_new_one() {
+async fn a_call_at_the_old_address_goes_on_to_the_new_one() {
     let cluster = Cluster::start(&["a"]).await;
     cluster.net.set_way("10.0.0.1:9443", Way::Silent);
     cluster.directory.set(&[("a", Some("10.0.0.1:9443"))], &[]);
@@ -130,7 +130,7 @@ async fn a_node_with_a_new_name_is_another_node() {
 }
 
 #[tokio::test]
-async fn a_way_that_opens_is_found_without_word_from_discovery() {
+async fn a_way_that_opens_is_found_without_discovery() {
     let cluster = Cluster::start(&["a"]).await;
     cluster.net.set_way(&address("a"), Way::Refused);
     fails(cluster.controller.get(&id_on("a", "v")).await, Code::Unavailable, "node \"a\"");

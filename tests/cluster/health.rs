@@ -60,7 +60,7 @@ async fn the_health_of_a_volume_is_asked_of_its_node() {
 }
 
 #[tokio::test]
-async fn what_is_not_healthy_is_listed_over_all_nodes() {
+async fn unhealthy_volumes_are_listed_over_all_nodes() {
     let cluster = Cluster::start(&IDS).await;
     let (healthy, lost) = with_losses(&cluster).await;
     let ids = |page: &csi::ControllerListVolumeHealthResponse| -> Vec<String> {
@@ -84,7 +84,7 @@ async fn what_is_not_healthy_is_listed_over_all_nodes() {
 }
 
 #[tokio::test]
-async fn of_a_node_that_is_down_nobody_knows_and_its_name_is_said() {
+async fn a_node_that_is_down_is_named_for_its_health() {
     let cluster = Cluster::start(&IDS).await;
     let (_, lost) = with_losses(&cluster).await;
     let last = *by_key(&["b", "c"]).last().unwrap();

@@ -32,7 +32,7 @@ async fn fill(cluster: &mut Cluster, node_id: &str) {
 }
 
 #[tokio::test]
-async fn a_client_without_a_limit_reads_the_volumes_of_all_nodes() {
+async fn a_client_without_a_limit_reads_all_nodes() {
     let ids = ["a", "b", "c"];
     let mut cluster = Cluster::start(&ids).await;
     for id in ids {

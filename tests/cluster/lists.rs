@@ -52,7 +52,7 @@ async fn pages_go_through_all_nodes_in_the_order_of_ids() {
 }
 
 #[tokio::test]
-async fn what_stays_is_seen_once_while_volumes_come_and_go() {
+async fn a_volume_that_stays_is_seen_once() {
     let cluster = Cluster::start(&IDS).await;
     let ids = volumes(&cluster, 4).await;
     let (mut seen, mut token, mut gone) = (Vec::new(), String::new(), BTreeSet::new());
@@ -140,7 +140,7 @@ async fn list_snapshots(
 }
 
 #[tokio::test]
-async fn snapshots_are_listed_over_all_nodes_and_filters_ask_one() {
+async fn snapshots_are_listed_over_all_nodes() {
     let cluster = Cluster::start(&["a", "b", "c"]).await;
     let mut ids = Vec::new();
     let mut sources = Vec::new();

@@ -10,7 +10,7 @@ use crate::requests::MIB;
 const SIZE: i64 = 512 * MIB;
 
 #[tokio::test]
-async fn a_lost_answer_is_unavailable_and_the_retry_finds_the_volume() {
+async fn a_lost_answer_is_unavailable_and_found_by_a_retry() {
     let cluster = Cluster::start(&["a", "b", "c"]).await;
     cluster.node("a").fault("CreateVolume", Fault::LoseAnswer);
     let lost = cluster.controller.create(volume("v", SIZE, &["a", "b", "c"])).await;
@@ -23,7 +23,7 @@ async fn a_lost_answer_is_unavailable_and_the_retry_finds_the_volume() {
 }
 
 #[tokio::test]
-async fn the_answer_of_the_second_choice_is_lost_and_the_first_has_room_again() {
+async fn a_lost_answer_of_a_second_choice_is_found() {
     let cluster = Cluster::with_room(&["a", "b"], 4 << 30).await;
     cluster.fill("a").await;
     cluster.node("b").fault("CreateVolume", Fault::LoseAnswer);
@@ -38,7 +38,7 @@ async fn the_answer_of_the_second_choice_is_lost_and_the_first_has_room_again() 
 }
 
 #[tokio::test]
-async fn a_second_node_is_not_tried_while_another_cannot_say_whether_it_has_the_volume() {
+async fn an_unsure_node_keeps_others_from_making_it() {
     let cluster = Cluster::with_room(&["a", "b", "c"], 4 << 30).await;
     // The answer of c is lost, and then c with it.
     cluster.node("c").fault("CreateVolume", Fault::LoseAnswer);
@@ -66,7 +66,7 @@ async fn a_second_node_is_not_tried_while_another_cannot_say_whether_it_has_the_
 }
 
 #[tokio::test]
-async fn a_candidate_that_is_down_does_not_keep_the_first_choice_from_making_the_volume() {
+async fn a_node_that_is_down_does_not_stop_the_first_choice() {
     let cluster = Cluster::start(&["a", "b", "c"]).await;
     cluster.net.set_way(&address("b"), Way::Silent);
     cluster.net.set_way(&address("c"), Way::Refused);

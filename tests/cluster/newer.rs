@@ -30,7 +30,7 @@ async fn ask(cluster: &Cluster, service: &str, rpc: &str, known: String) -> Resu
 }
 
 #[tokio::test]
-async fn fields_that_a_controller_does_not_know_reach_the_node_and_come_back() {
+async fn unknown_fields_reach_the_node_and_come_back() {
     let cluster = Cluster::start(&["a", "b"]).await;
     let key = NodeKey::of("b");
     let [volume, snapshot] =
@@ -58,7 +58,7 @@ async fn fields_that_a_controller_does_not_know_reach_the_node_and_come_back() {
 }
 
 #[tokio::test]
-async fn a_parameter_that_a_controller_does_not_know_is_the_nodes_affair() {
+async fn an_unknown_parameter_is_left_to_the_node() {
     let cluster = Cluster::start(&["a", "b"]).await;
     let mut request = volume("v", 512 * MIB, &["a", "b"]);
     request.parameters.insert("colour".to_owned(), "red".to_owned());
@@ -78,7 +78,7 @@ async fn a_parameter_that_a_controller_does_not_know_is_the_nodes_affair() {
 }
 
 #[tokio::test]
-async fn what_comes_to_no_node_is_checked_by_the_controller() {
+async fn a_request_for_no_node_is_checked_all_the_same() {
     let cluster = Cluster::start(&["a"]).await;
     let mut request = volume("v", 512 * MIB, &["elsewhere"]);
     request.volume_capabilities.clear();

@@ -184,7 +184,7 @@ fn methods() -> Vec<(String, Vec<PeerRole>)> {
 }
 
 #[tokio::test]
-async fn each_role_may_call_what_is_in_the_table_and_nothing_else() {
+async fn each_role_may_call_only_what_is_in_the_table() {
     let pki = Pki::new();
     let server = start(pki.tls("server", &node(Some("node-1")))).await;
     for identity in [controller(), node(None), node(Some("node-2"))] {
@@ -227,7 +227,7 @@ async fn slow_peers_delay_nobody() {
 }
 
 #[tokio::test]
-async fn running_calls_finish_at_the_end_and_nobody_else_comes_in() {
+async fn running_calls_finish_and_nobody_else_comes_in() {
     let pki = Pki::new();
     let server = start(pki.tls("server", &node(Some("node-1")))).await;
     let client = pki.tls("client", &controller());
@@ -288,7 +288,7 @@ async fn the_log_says_who_called_and_who_was_not_let_in() {
 
 /// A stolen certificate of one node is not good for being another one, where each node has its own.
 #[tokio::test]
-async fn a_pull_takes_the_certificate_of_the_named_node_only() {
+async fn a_pull_takes_the_named_nodes_certificate_only() {
     use hostloop::model::NodeKey;
 
     let pki = Pki::new();

@@ -9,7 +9,7 @@ use crate::requests::MIB;
 const SIZE: i64 = 512 * MIB;
 
 #[tokio::test]
-async fn the_first_preferred_node_makes_it_and_a_repeated_call_finds_it() {
+async fn the_first_preferred_node_makes_it_and_keeps_it() {
     let cluster = Cluster::start(&["a", "b", "c"]).await;
     let wanted = || volume("v", SIZE, &["b", "c", "a"]);
     let made = cluster.controller.create(wanted()).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_made_volume_is_in_the_controllers_line_once() {
 }
 
 #[tokio::test]
-async fn without_a_requirement_the_node_with_most_room_makes_it() {
+async fn without_a_requirement_the_most_room_makes_it() {
     let cluster = Cluster::with_room(&["a", "b", "c"], 10 << 30).await;
     for (name, bytes, node) in [("1", 3 * GIB, "a"), ("2", GIB, "b"), ("3", 2 * GIB, "c")] {
         cluster.controller.create(volume(name, bytes, &[node])).await.unwrap();
@@ -80,7 +80,7 @@ async fn nodes_that_the_cluster_does_not_have_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_down_is_passed_over_where_any_will_do() {
+async fn a_node_that_is_down_is_passed_over() {
     let cluster = Cluster::start(&["a", "b"]).await;
     cluster.net.set_way(&address("a"), Way::Refused);
     let made = cluster.controller.create(volume("v", SIZE, &[])).await.unwrap();

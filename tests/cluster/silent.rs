@@ -47,7 +47,7 @@ async fn a_controller_comes_in_while_hundreds_say_nothing() {
 
 /// Also one that has a certificate, and then never speaks HTTP/2.
 #[tokio::test]
-async fn a_peer_that_says_nothing_after_its_handshake_is_cut_off() {
+async fn a_peer_silent_after_its_handshake_is_cut_off() {
     let pki = Pki::new();
     let server = start(pki.tls("server", &node(Some("node-1")))).await;
     let client = pki.tls("client", &controller());

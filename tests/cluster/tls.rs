@@ -162,7 +162,7 @@ async fn a_client_refuses_wrong_servers() {
 
 /// In TLS 1.3 a client is done before the server has seen its certificate: the first read has to tell it.
 #[tokio::test]
-async fn a_client_that_is_refused_learns_it_from_its_first_read() {
+async fn a_refused_client_learns_it_from_its_first_read() {
     let (pki, other) = (Pki::new(), Pki::new());
     let server = pki.tls("server", &node(None));
     let dir = other.issue("client", &controller(), minutes(-5, 60));
@@ -188,7 +188,7 @@ async fn a_client_that_is_refused_learns_it_from_its_first_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_is_an_error_and_not_the_end() {
+async fn bytes_without_tls_are_an_error() {
     let pki = Pki::new();
     let tls = pki.tls("node", &node(None));
     for bytes in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\xff", b""]
@@ -233,7 +233,7 @@ fn refused(dir: &Path, role: PeerRole) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_own_certificate_that_cannot_work_is_refused_at_the_start() {
+async fn a_wrong_own_certificate_stops_the_start() {
     let (pki, other) = (Pki::new(), Pki::new());
     for (dir, _) in wrong_identities(&pki, &other) {
         // The stranger's own files fit together: it is one of another cluster.

@@ -176,7 +176,7 @@ const RETRIED: [&str; 8] = [
 ];
 
 #[test]
-fn every_call_survives_the_end_and_the_failure_of_every_step() {
+fn every_call_survives_an_end_and_failure_at_any_step() {
     let (started, taken) = (Instant::now(), Part::of_walk());
     println!("HOSTLOOP_SEED={} HOSTLOOP_WALK_SHARE={}", taken.seed, taken.share);
     let scenarios = scenario::all();

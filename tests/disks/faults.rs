@@ -149,7 +149,7 @@ fn a_disk_that_fails_costs_its_own_pool_only() {
 }
 
 #[test]
-fn a_disk_that_fails_under_another_filesystem_costs_its_own_pool_only() {
+fn a_disk_that_fails_on_xfs_or_btrfs_costs_its_pool() {
     for fs_type in ["xfs", "btrfs"] {
         costs_its_own_pool_only(
             fs_type,
@@ -292,7 +292,7 @@ fn a_disk_that_hangs_costs_its_own_pool_only() {
 
 /// A pool whose disk hangs does not keep the driver from its start, and is there again when the disk is.
 #[test]
-fn a_disk_that_hangs_at_the_start_costs_its_own_pool_only() {
+fn a_disk_that_hangs_at_the_start_costs_its_own_pool() {
     let mut world = World::empty(&[]);
     let place = Place::new(&world, world.dir.join("sick"));
     world.set_flags(&["--pool", &format!("sick={}", text(&place.mount_point))]);
@@ -325,7 +325,7 @@ fn a_disk_that_hangs_at_the_start_costs_its_own_pool_only() {
 
 /// What is acknowledged after a sync of the state failed is there after a loss of power; what failed is not.
 #[test]
-fn a_sync_of_the_state_that_fails_is_acknowledged_to_nobody() {
+fn a_failed_sync_of_the_state_is_not_acknowledged() {
     for times in [Fault::Fails(1), Fault::Fails(3), ALWAYS] {
         let mut world = World::empty(&[]);
         let place = Place::new(&world, world.data.clone());

@@ -97,12 +97,12 @@ fn a_test_that_is_gone_is_seen() {
         named("root `a::b`, `c::`; csi `d`"),
         [(Some("tests/root"), "a::b"), (Some("tests/root"), "c::"), (Some("tests/csi"), "d"),]
     );
-    assert_eq!(missing(Some("tests/root"), "kill::nothing_is_lost"), None);
+    assert_eq!(missing(Some("tests/root"), "crash::kill::nothing_is_lost"), None);
     assert_eq!(missing(Some("src"), "store::tests::room"), None);
     assert_eq!(missing(Some("src"), "kernel::linux::exec"), None);
     assert!(missing(Some("src"), "kernel::no_such_module").is_some());
-    assert!(missing(Some("tests/root"), "kill::no_such_test").is_some());
+    assert!(missing(Some("tests/root"), "crash::kill::no_such_test").is_some());
     assert!(missing(Some("tests/root"), "no_such_module::").is_some());
     assert!(missing(None, "tests/vm/no-such-script").is_some());
-    assert!(missing(None, "kill::").is_some());
+    assert!(missing(None, "crash::kill::").is_some());
 }

@@ -1,5 +1,6 @@
 //! Who may import whom, and what may be used where: read from the sources, so that a shortcut fails the build's
-//! tests with its file and line. Test modules are left out: they may use what they need. And what docs say of files and tests.
+//! tests with its file and line. Test modules are left out: they may use what they need. And what docs say of files and
+//! tests, and how tests are named.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -12,6 +13,7 @@ mod code;
 mod guarantees;
 mod image;
 mod imports;
+mod names;
 
 use std::fs;
 use std::path::Path;
@@ -294,7 +296,7 @@ const GOOD: &[(&str, &str)] = &[
 
 /// The check can fail: each bad line gives exactly one finding, with its line.
 #[test]
-fn what_is_forbidden_is_found() {
+fn forbidden_imports_are_found() {
     for (file, line, hint) in BAD {
         let source = format!("// A comment.\n{line}\n");
         let found = violations(file, &source);
@@ -307,7 +309,7 @@ fn what_is_forbidden_is_found() {
 }
 
 #[test]
-fn what_is_allowed_is_not_found() {
+fn allowed_imports_are_not_found() {
     for (file, line) in GOOD {
         assert_eq!(violations(file, line), Vec::<String>::new(), "{file}: {line}");
     }

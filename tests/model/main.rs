@@ -196,7 +196,7 @@ fn every_answer_is_explained_by_the_model() {
 /// `make model CALLS=100000`.
 #[test]
 #[ignore = "long; `make model` runs it"]
-fn every_answer_of_a_long_run_is_explained_by_the_model() {
+fn every_answer_of_a_long_run_is_explained() {
     #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
     let calls = std::env::var("CALLS").expect("CALLS says how many calls");
     run(calls.parse().expect("CALLS is a number"));

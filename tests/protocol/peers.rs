@@ -27,7 +27,7 @@ fn broken(old: &Protocol, new: &Protocol) -> Vec<String> {
 }
 
 #[test]
-fn what_peers_of_earlier_releases_say_is_understood() {
+fn messages_of_earlier_releases_are_understood() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let now = protocol(&root.join("proto/hostloop/v1/peer.proto"));
     let golden = std::fs::read_dir(root.join("tests/golden")).expect("tests/golden");

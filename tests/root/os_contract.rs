@@ -196,7 +196,7 @@ fn more_of_an_allocated_file_on_a_full_disk() {
 
 /// The filesystem of POSIX message queues has neither nameless files nor direct I/O, and shares no blocks.
 #[test]
-fn a_filesystem_that_can_do_little_is_asked_with_a_named_file() {
+fn a_simple_filesystem_is_asked_with_a_named_file() {
     let (os, _temp, dir) = setup();
     let _cleanup = Cleanup::new(&os, &dir);
     let queues = directory(&os, dir.join("queues"));

@@ -363,7 +363,7 @@ mod tests {
 
     /// Each pair was tried with mount(8); tests/root does so with every two words.
     #[test]
-    fn of_two_words_the_later_one_counts() {
+    fn the_later_one_of_two_words_counts() {
         let read_only = |words: &[&str]| MountFlags::parse(words.iter().copied()).expect("flags").read_only;
         assert!(!read_only(&["ro", "rw"]) && read_only(&["rw,ro"]) && read_only(&["ro", "defaults"]));
         assert_eq!(vfs(&["noexec", "exec"]), [] as [&str; 0]);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_covers_its_snapshot_or_the_cut_for_its_target() {
+    fn a_grant_covers_its_snapshot_or_its_targets_cut() {
         let [a, b] = ["a", "b"].map(NodeKey::of);
         let [volume, other] = ["v", "w"].map(|name| VolumeId::of_name(&a, name));
         let [target, another] = ["t", "u"].map(|name| VolumeId::of_name(&b, name));

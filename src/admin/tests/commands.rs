@@ -33,7 +33,7 @@ fn a_move_is_followed_to_its_end() {
 }
 
 #[test]
-fn without_waiting_a_move_is_ready_and_can_be_given_up() {
+fn a_move_without_waiting_can_be_given_up() {
     let world = World::new(json!({})).shared();
     with_a_mover(&world, async {
         let (outcome, out, _) = run(&world, "hostloop move data --to any --wait=false").await;
@@ -96,7 +96,7 @@ fn a_claim_that_goes_elsewhere_is_turned_round() {
 }
 
 #[test]
-fn an_interrupted_command_leaves_the_move_going_and_is_started_again() {
+fn an_interrupted_command_leaves_the_move_going() {
     let world = World::new(json!({})).shared();
     with_a_mover(&world, async {
         let ctrl_c = sleep(Duration::from_secs(30));
@@ -141,7 +141,7 @@ fn each_line_of_json_is_an_object() {
 }
 
 #[test]
-fn without_a_controller_that_moves_it_says_what_to_turn_on() {
+fn a_move_without_a_mover_says_what_to_turn_on() {
     let world = World::new(json!({})).shared();
     on_a_clock_of_its_own(async {
         let (outcome, out, err) = run(&world, "hostloop move data --to node-2").await;
@@ -167,7 +167,7 @@ fn a_claim_that_is_not_there_is_said_at_once() {
 }
 
 #[test]
-fn an_api_server_that_is_away_for_a_while_ends_nothing() {
+fn an_api_server_away_for_a_while_ends_nothing() {
     let world = World::new(json!({})).shared();
     with_a_mover(&world, async {
         let away = async {

@@ -77,7 +77,7 @@ fn a_claim_is_gone_when_two_looks_do_not_find_it() {
 }
 
 #[test]
-fn a_claim_that_is_being_made_again_may_be_missing_for_a_while() {
+fn a_claim_made_again_may_be_missing_for_a_while() {
     let mut follow = moved();
     follow.see(&seen("Switching", "node-2", "", Some("node-2")), Instant::now());
     for _ in 0..60 {

@@ -50,7 +50,7 @@ fn a_node_gets_its_copies_and_is_drained_then() {
 }
 
 #[test]
-fn an_evacuation_that_was_interrupted_goes_on_with_the_next_one() {
+fn an_interrupted_evacuation_goes_on_with_the_next() {
     let mut world = World::of_many(20);
     world.slow = 60;
     let world = world.shared();
@@ -72,7 +72,7 @@ fn an_evacuation_that_was_interrupted_goes_on_with_the_next_one() {
 }
 
 #[test]
-fn those_that_are_refused_are_listed_and_the_others_go() {
+fn refused_claims_are_listed_and_others_go() {
     let mut world = World::of_many(5);
     world.change("pods", "db-3", |pod| {
         pod["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");

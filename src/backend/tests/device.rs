@@ -15,7 +15,7 @@ fn attach(machine: &Machine) -> Result<()> {
 }
 
 #[test]
-fn a_tool_that_finds_the_device_open_is_no_fault_of_the_caller() {
+fn a_device_open_for_others_is_unavailable() {
     let machine = block();
     attach(&machine).unwrap();
     let device = machine.uses().loops.remove(0);
@@ -27,7 +27,7 @@ fn a_tool_that_finds_the_device_open_is_no_fault_of_the_caller() {
 }
 
 #[test]
-fn an_image_that_cannot_be_prepared_is_attached_only_on_a_full_disk() {
+fn a_full_disk_lets_an_unprepared_image_be_attached() {
     let machine = block();
     assert_errno(machine.failing("write_in_place", Errno::EIO, || attach(&machine)), Errno::EIO);
     assert_eq!(machine.kernel.loops(), []);
@@ -70,7 +70,7 @@ fn the_block_size_of_a_device_in_use_stays() {
 }
 
 #[test]
-fn a_staging_that_was_cut_off_is_finished_with_the_size_of_the_image() {
+fn a_staging_that_was_cut_off_takes_the_images_size() {
     let machine = block();
     attach(&machine).unwrap();
     machine.os.images.set_size(&machine.image(), 2 * BYTES).unwrap();

@@ -29,7 +29,7 @@ fn a_device_that_only_its_name_tells_is_left_alone() {
 }
 
 #[test]
-fn a_publish_that_fails_takes_its_own_device_away_and_no_other() {
+fn a_failed_publish_detaches_its_own_device_only() {
     let machine = staged();
     for read_only in [false, true] {
         let failed = machine.failing("bind", Errno::EIO, || machine.publish("/pods/a", read_only));

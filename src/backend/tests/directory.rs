@@ -5,7 +5,7 @@ use crate::model::MountFlags;
 
 /// Another driver has a directory of the same name, and a pod that uses it.
 #[test]
-fn a_directory_of_the_same_name_elsewhere_is_not_the_volumes() {
+fn a_directory_of_the_same_name_is_not_the_volumes() {
     let machine = Machine::new(Content::Directory);
     let theirs = Path::new("/other").join(machine.paths.data().strip_prefix("/pool").unwrap());
     machine.kernel.create_directories(&theirs);

@@ -17,7 +17,7 @@ fn targets(mounts: &[MountEntry]) -> Vec<&str> {
 }
 
 #[test]
-fn what_others_bind_of_a_part_is_told_from_the_whole() {
+fn a_bind_of_a_part_is_told_from_the_whole() {
     for fs_type in FsType::ALL {
         let machine = Machine::formatted(fs_type);
         machine.publish("/pods/a", false).unwrap();
@@ -29,7 +29,7 @@ fn what_others_bind_of_a_part_is_told_from_the_whole() {
 }
 
 #[test]
-fn the_whole_of_a_btrfs_is_what_its_default_subvolume_shows() {
+fn a_whole_btrfs_is_its_default_subvolume() {
     let machine = Machine::formatted(FsType::Btrfs);
     machine.kernel.create_directories("/stage/a/inside");
     machine.kernel.set_default_subvolume("/stage/a/inside");
@@ -61,7 +61,7 @@ fn the_mount_that_is_hidden_meanwhile_is_told() {
 }
 
 #[test]
-fn xfs_is_mounted_beside_its_copy_whatever_other_flags_it_has() {
+fn xfs_is_mounted_beside_its_copy_with_any_flags() {
     for data in [vec![], vec!["nouuid"], vec!["swalloc"], vec!["swalloc", "nouuid"]] {
         let machine = Machine::formatted(FsType::Xfs);
         let copy = Machine {
@@ -100,7 +100,7 @@ fn a_flag_is_to_blame_only_where_there_is_one() {
 }
 
 #[test]
-fn what_is_mounted_out_of_sight_cannot_be_held_back() {
+fn a_hidden_writer_cannot_be_held_back() {
     let machine = blank(FsType::Ext4);
     let writers = || machine.presence().writers(machine.place(), &machine.uses()).unwrap();
     assert!(matches!(writers(), Writers::None));
@@ -128,7 +128,7 @@ fn nothing_is_made_where_something_is_mounted_already() {
 }
 
 #[test]
-fn a_volume_without_any_mark_is_marked_before_mkfs_begins() {
+fn a_volume_is_marked_before_mkfs_begins() {
     for has_mark in [true, false] {
         let machine = blank(FsType::Ext4);
         if !has_mark {
@@ -151,7 +151,7 @@ fn data_without_a_mark_are_never_formatted_over() {
 }
 
 #[test]
-fn a_filesystem_that_is_another_one_is_lost_and_one_with_errors_is_not() {
+fn another_filesystem_is_lost_and_one_with_errors_not() {
     for (has_errors, reason) in [(false, None), (true, Some("FilesystemErrors"))] {
         let mut machine = Machine::formatted(FsType::Ext4);
         machine.unstage().unwrap();

@@ -29,7 +29,7 @@ fn size_of_filesystem(machine: &Machine) -> u64 {
 }
 
 #[test]
-fn a_growth_that_fails_for_another_reason_than_the_capability_leaves_the_mount() {
+fn a_growth_that_fails_leaves_the_mount() {
     let machine = thin(FsType::Ext4);
     assert_errno(machine.failing("grow", Errno::EIO, || machine.finish_stage()), Errno::EIO);
     assert!(machine.is_mounted(STAGING));
@@ -38,7 +38,7 @@ fn a_growth_that_fails_for_another_reason_than_the_capability_leaves_the_mount()
 }
 
 #[test]
-fn without_the_capability_a_volume_in_use_stays_and_one_that_is_only_staged_grows() {
+fn without_the_capability_only_unused_volumes_grow() {
     for at in ["/pods/whole", "/pods/part"] {
         let machine = thin(FsType::Ext4);
         machine.kernel.set_sys_resource(false);
@@ -59,7 +59,7 @@ fn without_the_capability_a_volume_in_use_stays_and_one_that_is_only_staged_grow
 
 /// A resize2fs that outlives its driver keeps the mount busy.
 #[test]
-fn a_mount_that_a_tool_of_an_earlier_driver_keeps_busy_is_taken_away_later() {
+fn a_busy_mount_of_an_earlier_driver_goes_later() {
     let machine = thin(FsType::Ext4);
     machine.kernel.set_sys_resource(false);
     let error = machine.failing("unmount", Errno::EBUSY, || machine.finish_stage()).unwrap_err();
@@ -71,7 +71,7 @@ fn a_mount_that_a_tool_of_an_earlier_driver_keeps_busy_is_taken_away_later() {
 }
 
 #[test]
-fn it_grows_through_a_mount_that_can_be_written_to() {
+fn a_volume_grows_through_a_writable_mount() {
     let machine = thin(FsType::Ext4);
     machine.publish("/pods/whole", true).unwrap();
     machine.bind_part("/pods/part");
@@ -97,7 +97,7 @@ fn a_copy_that_grows_is_thick_where_its_volume_is() {
 }
 
 #[test]
-fn a_copy_that_fails_is_said_to_lack_room_where_it_does() {
+fn a_copy_that_fails_for_room_says_so() {
     for (step, errno, is_full) in [
         ("reflink", Errno::ENOSPC, true),
         ("reflink", Errno::EDQUOT, true),
@@ -129,7 +129,7 @@ fn where_blocks_cannot_be_shared_the_data_are_copied() {
 }
 
 #[test]
-fn no_copy_takes_the_place_of_an_image_that_somebody_has_attached() {
+fn a_copy_does_not_replace_an_attached_image() {
     let machine = thin(FsType::Ext4);
     machine.kernel.set_sys_resource(false);
     machine.unstage().unwrap();

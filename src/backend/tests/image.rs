@@ -14,7 +14,7 @@ fn cut_off(machine: &Machine) {
 }
 
 #[test]
-fn what_is_to_copy_is_the_data_wherever_they_lie() {
+fn bytes_to_copy_are_the_data_wherever_they_lie() {
     let machine = block();
     let bytes = machine.paths.bytes();
     let to_copy = || bytes.to_copy(&machine.os, &machine.paths).unwrap();
@@ -26,7 +26,7 @@ fn what_is_to_copy_is_the_data_wherever_they_lie() {
 }
 
 #[test]
-fn what_an_image_has_allocated_is_what_was_written_to_it_or_all() {
+fn allocated_bytes_are_those_written_or_all() {
     let mut machine = block();
     let allocated = |machine: &Machine| machine.paths.bytes().allocated(&machine.os, &machine.paths).unwrap();
     assert_eq!(allocated(&machine), 0);
@@ -42,7 +42,7 @@ fn what_an_image_has_allocated_is_what_was_written_to_it_or_all() {
 
 /// So nothing of it is taken for whole.
 #[test]
-fn a_tree_that_is_to_go_loses_its_name_where_there_is_no_room_for_a_mark() {
+fn a_tree_without_room_for_a_mark_loses_its_name() {
     let machine = Machine::new(Content::Directory);
     let begin = || begin_deletion(&machine.os, &machine.paths);
     assert_errno(machine.failing("create_file", Errno::EIO, begin), Errno::EIO);
@@ -53,7 +53,7 @@ fn a_tree_that_is_to_go_loses_its_name_where_there_is_no_room_for_a_mark() {
 }
 
 #[test]
-fn an_image_that_was_cut_off_is_neither_served_nor_lengthened() {
+fn a_truncated_image_is_not_served_or_lengthened() {
     let machine = block();
     let expect =
         |bytes| machine.paths.bytes().expect_whole(&machine.os, &machine.paths, bytes, &"the volume");
@@ -68,7 +68,7 @@ fn an_image_that_was_cut_off_is_neither_served_nor_lengthened() {
 }
 
 #[test]
-fn a_growth_that_fails_is_taken_back_as_far_as_nobody_has_it() {
+fn a_failed_growth_is_taken_back_if_nobody_has_it() {
     for step in ["set_size", "sync_file"] {
         let machine = block();
         let grown = || machine.paths.bytes().grow(machine.place(), 2 * BYTES);
@@ -93,7 +93,7 @@ fn a_growth_that_fails_is_taken_back_as_far_as_nobody_has_it() {
 }
 
 #[test]
-fn what_a_filesystem_has_taken_on_is_not_taken_back() {
+fn a_size_that_a_filesystem_has_is_not_taken_back() {
     let mut machine = Machine::formatted(FsType::Ext4);
     machine.unstage().unwrap();
     machine.paths.bytes().grow(machine.place(), 2 * BYTES).unwrap();
@@ -173,7 +173,7 @@ fn a_thick_image_keeps_its_blocks_when_a_growth_fails() {
 }
 
 #[test]
-fn only_the_sizes_of_a_tree_take_long_and_only_it_is_staged_by_a_bind() {
+fn only_a_tree_has_slow_sizes_and_is_bound() {
     for content in [Content::Block, filesystem(FsType::Ext4, Format::Blank), Content::Directory] {
         let (presence, is_tree) = (presence_of(&content), content == Content::Directory);
         assert_eq!((presence.has_slow_stats(), presence.is_staged_by_bind()), (is_tree, is_tree));

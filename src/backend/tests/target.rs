@@ -32,7 +32,7 @@ fn a_mount_that_is_hidden_or_busy_stays() {
 }
 
 #[test]
-fn a_busy_mount_whose_filesystem_has_stopped_is_detached() {
+fn a_busy_mount_of_a_stopped_filesystem_is_detached() {
     let stops: [&dyn Fn(&Machine); 3] = [
         &|machine| machine.kernel.set_failed(STAGING, true),
         &|machine| machine.kernel.set_superblock_read_only(STAGING, true),
@@ -51,7 +51,7 @@ fn a_busy_mount_whose_filesystem_has_stopped_is_detached() {
 }
 
 #[test]
-fn a_busy_device_that_does_not_answer_is_detached_and_one_that_does_is_not() {
+fn a_busy_device_is_detached_if_it_does_not_answer() {
     for answers in [true, false] {
         let machine = Machine::new(Content::Block);
         machine.stage().unwrap();
@@ -69,7 +69,7 @@ fn a_busy_device_that_does_not_answer_is_detached_and_one_that_does_is_not() {
 }
 
 #[test]
-fn of_mounts_one_that_nothing_hides_is_reached() {
+fn a_mount_that_nothing_hides_is_reached() {
     let machine = staged();
     let uses = machine.uses();
     let reach = || uses.reachable(&machine.os, |_| true);

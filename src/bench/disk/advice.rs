@@ -110,7 +110,7 @@ mod tests {
     const ONE: [f64; 6] = [1.0; 6];
 
     #[test]
-    fn it_says_what_serves_what() {
+    fn a_summary_names_the_best_volume_for_each_use() {
         let said = summary(&results(&[
             (None, ONE),
             (Some(Candidate::Ext4), [0.8, 0.8, 0.4, 0.4, 0.8, 0.8]),

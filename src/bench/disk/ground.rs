@@ -231,7 +231,7 @@ mod tests {
     static NEVER: AtomicBool = AtomicBool::new(false);
 
     #[test]
-    fn work_is_done_once_at_least_and_as_often_as_it_may_be() {
+    fn work_is_done_once_and_as_often_as_allowed() {
         let mut count = 0;
         let slice = Slice { time: Duration::ZERO, seed: 0, stop: &NEVER };
         repeat(slice, 10, || {

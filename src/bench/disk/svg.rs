@@ -86,7 +86,7 @@ mod tests {
     use crate::config::Candidate;
 
     #[test]
-    fn a_picture_is_well_formed_and_has_a_bar_for_each_figure() {
+    fn a_picture_has_a_bar_for_each_figure() {
         let picture = svg(&results(&[
             (None, [100.0, 1.0, 1.0, 4.0, 1.0, 1.0]),
             (Some(Candidate::Block), [50.0, 9.0, 1.0, f64::NAN, 1.0, 1.0]),

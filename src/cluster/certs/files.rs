@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_files_are_replaced_and_a_failure_changes_nothing() {
+    fn plain_files_are_replaced_unless_a_write_fails() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a"), "plain").unwrap();
         switch(dir.path(), &[("a", b"1", 0o644)]).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_whether_a_certificate_is_good_now() {
+    fn a_certificate_is_shown_good_within_its_time() {
         let dir = tempfile::tempdir().unwrap();
         let Validity { from, until } = ca(dir.path());
         let second = Duration::SECOND;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_an_identity_and_without_the_key_of_a_ca_is_wrong() {
+    fn a_directory_without_identity_and_ca_key_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
         let Validity { from, .. } = ca(dir.path());
         #[allow(clippy::disallowed_methods, reason = "as in tls/files.rs")]

@@ -239,7 +239,7 @@ mod tests {
     use crate::model::{NodeKey, VolumeId};
 
     #[test]
-    fn a_copy_is_asked_for_as_csi_provisioner_asks_for_a_volume() {
+    fn a_copy_is_asked_for_as_by_csi_provisioner() {
         let copy = NewCopy {
             name: "pvc-1-moved-2".to_owned(),
             source: "vol-1".to_owned(),
@@ -317,7 +317,7 @@ mod tests {
 
     /// While the driver of a node is started again, the node is no part of the cluster.
     #[tokio::test]
-    async fn a_node_that_is_away_is_not_a_volume_that_does_not_exist() {
+    async fn a_node_that_is_away_is_unavailable() {
         let volume = |node: &str| VolumeId::of_name(&NodeKey::of(node), "v").to_string();
         let (here, away) = (volume("here"), volume("away"));
         let (router, _here) = router(&[]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_given_up_with_its_node_does_not_exist() {
+    async fn a_volume_given_up_with_its_node_is_not_found() {
         let away = VolumeId::of_name(&NodeKey::of("away"), "v").to_string();
         let (router, _here) = router(&["away"]);
         assert!(matches!(router.seal(&away, None).await, Err(CopyError::NotFound(_))));

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_nodes_are_named_as_far_as_they_fit_into_a_message() {
+    fn full_nodes_are_named_as_far_as_they_fit() {
         let message = |count: usize| {
             let full: Vec<String> = (1..=count).map(|number| format!("node {number} is full")).collect();
             no_room(&full, &CopySource::None).to_string()

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_add_up_and_the_largest_volume_is_that_of_one_node() {
+    fn rooms_add_up_and_the_maximum_is_of_one_node() {
         let all = sum(vec![
             answer("a", Ok([10, 8, 2])),
             answer("b", Ok([20, 15, 1])),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_answer_a_node_that_is_down_counts_more_than_one_that_refuses() {
+    fn a_node_down_counts_more_than_one_that_refuses() {
         let code = |answers| sum(answers).expect_err("no answer").code();
         let refused = answer("a", Err(Code::InvalidArgument));
         assert_eq!(code(vec![refused.clone(), answer("b", Err(Code::Unavailable))]), Code::Unavailable);

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_late_is_unavailable_and_other_answers_are_passed_on() {
+    fn a_late_node_is_unavailable() {
         let late = cannot_be_asked(Status::deadline_exceeded("late"));
         assert_eq!((late.code(), late.message()), (tonic::Code::Unavailable, "late"));
         let aborted = cannot_be_asked(Status::aborted("token"));

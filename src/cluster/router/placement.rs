@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn preferred_nodes_come_in_their_order_and_requisite_ones_after_them() {
+    fn preferred_nodes_come_before_requisite_ones() {
         assert_eq!(order(Some(&requirement(&["a", "b", "c"], &["c", "a"])), None), ["c", "a", "b"]);
         assert_eq!(order(Some(&requirement(&[], &["b", "a"])), None), ["b", "a"]);
         assert_eq!(order(Some(&requirement(&["b", "a"], &[])), None), ["b", "a"]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_requirement_the_one_with_most_room_is_first() {
+    fn without_a_requirement_the_most_room_is_first() {
         let members = members(&["a", "b", "c", "d"]);
         let room = |member: &Member| match member.node_id.as_str() {
             "a" => Some(1),

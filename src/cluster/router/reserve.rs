@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_decides_and_then_the_first_in_order() {
+    fn a_found_volume_decides_before_the_order() {
         use Found::{Held, Nothing, Reserved};
         assert_eq!(decide(&2, &[(3, Nothing)]), Decision::Make(vec![]));
         assert_eq!(decide(&2, &[(3, Reserved), (4, Reserved)]), Decision::Make(vec![3, 4]));

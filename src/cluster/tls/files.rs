@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_no_file_or_too_large_is_named() {
+    fn missing_or_too_large_files_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let error = Files::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains("/ca.crt: No such file"), "{error}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_sees_new_contents_and_a_link_that_was_switched() {
+    fn a_stamp_sees_new_contents_and_a_switched_link() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let none = Stamp::of(dir.path());

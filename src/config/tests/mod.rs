@@ -62,7 +62,7 @@ fn defaults() {
 }
 
 #[test]
-fn what_inline_volumes_may_be() {
+fn inline_volumes_take_pools_backends_and_a_size() {
     let pools = ["--pool", "fast=/a; dirs=/b,directories=true; plain=/c,directories=false", "--directories"];
     let directories: Vec<bool> = settings(&pools).pools.iter().map(|pool| pool.directories).collect();
     assert_eq!(directories, [true, false, true, false]);
@@ -236,7 +236,7 @@ const WRONG: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn a_wrong_value_is_one_line_that_names_the_flag_and_its_variable() {
+fn a_wrong_value_names_its_flag_and_variable() {
     for (flag, value, hint) in WRONG {
         let line = serve(&[&format!("{flag}={value}")]).expect_err(&format!("{flag} {value:?}"));
         let variable = match *flag {
@@ -284,7 +284,7 @@ fn selftest_flags() {
 }
 
 #[test]
-fn a_rate_of_nothing_is_no_limit_however_it_is_written() {
+fn a_rate_of_zero_is_no_limit() {
     for (text, rate) in [("", None), ("0", None), ("0Mi", None), ("0.0", None), ("64Ki", Some(1 << 16))] {
         assert_eq!(serve(&["--stream-rate", text]).unwrap().operation.limits.stream_rate, rate, "{text}");
     }
@@ -314,7 +314,7 @@ fn metrics_and_registration_are_off_unless_asked_for() {
 }
 
 #[test]
-fn what_kubelet_or_prometheus_cannot_reach_is_refused() {
+fn unreachable_addresses_and_sockets_are_refused() {
     let long = format!("/{}", "d".repeat(90));
     for (flags, hint) in [
         (

@@ -26,7 +26,7 @@ fn a_node_has_volumes_and_a_port_for_its_controllers() {
 }
 
 #[test]
-fn a_controller_knows_its_nodes_or_the_service_that_does() {
+fn a_controller_knows_its_nodes_or_their_service() {
     let peers = ["--peer", "a=10.0.0.1:9443; b=node-b.example:1", "--peer=c=[fd00::1]:2;"];
     let settings = controller(&[&peers[..], &["--forget-node=x;y", "--forget-node=z", "--attach"]].concat());
     let settings = settings.unwrap();
@@ -70,7 +70,7 @@ fn a_flag_of_another_role_stops_the_start() {
 }
 
 #[test]
-fn what_a_manifest_leaves_empty_is_not_given() {
+fn an_empty_flag_is_not_given() {
     let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
     let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends=", "--quota-ids="];
     let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_what_is_promised_beyond_the_space() {
+    fn the_lack_is_what_is_promised_beyond_the_space() {
         let pool = |snapshot_bytes| {
             let promised = Totals { thin_bytes: 40 * GIB, thick_bytes: 70 * GIB, snapshot_bytes };
             Budget { promised, ..budget(100 * GIB, 100 * GIB, 0, 0, 4.0) }

@@ -179,7 +179,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn metadata_with_space_of_their_own_are_given_what_others_leave() {
+    fn metadata_get_the_space_that_data_leave() {
         // 3 GiB, of which 1 GiB is used: 200,000 extents of 4 KiB, and what is not of images.
         let used = MetadataSpace {
             total: 3 * GIB,

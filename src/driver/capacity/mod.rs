@@ -272,7 +272,7 @@ mod tests {
 
     /// A batch of records comes into the store at once, and then each of its calls says so when it runs again.
     #[test]
-    fn what_is_in_the_store_is_not_held_as_well() {
+    fn a_stored_record_is_not_held_as_well() {
         let (shared, pools) =
             (Arc::new(Guarded::<State>::default()), ["a", "b"].map(|name| name.parse().unwrap()));
         let [pool, other]: [PoolName; 2] = pools;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_enforced_size_is_promised_nothing_and_all_else_its_bytes() {
+    fn only_enforced_sizes_are_promised() {
         let totals =
             |thin_bytes, thick_bytes, snapshot_bytes| Totals { thin_bytes, thick_bytes, snapshot_bytes };
         for (want, promised, what) in [

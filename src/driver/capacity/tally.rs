@@ -112,7 +112,7 @@ mod tests {
     use hostloop_fake_kernel::FakeKernel;
 
     #[test]
-    fn what_images_share_counts_once() {
+    fn shared_extents_count_once() {
         let kernel = FakeKernel::new();
         kernel.set_reflink("/", true);
         for (name, pages) in [("/one", 3), ("/two", 2)] {

@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_told_once_in_messages_of_the_right_size(
+        fn every_byte_is_told_once_in_bounded_messages(
             cuts in proptest::collection::btree_set(0u64..1000, 0..60), start in 0u64..1000, most in 1usize..7,
         ) {
             let cuts: Vec<u64> = cuts.into_iter().collect();

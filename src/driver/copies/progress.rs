@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_copied_is_counted_once_and_stays_counted() {
+    fn copied_bytes_are_counted_once_and_stay() {
         let copies = Copies::default();
         let (mut one, mut two) = (copies.begin("snap-1", 100), copies.begin("vol-2", 50));
         one.report(30);

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_where_there_is_a_limit_is_one_counted_at_a_time() {
+    fn attachments_with_a_limit_are_counted_in_turn() {
         let admission = Admission::default();
         assert!(admission.enter(0).is_none(), "nobody waits");
         assert!(admission.enter(1).is_some() && admission.enter(u32::MAX).is_some());

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_moves_to_another_thread_and_is_freed_by_a_panic() {
+    fn a_guard_moves_between_threads_and_a_panic_frees_it() {
         let locks = Locks::default();
         let guard = take(&locks, &[("a", Exclusive)]).unwrap();
         let work = std::thread::spawn(move || {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_once_and_while_its_reservation_lives() {
+    fn a_token_is_good_once_while_its_reservation_lives() {
         let reservations = Reservations::default();
         assert!(!reservations.is_reserved(&id()) && !reservations.redeem(&id(), ""));
         let token = reservations.reserve(&id());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_behind_ends() {
+    fn an_abandoned_reservation_ends() {
         let reservations = Reservations::default();
         let token = reservations.reserve(&id());
         if let Some(reservation) = reservations.all.lock().by_volume.get_mut(&id()) {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_has_to_be_paid_for() {
+    fn spent_bytes_have_to_be_paid_for() {
         let (rate, now) = (Rate::new(Some(1000)), Instant::now() + Duration::from_secs(1));
         assert_eq!(rate.book(500, now), Duration::ZERO);
         assert_eq!(rate.book(500, now), Duration::from_millis(500));

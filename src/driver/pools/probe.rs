@@ -107,7 +107,7 @@ mod tests {
     use hostloop_fake_kernel::FakeKernel;
 
     #[test]
-    fn what_was_found_out_is_known_and_told() {
+    fn probed_features_are_known_and_told() {
         let (kernel, directory) = (FakeKernel::new(), Path::new("/"));
         for (reflink, alignment, told) in [(true, Some(512), "true"), (false, None, "false")] {
             let probe = Probe::default();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_it_unknown_and_another_error_ends_the_start() {
+    fn a_full_disk_leaves_a_probe_unknown() {
         let (kernel, directory) = (FakeKernel::new(), Path::new("/"));
         for name in ["statx", "clone in"] {
             kernel.fail_every(name, Errno::ENOSPC);

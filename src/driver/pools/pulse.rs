@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_disk_says_is_kept_until_it_says_something_else() {
+    fn the_state_of_a_disk_is_kept_until_it_changes() {
         let kernel = FakeKernel::new();
         let pulse = Pulse::default();
         kernel.fail_every("statvfs", Errno::EIO);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_that_is_too_little_for_kubelet_is_warned_of() {
+    fn a_reserve_too_small_for_kubelet_is_warned_of() {
         for (percent, warned) in [(14.0, true), (15.0, false), (16.0, false)] {
             let reserve = Reserve::Percent(percent);
             assert_eq!(directory(SHARED, reserve), (reserve, warned), "{percent} %");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_leaves_too_little_for_kubelet_is_warned_of() {
+    fn an_image_too_large_for_kubelet_is_warned_of() {
         for (disk, percent, warned) in
             [(SHARED, 14, true), (SHARED, 15, false), (SHARED, 16, false), (ALONE, 14, false)]
         {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explicit_reserve_of_a_filesystem_of_its_own_stays() {
+    fn an_explicit_reserve_of_an_own_filesystem_stays() {
         let device = PoolKind::Device { device: PathBuf::from("/dev/disk"), fs_type: FsType::Xfs };
         let settled = |reserve| {
             let pool = pool(SHARED, device.clone(), reserve);

@@ -110,7 +110,7 @@ fn a_disk_that_says_an_error_is_told_of_with_its_pool() {
 }
 
 #[test]
-fn directories_are_never_on_the_filesystem_of_promises() {
+fn directories_share_no_filesystem_with_promises() {
     let directories = |path| PoolSettings { directories: true, ..pool(&slow(), path) };
     let kernel = machine();
     kernel.create_directories("/srv/beside");
@@ -122,7 +122,7 @@ fn directories_are_never_on_the_filesystem_of_promises() {
 
 /// loop(4) falls back to buffered I/O on a device of smaller blocks than direct I/O needs.
 #[test]
-fn a_device_has_the_blocks_that_direct_io_needs_if_it_can() {
+fn a_device_has_the_blocks_that_direct_io_needs() {
     for (alignment, block_size) in [
         (None, 512),
         (Some(1), 512),
@@ -142,7 +142,7 @@ fn a_device_has_the_blocks_that_direct_io_needs_if_it_can() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_told_from_one_that_fails() {
+fn a_missing_path_is_told_from_one_that_fails() {
     let kernel = machine();
     kernel.symlink("/srv/round", "/srv/round");
     kernel.write_file("/srv/file", b"").unwrap();
@@ -162,7 +162,7 @@ fn two_pools_are_never_one_directory() {
 }
 
 #[test]
-fn a_pool_is_tried_again_only_where_it_is_closed_and_a_try_is_due() {
+fn a_closed_pool_is_tried_again_when_it_is_due() {
     let (pools, store) = prepared(&machine(), [pool(&slow(), SLOW)]).unwrap();
     pools.recovered(&slow());
     let slot = pools.slot(&slow()).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_being_made_is_kept_where_it_may_have_data() {
+    fn a_record_of_creating_is_kept_if_it_may_have_data() {
         let creating = |left, is_copy, is_blank| of_creating(left, is_copy, || Ok(is_blank)).unwrap();
         for is_copy in [true, false] {
             assert_eq!(creating(Left::Unfinished, is_copy, false), Decision::Erase);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_being_deleted_is_kept_where_it_is_whole() {
+    fn a_record_of_deleting_is_kept_if_it_is_whole() {
         assert_eq!(by_mark(Left::Unfinished), Decision::Erase);
         assert_eq!(by_mark(Left::Whole), Decision::Keep);
     }

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_after_the_others_and_told_once() {
+    fn a_failed_removal_is_retried_last_and_told_once() {
         let (queue, pool) = (Queue::default(), PoolName::default());
         queue.push(&id("1"), &pool);
         queue.push(&id("2"), &pool);

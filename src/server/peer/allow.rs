@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rpc_between_nodes_is_for_those_of_its_declaration() {
+    fn an_rpc_of_nodes_is_for_its_declared_role() {
         assert!(is_allowed(Controller, "/hostloop.v1.Peer/Hello"));
         assert!(is_allowed(Node, "/hostloop.v1.Peer/Hello"));
         for (method, role, other) in [

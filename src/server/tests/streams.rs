@@ -135,7 +135,7 @@ async fn an_error_after_messages_has_a_message_too() {
 }
 
 #[tokio::test]
-async fn a_panic_in_the_middle_is_internal_and_the_server_lives_on() {
+async fn a_panic_in_a_stream_is_internal_and_no_end() {
     let server = start(Duration::ZERO).await;
     let channel = connect(&server.path).await.unwrap();
     for path in ["/csi.v1.Echo/StreamPanic", "/csi.v1.Echo/StreamPanicInPoll"] {

@@ -109,7 +109,7 @@ fn lines_in_the_wrong_place_stop_the_start() {
 }
 
 #[test]
-fn a_header_whose_numbers_make_no_sense_stops_the_start() {
+fn a_header_with_senseless_numbers_stops_the_start() {
     let header = |format, first, synced| {
         let mut header = record::Header::new(&identity(), first, 0);
         (header.hostloop, header.synced) = (format, synced);
@@ -133,7 +133,7 @@ fn a_file_is_settled_until_something_is_written_to_it() {
 }
 
 #[test]
-fn every_line_of_a_fresh_file_is_vouched_for_by_its_header() {
+fn a_header_vouches_for_each_line_of_a_fresh_file() {
     let disk = Disk::holding(&sample(4));
     drop(open(&disk).unwrap());
     let bytes = disk.read();

@@ -163,7 +163,7 @@ fn a_failed_put_is_taken_back_at_once_on_a_full_disk() {
 }
 
 #[test]
-fn what_could_not_be_taken_back_is_by_the_next_change() {
+fn a_change_takes_back_what_failed_to_be_undone() {
     let disk = Disk::new();
     let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
@@ -179,7 +179,7 @@ fn what_could_not_be_taken_back_is_by_the_next_change() {
 }
 
 #[test]
-fn a_failed_compaction_fails_no_change_and_is_not_tried_each_time() {
+fn a_failed_compaction_fails_no_change() {
     let disk = Disk::new();
     let store = open_with(&disk, 10).unwrap();
     for round in 0..12 {

@@ -66,7 +66,7 @@ fn readers_run_beside_writers_and_a_slow_sync() {
 }
 
 #[test]
-fn a_failed_sync_fails_the_whole_batch_and_nothing_else() {
+fn a_failed_sync_fails_its_whole_batch_only() {
     let disk = Disk::new();
     let store = open(&disk).unwrap();
     disk.set_sync_time(Duration::from_millis(1));

@@ -48,7 +48,7 @@ fn the_way_out_of_a_record_is_as_long_as_its_lines() {
 }
 
 #[test]
-fn a_change_needs_room_for_as_much_as_its_record_gets_longer() {
+fn a_change_needs_the_room_that_its_record_gains() {
     let put = |attachments| Change::Put(Put::Volume(Arc::new(as_it_goes(1, Phase::Ready, attachments))));
     let way_out = |attachments| Put::Volume(Arc::new(as_it_goes(1, Phase::Ready, attachments))).way_out();
     let mut memory = Memory::default();
@@ -91,7 +91,7 @@ fn every_volume_can_be_removed_from_a_full_disk() {
 
 /// A refused change is not made, and the others of its batch are.
 #[test]
-fn what_is_refused_leaves_no_trace() {
+fn a_refused_change_leaves_no_trace() {
     let disk = Disk::new();
     let store = open(&disk).unwrap();
     store.put(volume(0, 1000)).unwrap();

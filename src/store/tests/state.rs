@@ -45,7 +45,7 @@ fn the_file_is_json_a_line_in_the_documented_form() {
 }
 
 #[test]
-fn a_lazy_delete_costs_no_sync_and_the_next_change_carries_it() {
+fn a_lazy_delete_is_synced_with_the_next_change() {
     let disk = Disk::new();
     let store = open(&disk).unwrap();
     store.put(volume(0, 1)).unwrap();
@@ -162,7 +162,7 @@ fn a_later_format_is_named_as_such() {
 
 /// Lines of this version never follow the header of an earlier one, which reads them by what that says.
 #[test]
-fn a_file_of_an_earlier_format_is_written_anew_or_left() {
+fn a_file_of_an_earlier_format_is_renewed_or_left() {
     let disk = Disk::holding(&sample(3));
     drop(open(&disk).unwrap());
     let before = disk.read();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn a_wrong_value_is_named() {
         let reason = |entry| snapshot_class(&map(&[entry])).expect_err("refused");
         let timeout = reason(("freezeTimeout", "1h"));
         assert!(timeout.contains("freezeTimeout is \"1h\"") && timeout.contains("100ms to 5m"), "{timeout}");

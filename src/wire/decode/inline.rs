@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_may_not_say() {
+    fn attributes_not_for_pods_are_refused() {
         for entry in [
             ("size", "0"),
             ("size", ""),

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_is_told_from_what_is_not_there() {
+    fn a_fixed_key_is_told_from_an_unknown_one() {
         for key in ["backend", "pool", "mkfsOptions", "sharedOnNode", "freeze", "freezeTimeout"] {
             let reason = decode(&map(&[(key, "x"), ("discard", "true")])).expect_err("refused");
             assert!(reason.contains(&format!("{key:?} cannot change")), "{reason}");

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_below_what_a_client_takes_and_never_empty() {
+    fn an_answer_fits_a_client_and_is_never_empty() {
         for size in [1000, 10_000, 3 << 20] {
             let mut entries = vec![entry(size); (6 << 20) / (size + 8) + 1];
             let count = fitting(&entries);

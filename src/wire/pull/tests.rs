@@ -155,7 +155,7 @@ fn an_entry_arrives_as_it_was_sent() {
 }
 
 #[test]
-fn what_a_file_has_of_an_earlier_one_arrives() {
+fn the_basis_of_a_file_arrives() {
     for basis in [Basis::Nothing, Basis::Content, Basis::Everything] {
         let item = placed(Item::Entry(Entry { basis, ..entry(Kind::File { size: 1 }) }));
         assert_eq!(decode_tree(encode_tree(item.clone())), Ok(item));

@@ -100,13 +100,13 @@ fn the_rest_is_shown() {
 }
 
 #[test]
-fn what_is_not_there_is_not_claimed() {
+fn absent_fields_are_not_shown() {
     let request = csi::DeleteVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     assert_eq!(describe("csi.v1.DeleteVolumeRequest", &request.encode_to_vec()), r#"{"volume_id":"v"}"#);
 }
 
 #[test]
-fn what_cannot_be_read_is_not_shown() {
+fn unreadable_bytes_are_not_shown() {
     for (name, bytes) in [("csi.v1.DeleteVolumeRequest", &b"\xffCANARY"[..]), ("csi.v1.Nonesuch", b"CANARY")]
     {
         let text = describe(name, bytes);

@@ -113,7 +113,7 @@ fn a_driver_that_forgets_to_sync_is_found_out() {
 
 /// A failed DeleteVolume may be followed by anything, and a crash later must not finish it then.
 #[test]
-fn a_volume_that_is_used_again_after_its_deletion_failed_stays() {
+fn a_volume_used_after_a_failed_deletion_stays() {
     let scenario = named("ext4: delete");
     for n in 1..=scenario.steps().len() {
         for power in [false, true] {

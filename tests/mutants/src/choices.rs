@@ -46,28 +46,28 @@ pub const TESTS: [Choice; 5] = [
     Choice {
         program: "csi",
         only: &[],
-        skipped: &["walk::", "pull::ends::", "managed_pools::walk::", LONG_LIST, LONG_ANSWER],
+        skipped: &["walk::", "copies::pull::ends::", "pools::managed_pools::walk::", LONG_LIST, LONG_ANSWER],
     },
     Choice { program: "cluster", only: &[], skipped: &[] },
 ];
 /// These need minutes beside other tests.
-const LONG_LIST: &str = "list_pages::a_client_without_a_limit_reads_all_volumes";
-const LONG_ANSWER: &str = "list_pages::no_answer_is_too_large_whatever_the_entries";
+const LONG_LIST: &str = "volumes::list_pages::a_client_without_a_limit_reads_all_volumes";
+const LONG_ANSWER: &str = "volumes::list_pages::no_answer_is_too_large_whatever_the_entries";
 
 /// What only the real kernel can show.
 pub const KERNEL: Choice = Choice {
     program: ON_THE_KERNEL,
     only: &[
         "os_contract::",
-        "os_mounts::",
-        "os_copies::",
-        "unused_devices::",
-        "copy_tree::",
-        "blocks::",
-        "copy_on_write::",
-        "freeze::",
-        "health::",
-        "limit::",
+        "node::os_mounts::",
+        "copies::os_copies::",
+        "node::unused_devices::",
+        "copies::copy_tree::",
+        "snapshots::metadata::",
+        "copies::copy_on_write::",
+        "snapshots::freeze::",
+        "metrics::volume_health::",
+        "volumes::limit::",
     ],
     skipped: &[],
 };
@@ -75,59 +75,61 @@ pub const KERNEL: Choice = Choice {
 /// Compares the steps of every call that is walked with those that are known: the first that is asked of what takes long.
 pub const KNOWN_STEPS: &str = "walk::counted::";
 /// What takes long even by itself, on the fake kernel; the walks are in [`portions`].
-pub const LAST: [Choice; 1] =
-    [Choice { program: "csi", only: &[KNOWN_STEPS, "pull::ends::", "managed_pools::walk::"], skipped: &[] }];
+pub const LAST: [Choice; 1] = [Choice {
+    program: "csi",
+    only: &[KNOWN_STEPS, "copies::pull::ends::", "pools::managed_pools::walk::"],
+    skipped: &[],
+}];
 
 /// The driver's process on the real kernel.
 pub const LAST_ON_THE_KERNEL: Choice = Choice {
     program: ON_THE_KERNEL,
     only: &[
-        "anchor::",
-        "bare_dev::",
-        "broken_pools::",
-        "copies::",
-        "directories::",
-        "failed_expansion::",
-        "flags::",
-        "foreign::",
-        "full_disk::",
-        "groups::",
-        "growth::",
-        "held::",
-        "inline::",
-        "kill::",
-        "life::",
-        "long_tools::",
-        "lost::",
-        "managed_pools::",
-        "modify::",
-        "old_kernels::",
-        "one_step::",
-        "other_devices::",
-        "pools::",
-        "process::",
-        "pull::",
-        "read_only_sysfs::",
-        "readonly::",
-        "reserve::",
-        "restart::",
-        "space_promises::",
-        "stacked::",
-        "starting::",
-        "streams::",
-        "subvolumes::",
-        "taken_over::",
-        "thick::",
-        "truncated::",
-        "unpublish::",
+        "copies::in_use::",
+        "copies::pull::",
+        "crash::anchor::",
+        "crash::kill::",
+        "crash::restart::",
+        "crash::starting::",
+        "directories::placement::",
+        "metrics::process::",
+        "node::bare_dev::",
+        "node::flags::",
+        "node::foreign::",
+        "node::growth::",
+        "node::held::",
+        "node::inline::",
+        "node::long_tools::",
+        "node::old_kernels::",
+        "node::one_step::",
+        "node::read_only_sysfs::",
+        "node::readonly::",
+        "node::stacked::",
+        "node::subvolumes::",
+        "node::taken_over::",
+        "node::unpublish::",
+        "pools::broken_pools::",
+        "pools::filesystems::",
+        "pools::full_disk::",
+        "pools::lost::",
+        "pools::managed_pools::",
+        "pools::other_devices::",
+        "pools::reserve::",
+        "pools::space_promises::",
+        "snapshots::group_snapshot::",
+        "volumes::failed_expansion::",
+        "volumes::life::",
+        "volumes::modify_volume::",
+        "volumes::thick::",
+        "volumes::truncated::",
     ],
-    skipped: &[],
+    skipped: &["copies::pull::updates::"],
 };
 
 /// The programs of [`portions`].
 pub const PORTIONED: [&str; 3] = ["csi", "model", "simulation"];
 
-const WALK: &str = "walk::every_call_survives_the_end_and_the_failure_of_every_step";
+const WALK: &str = "walk::every_call_survives_an_end_and_failure_at_any_step";
 const CRUEL: &str = "walk::cruel::every_call_survives_a_cruel_kernel";
 
 /// What is exhaustive, in portions that end soon, each with a seed that is always the same: the walks a scenario at a time, a short
@@ -160,7 +162,7 @@ pub fn portions(tree: &Path) -> Result<Vec<Name>> {
         let of = [start.as_str(), "HOSTLOOP_SEED=1", "HOSTLOOP_WALK_SHARE=40"];
         all.push(portion("csi", WALK, &of, &of));
     }
-    let model = "every_answer_of_a_long_run_is_explained_by_the_model";
+    let model = "every_answer_of_a_long_run_is_explained";
     all.push(portion("model", model, &["HOSTLOOP_SEED=1", "CALLS=1000"], &["HOSTLOOP_SEED=1", "CALLS=1000"]));
     let seeds = ["HOSTLOOP_SIMULATION_FROM=0", "HOSTLOOP_SIMULATION_SEEDS=4"];
     all.push(portion("simulation", "seeds::many", &seeds, &seeds));

@@ -39,7 +39,7 @@ fn is_seen(bench: &Bench, model: &Model, words: &str) {
 }
 
 #[test]
-fn what_is_wrong_with_a_filesystem_is_seen() {
+fn damage_to_a_filesystem_in_use_is_seen() {
     let (mut bench, mut model) = in_use(Kind::Ext4);
     let vol = bench.vol(&model, NAME);
     let (target, file) = (vol.target("pod"), vol.file("pod"));
@@ -92,7 +92,7 @@ fn what_is_wrong_with_a_filesystem_is_seen() {
 }
 
 #[test]
-fn what_is_wrong_at_rest_is_seen() {
+fn damage_at_rest_is_seen() {
     let (mut bench, mut model) = in_use(Kind::Ext4);
     bench.must(&mut model, Call::Unpublish(NAME, "pod"));
     bench.must(&mut model, Call::Unstage(NAME));

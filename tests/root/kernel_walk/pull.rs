@@ -15,7 +15,7 @@ use super::plan::Plan;
 use super::run::{Done, HELD, Outcome, said, with_log};
 use super::seen::{Verdict, ensure};
 use super::tracer::{Change, trace};
-use crate::cluster::{Cluster, content};
+use crate::cluster::processes::{Cluster, content};
 use crate::harness::kernel::{pattern, write_at};
 use crate::harness::process::node_of;
 use crate::harness::volume::{clone_request, create_request, restore_request};

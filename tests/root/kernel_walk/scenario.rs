@@ -106,7 +106,7 @@ impl Life {
     fn life(&self) -> Vec<Scenario> {
         let bytes = self.spec.grown().bytes;
         let (expand, node_expand) = (Call::Expand(VOLUME, bytes), Call::NodeExpand(VOLUME, bytes));
-        let grows = crate::life::can_grow(self.spec.kind);
+        let grows = crate::volumes::life::can_grow(self.spec.kind);
         let staged = with(vec![self.create()], &[Call::Stage(VOLUME)]);
         let mut list = vec![
             ("create", vec![], Call::Create(VOLUME, self.spec, Origin::Nothing)),
@@ -361,7 +361,7 @@ pub fn all() -> Vec<Scenario> {
         all.extend(life.life().into_iter().filter(|s| chosen.iter().any(|what| s.name.ends_with(what))));
         all.extend([life.snapshot(IN_USE), life.restore(false)]);
     }
-    if crate::quotas::has_simple_quotas() {
+    if crate::directories::quotas::has_simple_quotas() {
         all.extend(limited());
     }
     let starts = starts(&all);

@@ -94,7 +94,7 @@ fn a_kill_in_a_file_leaves_half_of_it() {
 }
 
 #[test]
-fn what_vanishes_is_left_out_and_what_does_not_fit_is_an_error() {
+fn a_vanished_entry_is_left_out_and_a_full_disk_fails() {
     let kernel = source();
     let vanish = &mut |_: u64| {
         let _ = kernel.remove_file("/pool/a/sub/one");

@@ -27,7 +27,7 @@ fn names_are_lost_from_the_last_one_on() {
 }
 
 #[test]
-fn data_are_lost_block_by_block_and_what_was_synced_is_not() {
+fn unsynced_data_are_lost_block_by_block() {
     let mut seen = BTreeSet::new();
     for seed in SEEDS {
         let (kernel, os, image) = machine();
@@ -85,7 +85,7 @@ fn every_call_of_a_name_fails_until_it_is_healed() {
 }
 
 #[test]
-fn calls_that_change_nothing_are_counted_by_themselves_and_fail_once() {
+fn looks_are_counted_apart_and_fail_once() {
     let (kernel, os, _) = machine();
     kernel.clear_steps();
     kernel.watch_looks(true);
@@ -103,7 +103,7 @@ fn calls_that_change_nothing_are_counted_by_themselves_and_fail_once() {
 }
 
 #[test]
-fn a_device_has_a_page_cache_while_somebody_has_it_open() {
+fn an_open_device_has_a_page_cache() {
     let (kernel, os, image) = machine();
     let device =
         os.loops.attach(&image, AttachOptions { autoclear: false, ..options(false) }).unwrap().device;

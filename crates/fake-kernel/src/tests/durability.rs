@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn contents_need_a_sync_of_the_file_and_names_one_of_the_directory() {
+fn contents_and_names_need_a_sync_each() {
     let (kernel, os, image) = machine();
     os.images.set_size(&image, 128 * MIB).unwrap();
     os.files.create_directory(p("/pool/a"), 0o700).unwrap();
@@ -43,7 +43,7 @@ fn an_unsynced_removal_and_rename_come_undone() {
 }
 
 #[test]
-fn files_of_a_volume_are_durable_when_synced_or_unmounted() {
+fn files_are_durable_when_synced_or_unmounted() {
     let (kernel, os, image) = machine();
     stage(&kernel, &os, &image, true);
     kernel.write_file("/stage/kept", b"1").unwrap();
@@ -85,7 +85,7 @@ fn an_erased_filesystem_is_gone_once_that_is_synced() {
 }
 
 #[test]
-fn a_journal_needs_a_writable_device_after_a_power_cut() {
+fn a_journal_after_a_power_cut_needs_a_writable_disk() {
     let (kernel, os, image) = machine();
     stage(&kernel, &os, &image, true);
     let os = kernel.power_cut();

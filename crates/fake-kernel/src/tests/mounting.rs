@@ -92,7 +92,7 @@ fn a_bind_is_read_only_by_itself() {
 }
 
 #[test]
-fn binds_of_directories_and_device_nodes_show_where_they_come_from() {
+fn binds_show_where_they_come_from() {
     let (kernel, os, image) = machine();
     kernel.create_directories("/pool/volumes/v/data");
     kernel.create_directories("/target");

@@ -102,7 +102,7 @@ fn a_full_disk_refuses_writes_to_shared_blocks() {
 }
 
 #[test]
-fn what_was_not_placed_yet_shows_where_it_lay_before() {
+fn an_unplaced_extent_shows_its_earlier_place() {
     let (kernel, os, file) = sharing();
     let copy = clone(&os, &file, "copy");
     os.files.sync_file(&copy).unwrap();
@@ -118,7 +118,7 @@ fn what_was_not_placed_yet_shows_where_it_lay_before() {
 }
 
 #[test]
-fn a_disk_shares_when_it_can_and_is_there_after_a_power_cut() {
+fn a_disk_shares_when_it_can_also_after_a_power_cut() {
     let (kernel, os, file) = sharing();
     kernel.create_directories("/other");
     kernel.write_file("/other/file", b"x").unwrap();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_its_normal_life_is_left_alone() {
+    fn an_unusual_btrfs_is_left_alone() {
         let (_, _, usual) = device();
         for (at, value) in [(field::DEVICES, 2u64), (field::FLAGS, 1 | 1 << 36), (field::FLAGS, 1 << 32)] {
             let mut odd = usual.clone();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_further_is_killed() {
+    fn a_program_without_progress_is_killed() {
         // Also one that has closed its output, so that its end is not seen by that.
         for script in ["exec sleep 600", "exec sleep 600 >/dev/null 2>&1"] {
             let error = shell(script, SHORT).err().expect("killed");
@@ -223,7 +223,7 @@ mod tests {
     /// Several times as long as one that stands still may take: by its CPU time, and by that of a child. A busy machine lets
     /// neither work for seconds.
     #[test]
-    fn who_works_is_left_alone() {
+    fn a_program_that_works_is_left_alone() {
         // Some hundredths of a second of work in each tenth: all of a processor would be taken from the other tests.
         const BUSY: &str = "end=$(($(date +%s)+9)); while [ $(date +%s) -lt $end ]; do \
             n=0; while [ $n -lt 10000 ]; do n=$((n+1)); done; sleep 0.1; done; echo done";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_killed_is_gone() {
+    fn a_killed_program_is_gone() {
         let mut child = command(Path::new("/bin/sleep")).arg("600").spawn().expect("start");
         let process = format!("/proc/{}", child.id());
         assert!(Path::new(&process).exists());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_held_is_open_in_the_program() {
+    fn a_held_file_is_open_in_the_program() {
         let held =
             nix::fcntl::open("/proc/version", nix::fcntl::OFlag::O_RDONLY, nix::sys::stat::Mode::empty());
         let (program, args) = (Path::new("/bin/readlink"), ["/proc/self/fd/0"]);

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn users_extended_options_are_merged_and_never_discard() {
+    fn extended_options_are_merged_and_never_discard() {
         let args =
             ext4_args(&options(&["-E", "discard,stride=4", "-m", "0", "-Eroot_owner=1:1"], true), (1, 47));
         let expected = "assume_storage_prezeroed=1,discard,stride=4,root_owner=1:1,nodiscard";

@@ -413,7 +413,7 @@ mod tests {
 
     /// Somebody who asks whether the image is open takes a lease on it, again and again.
     #[test]
-    fn an_image_that_somebody_looks_at_is_opened_a_moment_later() {
+    fn an_image_with_a_lease_is_opened_a_moment_later() {
         let temp = tempfile::tempdir().expect("tempdir");
         let image = temp.path().join("disk.img");
         let looking = std::fs::File::create(&image).expect("create");

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_set_and_the_field_of_atime_is_cleared_first() {
+    fn attributes_clear_the_field_of_atime_first() {
         let attributes = |words: &[&str]| {
             let (set, clear) = attributes(&flags(words));
             (set.bits(), clear.bits())

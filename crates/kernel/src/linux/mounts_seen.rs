@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tells_too_little_is_not_asked_again() {
+    fn a_kernel_that_tells_too_little_is_not_asked_again() {
         let mut seen = Seen::default();
         assert!(seen.cannot::<()>("statmount", Errno::EIO).is_err() && !seen.tells_too_little);
         assert!(seen.cannot::<()>("listmount", Errno::ENOSYS).unwrap().is_none() && seen.tells_too_little);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_asked_and_of_the_others_what_may_be_wanted() {
+    fn new_mounts_are_asked_and_others_if_wanted() {
         let entry = some_entry();
         let mut seen = Seen::default();
         seen.put(vec![3, 5, 9]);

@@ -86,7 +86,7 @@ mod tests {
     use crate::is_errno;
 
     #[test]
-    fn what_the_kernel_does_not_have_is_no_device() {
+    fn a_missing_device_has_no_node() {
         for found in [open_node(1_000_000, OFlag::O_RDONLY).map(drop), device_number(1_000_000).map(drop)] {
             assert!(is_errno(&found.expect_err("no device"), Errno::ENXIO));
         }

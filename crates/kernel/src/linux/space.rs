@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reserved_is_read_of_each_kind() {
+    fn reserved_bytes_are_read_of_each_kind() {
         let temp = tempfile::tempdir().expect("tempdir");
         assert_eq!(reserved(temp.path()), 0, "nothing is known");
         let write = |file: &str, text: &str| {

@@ -261,7 +261,7 @@ mod tests {
     use crate::is_errno;
 
     #[test]
-    fn a_directory_that_is_not_empty_is_emptied_so_often_again() {
+    fn a_directory_that_fills_again_is_emptied_twice() {
         let temp = tempfile::tempdir().expect("tempdir");
         let full = temp.path().join("full");
         std::fs::create_dir_all(full.join("other")).expect("mkdir");
@@ -276,7 +276,7 @@ mod tests {
 
     /// A pod whose process was not ended in time.
     #[test]
-    fn what_is_written_meanwhile_goes_too_or_is_told() {
+    fn files_written_during_a_removal_go_or_are_told() {
         let temp = tempfile::tempdir().expect("tempdir");
         for round in 0..200 {
             let tree = temp.path().join(format!("tree{round}"));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_groups_of_btrfs_are_as_large_as_the_filesystem_allows() {
+    fn block_groups_of_btrfs_follow_its_size() {
         let rounding = |total, available| of_btrfs(&spaces(), total, available).metadata.unwrap().rounding;
         assert_eq!(rounding(50 * GIB, 30 * GIB), GIB + 2 * 256 * MIB);
         assert_eq!(rounding(50 * GIB + 1, 30 * GIB), GIB + 2 * GIB);

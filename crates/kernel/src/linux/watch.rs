@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_disk_is_not_given_up() {
+    fn a_program_that_waits_for_the_disk_is_not_given_up() {
         let mut watch = Watch::new(LIMIT);
         assert_eq!(watch.judge("x", seen(0, true)), Verdict::Wait);
         assert_eq!(watch.judge("x", seen(0, false)), Verdict::Stuck);
@@ -194,7 +194,7 @@ mod tests {
     /// By its time alone: an endless loop reads and writes nothing.
     #[test]
     #[allow(clippy::disallowed_types, reason = "a test, which looks at a program of its own")]
-    fn who_computes_comes_further_and_so_does_who_waits_for_it() {
+    fn a_program_that_computes_makes_progress() {
         use nix::sys::signal::{Signal, killpg};
         use std::os::unix::process::CommandExt;
         for script in ["while :; do :; done", "while :; do :; done & wait"] {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_had_its_effect_once_or_never() {
+    fn a_call_cut_off_had_its_effect_once_or_never() {
         let cut = (0, u64::MAX, Perhaps(1));
         assert!(linearizable(&[cut, (5, 6, Read(0))]));
         assert!(linearizable(&[cut, (5, 6, Read(1))]));

@@ -84,7 +84,7 @@ fn with(secret: Option<Value>) -> Server {
 }
 
 #[test]
-fn it_is_made_once_and_signs() {
+fn a_ca_is_made_once_and_signs() {
     let server = with(None);
     assert!(made(&server).unwrap().contains("made a CA"));
     let secret = server.lock().unwrap().secret.clone().unwrap();
@@ -115,7 +115,7 @@ fn the_first_one_wins() {
 }
 
 #[test]
-fn what_is_no_ca_is_left_alone() {
+fn a_secret_without_a_ca_is_left_alone() {
     let mut other = ca();
     other["data"] = json!({"password": "b2xk"});
     let server = with(Some(other.clone()));

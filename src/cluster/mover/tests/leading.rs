@@ -46,7 +46,7 @@ fn one_leads_until_it_is_gone_and_then_the_other_one() {
 }
 
 #[test]
-fn a_leader_without_an_api_server_stops_before_another_one_begins() {
+fn a_leader_cut_off_stops_before_another_begins() {
     let shared = World::new(json!({})).shared();
     on_a_clock_of_its_own(async {
         let mut first = candidate(&shared, 1);

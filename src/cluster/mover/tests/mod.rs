@@ -247,7 +247,7 @@ fn a_volume_moves_when_its_node_is_drained() {
 }
 
 #[test]
-fn a_mover_in_a_hurry_evicts_the_pod_and_waits_for_its_budget() {
+fn a_hurried_mover_evicts_the_pod_within_its_budget() {
     let administrator = Administrator::IsInAHurry;
     let mut world = World::new(administrator.wish());
     world.budget = 0;
@@ -308,7 +308,7 @@ fn a_hurried_move_survives_every_end() {
 }
 
 #[test]
-fn a_move_that_is_given_up_leaves_all_as_it_was_at_every_end() {
+fn a_move_given_up_is_undone_at_every_end() {
     for phase in [Phase::Copying, Phase::CatchingUp, Phase::Ready, Phase::Switching] {
         walk(Administrator::GivesUp(phase), &["node-1"]);
     }

@@ -27,7 +27,7 @@ fn left_after(world: World, steps: usize, pace: usize, gives_up: bool) -> Shared
 }
 
 #[test]
-fn a_namespace_that_is_deleted_takes_the_volume_and_its_copy_along() {
+fn a_deleted_namespace_takes_the_volume_and_its_copy() {
     for gives_up in [false, true] {
         for steps in 0..30 {
             for pace in [1, 4] {
@@ -48,7 +48,7 @@ fn a_namespace_that_is_deleted_takes_the_volume_and_its_copy_along() {
 
 /// A class that keeps volumes keeps this one, but one of the two is enough.
 #[test]
-fn a_volume_that_is_to_be_kept_stays_without_its_namespace() {
+fn a_retained_volume_outlives_its_namespace() {
     for steps in 0..30 {
         let mut world = World::new(Administrator::IsInAHurry.wish());
         world.change("persistentvolumes", "pvc-1", |volume| {

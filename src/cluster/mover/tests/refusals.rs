@@ -34,7 +34,7 @@ fn owner(world: &mut World, kind: Option<&str>) {
 }
 
 #[test]
-fn what_cannot_move_says_what_to_do() {
+fn a_claim_that_cannot_move_says_what_to_do() {
     let unbound = |world: &mut World| {
         world.change("persistentvolumeclaims", "data", |claim| claim["status"]["phase"] = json!("Pending"));
     };
@@ -125,7 +125,7 @@ fn a_claim_of_the_same_pods_has_to_come_along() {
 }
 
 #[test]
-fn any_is_the_node_with_the_most_room_that_the_pod_can_run_on() {
+fn any_is_the_fitting_node_with_the_most_room() {
     let chosen = |world: World| {
         let shared = world.shared();
         run(async {

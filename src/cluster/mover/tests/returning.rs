@@ -32,7 +32,7 @@ fn assert_given_back(shared: &Shared) {
 
 /// The mover ends as soon as it has let the claim go that was given up: the StatefulSet makes the next one, for any volume.
 #[test]
-fn a_stateful_set_that_is_quicker_than_the_mover_gets_its_volume_back() {
+fn a_quicker_stateful_set_gets_its_volume_back() {
     for halves in [false, true] {
         quicker(halves);
     }
@@ -96,7 +96,7 @@ fn a_claim_that_is_given_back_waits_for_its_pods() {
 
 /// A pod that has come to the node and cannot start with a claim that is being deleted would hold it for ever.
 #[test]
-fn a_pod_that_cannot_start_any_more_does_not_keep_a_claim_from_being_given_back() {
+fn a_pod_that_cannot_start_holds_no_returning_claim() {
     let shared = World::new(json!({MOVE_TO: "node-2"})).shared();
     run(async {
         let mover = mover(&shared, 0);

@@ -42,7 +42,7 @@ async fn standing(mover: &Mover, shared: &Shared) {
 }
 
 #[test]
-fn a_copy_follows_its_volume_for_as_long_as_it_is_asked_for() {
+fn a_copy_follows_its_volume_as_long_as_asked() {
     let shared = World::new(wish()).shared();
     run(async {
         let mover = mover(&shared, 0);
@@ -75,7 +75,7 @@ fn a_copy_follows_its_volume_for_as_long_as_it_is_asked_for() {
 
 /// What keeps a copy from its promotion is a pod that runs, not another claim of that pod.
 #[test]
-fn a_promotion_waits_for_pods_and_not_for_their_other_claims() {
+fn a_promotion_waits_for_pods_but_not_other_claims() {
     let shared = World::new(wish()).shared();
     run(async {
         let mover = mover(&shared, 0);
@@ -176,7 +176,7 @@ fn assert_promoted(shared: &Shared, which: &str) {
 }
 
 #[test]
-fn a_copy_takes_the_place_of_a_volume_whose_node_is_lost() {
+fn a_copy_replaces_a_volume_whose_node_is_lost() {
     let shared = lost(None, false);
     assert_promoted(&shared, "without a fault");
     {
@@ -265,7 +265,7 @@ fn a_call_that_fails_once_loses_nothing() {
 
 /// Without patience, a node that is up but whose last round fails is not given up either.
 #[test]
-fn what_was_sealed_is_never_given_up() {
+fn a_sealed_volume_is_never_given_up() {
     let shared = World::new(wish()).shared();
     run(async {
         let mover = mover(&shared, 0);
@@ -288,7 +288,7 @@ fn what_was_sealed_is_never_given_up() {
 
 /// The word of the administrator is not needed where the node answers: then nothing is lost.
 #[test]
-fn what_answers_is_asked_for_its_last_data() {
+fn a_node_that_answers_gives_its_last_data() {
     let shared = World::new(wish()).shared();
     run(async {
         let mover = mover(&shared, 0);
@@ -318,7 +318,7 @@ fn what_answers_is_asked_for_its_last_data() {
 }
 
 #[test]
-fn a_node_that_is_back_before_its_volume_was_given_up_has_it_again() {
+fn a_node_that_comes_back_in_time_has_its_volume() {
     let shared = World::new(wish()).shared();
     run(async {
         let mover = mover(&shared, 0);
@@ -406,7 +406,7 @@ fn a_claim_that_is_deleted_takes_its_copy_along() {
 }
 
 #[test]
-fn the_class_asks_for_it_and_the_claim_may_not_want_it() {
+fn a_claim_may_refuse_the_standby_of_its_class() {
     let mut world = World::new(json!({}));
     let class = key("storageclasses", "", "local");
     let mut object = world.objects.get(&class).cloned().unwrap();

@@ -52,7 +52,7 @@ fn a_pod_that_runs_stays_until_it_is_deleted() {
 }
 
 #[test]
-fn a_claim_with_another_volume_is_told_loudly_and_left_alone() {
+fn a_claim_with_another_volume_is_left_alone() {
     let shared = World::new(json!({MOVE_TO: "node-2", MOVE_NOW: "true"})).shared();
     run(async {
         let mover = mover(&shared, 0);

@@ -76,7 +76,7 @@ fn pods_and_registrations_together_are_the_nodes() {
 }
 
 #[test]
-fn of_two_pods_the_one_that_stays_counts() {
+fn the_pod_that_stays_counts_of_two() {
     let members = |pods: &[Pod]| found(&view(vec![slice("s", pods)], Vec::new()).members(None).unwrap());
     let (old, new) = (("a", "10.0.0.1", true, true), ("a", "10.0.0.2", false, false));
     assert_eq!(members(&[old, new]), [at("a", "10.0.0.2:9443")]);

@@ -213,7 +213,7 @@ fn three_controllers_make_one_volume_in_any_order() {
 
 /// Nobody disturbs, nobody dies: whoever comes later is told of the volume that is there.
 #[test]
-fn one_after_the_other_both_are_told_of_the_same_volume() {
+fn controllers_in_turn_are_told_of_one_volume() {
     for (one, other) in [(0, 1), (1, 0), (2, 2), (0, 2)] {
         let mut world = world(3, &[one, other], 0);
         for number in [0, 1] {

@@ -187,7 +187,7 @@ mod tests {
     use crate::model::NodeKey;
 
     #[test]
-    fn what_is_remembered_of_a_cut() {
+    fn a_cut_is_remembered_with_its_time_and_use() {
         let (cuts, id) = (Cuts::default(), SnapshotId::of_name(&NodeKey::of("n"), "cut"));
         let began = Timestamp::from_nanos(1);
         assert!(!cuts.is_of(&id, began), "an earlier process made it");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_so_many_cuts_in_a_minute_and_all_so_many_together() {
+    fn cuts_are_limited_for_each_node_and_in_all() {
         let (cuts, now) = (RecentCuts::default(), Instant::now());
         for n in 0..PER_NODE {
             cuts.admit("a", now).unwrap_or_else(|error| unreachable!("{n}: {error}"));

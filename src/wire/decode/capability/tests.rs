@@ -89,7 +89,7 @@ fn a_volume_is_one_thing() {
 }
 
 #[test]
-fn what_is_only_asked_about_is_answered() {
+fn each_capability_asked_about_has_an_answer() {
     let asked = vec![mount("ext4"), mount("zfs"), with_mode(99), block(), mount("xfs")];
     let answers = each(asked).expect("answers");
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false, false, false]);

@@ -54,7 +54,7 @@ fn create_volume_from_something_else() {
 }
 
 #[test]
-fn create_volume_leaves_multi_node_modes_to_the_driver() {
+fn create_volume_leaves_multi_node_modes_open() {
     let made = create(|r| {
         let mode = csi::volume_capability::access_mode::Mode::MultiNodeMultiWriter.into();
         r.volume_capabilities[0].access_mode = Some(csi::volume_capability::AccessMode { mode });

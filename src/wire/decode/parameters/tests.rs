@@ -46,7 +46,7 @@ fn every_key() {
 }
 
 #[test]
-fn consistency_is_for_the_copy_and_not_part_of_the_volume() {
+fn consistency_is_no_part_of_the_volume() {
     let given = |entries| storage_class(&map(entries), Modification::default());
     let class = given(&[("freeze", "false"), ("freezeTimeout", "1m")]).expect("class");
     assert_eq!(class.parameters, given(&[]).expect("class").parameters);
@@ -211,7 +211,7 @@ fn a_pod_cannot_set_what_is_for_administrators() {
 }
 
 #[test]
-fn what_limits_a_directory() {
+fn enforcement_and_inodes_limit_a_directory() {
     let directory = |entries: &[(&'static str, &'static str)]| {
         let entries = [&[("backend", "directory")], entries].concat();
         class(&entries).map(|parameters| (parameters.enforcement, parameters.inodes))

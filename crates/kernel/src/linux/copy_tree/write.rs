@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_deep_tree_few_directories_are_open() {
+    fn a_deep_tree_keeps_few_directories_open() {
         let temp = tempfile::tempdir().expect("tempdir");
         let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
         let deep = 3 * MAX_OPEN as u64;

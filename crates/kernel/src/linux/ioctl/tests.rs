@@ -92,7 +92,7 @@ fn structures_are_those_of_the_kernels_headers() {
 }
 
 #[test]
-fn structures_of_quotas_are_those_of_the_kernels_headers() {
+fn structures_of_quotas_are_those_of_the_kernel() {
     let structures = [
         layout!(DiskQuota = "struct fs_disk_quota" {
             version = "d_version", flags = "d_flags", fields = "d_fieldmask", id = "d_id",

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_found_by_their_file_and_by_its_directory() {
+    fn devices_are_found_by_file_and_directory() {
         let seen = Seen::default();
         seen.end(seen.begin(), &[device(1, 1), device(2, 2)], name).unwrap();
         let ask = |backing, directory: &str| seen.to_ask(backing, Path::new(directory)).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hides_its_file_is_always_asked() {
+    fn a_device_that_hides_its_file_is_always_asked() {
         let seen = Seen::default();
         seen.end(seen.begin(), &[], name).unwrap();
         seen.put(4, None, Some("/pool/volumes/v4/disk.img".into()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_all_forgets_what_has_gone_and_not_what_came_meanwhile() {
+    fn a_look_at_all_forgets_only_what_has_gone() {
         let seen = Seen::default();
         seen.end(seen.begin(), &[device(1, 1), device(2, 2)], name).unwrap();
         let since = seen.begin();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_is_forgotten_unless_it_came_back() {
+    fn a_device_that_has_gone_is_forgotten() {
         let seen = Seen::default();
         seen.end(seen.begin(), &[device(1, 1), device(2, 2)], name).unwrap();
         seen.is_gone(1, || true);

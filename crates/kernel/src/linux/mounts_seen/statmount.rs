@@ -218,7 +218,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_not_read() {
+    fn unset_fields_are_not_read() {
         let entry = decode(&mount(&usual(), &[])).unwrap().entry.unwrap();
         assert_eq!((entry.fs_type.as_str(), entry.flags), ("fuse", vec![VfsFlag::RelAtime]));
         assert!(!entry.read_only && !entry.superblock_read_only);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_no_block_device_has_none() {
+    fn a_filesystem_without_a_device_has_none() {
         let proc = std::fs::File::open("/proc").unwrap();
         assert_eq!(path(&proc), Err(Errno::ENODEV));
     }

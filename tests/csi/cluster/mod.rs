@@ -1,0 +1,3 @@
+//! What a controller and its nodes do together.
+
+mod names;

@@ -1,0 +1,24 @@
+//! What the node side does for pods: staging, publishing, mounts and devices.
+
+mod bare_dev;
+mod flags;
+mod foreign;
+mod growth;
+mod held;
+mod inline;
+mod left_frozen;
+pub mod long_tools;
+mod mount_options;
+mod namespaces;
+mod old_kernels;
+mod one_step;
+mod orphans;
+mod os_mounts;
+mod propagated;
+mod read_only_sysfs;
+mod readonly;
+mod stacked;
+mod subvolumes;
+mod taken_over;
+mod unpublish;
+mod unused_devices;
