@@ -167,7 +167,7 @@ fn a_snapshot_of_a_subvolume() {
     assert_eq!(names(&snapshots).len(), 1);
     let hold = Hold::new(&disk.path, &snapshots.join(&cut.snapshot_id));
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
-    let (volume, volumes) = (vol.volume, disk.path.join("pool/volumes"));
+    let (volume, volumes) = (vol.info.clone(), disk.path.join("pool/volumes"));
     assert!(names(&snapshots).is_empty(), "it is gone for callers");
     assert_eq!(names(&volumes).len(), 2, "it has not waited for the kernel");
     world.restart_after_kill();
