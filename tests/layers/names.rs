@@ -52,7 +52,7 @@ fn every_test_has_a_name_that_keeps_the_rule() {
     let (mut count, mut found) = (0, Vec::new());
     for place in PLACES {
         let mut files = Vec::new();
-        collect(&root.join(place), &mut files);
+        collect(&root.join(place), &["rs"], &mut files);
         for file in files {
             let source = fs::read_to_string(&file).expect("a source file");
             let path = file.strip_prefix(root).expect("a file of it").display().to_string();

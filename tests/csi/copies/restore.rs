@@ -250,7 +250,7 @@ fn a_snapshot_of_a_deleted_volume_can_be_restored() {
         rig.rest(&vol);
         let cut = rig.cut(&vol.id, &vol);
         rig.ok(vol.delete_request());
-        cuts.push((cut, parameters, vol.capability));
+        cuts.push((cut, parameters, vol.capability.clone()));
     }
     rig.power_cut();
     for (cut, parameters, capability) in cuts {

@@ -13,6 +13,7 @@ use tonic::Code;
 use crate::life::*;
 use crate::metrics::scrape::{address, scrape, watched};
 use crate::support::*;
+use crate::wait::eventually;
 
 const FAST: &str = "/pools/fast";
 const WITH_FAST: [&str; 2] = ["--pool", "fast=/pools/fast"];
@@ -287,7 +288,7 @@ fn a_missing_stage_or_publish_is_told_by_the_node() {
 #[test]
 fn an_inline_volume_is_known_to_its_node_only() {
     let rig = Rig::new();
-    let pod = Vol { id: "csi-0123".to_owned(), ..rig.volume("v", mount()) };
+    let pod = rig.volume("v", mount()).with_id("csi-0123");
     let request = csi::NodePublishVolumeRequest {
         staging_target_path: String::new(),
         volume_context: map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
@@ -358,11 +359,7 @@ fn volumes_are_examined_without_being_asked() {
     rig.unstage(&vol);
     rig.kernel.write(vol.image(), 0, &vec![0; 4096]).unwrap();
     rig.restart();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !rig.conditions(&vol)[1].abnormal {
-        assert!(Instant::now() < deadline, "nobody has looked");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the filesystem is looked at", || rig.conditions(&vol)[1].abnormal);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use crate::life::*;
 use crate::support::*;
+use crate::wait::until;
 
 fn ok_or_aborted<T>(answers: &[Result<T, Status>]) -> usize {
     for status in answers.iter().filter_map(|answer| answer.as_ref().err()) {
@@ -49,10 +50,11 @@ fn aborted_names_the_running_call_without_progress() {
     let mut call = None;
     server.block_on(async {
         let call = call.insert(tokio::spawn(async move { client.call(request).await }));
-        while rig.kernel.waiting() == 0 {
+        until("the image grows", async || {
             assert!(!call.is_finished(), "it answers before the image has its size");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            rig.kernel.waiting() > 0
+        })
+        .await;
     });
     let message = rig.fails(Code::Aborted, vol.expand_request(2 * SIZE, 0));
     assert!(message.contains(&format!("another operation on volume {} is running", vol.id)), "{message}");
@@ -71,7 +73,7 @@ fn different_volumes_all_succeed() {
     let vols: Vec<Vol> = made
         .into_iter()
         .map(|reply| reply.expect("a volume").volume.expect("a volume"))
-        .map(|info| Vol { id: info.volume_id.clone(), info, capability: mount() })
+        .map(|info| Vol::new(info, mount()))
         .collect();
     let ids: std::collections::BTreeSet<&str> = vols.iter().map(|vol| vol.id.as_str()).collect();
     all(ids.len());
@@ -82,9 +84,9 @@ fn different_volumes_all_succeed() {
     assert_eq!((rig.kernel.mounts().len(), rig.kernel.loops().len()), (128, 64));
     let unpublish = vols.iter().map(|vol| vol.unpublish_request("pod")).collect();
     all(rig.at_once(unpublish).iter().filter(|answer| answer.is_ok()).count());
-    let unstage = vols.iter().map(Vol::unstage_request).collect();
+    let unstage = vols.iter().map(|vol| vol.unstage_request()).collect();
     all(rig.at_once(unstage).iter().filter(|answer| answer.is_ok()).count());
-    let delete = vols.iter().map(Vol::delete_request).collect();
+    let delete = vols.iter().map(|vol| vol.delete_request()).collect();
     all(rig.at_once(delete).iter().filter(|answer| answer.is_ok()).count());
     rig.assert_clean();
 }

@@ -1,7 +1,6 @@
 //! Directories with files that are immutable or append-only (chattr(1)), or with subvolumes that are read-only.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use hostloop::wire::csi;
 use tonic::Code;
@@ -10,7 +9,7 @@ use crate::directories::qgroups::with_full_qgroups;
 use crate::directories::quotas::{Disk, place, plain_disk, with_simple_quotas, world_on};
 use crate::directories::removals::fill;
 use crate::harness::process::{binary, command};
-use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::harness::{Kind, MIB, Vol, World, after_retries, entries, run, text};
 
 const PLAIN: [(&str, &str); 2] = [("pool", "plain"), ("enforcement", "none")];
 
@@ -23,16 +22,9 @@ fn chattr(word: &str, path: &Path) {
     run("chattr", &[word, text(path)]);
 }
 
-fn names(directory: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(directory).expect("list").map(|entry| entry.expect("entry").path()).collect()
-}
-
 fn gone(pool: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while names(&pool.join("volumes")).len() + names(&pool.join("snapshots")).len() > 0 {
-        assert!(Instant::now() < deadline, "{:?}", names(&pool.join("volumes")));
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let left = || entries(&pool.join("volumes")).len() + entries(&pool.join("snapshots")).len();
+    after_retries("nothing is left", || left() == 0);
 }
 
 /// A volume that is not in use, with files, some of which are protected, and so are directories and its top.
@@ -136,7 +128,7 @@ fn a_file_that_cannot_be_released_is_named() {
         assert_eq!(error.code(), Code::Internal);
         assert!(error.message().contains("/data/"), "it names a file: {}", error.message());
         assert!(error.message().contains("EPERM"), "{}", error.message());
-        vol.volume
+        vol.info.clone()
     };
     let told = world.csi.storage_troubles().expect("health");
     let [(reason, message)] = &told[..] else { panic!("{told:?}") };

@@ -108,7 +108,7 @@ fn prepare(world: &mut World) -> Before {
     let snapshot = world.csi.snapshot("cut", idle.id(), &[]).expect("CreateSnapshot");
     let one_of_many = |n| Vol::create(world, Kind::Block, &format!("many {n}"), MIB, &[]).volume;
     let many = (0..20).map(one_of_many).collect();
-    let volumes = [used, block, idle, fresh, directory].map(|vol| (vol.kind, vol.volume));
+    let volumes = [used, block, idle, fresh, directory].map(|vol| (vol.kind, vol.info.clone()));
     Before { volumes: volumes.into(), many, snapshot }
 }
 

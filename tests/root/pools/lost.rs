@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::Code;
 
-use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_loop, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_image, mount_loop, run, text};
 
 fn code(result: Result<(), tonic::Status>) -> Code {
     result.map_or_else(|e| e.code(), |()| Code::Ok)
@@ -42,7 +42,7 @@ fn a_volume_whose_image_was_removed_can_be_taken_away() {
             let vol = Vol::create(&world, kind, &name, kind.size(), &[]);
             vol.up();
             std::fs::remove_file(world.image(vol.id())).expect("remove the image");
-            let volume = vol.volume.clone();
+            let volume = vol.info.clone();
             if restart {
                 world.restart_after_kill();
             }
@@ -93,14 +93,11 @@ impl Pool {
     fn new(fs_type: &str, kinds: &[Kind]) -> Pool {
         let mut world = World::empty(&[]);
         let (image, path) = (world.dir.join("other.img"), world.dir.join("other"));
-        std::fs::create_dir(&path).expect("mkdir");
-        std::fs::File::create(&image).and_then(|file| file.set_len(1024 * MIB)).expect("the pool's image");
-        run(&format!("mkfs.{fs_type}"), &["-q", text(&image)]);
+        mount_image(&image, &path, fs_type, 1024 * MIB);
         let directories = if kinds.contains(&Kind::Directory) { ",directories=true" } else { "" };
         let pool = format!("other={}{directories}", path.display());
         world.set_flags(&["--pool", &pool]);
         let mut pool = Pool { world, image, path };
-        pool.mount();
         pool.world.start();
         pool
     }
@@ -136,7 +133,7 @@ impl Pool {
 
 /// What there is of volumes without a driver.
 fn known(vols: Vec<Vol<'_>>) -> Vec<(Kind, hostloop::wire::csi::Volume)> {
-    vols.into_iter().map(|vol| (vol.kind, vol.volume)).collect()
+    vols.into_iter().map(|vol| (vol.kind, vol.info.clone())).collect()
 }
 
 /// The devices whose file was in the pool, whatever its path is now. Those of other tests come and go meanwhile.

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::harness::kernel::{self, digest, pattern, read_at, write_at};
 use crate::harness::process::{binary, command, serve_flags};
-use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
+use crate::harness::{
+    Csi, Driver, Kind, MIB, Vol, World, attach, eventually, make_filesystem, mount_loop, output, run, text,
+};
 
 const SIZE: u64 = 1024 * MIB;
 
@@ -134,7 +136,7 @@ fn lives(fs: &'static str) {
         let image = managed.target.join("volumes").join(vol.id()).join("disk.img");
         let [inner] = devices_of(&image)[..] else { panic!("one device") };
         assert_eq!(kernel::loop_attribute(inner, "dio"), "1", "no page cache between volume and disk");
-        volumes.push((kind, vol.volume.clone()));
+        volumes.push((kind, vol.info.clone()));
     }
     managed.world.restart_after_kill();
     assert_eq!(managed.device(), device, "the same one");
@@ -279,7 +281,7 @@ fn a_pool_in_use_grows_and_never_shrinks() {
         let volume = {
             let vol = managed.volume(Kind::Ext4, "v");
             write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-            vol.volume.clone()
+            vol.info.clone()
         };
         let device = managed.device();
         for (bytes, expected) in [(SIZE, SIZE), (512 * MIB, SIZE), (SIZE + 4096, SIZE + 4096)] {

@@ -12,9 +12,7 @@ impl Disk {
     fn new(world: &World, bytes: u64) -> Disk {
         let file = world.dir.join("disk");
         std::fs::File::create(&file).and_then(|file| file.set_len(bytes)).expect("a file");
-        let device = output("losetup", &["--find", "--show", text(&file)]);
-        let device = String::from_utf8(device.stdout).expect("text").trim().to_owned();
-        assert!(device.starts_with("/dev/loop"));
+        let device = attach(&file, &[]);
         Disk { file, device }
     }
 
@@ -41,7 +39,7 @@ fn a_block_device_is_a_pool() {
         let vol = Vol::create(&world, Kind::Ext4, "v", 64 * MIB, &[("pool", "copies")]);
         vol.up();
         write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-        let volume = vol.volume;
+        let volume = vol.info.clone();
         world.restart_after_kill();
         // The disk has become larger.
         let before = kernel::space(&target).0;
