@@ -14,6 +14,7 @@ use crate::config::Check;
 use crate::kernel::Files;
 use crate::selftest::client::Client;
 use crate::selftest::requests;
+use crate::selftest::volume::Volume;
 use crate::wire::csi;
 use crate::wire::rpc::Unary;
 
@@ -139,9 +140,7 @@ pub struct Caller {
 #[derive(Debug)]
 pub struct InUse {
     name: String,
-    id: Option<String>,
-    volume_context: HashMap<String, String>,
-    publish_context: HashMap<String, String>,
+    volume: Option<Volume>,
     staging: PathBuf,
     target: PathBuf,
 }
@@ -150,10 +149,6 @@ impl InUse {
     /// Where a pod has it: a directory, or a raw device.
     pub fn target(&self) -> &Path {
         &self.target
-    }
-
-    fn id(&self) -> &str {
-        self.id.as_deref().unwrap_or_default()
     }
 }
 
@@ -179,14 +174,8 @@ impl Caller {
     /// # Errors
     /// As for [`life`](Self::life).
     pub async fn begin(&self, name: &str, place: &Path, times: &mut Times) -> Result<InUse, Failure> {
-        let mut volume = InUse {
-            name: name.to_owned(),
-            id: None,
-            volume_context: HashMap::new(),
-            publish_context: HashMap::new(),
-            staging: place.join("staging"),
-            target: place.join("target"),
-        };
+        let (staging, target) = (place.join("staging"), place.join("target"));
+        let mut volume = InUse { name: name.to_owned(), volume: None, staging, target };
         match self.publish(&mut volume, times).await {
             Ok(()) => Ok(volume),
             Err(failure) => Err(self.undo(volume, failure).await),
@@ -242,85 +231,67 @@ impl Caller {
         self.call(Rpc::DeleteVolume, requests::delete(id), &mut Times::default()).await.map(drop)
     }
 
-    async fn publish(&self, volume: &mut InUse, times: &mut Times) -> Result<(), Failure> {
-        let capability = &self.order.capability;
-        let made = self.call(Rpc::CreateVolume, self.order.request(&volume.name), times).await?;
-        let made = made.volume.unwrap_or_default();
-        (volume.id, volume.volume_context) = (Some(made.volume_id), made.volume_context);
-        let id = volume.id();
+    async fn publish(&self, used: &mut InUse, times: &mut Times) -> Result<(), Failure> {
+        let made = self.call(Rpc::CreateVolume, self.order.request(&used.name), times).await?;
+        let volume = used.volume.insert(self.volume(made.volume.unwrap_or_default(), &used.staging));
         if let Some(node) = &self.node {
-            let request = csi::ControllerPublishVolumeRequest {
-                volume_id: id.to_owned(),
-                node_id: node.clone(),
-                volume_capability: Some(capability.clone()),
-                volume_context: volume.volume_context.clone(),
-                ..Default::default()
-            };
+            let request = volume.attach_request(node, false);
             let answer = self.call(Rpc::ControllerPublishVolume, request, times).await?;
             volume.publish_context = answer.publish_context;
         }
-        let id = volume.id();
         // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
-        self.files.create_directory(&volume.staging, 0o750)?;
+        self.files.create_directory(&used.staging, 0o750)?;
         if self.stages {
-            let request = csi::NodeStageVolumeRequest {
-                publish_context: volume.publish_context.clone(),
-                volume_context: volume.volume_context.clone(),
-                ..requests::stage(id, &volume.staging, capability.clone())
-            };
-            self.call(Rpc::NodeStageVolume, request, times).await?;
+            self.call(Rpc::NodeStageVolume, volume.stage_request(), times).await?;
         }
-        let request = csi::NodePublishVolumeRequest {
-            publish_context: volume.publish_context.clone(),
-            volume_context: volume.volume_context.clone(),
-            ..requests::publish(id, &volume.staging, &volume.target, capability.clone())
-        };
-        let request = match self.stages {
-            true => request,
-            false => csi::NodePublishVolumeRequest { staging_target_path: String::new(), ..request },
-        };
-        self.call(Rpc::NodePublishVolume, request, times).await.map(drop)
+        self.call(Rpc::NodePublishVolume, volume.publish_request(&used.target), times).await.map(drop)
     }
 
-    async fn remove(&self, volume: &InUse, times: &mut Times) -> Result<(), Failure> {
-        let id = volume.id();
-        self.call(Rpc::NodeUnpublishVolume, requests::unpublish(id, &volume.target), times).await?;
+    fn volume(&self, info: csi::Volume, staging: &Path) -> Volume {
+        let staging = if self.stages { staging } else { Path::new("") };
+        Volume::new(info, self.order.capability.clone(), staging)
+    }
+
+    /// The calls of the second half, up to the first that fails.
+    async fn remove(&self, used: &InUse, times: &mut Times) -> Result<(), Failure> {
+        let Some(volume) = &used.volume else { return Ok(()) };
+        self.call(Rpc::NodeUnpublishVolume, volume.unpublish_request(&used.target), times).await?;
         if self.stages {
-            self.call(Rpc::NodeUnstageVolume, requests::unstage(id, &volume.staging), times).await?;
+            self.call(Rpc::NodeUnstageVolume, volume.unstage_request(), times).await?;
         }
-        self.files.remove_directory(&volume.staging)?;
+        self.files.remove_directory(&used.staging)?;
         if let Some(node) = &self.node {
-            let (volume_id, node_id) = (id.to_owned(), node.clone());
-            let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-            self.call(Rpc::ControllerUnpublishVolume, request, times).await?;
+            self.call(Rpc::ControllerUnpublishVolume, volume.detach_request(node), times).await?;
         }
-        self.call(Rpc::DeleteVolume, requests::delete(id), times).await.map(drop)
+        self.call(Rpc::DeleteVolume, volume.delete_request(), times).await.map(drop)
     }
 
     /// After a failure: every call of the second half, whatever came of the one before.
-    async fn undo(&self, mut volume: InUse, mut failure: Failure) -> Failure {
-        if volume.id.is_none() && failure.is_open() {
-            match self.id_of(&volume.name, failure).await {
-                Ok((id, cause)) => (volume.id, failure) = (Some(id), cause),
+    async fn undo(&self, mut used: InUse, mut failure: Failure) -> Failure {
+        if used.volume.is_none() && failure.is_open() {
+            match self.id_of(&used.name, failure).await {
+                Ok((volume_id, cause)) => {
+                    let info = csi::Volume { volume_id, ..Default::default() };
+                    (used.volume, failure) = (Some(self.volume(info, &used.staging)), cause);
+                }
                 Err(failure) => return failure,
             }
         }
-        let Some(id) = &volume.id else { return failure };
+        let Some(volume) = &used.volume else { return failure };
         let times = &mut Times::default();
-        let unpublish = requests::unpublish(id, &volume.target);
-        let _ = self.call(Rpc::NodeUnpublishVolume, unpublish, times).await;
+        let _ = self.call(Rpc::NodeUnpublishVolume, volume.unpublish_request(&used.target), times).await;
         if self.stages {
-            let _ = self.call(Rpc::NodeUnstageVolume, requests::unstage(id, &volume.staging), times).await;
+            let _ = self.call(Rpc::NodeUnstageVolume, volume.unstage_request(), times).await;
         }
-        let _ = self.files.remove_directory(&volume.staging);
+        let _ = self.files.remove_directory(&used.staging);
         if let Some(node) = &self.node {
-            let (volume_id, node_id) = (id.clone(), node.clone());
-            let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-            let _ = self.call(Rpc::ControllerUnpublishVolume, request, times).await;
+            let _ = self.call(Rpc::ControllerUnpublishVolume, volume.detach_request(node), times).await;
         }
-        match self.delete(id).await {
+        match self.delete(&volume.id).await {
             Ok(()) => failure,
-            Err(why) => Failure::Left(Box::new(failure), format!("the volume {id} is left behind: {why}")),
+            Err(why) => {
+                Failure::Left(Box::new(failure), format!("the volume {} is left behind: {why}", volume.id))
+            }
         }
     }
 

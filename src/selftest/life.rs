@@ -249,13 +249,13 @@ impl Life {
     /// What the driver reports is what the kernel says, and what was written is in it.
     async fn stats(&self) -> Done {
         let (place, volume) = (&self.volume, self.volume.volume()?);
-        let answer = self.world.client.call(requests::stats(&volume.id, &place.target)).await?;
+        let answer = self.world.client.call(volume.stats_request(&place.target)).await?;
         let bytes = answer.usage.iter().find(|usage| usage.unit() == Unit::Bytes);
         let bytes = bytes.ok_or_else(|| Status::internal("the answer has no bytes"))?;
         let [total, used] = [bytes.total, bytes.used].map(|bytes| u64::try_from(bytes).unwrap_or_default());
         let expected = match self.check {
             // In a directory of btrfs statfs(2) shows the whole filesystem.
-            Check::Block | Check::DirectoryEnforced => volume.bytes,
+            Check::Block | Check::DirectoryEnforced => volume.bytes(),
             Check::Directory => total,
             Check::Ext4 | Check::Xfs | Check::Btrfs => place.size()?,
         };
@@ -284,7 +284,7 @@ impl Life {
         let freeze = freezes(self.check, self.world.reflinks);
         let request = csi::CreateSnapshotRequest {
             parameters: freezing(freeze),
-            ..requests::snapshot(&name, &self.volume.volume()?.id)
+            ..self.volume.volume()?.snapshot_request(&name)
         };
         let snapshot = self.world.client.call(request).await?.snapshot;
         let snapshot = snapshot.ok_or_else(|| Status::internal("the answer has no snapshot"))?;
@@ -304,14 +304,14 @@ impl Life {
     async fn restore(&mut self) -> Done {
         let snapshot = self.snapshot.clone().ok_or_else(|| Failure::wrong("there is no snapshot"))?;
         let name = format!("selftest-{}-restored", self.check.as_str());
-        let bytes = self.volume.volume()?.bytes;
+        let bytes = self.volume.volume()?.bytes();
         self.restored.create(&name, bytes, Some((MadeFrom::Snapshot(snapshot), true))).await
     }
 
     async fn clone_volume(&mut self) -> Done {
         let (name, volume) = (format!("selftest-{}-clone", self.check.as_str()), self.volume.volume()?);
         let freeze = freezes(self.check, self.world.reflinks);
-        self.cloned.create(&name, volume.bytes, Some((MadeFrom::Volume(volume.id.clone()), freeze))).await
+        self.cloned.create(&name, volume.bytes(), Some((MadeFrom::Volume(volume.id.clone()), freeze))).await
     }
 
     /// The copies need nothing of what they were made from, and may be used beside it.
@@ -340,7 +340,7 @@ impl Life {
     }
 
     async fn expand(&mut self) -> Done {
-        let (size, before) = (self.volume.volume()?.bytes, self.volume.size()?);
+        let (size, before) = (self.volume.volume()?.bytes(), self.volume.size()?);
         let wanted = size / 2 * 3;
         let bytes = self.volume.expand(wanted).await?;
         if bytes < wanted {

@@ -14,6 +14,7 @@ pub mod process;
 pub(crate) mod report;
 pub mod requests;
 mod trial;
+pub mod volume;
 pub(crate) mod workspace;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Requests as external-provisioner, external-snapshotter and kubelet send them. Change the fields for anything unusual.
+//! Requests as the sidecars and kubelet send them. Change the fields for anything unusual.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -93,6 +93,22 @@ pub fn delete_snapshot(id: &str) -> DeleteSnapshotRequest {
     DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
 }
 
+/// ControllerPublishVolume.
+pub fn attach(id: &str, node_id: &str, capability: VolumeCapability) -> ControllerPublishVolumeRequest {
+    ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node_id.to_owned(),
+        volume_capability: Some(capability),
+        ..Default::default()
+    }
+}
+
+/// ControllerUnpublishVolume.
+pub fn detach(id: &str, node_id: &str) -> ControllerUnpublishVolumeRequest {
+    let (volume_id, node_id) = (id.to_owned(), node_id.to_owned());
+    ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
+}
+
 /// NodeStageVolume.
 pub fn stage(id: &str, staging: impl AsRef<Path>, capability: VolumeCapability) -> NodeStageVolumeRequest {
     NodeStageVolumeRequest {
@@ -154,6 +170,7 @@ pub fn node_expand(
     }
 }
 
-fn text(path: impl AsRef<Path>) -> String {
+/// A path as requests have it.
+pub(super) fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }

@@ -9,20 +9,13 @@ use tonic::Status;
 use super::data::{Data, length};
 use super::life::{Done, Failure, World};
 use super::requests::{self, MadeFrom};
+use super::volume::Volume;
 use crate::config::Check;
 use crate::kernel::{holder, is_full};
 use crate::model::{format_bytes, format_two};
-use crate::wire::csi;
 
 /// What is written, where the volume is not too small for it.
 const WRITTEN: u64 = 16 << 20;
-
-/// A volume as the driver answered it.
-pub(super) struct Volume {
-    pub(super) id: String,
-    pub(super) bytes: u64,
-    context: HashMap<String, String>,
-}
 
 /// A volume that the selftest takes through its life, with its paths.
 pub(super) struct Trial {
@@ -30,7 +23,6 @@ pub(super) struct Trial {
     check: Check,
     /// Its own directory in the workspace; kubelet makes the parents of the paths.
     directory: PathBuf,
-    staging: PathBuf,
     /// Where the pod has it.
     pub(super) target: PathBuf,
     volume: Option<Volume>,
@@ -42,8 +34,8 @@ impl Trial {
     /// One without a volume.
     pub(super) fn new(world: &World, check: Check, name: &str, seed: u64) -> Self {
         let directory = world.dir.join(name);
-        let (staging, target) = (directory.join("staging"), directory.join("pod"));
-        Trial { world: world.clone(), check, directory, staging, target, volume: None, seed }
+        let target = directory.join("pod");
+        Trial { world: world.clone(), check, directory, target, volume: None, seed }
     }
 
     /// Makes the directory of the paths.
@@ -66,9 +58,8 @@ impl Trial {
         }
         let made = self.world.client.call(request).await?.volume;
         let made = made.ok_or_else(|| Status::internal("the answer has no volume"))?;
-        let bytes = u64::try_from(made.capacity_bytes).unwrap_or_default();
-        let volume = Volume { id: made.volume_id, bytes, context: made.volume_context };
-        let files = self.files(&volume);
+        let volume = Volume::new(made, requests::writer(self.check), self.directory.join("staging"));
+        let (files, bytes) = (self.files(&volume), volume.bytes());
         self.volume = Some(volume);
         if self.check != Check::Directory && bytes < wanted {
             let [bytes, wanted] = format_two(bytes, wanted);
@@ -79,16 +70,14 @@ impl Trial {
 
     /// ControllerExpandVolume, and NodeExpandVolume where the answer asks for it. Returns the new size.
     pub(super) async fn expand(&mut self, wanted: u64) -> Result<u64, Failure> {
-        let (client, id) = (&self.world.client, &self.volume()?.id);
-        let answer = client.call(requests::expand(id, wanted)).await?;
+        let (client, volume) = (&self.world.client, self.volume()?);
+        let answer = client.call(volume.expand_request(wanted)).await?;
         if answer.node_expansion_required {
-            client.call(requests::node_expand(id, &self.target, Some(wanted))).await?;
+            client.call(volume.node_expand_request(&self.target, Some(wanted))).await?;
         }
-        let bytes = u64::try_from(answer.capacity_bytes).unwrap_or_default();
-        if let Some(volume) = &mut self.volume {
-            volume.bytes = bytes;
-        }
-        Ok(bytes)
+        let Some(volume) = &mut self.volume else { return Ok(0) };
+        volume.info.capacity_bytes = answer.capacity_bytes;
+        Ok(volume.bytes())
     }
 
     /// Where the driver keeps it.
@@ -99,14 +88,10 @@ impl Trial {
     /// NodeStageVolume.
     pub(super) async fn stage(&self) -> Done {
         // kubelet makes the staging directory before the call, and removes it after NodeUnstageVolume.
-        self.world.os.files.create_directory(&self.staging, 0o750)?;
-        let Volume { id, context, .. } = self.volume()?;
-        let request = csi::NodeStageVolumeRequest {
-            volume_context: context.clone(),
-            ..requests::stage(id, &self.staging, requests::writer(self.check))
-        };
-        self.world.client.call(request).await?;
-        match self.check == Check::Block || self.world.workspace.is_mounted(&self.staging)? {
+        let volume = self.volume()?;
+        self.world.os.files.create_directory(&volume.staging, 0o750)?;
+        self.world.client.call(volume.stage_request()).await?;
+        match self.check == Check::Block || self.world.workspace.is_mounted(&volume.staging)? {
             true => Ok(()),
             false => Err(Failure::wrong("nothing is mounted at the staging path")),
         }
@@ -114,12 +99,7 @@ impl Trial {
 
     /// NodePublishVolume.
     pub(super) async fn publish(&self) -> Done {
-        let Volume { id, context, .. } = self.volume()?;
-        let request = csi::NodePublishVolumeRequest {
-            volume_context: context.clone(),
-            ..requests::publish(id, &self.staging, &self.target, requests::writer(self.check))
-        };
-        self.world.client.call(request).await?;
+        self.world.client.call(self.volume()?.publish_request(&self.target)).await?;
         match self.world.workspace.is_mounted(&self.target)? {
             true => Ok(()),
             false => Err(Failure::wrong("nothing is mounted at the target path")),
@@ -159,7 +139,7 @@ impl Trial {
         if self.check != Check::DirectoryEnforced || is_ext4 {
             return Ok(());
         }
-        let (file, bytes) = (self.target.join("too much"), self.volume()?.bytes);
+        let (file, bytes) = (self.target.join("too much"), self.volume()?.bytes());
         os.files.create_file(&file)?;
         let allocated = os.images.allocate(&file, bytes);
         os.files.remove_file(&file)?;
@@ -177,24 +157,25 @@ impl Trial {
 
     /// NodeUnpublishVolume.
     pub(super) async fn unpublish(&self) -> Done {
-        self.world.client.call(requests::unpublish(&self.volume()?.id, &self.target)).await?;
+        self.world.client.call(self.volume()?.unpublish_request(&self.target)).await?;
         self.world.gone(&self.target)
     }
 
     /// NodeUnstageVolume.
     pub(super) async fn unstage(&self) -> Done {
-        self.world.client.call(requests::unstage(&self.volume()?.id, &self.staging)).await?;
-        if self.world.workspace.is_mounted(&self.staging)? {
+        let volume = self.volume()?;
+        self.world.client.call(volume.unstage_request()).await?;
+        if self.world.workspace.is_mounted(&volume.staging)? {
             return Err(Failure::wrong("the staging path is still mounted"));
         }
-        Ok(self.world.os.files.remove_directory(&self.staging)?)
+        Ok(self.world.os.files.remove_directory(&volume.staging)?)
     }
 
     /// DeleteVolume.
     pub(super) async fn delete(&mut self) -> Done {
         let volume = self.volume()?;
         let files = self.files(volume);
-        self.world.client.call(requests::delete(&volume.id)).await?;
+        self.world.client.call(volume.delete_request()).await?;
         self.world.gone(&files)?;
         match self.world.workspace.attached(&files).join(", ") {
             names if names.is_empty() => {
@@ -207,11 +188,10 @@ impl Trial {
 
     /// After a failure: backwards, as far as the driver goes along. What it leaves is swept up at the end.
     pub(super) async fn undo(&self) {
-        let Some(Volume { id, .. }) = &self.volume else { return };
-        let client = &self.world.client;
-        let _ = client.call(requests::unpublish(id, &self.target)).await;
-        let _ = client.call(requests::unstage(id, &self.staging)).await;
-        let _ = client.call(requests::delete(id)).await;
+        let (client, Some(volume)) = (&self.world.client, &self.volume) else { return };
+        let _ = client.call(volume.unpublish_request(&self.target)).await;
+        let _ = client.call(volume.unstage_request()).await;
+        let _ = client.call(volume.delete_request()).await;
     }
 }
 

@@ -77,7 +77,7 @@ fn a_group_stays_while_a_member_is_restored() {
     rig.kernel.release();
     let restored = result(&rig, &restore).volume.expect("a volume");
     rig.ok(delete);
-    let restored = Vol { id: restored.volume_id.clone(), info: restored, capability: mount() };
+    let restored = Vol::new(restored, mount());
     assert_eq!(rig.content(&restored, 4), "text");
 }
 

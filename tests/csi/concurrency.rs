@@ -71,7 +71,7 @@ fn different_volumes_all_succeed() {
     let vols: Vec<Vol> = made
         .into_iter()
         .map(|reply| reply.expect("a volume").volume.expect("a volume"))
-        .map(|info| Vol { id: info.volume_id.clone(), info, capability: mount() })
+        .map(|info| Vol::new(info, mount()))
         .collect();
     let ids: std::collections::BTreeSet<&str> = vols.iter().map(|vol| vol.id.as_str()).collect();
     all(ids.len());
@@ -82,9 +82,9 @@ fn different_volumes_all_succeed() {
     assert_eq!((rig.kernel.mounts().len(), rig.kernel.loops().len()), (128, 64));
     let unpublish = vols.iter().map(|vol| vol.unpublish_request("pod")).collect();
     all(rig.at_once(unpublish).iter().filter(|answer| answer.is_ok()).count());
-    let unstage = vols.iter().map(Vol::unstage_request).collect();
+    let unstage = vols.iter().map(|vol| vol.unstage_request()).collect();
     all(rig.at_once(unstage).iter().filter(|answer| answer.is_ok()).count());
-    let delete = vols.iter().map(Vol::delete_request).collect();
+    let delete = vols.iter().map(|vol| vol.delete_request()).collect();
     all(rig.at_once(delete).iter().filter(|answer| answer.is_ok()).count());
     rig.assert_clean();
 }

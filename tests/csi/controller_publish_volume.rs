@@ -88,7 +88,7 @@ fn unpublishing_what_is_not_published_is_fine() {
     assert_eq!(published_nodes(&rig, &vol), [NODE]);
     rig.ok(vol.detach_request(""));
     assert!(published_nodes(&rig, &vol).is_empty(), "an empty node id means every node");
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol };
+    let unknown = vol.with_id("fake-vol-id");
     rig.ok(unknown.detach_request(NODE));
     rig.ok(unknown.detach_request(""));
 }

@@ -18,7 +18,7 @@ fn total(rig: &Rig, vol: &Vol, path: &str) -> i64 {
 fn what_is_missing_comes_before_what_does_not_exist() {
     let rig = Rig::new();
     let (vol, target) = rig.published("v", mount());
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol.clone() };
+    let unknown = vol.with_id("fake-vol-id");
     for request in [
         csi::ControllerExpandVolumeRequest { volume_id: String::new(), ..vol.expand_request(SIZE, 0) },
         csi::ControllerExpandVolumeRequest { capacity_range: None, ..unknown.expand_request(SIZE, 0) },

@@ -81,7 +81,7 @@ fn a_retry_thaws_what_a_killed_driver_mounted_frozen() {
 #[test]
 fn the_last_unmount_of_an_inline_volume_thaws() {
     let rig = Rig::new();
-    let pod = Vol { id: format!("csi-{}", "ab".repeat(32)), ..rig.volume("v", mount()) };
+    let pod = rig.volume("v", mount()).with_id(format!("csi-{}", "ab".repeat(32)));
     let request = csi::NodePublishVolumeRequest {
         staging_target_path: String::new(),
         volume_context: map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),

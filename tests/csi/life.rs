@@ -1,11 +1,13 @@
 //! The requests of a volume's life, with paths as kubelet makes them.
 
+use std::ops::Deref;
+
 use hostloop::kernel::FileStat;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::AccessType;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 
-use crate::client;
+use crate::client::{self, Volume};
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR};
 use crate::support::{DATA, KUBELET, MIB, Rig, map};
 
@@ -62,9 +64,15 @@ pub fn create_with(name: &str, parameters: &[(&str, &str)]) -> csi::CreateVolume
 /// A volume, how it is used, and where kubelet wants it.
 #[derive(Clone)]
 pub struct Vol {
-    pub id: String,
-    pub info: csi::Volume,
-    pub capability: csi::VolumeCapability,
+    volume: Volume,
+}
+
+impl Deref for Vol {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
 }
 
 impl Rig {
@@ -77,24 +85,19 @@ impl Rig {
     #[track_caller]
     pub fn made(&self, request: csi::CreateVolumeRequest) -> Vol {
         let capability = request.volume_capabilities[0].clone();
-        let info = self.ok(request).volume.expect("a volume");
-        Vol { id: info.volume_id.clone(), info, capability }
+        Vol::new(self.ok(request).volume.expect("a volume"), capability)
     }
 
     /// Makes the directories that kubelet makes before it calls.
     pub fn stage_request(&self, vol: &Vol) -> csi::NodeStageVolumeRequest {
-        self.kernel.create_directories(vol.staging());
-        let volume_context = vol.info.volume_context.clone();
-        let request = client::stage(&vol.id, vol.staging(), vol.capability.clone());
-        csi::NodeStageVolumeRequest { volume_context, ..request }
+        self.kernel.create_directories(&vol.staging);
+        vol.volume.stage_request()
     }
 
     pub fn publish_request(&self, vol: &Vol, pod: &str) -> csi::NodePublishVolumeRequest {
         let target = vol.target(pod);
         self.kernel.create_directories(target.rsplit_once('/').expect("a path").0);
-        let volume_context = vol.info.volume_context.clone();
-        let request = client::publish(&vol.id, vol.staging(), target, vol.capability.clone());
-        csi::NodePublishVolumeRequest { volume_context, ..request }
+        vol.volume.publish_request(target)
     }
 
     #[track_caller]
@@ -149,21 +152,31 @@ impl Rig {
 }
 
 impl Vol {
+    pub fn new(info: csi::Volume, capability: csi::VolumeCapability) -> Vol {
+        let (csi, id) = (format!("{KUBELET}/plugins/kubernetes.io/csi"), &info.volume_id);
+        let staging = match capability.access_type {
+            Some(AccessType::Block(_)) => format!("{csi}/volumeDevices/staging/pv-{id}"),
+            _ => format!("{csi}/hostloop.csi.dev/{id}/globalmount"),
+        };
+        Vol { volume: Volume::new(info, capability, staging) }
+    }
+
     pub fn is_block(&self) -> bool {
         matches!(self.capability.access_type, Some(AccessType::Block(_)))
     }
 
     /// The same volume, used in another way.
     pub fn used(&self, capability: csi::VolumeCapability) -> Vol {
-        Vol { capability, ..self.clone() }
+        Vol::new(self.info.clone(), capability)
+    }
+
+    /// The same volume by another id.
+    pub fn with_id(&self, id: impl Into<String>) -> Vol {
+        Vol::new(csi::Volume { volume_id: id.into(), ..self.info.clone() }, self.capability.clone())
     }
 
     pub fn staging(&self) -> String {
-        let csi = format!("{KUBELET}/plugins/kubernetes.io/csi");
-        match self.is_block() {
-            true => format!("{csi}/volumeDevices/staging/pv-{}", self.id),
-            false => format!("{csi}/hostloop.csi.dev/{}/globalmount", self.id),
-        }
+        self.staging.display().to_string()
     }
 
     pub fn target(&self, pod: &str) -> String {
@@ -186,39 +199,17 @@ impl Vol {
         format!("{}/disk.img", self.directory())
     }
 
-    pub fn unstage_request(&self) -> csi::NodeUnstageVolumeRequest {
-        client::unstage(&self.id, self.staging())
-    }
-
     pub fn unpublish_request(&self, pod: &str) -> csi::NodeUnpublishVolumeRequest {
-        client::unpublish(&self.id, self.target(pod))
-    }
-
-    pub fn delete_request(&self) -> csi::DeleteVolumeRequest {
-        client::delete(&self.id)
-    }
-
-    pub fn stats_request(&self, path: &str) -> csi::NodeGetVolumeStatsRequest {
-        client::stats(&self.id, path)
+        self.volume.unpublish_request(self.target(pod))
     }
 
     pub fn expand_request(&self, required: i64, limit: i64) -> csi::ControllerExpandVolumeRequest {
         let capacity_range = range(required, limit);
-        csi::ControllerExpandVolumeRequest { capacity_range, ..client::expand(&self.id, required) }
+        csi::ControllerExpandVolumeRequest { capacity_range, ..self.volume.expand_request(required) }
     }
 
     pub fn node_expand_request(&self, path: &str) -> csi::NodeExpandVolumeRequest {
-        client::node_expand(&self.id, path, None::<i64>)
-    }
-
-    pub fn attach_request(&self, node: &str, readonly: bool) -> csi::ControllerPublishVolumeRequest {
-        let volume_context = self.info.volume_context.clone();
-        let request = client::attach(&self.id, node, self.capability.clone());
-        csi::ControllerPublishVolumeRequest { readonly, volume_context, ..request }
-    }
-
-    pub fn detach_request(&self, node: &str) -> csi::ControllerUnpublishVolumeRequest {
-        client::detach(&self.id, node)
+        self.volume.node_expand_request(path, None::<i64>)
     }
 
     pub fn validate_request(

@@ -14,7 +14,7 @@ fn an_odd_id_is_an_unknown_one() {
     let vol = rig.volume("v", mount());
     let longest = "x".repeat(128);
     for id in ["fake-vol-id", "..", "../../etc", "/", "\n", "\0", "é", " ", "vol-", &longest] {
-        let odd = Vol { id: id.to_owned(), ..vol.clone() };
+        let odd = vol.with_id(id);
         rig.ok(odd.delete_request());
         rig.ok(odd.detach_request(NODE));
         rig.fails(Code::NotFound, odd.attach_request(NODE, false));
@@ -35,7 +35,7 @@ fn an_odd_id_is_an_unknown_one() {
             Code::NotFound,
             csi::NodeUnstageVolumeRequest { volume_id: id.to_owned(), ..vol.unstage_request() },
         );
-        rig.fails(Code::NotFound, odd.stats_request(&there(vol.target("pod"))));
+        rig.fails(Code::NotFound, odd.stats_request(there(vol.target("pod"))));
         rig.fails(Code::NotFound, odd.node_expand_request(&there(vol.target("pod"))));
     }
 }
@@ -45,7 +45,7 @@ fn a_string_of_128_bytes_is_taken_and_one_of_129_is_not() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     for (length, code) in [(128, Code::NotFound), (129, Code::InvalidArgument)] {
-        let long = Vol { id: "x".repeat(length), ..vol.clone() };
+        let long = vol.with_id("x".repeat(length));
         rig.fails(code, long.stats_request("/x"));
         rig.fails(code, long.unpublish_request("pod").with_target(&vol.target("pod")));
         rig.fails(code, long.expand_request(SIZE, 0));

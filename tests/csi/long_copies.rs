@@ -111,7 +111,7 @@ fn a_restored_volume_goes_on_and_a_retry_gets_it() {
         assert_eq!(rig.ok(csi::ListVolumesRequest::default()).entries.len(), 1);
     });
     let volume = volume.volume.expect("a volume");
-    let made = Vol { id: volume.volume_id.clone(), info: volume, capability: mount() };
+    let made = Vol::new(volume, mount());
     assert_eq!(rig.content(&made, 4), "text");
 }
 
@@ -142,7 +142,7 @@ fn a_clone_goes_on_and_a_retry_gets_it() {
         rig.stage(&one);
     });
     let volume = volume.volume.expect("a volume");
-    let made = Vol { id: volume.volume_id.clone(), info: volume, capability: block() };
+    let made = Vol::new(volume, block());
     assert_eq!(rig.content(&made, 4), "text");
     assert_eq!(rig.content(&two, 4), "text");
 }

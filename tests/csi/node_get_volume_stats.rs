@@ -21,7 +21,7 @@ fn usage(rig: &Rig, vol: &Vol, path: &str, unit: Unit) -> Option<csi::VolumeUsag
 fn what_is_missing_or_not_there() {
     let rig = Rig::new();
     for (vol, target) in [rig.published("fs", mount()), rig.published("block", block())] {
-        let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol.clone() };
+        let unknown = vol.with_id("fake-vol-id");
         rig.fails(
             Code::InvalidArgument,
             csi::NodeGetVolumeStatsRequest { volume_id: String::new(), ..vol.stats_request("/x") },
@@ -74,7 +74,7 @@ fn a_filesystem_is_measured_by_itself() {
         if let Some(inodes) = inodes {
             assert!(inodes.total > 0 && inodes.used > 0);
         }
-        rig.ok(vol.stats_request(&vol.staging()));
+        rig.ok(vol.stats_request(vol.staging()));
     }
 }
 

@@ -26,7 +26,7 @@ fn mountable(rig: &Rig) -> Vec<Vol> {
 #[test]
 fn what_is_missing_comes_before_what_does_not_exist() {
     let rig = Rig::new();
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
+    let unknown = rig.volume("v", mount()).with_id("fake-vol-id");
     let base = || rig.publish_request(&unknown, "pod");
     for request in [
         csi::NodePublishVolumeRequest { volume_id: String::new(), ..base() },

@@ -23,7 +23,7 @@ fn bind_foreign(rig: &Rig, source: &str, target: &str) {
 #[test]
 fn what_is_missing_comes_before_what_does_not_exist() {
     let rig = Rig::new();
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
+    let unknown = rig.volume("v", mount()).with_id("fake-vol-id");
     let base = || rig.stage_request(&unknown);
     let no_mode = csi::VolumeCapability { access_mode: None, ..mount() };
     for request in [

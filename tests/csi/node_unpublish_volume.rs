@@ -10,7 +10,7 @@ use crate::support::*;
 #[test]
 fn what_is_missing_comes_before_what_does_not_exist() {
     let rig = Rig::new();
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..rig.volume("v", mount()) };
+    let unknown = rig.volume("v", mount()).with_id("fake-vol-id");
     let base = || unknown.unpublish_request("pod");
     for request in [
         csi::NodeUnpublishVolumeRequest { volume_id: String::new(), ..base() },

@@ -45,7 +45,7 @@ fn after_a_restart_of_the_driver_everything_is_as_it_was() {
         rig.stage(vol);
         rig.publish(vol, "pod");
         assert_eq!(rig.kernel.read(file(vol, "pod"), 0, 4).expect("read"), b"data");
-        rig.ok(vol.stats_request(&vol.target("pod")));
+        rig.ok(vol.stats_request(vol.target("pod")));
         rig.fails(Code::FailedPrecondition, vol.delete_request());
     }
     assert_eq!((rig.kernel.mounts(), rig.kernel.loops()), (mounts, loops), "repeated calls change nothing");

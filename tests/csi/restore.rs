@@ -250,7 +250,7 @@ fn a_snapshot_serves_after_its_source_was_deleted_also_after_a_power_cut() {
         rig.rest(&vol);
         let cut = rig.cut(&vol.id, &vol);
         rig.ok(vol.delete_request());
-        cuts.push((cut, parameters, vol.capability));
+        cuts.push((cut, parameters, vol.capability.clone()));
     }
     rig.power_cut();
     for (cut, parameters, capability) in cuts {

@@ -187,7 +187,7 @@ fn all_calls() {
     assert_eq!(seen.failures, [], "{:?}", seen.answers);
     let again = rig.volume("canary", mount());
     seen.whole_life(&rig, &again.used(flagged(false)));
-    let unknown = Vol { id: "no-such-volume".to_owned(), ..again.clone() };
+    let unknown = again.with_id("no-such-volume");
     seen.whole_life(&rig, &unknown.used(flagged(false)));
     let other = mount_with("", &[&format!("loop={CANARY}")], Mode::SingleNodeWriter);
     seen.whole_life(&rig, &again.used(other));

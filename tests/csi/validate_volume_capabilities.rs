@@ -11,7 +11,7 @@ use crate::support::*;
 fn missing_fields_come_before_an_unknown_volume() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
-    let unknown = Vol { id: "fake-vol-id".to_owned(), ..vol.clone() };
+    let unknown = vol.with_id("fake-vol-id");
     rig.fails(Code::InvalidArgument, csi::ValidateVolumeCapabilitiesRequest::default());
     rig.fails(Code::InvalidArgument, unknown.validate_request(Vec::new()));
     rig.fails(Code::InvalidArgument, unknown.validate_request(vec![csi::VolumeCapability::default()]));

@@ -287,7 +287,7 @@ fn the_node_says_where_the_volume_should_be_and_is_not() {
 #[test]
 fn an_inline_volume_is_known_to_its_node_only() {
     let rig = Rig::new();
-    let pod = Vol { id: "csi-0123".to_owned(), ..rig.volume("v", mount()) };
+    let pod = rig.volume("v", mount()).with_id("csi-0123");
     let request = csi::NodePublishVolumeRequest {
         staging_target_path: String::new(),
         volume_context: map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),

@@ -127,7 +127,7 @@ fn use_volume(world: &World, volume: &Volume, cut: At) {
             world.csi.modify(volume.id(), to).expect("ControllerModifyVolume again");
         }
     }
-    vol.volume.capacity_bytes = volume.bytes(cut).cast_signed();
+    vol.info.capacity_bytes = volume.bytes(cut).cast_signed();
     assert_slots(&place, volume.kind, &volume.slots(cut), name);
     vol.down();
 }

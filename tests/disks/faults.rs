@@ -195,7 +195,7 @@ fn costs_its_own_pool_only(fs_type: &'static str, fails: &[(&str, Trouble)]) {
 
         // The disk is well again: checked and mounted anew, as its filesystem has stopped.
         place.disks.trouble(0, Trouble::default());
-        let vols: Vec<_> = vols.into_iter().map(|vol| (vol.kind, vol.volume.clone())).collect();
+        let vols: Vec<_> = vols.into_iter().map(|vol| (vol.kind, vol.info.clone())).collect();
         world.take_driver().stop();
         place.unmount();
         place.check();
@@ -261,7 +261,7 @@ fn a_disk_that_hangs_costs_its_own_pool_only() {
     let place = Place::new(&world, world.dir.join("sick"));
     world.set_flags(&["--pool", &format!("sick={}", text(&place.mount_point))]);
     world.start();
-    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.volume.clone())).collect();
+    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.info.clone())).collect();
     place.disks.trouble(0, Trouble::all(Fault::Hangs));
     let checked = place.disks.well_after(0, || {
         everything_is_answered(&world.socket, &vols, &world);
@@ -297,7 +297,7 @@ fn a_disk_that_hangs_at_the_start_costs_its_own_pool_only() {
     let place = Place::new(&world, world.dir.join("sick"));
     world.set_flags(&["--pool", &format!("sick={}", text(&place.mount_point))]);
     world.start();
-    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.volume.clone())).collect();
+    let vols: Vec<_> = volumes(&world).into_iter().map(|vol| (vol.kind, vol.info.clone())).collect();
     for (kind, volume) in &vols {
         Vol::of(&world, *kind, volume.clone()).down();
     }

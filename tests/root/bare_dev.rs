@@ -38,7 +38,7 @@ fn a_life_with_few_nodes_in_dev() {
                 let bytes = vol.bytes() + MIB;
                 vol.expand(bytes).expect("ControllerExpandVolume");
                 assert_eq!(vol.node_expand("a", bytes).expect("NodeExpandVolume"), bytes);
-                vol.volume.capacity_bytes = i64::try_from(bytes).expect("a size");
+                vol.info.capacity_bytes = i64::try_from(bytes).expect("a size");
             }
             assert!(!vol.stats("a").expect("NodeGetVolumeStats").is_empty());
             vol.down();

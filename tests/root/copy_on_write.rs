@@ -40,7 +40,7 @@ fn an_image_from_a_backup_on_btrfs_is_named_and_used() {
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");
     vol.down();
-    let volume = vol.volume.clone();
+    let volume = vol.info.clone();
     let image = world.image(&volume.volume_id);
     assert!(is_in_place(&image));
     copy(&mut world, &image, false);

@@ -59,7 +59,7 @@ fn what_the_state_file_may_tell_of_stays() {
     vol.expand(256 * MIB).expect_err("the record cannot be written");
     drop(state);
     assert_eq!(image.metadata().expect("stat").len(), 256 * MIB);
-    let volume = vol.volume.clone();
+    let volume = vol.info.clone();
     world.restart_after_kill();
     let listed = world.csi.list(0, "").expect("ListVolumes").entries;
     assert_eq!(listed[0].volume.as_ref().expect("a volume").capacity_bytes as u64, 256 * MIB);

@@ -24,7 +24,7 @@ fn flags_show_at_the_staged_and_the_published_mount() {
     }
     vol.stage().expect("the same again");
     vol.publish("a").expect("the same again");
-    let other = Vol::of(&world, Kind::Ext4, vol.volume.clone()).with_flags(&["noexec"]);
+    let other = Vol::of(&world, Kind::Ext4, vol.info.clone()).with_flags(&["noexec"]);
     assert_eq!(other.stage().expect_err("other flags").code(), Code::AlreadyExists);
     assert_eq!(other.publish("a").expect_err("other flags").code(), Code::AlreadyExists);
     vol.remove();

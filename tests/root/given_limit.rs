@@ -26,7 +26,7 @@ fn old(disk: &Disk) -> (World, hostloop::wire::csi::Volume) {
     std::fs::write(top.join("deep/er/file"), vec![7; 20 << 20]).expect("write");
     symlink("/etc", top.join("link")).expect("symlink");
     mkfifo(&top.join("pipe"), Mode::S_IRWXU).expect("mkfifo");
-    let volume = vol.volume;
+    let volume = vol.info.clone();
     world.take_driver().stop();
     world.set_flags(&["--pool", &flag]);
     world.start();
@@ -66,7 +66,7 @@ fn gets_a_limit(fs_type: &str) {
     assert!((20 * MIB as i64..22 * MIB as i64).contains(&used), "what was there counts: {used}");
     let more = fill(&top.join("deep/er/more"));
     assert!((42 * MIB..=44 * MIB).contains(&more), "{more}");
-    let volume = vol.volume;
+    let volume = vol.info.clone();
     world.restart_after_kill();
     let vol = Vol::of(&world, Kind::Directory, volume);
     assert_eq!(fill(&vol.target("a").join("another")), 0, "it is full");

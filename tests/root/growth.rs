@@ -128,7 +128,7 @@ fn a_growth_that_is_killed_loses_nothing() {
     let (id, volume) = {
         let vol = with_data(&world, Kind::Ext4, "volume");
         vol.down();
-        (vol.id().to_owned(), vol.volume.clone())
+        (vol.id().to_owned(), vol.info.clone())
     };
     let (mut bytes, mut killed) = (GIB, 0);
     for round in 0..6u64 {

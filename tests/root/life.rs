@@ -109,7 +109,7 @@ fn an_ext4_that_may_not_grow_keeps_its_data() {
     grown_by_a_step(before, &vol.staging());
     assert_eq!(read_at(&vol.file("a"), 0, LEN), pattern(1, LEN));
     write_at(&vol.file("a"), 0, &pattern(2, LEN)).expect("write again");
-    vol.volume.capacity_bytes = i64::try_from(bytes).expect("a size");
+    vol.info.capacity_bytes = i64::try_from(bytes).expect("a size");
     vol.remove();
     world.finish();
 }
@@ -170,7 +170,7 @@ fn grow_in_use(world: &World, vol: &mut Vol) {
     let (size_before, _) = kernel::space(&vol.staging());
     assert_eq!(vol.expand(bytes).expect("ControllerExpandVolume"), (bytes, filesystem));
     assert_eq!(vol.node_expand("a", bytes).expect("NodeExpandVolume"), bytes);
-    vol.volume.capacity_bytes = i64::try_from(bytes).expect("a size");
+    vol.info.capacity_bytes = i64::try_from(bytes).expect("a size");
     // Again, and smaller: nothing changes.
     for size in [bytes, before] {
         assert_eq!(vol.expand(size).expect("ControllerExpandVolume again").0, bytes);
@@ -198,7 +198,7 @@ fn grow_at_rest(world: &World, vol: &mut Vol) {
     vol.unstage().expect("NodeUnstageVolume");
     let bytes = vol.bytes() + STEP;
     assert_eq!(vol.expand(bytes).expect("ControllerExpandVolume").0, bytes);
-    vol.volume.capacity_bytes = i64::try_from(bytes).expect("a size");
+    vol.info.capacity_bytes = i64::try_from(bytes).expect("a size");
     check_image(world, vol);
     vol.up();
     match vol.kind {

@@ -45,7 +45,7 @@ fn damaged(world: &World, name: &str) -> csi::Volume {
     std::fs::write(format!("/sys/fs/ext4/loop{number}/trigger_fs_error"), "for a test").expect("an error");
     run("sync", &["--file-system", text(&vol.target("a"))]);
     vol.down();
-    vol.volume.clone()
+    vol.info.clone()
 }
 
 /// NodeStageVolume of somebody who waits as long as it takes.

@@ -42,7 +42,7 @@ fn a_volume_whose_image_was_removed_can_be_taken_away() {
             let vol = Vol::create(&world, kind, &name, kind.size(), &[]);
             vol.up();
             std::fs::remove_file(world.image(vol.id())).expect("remove the image");
-            let volume = vol.volume.clone();
+            let volume = vol.info.clone();
             if restart {
                 world.restart_after_kill();
             }
@@ -136,7 +136,7 @@ impl Pool {
 
 /// What there is of volumes without a driver.
 fn known(vols: Vec<Vol<'_>>) -> Vec<(Kind, hostloop::wire::csi::Volume)> {
-    vols.into_iter().map(|vol| (vol.kind, vol.volume)).collect()
+    vols.into_iter().map(|vol| (vol.kind, vol.info.clone())).collect()
 }
 
 /// The devices whose file was in the pool, whatever its path is now. Those of other tests come and go meanwhile.

@@ -134,7 +134,7 @@ fn lives(fs: &'static str) {
         let image = managed.target.join("volumes").join(vol.id()).join("disk.img");
         let [inner] = devices_of(&image)[..] else { panic!("one device") };
         assert_eq!(kernel::loop_attribute(inner, "dio"), "1", "no page cache between volume and disk");
-        volumes.push((kind, vol.volume.clone()));
+        volumes.push((kind, vol.info.clone()));
     }
     managed.world.restart_after_kill();
     assert_eq!(managed.device(), device, "the same one");
@@ -279,7 +279,7 @@ fn it_grows_in_use_and_never_shrinks() {
         let volume = {
             let vol = managed.volume(Kind::Ext4, "v");
             write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-            vol.volume.clone()
+            vol.info.clone()
         };
         let device = managed.device();
         for (bytes, expected) in [(SIZE, SIZE), (512 * MIB, SIZE), (SIZE + 4096, SIZE + 4096)] {

@@ -71,7 +71,7 @@ fn a_kill_before_the_flags_is_put_right_by_the_retry() {
         // Binds without flags take one step.
         vol.publish("w").expect("NodePublishVolume");
         vol.publish_as("a", true).expect_err("the driver dies");
-        let volume = vol.volume.clone();
+        let volume = vol.info.clone();
         drop(vol);
         let ended = world.take_driver().wait();
         assert_eq!(ended.signal(), Some(Signal::SIGSYS as i32), "{ended}");

@@ -39,7 +39,7 @@ fn put(store: &Store, id: &str, phase: Phase, format: Option<Format>) {
 fn written(world: &World, kind: Kind, name: &str) -> csi::Volume {
     let vol = Vol::create(world, kind, name, kind.size(), &[]);
     write(&vol);
-    vol.volume.clone()
+    vol.info.clone()
 }
 
 fn write(vol: &Vol<'_>) {
@@ -80,7 +80,7 @@ fn a_copy_that_is_recorded_as_being_made_is_kept() {
         let source = written(&world, kind, "source");
         let vol = Vol::of(&world, kind, source.clone());
         let freeze: &[_] = if kind == Kind::Directory { &[("freeze", "false")] } else { &[] };
-        let copy = vol.copy(&world, "copy", freeze).volume;
+        let copy = vol.copy(&world, "copy", freeze).info.clone();
         vol.remove();
         let id = copy.volume_id.clone();
         restore(&mut world, |store| put(store, &id, Phase::Creating, Some(Format::Copied)));
@@ -141,7 +141,7 @@ fn snapshots_and_groups_are_kept() {
         for (name, of) in [("of one", &snapshot), ("of a member", &member)] {
             let bytes = u64::try_from(of.size_bytes).expect("a size");
             let vol = Vol::restore(&world, Kind::Ext4, name, bytes, of, &[]);
-            assert_whole(&world, Kind::Ext4, vol.volume.clone(), name);
+            assert_whole(&world, Kind::Ext4, vol.info.clone(), name);
         }
         world.csi.delete_snapshot(&snapshot.snapshot_id).expect("DeleteSnapshot");
         world.csi.delete_group(&group.group_snapshot_id).expect("DeleteVolumeGroupSnapshot");
@@ -190,10 +190,10 @@ fn what_is_marked_is_finished() {
     let mut world = World::new(&[]);
     let source = Vol::create(&world, Kind::Ext4, "source", Kind::Ext4.size(), &[]);
     write(&source);
-    let copy = source.copy(&world, "copy", &[]).volume;
+    let copy = source.copy(&world, "copy", &[]).info.clone();
     let (deleted, formatted) =
         (written(&world, Kind::Block, "deleted"), written(&world, Kind::Ext4, "formatted"));
-    let source = source.volume.clone();
+    let source = source.info.clone();
     for (volume, mark) in [(&copy, "making"), (&deleted, "deleting"), (&formatted, "formatting")] {
         std::fs::write(world.volume_directory(&volume.volume_id).join(mark), "").expect("mark");
     }
@@ -224,7 +224,7 @@ fn a_mark_behind_its_record_goes() {
     write(&source);
     let copy = source.copy(&world, "copy", &[]);
     assert!(!holds(&world.volume_directory(copy.id()), "making"), "it is gone when the call is answered");
-    let (source, copy) = (source.volume.clone(), copy.volume.clone());
+    let (source, copy) = (source.info.clone(), copy.info.clone());
     for (volume, mark) in [(&copy, "making"), (&source, "formatting")] {
         std::fs::write(world.volume_directory(&volume.volume_id).join(mark), "").expect("mark");
     }

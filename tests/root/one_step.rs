@@ -113,7 +113,7 @@ fn a_bind_without_its_flags_is_put_right() {
     let vol = Vol::create(&world, Kind::Ext4, "half, other flags", Kind::Ext4.size(), &[]);
     vol.stage().expect("NodeStageVolume");
     half_done(&vol);
-    let volume = vol.volume.clone();
+    let volume = vol.info.clone();
     world.restart_after_kill();
     let vol = Vol::of(&world, Kind::Ext4, volume).with_flags(&["nosuid", "noexec"]);
     vol.publish("a").expect("the retry");

@@ -95,7 +95,7 @@ fn sigterm_ends_it_well_and_leaves_mounts_alone() {
         let vol = Vol::create(&world, Kind::Ext4, "v", 16 * MIB, &[]);
         vol.up();
         std::fs::write(vol.file("a"), "data").expect("write");
-        let volume = vol.volume;
+        let volume = vol.info.clone();
         let mut driver = world.take_driver();
         driver.signal(signal);
         assert_eq!(driver.wait().code(), Some(0), "{}", driver.log_text());

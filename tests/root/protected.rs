@@ -136,7 +136,7 @@ fn what_cannot_be_released_is_named() {
         assert_eq!(error.code(), Code::Internal);
         assert!(error.message().contains("/data/"), "it names a file: {}", error.message());
         assert!(error.message().contains("EPERM"), "{}", error.message());
-        vol.volume
+        vol.info.clone()
     };
     let told = world.csi.storage_troubles().expect("health");
     let [(reason, message)] = &told[..] else { panic!("{told:?}") };

@@ -139,7 +139,7 @@ fn copies_of_a_volume_in_use_are_its_own() {
     let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
     std::fs::write(vol.target("a").join("text"), "after").expect("write");
     let clone = world.csi.create(clone_request(Kind::Directory, "c", 96 * MIB, vol.id(), &POOL));
-    let volumes = [vol.volume, clone.expect("CreateVolume, of a volume in use")];
+    let volumes = [vol.info.clone(), clone.expect("CreateVolume, of a volume in use")];
     world.restart_after_kill();
     let [vol, clone] = volumes.map(|volume| Vol::of(&world, Kind::Directory, volume));
     vol.down();

@@ -292,7 +292,7 @@ pub fn lives(fs_type: &str, disk: &Disk) {
     let more = fill(&vol.target("a").join("more"));
     assert!((31 * MIB..=32 * MIB + MIB / 4).contains(&more), "{more}");
     // A process that is killed leaves it as it is, and so does a new one.
-    let volumes = [vol.volume, other.volume];
+    let volumes = [vol.info.clone(), other.info.clone()];
     world.restart_after_kill();
     let [vol, other] = volumes.map(|volume| Vol::of(&world, Kind::Directory, volume));
     assert!(std::fs::metadata(vol.file("a")).expect("stat").len() >= written);

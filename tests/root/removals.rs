@@ -65,7 +65,7 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: 
     again.up();
     std::fs::write(again.target("a").join("mine"), b"data").expect("write");
     again.down();
-    let volume = again.volume;
+    let volume = again.info.clone();
     if held.is_some() {
         assert_eq!(names(volumes).len(), 2, "it waits");
     }
@@ -167,7 +167,7 @@ fn a_snapshot_of_a_subvolume() {
     assert_eq!(names(&snapshots).len(), 1);
     let hold = Hold::new(&disk.path, &snapshots.join(&cut.snapshot_id));
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
-    let (volume, volumes) = (vol.volume, disk.path.join("pool/volumes"));
+    let (volume, volumes) = (vol.info.clone(), disk.path.join("pool/volumes"));
     assert!(names(&snapshots).is_empty(), "it is gone for callers");
     assert_eq!(names(&volumes).len(), 2, "it has not waited for the kernel");
     world.restart_after_kill();

@@ -18,7 +18,7 @@ fn survive_the_driver(kinds: &[Kind]) {
             vol.up();
             vol.publish_as("b", true).expect("NodePublishVolume readonly");
             write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-            (kind, vol.volume)
+            (kind, vol.info.clone())
         })
         .collect();
     for killed in [true, false] {
@@ -68,7 +68,7 @@ fn come_back_after_a_reboot(kinds: &[Kind]) {
         let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
         vol.up();
         write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-        created.push((kind, vol.volume));
+        created.push((kind, vol.info.clone()));
     }
     world.take_driver().kill();
     for mount in kernel::mounts(&world.dir).iter().rev() {

@@ -33,7 +33,7 @@ fn stays_allocated(kind: Kind) {
         let bytes = vol.bytes() + 64 * MIB;
         vol.expand(bytes).expect("ControllerExpandVolume");
         vol.node_expand("a", bytes).expect("NodeExpandVolume");
-        vol.volume.capacity_bytes = i64::try_from(bytes).expect("a size");
+        vol.info.capacity_bytes = i64::try_from(bytes).expect("a size");
         whole(&vol);
     }
     vol.down();

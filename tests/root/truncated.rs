@@ -34,7 +34,7 @@ fn truncated(kind: Kind, parameters: &[(&str, &str)]) {
     vol.up();
     write_at(&vol.file("a"), 0, &pattern(3, 1 << 20)).expect("write");
     vol.down();
-    let (volume, image) = (vol.volume.clone(), world.image(vol.id()));
+    let (volume, image) = (vol.info.clone(), world.image(vol.id()));
     drop(vol);
     cut_off(&image);
     world.restart_after_kill();

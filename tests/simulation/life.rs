@@ -1,5 +1,8 @@
 //! What becomes of one claim: a volume is made, used, cut, grown, copied to another node and deleted, each by the calls
 //! of the sidecar or kubelet that does it. What was answered is remembered, and looked for at the end.
+//!
+//! Here a volume is known by its id alone, as the kubelet of a move finds it: each call is built from the shared requests,
+//! and sent again until it is answered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

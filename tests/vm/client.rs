@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hostloop::selftest::volume::Volume as Known;
 use hostloop::selftest::{client, requests};
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use hostloop::wire::csi::*;
@@ -80,10 +81,10 @@ impl Client {
 
     /// NodeStageVolume and NodePublishVolume.
     pub fn publish(&self, id: &str, kind: &str) {
-        let (staging, target) = paths(id);
-        fs::create_dir_all(&staging).expect("staging path");
-        self.call(requests::stage(id, &staging, capability(kind)));
-        self.call(requests::publish(id, &staging, &target, capability(kind)));
+        let (volume, target) = found(id, kind);
+        fs::create_dir_all(&volume.staging).expect("staging path");
+        self.call(volume.stage_request());
+        self.call(volume.publish_request(&target));
     }
 
     /// NodeUnpublishVolume and NodeUnstageVolume.
@@ -95,20 +96,14 @@ impl Client {
 
     /// ControllerExpandVolume.
     pub fn expand(&self, id: &str, kind: &str, bytes: u64) {
-        let volume_capability = Some(capability(kind));
-        let request = ControllerExpandVolumeRequest { volume_capability, ..requests::expand(id, bytes) };
-        let answer = self.call(request);
+        let answer = self.call(found(id, kind).0.expand_request(bytes));
         assert!(answer.capacity_bytes as u64 >= bytes, "{answer:?}");
     }
 
     /// NodeExpandVolume.
     pub fn node_expand(&self, id: &str, kind: &str, bytes: u64) {
-        let (staging, target) = paths(id);
-        self.call(NodeExpandVolumeRequest {
-            staging_target_path: staging.display().to_string(),
-            volume_capability: Some(capability(kind)),
-            ..requests::node_expand(id, &target, Some(bytes))
-        });
+        let (volume, target) = found(id, kind);
+        self.call(volume.node_expand_request(&target, Some(bytes)));
     }
 }
 
@@ -124,6 +119,13 @@ fn capability(kind: &str) -> VolumeCapability {
 fn paths(id: &str) -> (PathBuf, PathBuf) {
     let pod = Path::new(PODS).join(id);
     (pod.join("staging"), pod.join("target"))
+}
+
+/// A volume that exists, and the path at which its pod has it.
+fn found(id: &str, kind: &str) -> (Known, PathBuf) {
+    let (staging, target) = paths(id);
+    let info = Volume { volume_id: id.to_owned(), ..Default::default() };
+    (Known::new(info, capability(kind), staging), target)
 }
 
 /// The bytes that follow from a seed.

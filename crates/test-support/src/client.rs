@@ -1,6 +1,7 @@
 //! What tests send: the kinds of volumes, and the requests that the self-test does not need beside those that it does.
 
 pub use hostloop::selftest::requests::*;
+pub use hostloop::selftest::volume::Volume;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::AccessType;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
@@ -66,24 +67,6 @@ pub fn with_options(mut capability: csi::VolumeCapability, options: &[&str]) -> 
         mount.mount_flags = options.iter().map(|option| (*option).to_owned()).collect();
     }
     capability
-}
-
-pub fn attach(
-    id: &str,
-    node_id: &str,
-    capability: csi::VolumeCapability,
-) -> csi::ControllerPublishVolumeRequest {
-    csi::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node_id.to_owned(),
-        volume_capability: Some(capability),
-        ..Default::default()
-    }
-}
-
-pub fn detach(id: &str, node_id: &str) -> csi::ControllerUnpublishVolumeRequest {
-    let (volume_id, node_id) = (id.to_owned(), node_id.to_owned());
-    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
 }
 
 pub fn group(name: &str, volume_ids: &[&str]) -> csi::CreateVolumeGroupSnapshotRequest {

@@ -1,4 +1,6 @@
 //! Nodes, the net between them and a controller, and the clients that call it.
+//!
+//! No volume here comes to kubelet, so that the tests lead none through a life: they need the shared requests alone.
 
 mod net;
 mod node;

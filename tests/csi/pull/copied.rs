@@ -69,7 +69,7 @@ impl Copied {
             ..copy("copy", from_volume(&vol.id), capability.clone(), &[])
         };
         let info = made(&pair, &request).expect("a copy");
-        let copy = Vol { id: info.volume_id.clone(), info, capability };
+        let copy = Vol::new(info, capability);
         Copied { pair, vol, top, copy, request }
     }
 

@@ -222,7 +222,7 @@ impl Pair {
     pub fn pulled(&self, request: csi::CreateVolumeRequest) -> Vol {
         let capability = request.volume_capabilities[0].clone();
         match self.pull(request) {
-            Ok(info) => Vol { id: info.volume_id.clone(), info, capability },
+            Ok(info) => Vol::new(info, capability),
             Err(status) => panic!("{:?}: {}", status.code(), status.message()),
         }
     }

@@ -96,11 +96,7 @@ fn nobody_uses_a_copy_or_a_sealed_volume() {
     copied.seal("").expect("not any more");
     copied.pair.runtime.block_on(source.call(copied.vol.expand_request(128 * MIB, 0))).expect("it grows");
     // Kubelet is told the same.
-    let copy = Vol {
-        id: copied.copy.id.clone(),
-        info: copied.copy.info.clone(),
-        capability: copied.copy.capability.clone(),
-    };
+    let copy = copied.copy.clone();
     copied.seal(TARGET).expect("it is sealed");
     let (kernel, vol) = (copied.pair.source.kernel.clone(), copied.vol);
     let rig = copied.pair.into_target();
@@ -155,7 +151,7 @@ fn a_filesystem_that_is_made_after_the_first_copy_comes_too() {
     let request = copy("copy", from_volume(&vol.id), mount(), &[]);
     let pair = Pair::new(rig);
     let info = made(&pair, &request).expect("a copy of nothing");
-    let copy = Vol { id: info.volume_id.clone(), info, capability: vol.capability.clone() };
+    let copy = Vol::new(info, vol.capability.clone());
     let kernel = pair.source.kernel.clone();
     kernel.kill();
     kernel.restart();
@@ -188,7 +184,7 @@ fn a_thick_copy_keeps_its_blocks() {
     let request = copy("copy", from_volume(&vol.id), block(), &thick);
     let pair = Pair::new(rig);
     let info = made(&pair, &request).expect("a copy");
-    let copy = Vol { id: info.volume_id.clone(), info, capability: vol.capability.clone() };
+    let copy = Vol::new(info, vol.capability.clone());
     let copied = Copied { pair, vol, top: String::new(), copy, request };
     copied.pair.source.kernel.write(copied.vol.image(), 4096, &[0; 200_000]).expect("write");
     assert_eq!(copied.update().expect("it is updated").sent_bytes, 4096, "zeros are not sent");

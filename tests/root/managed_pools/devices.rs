@@ -41,7 +41,7 @@ fn a_block_device_is_a_pool() {
         let vol = Vol::create(&world, Kind::Ext4, "v", 64 * MIB, &[("pool", "copies")]);
         vol.up();
         write_at(&vol.file("a"), 0, &pattern(1, 1 << 20)).expect("write");
-        let volume = vol.volume;
+        let volume = vol.info.clone();
         world.restart_after_kill();
         // The disk has become larger.
         let before = kernel::space(&target).0;

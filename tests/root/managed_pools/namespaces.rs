@@ -43,7 +43,7 @@ fn outlives_its_namespace(fs: &'static str, keep: bool) {
     assert!(kernel::mounts(&managed.world.data).is_empty(), "the mount is not in our namespace");
     let device = managed.device();
     let vol = managed.volume(Kind::Block, "block");
-    let volume = vol.volume.clone();
+    let volume = vol.info.clone();
     let file = vol.file("a");
     let file = seen(&mut managed.world, &file);
     write_at(&file, 0, &pattern(1, 1 << 20)).expect("write");

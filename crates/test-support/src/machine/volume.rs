@@ -1,24 +1,37 @@
 //! One volume, and the calls that external-provisioner, external-resizer and kubelet make for it.
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hostloop::wire::csi;
-use hostloop::wire::csi::VolumeCapability;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
-use super::{Csi, Kind, World, text};
-use crate::client::{self, MadeFrom};
+use super::{Csi, Kind, World};
+use crate::client::{self, MadeFrom, Volume};
 
 /// Where a volume is, and what it is.
 pub struct Vol<'a> {
     csi: &'a Csi,
     pub kind: Kind,
-    pub volume: csi::Volume,
-    pub capability: VolumeCapability,
+    volume: Volume,
     /// kubelet's directory for this volume.
     base: PathBuf,
+}
+
+impl Deref for Vol<'_> {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+impl DerefMut for Vol<'_> {
+    fn deref_mut(&mut self) -> &mut Volume {
+        &mut self.volume
+    }
 }
 
 /// A CreateVolume request as external-provisioner makes it.
@@ -88,11 +101,12 @@ impl<'a> Vol<'a> {
     }
 
     /// A volume that exists.
-    pub fn of(world: &'a World, kind: Kind, volume: csi::Volume) -> Vol<'a> {
-        let base = world.directory(&volume.volume_id);
-        std::fs::create_dir_all(base.join("globalmount")).expect("mkdir");
-        let capability = kind.capability(Mode::SingleNodeMultiWriter);
-        Vol { csi: &world.csi, kind, volume, capability, base }
+    pub fn of(world: &'a World, kind: Kind, info: csi::Volume) -> Vol<'a> {
+        let base = world.directory(&info.volume_id);
+        let staging = base.join("globalmount");
+        std::fs::create_dir_all(&staging).expect("mkdir");
+        let volume = Volume::new(info, kind.capability(Mode::SingleNodeMultiWriter), staging);
+        Vol { csi: &world.csi, kind, volume, base }
     }
 
     /// With mount flags.
@@ -102,15 +116,11 @@ impl<'a> Vol<'a> {
     }
 
     pub fn id(&self) -> &str {
-        &self.volume.volume_id
-    }
-
-    pub fn bytes(&self) -> u64 {
-        u64::try_from(self.volume.capacity_bytes).expect("a size")
+        &self.id
     }
 
     pub fn staging(&self) -> PathBuf {
-        self.base.join("globalmount")
+        self.staging.clone()
     }
 
     /// The target path of a pod.
@@ -124,18 +134,12 @@ impl<'a> Vol<'a> {
     }
 
     pub fn stage(&self) -> Result<(), Status> {
-        let volume_context = self.volume.volume_context.clone();
-        let request = client::stage(self.id(), self.staging(), self.capability.clone());
-        self.csi.call(csi::NodeStageVolumeRequest { volume_context, ..request }).map(drop)
+        self.csi.call(self.stage_request()).map(drop)
     }
 
     pub fn stage_read_only(&self) -> Result<(), Status> {
-        let mode = csi::volume_capability::access_mode::Mode::SingleNodeReaderOnly.into();
-        let access_mode = Some(csi::volume_capability::AccessMode { mode });
-        let capability = csi::VolumeCapability { access_mode, ..self.capability.clone() };
-        let volume_context = self.volume.volume_context.clone();
-        let request = client::stage(self.id(), self.staging(), capability);
-        self.csi.call(csi::NodeStageVolumeRequest { volume_context, ..request }).map(drop)
+        let volume_capability = Some(self.kind.capability(Mode::SingleNodeReaderOnly));
+        self.csi.call(csi::NodeStageVolumeRequest { volume_capability, ..self.stage_request() }).map(drop)
     }
 
     pub fn publish(&self, pod: &str) -> Result<(), Status> {
@@ -143,45 +147,38 @@ impl<'a> Vol<'a> {
     }
 
     pub fn publish_as(&self, pod: &str, readonly: bool) -> Result<(), Status> {
-        let volume_context = self.volume.volume_context.clone();
-        let request = client::publish(self.id(), self.staging(), self.target(pod), self.capability.clone());
-        self.csi.publish(csi::NodePublishVolumeRequest { readonly, volume_context, ..request })
+        let request = self.publish_request(self.target(pod));
+        self.csi.publish(csi::NodePublishVolumeRequest { readonly, ..request })
     }
 
     pub fn unpublish(&self, pod: &str) -> Result<(), Status> {
-        self.csi.unpublish(self.id(), &self.target(pod))
+        self.csi.unpublish(&self.id, &self.target(pod))
     }
 
     pub fn unstage(&self) -> Result<(), Status> {
-        self.csi.call(client::unstage(self.id(), self.staging())).map(drop)
+        self.csi.call(self.unstage_request()).map(drop)
     }
 
     /// ControllerExpandVolume; the answer's size, and whether the node has to do its part.
     pub fn expand(&self, bytes: u64) -> Result<(u64, bool), Status> {
-        let volume_capability = Some(self.capability.clone());
-        let request = client::expand(self.id(), bytes);
-        let answer = self.csi.call(csi::ControllerExpandVolumeRequest { volume_capability, ..request })?;
+        let answer = self.csi.call(self.expand_request(bytes))?;
         Ok((answer.capacity_bytes.try_into().expect("a size"), answer.node_expansion_required))
     }
 
     /// NodeExpandVolume; the answer's size.
     pub fn node_expand(&self, pod: &str, bytes: u64) -> Result<u64, Status> {
-        let answer = self.csi.call(csi::NodeExpandVolumeRequest {
-            staging_target_path: text(&self.staging()).to_owned(),
-            volume_capability: Some(self.capability.clone()),
-            ..client::node_expand(self.id(), self.target(pod), Some(bytes))
-        })?;
+        let answer = self.csi.call(self.node_expand_request(self.target(pod), Some(bytes)))?;
         Ok(answer.capacity_bytes.try_into().expect("a size"))
     }
 
     /// NodeGetVolumeStats: for each unit total, used and available.
     pub fn stats(&self, pod: &str) -> Result<Vec<(i32, [i64; 3])>, Status> {
-        let answer = self.csi.stats(self.id(), &self.target(pod))?;
+        let answer = self.csi.call(self.stats_request(self.target(pod)))?;
         Ok(answer.usage.iter().map(|u| (u.unit, [u.total, u.used, u.available])).collect())
     }
 
     pub fn delete(&self) -> Result<(), Status> {
-        self.csi.delete(self.id())
+        self.csi.call(self.delete_request()).map(drop)
     }
 
     /// Stages and publishes to the pod `a`.

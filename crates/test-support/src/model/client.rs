@@ -1,4 +1,7 @@
 //! Clients that make calls at the same time, and note what came of them.
+//!
+//! A client makes random calls by the names of volumes that may not exist, and so leads no volume through a life: all
+//! but a probe, which does, build their calls from the shared requests alone.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hostloop::kernel::is_errno;
+use hostloop::wire::csi;
 use nix::errno::Errno;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -16,7 +20,7 @@ use super::call::{Answer, Call, From, Made, Mode, Outcome, Wanted};
 use super::random::Random;
 use super::rpc::Caller;
 use super::{Machine, Rpc, Setup};
-use crate::client;
+use crate::client::{self, Volume};
 
 pub(super) const FINE: Wanted = Wanted { mode: Mode::Writer, other_access: false };
 
@@ -299,16 +303,16 @@ impl Client<'_> {
             Ok(made) => made.volume.expect("a volume"),
             Err(status) => return self.note(call, began, outcome(Err(status))),
         };
-        let ended = self.all.now();
+        let (ended, bytes) = (self.all.now(), made.capacity_bytes as u64);
         let wall = (began.1, wall_now());
-        let value = match self.read_probe(&name, v).await {
+        let value = match self.read_probe(&name, v, made).await {
             Ok(value) => value,
             // It kept others from its source all the same.
             Err(_) if self.all.machine.is_gone() => return self.note(call, began, Outcome::Cut),
             Err(error) => return self.all.wrong(format!("{name} from {from:?}: {error}")),
         };
         self.all.left.lock().expect("a lock").remove(&name);
-        let answer = Answer { bytes: made.capacity_bytes as u64, value, ..Answer::default() };
+        let answer = Answer { bytes, value, ..Answer::default() };
         let outcome = Outcome::Ok(answer);
         let made = Made { call, start: began.0, end: ended, wall, outcome };
         self.all.made.lock().expect("a lock").push(made);
@@ -321,20 +325,17 @@ impl Client<'_> {
     }
 
     /// Uses a volume that is nobody else's: every call must succeed.
-    async fn read_probe(&mut self, name: &str, v: usize) -> Result<u32, String> {
+    async fn read_probe(&mut self, name: &str, v: usize, made: csi::Volume) -> Result<u32, String> {
         let (setup, machine) = (&self.all.setup, Arc::clone(&self.all.machine));
-        let (id, kind) = (setup.id_of(name), setup.volumes[v].kind);
-        let (staging, target) = (machine.staging(&id), machine.target(&id, 0));
-        machine.prepare(&id);
-        let capability = super::rpc::capability(kind, FINE);
-        let attach = client::attach(&id, &setup.node, capability.clone());
-        let stage = client::stage(&id, &staging, capability.clone());
-        let publish = client::publish(&id, &staging, &target, capability);
+        let (kind, staging) = (setup.volumes[v].kind, machine.staging(&made.volume_id));
+        let volume = Volume::new(made, super::rpc::capability(kind, FINE), staging);
+        let target = machine.target(&volume.id, 0);
+        machine.prepare(&volume.id);
         let said = |what: &'static str| move |status: Status| format!("{what}: {status:?}");
         let rpc = &self.rpc;
-        rpc.call(attach).await.map_err(said("attach"))?;
-        rpc.call(stage).await.map_err(said("stage"))?;
-        rpc.call(publish).await.map_err(said("publish"))?;
+        rpc.call(volume.attach_request(&setup.node, false)).await.map_err(said("attach"))?;
+        rpc.call(volume.stage_request()).await.map_err(said("stage"))?;
+        rpc.call(volume.publish_request(&target)).await.map_err(said("publish"))?;
         let value = machine.read(kind, &target).map_err(|error| format!("read: {error}"))?;
         self.take_down(name).await.map_err(said("take down"))?;
         Ok(value)
