@@ -9,7 +9,7 @@ use hostloop::kernel::{AttachOptions, MakeOptions, Os, write_whole};
 use hostloop::model::{FsType, MountFlags};
 
 use crate::harness::process::binary;
-use crate::harness::{MIB, require_machine, text};
+use crate::harness::{MIB, new_directory, require_machine, text};
 
 /// Where the traced process works.
 const DIRECTORY: &str = "HOSTLOOP_SYNCS_DIRECTORY";
@@ -146,8 +146,8 @@ fn what_promises_to_be_durable_is_synced_and_nothing_else() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return calls(&os(Tools::find().with_helper(binary())), &PathBuf::from(directory));
     }
-    let temp = tempfile::Builder::new().prefix("hostloop-syncs-").tempdir_in("/var/tmp").expect("tempdir");
-    let (dir, trace) = (temp.path().join("work"), temp.path().join("trace"));
+    let (_temp, path) = new_directory("hostloop-syncs-");
+    let (dir, trace) = (path.join("work"), path.join("trace"));
     std::fs::create_dir(&dir).expect("mkdir");
     let mut strace = Command::new("strace");
     strace.args([

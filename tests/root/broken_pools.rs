@@ -8,7 +8,9 @@ use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::namespace::in_own_namespace;
 use crate::harness::process::binary;
 use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
+use crate::harness::{
+    Kind, MIB, Vol, World, entries, eventually, mount_image, mount_loop, output, run, text,
+};
 
 /// A disk for a pool.
 struct Disk {
@@ -23,12 +25,8 @@ impl Disk {
 
     fn at(world: &World, name: &str, place: PathBuf) -> Disk {
         let image = world.dir.join(format!("{name}.disk"));
-        std::fs::create_dir(&place).expect("mkdir");
-        std::fs::File::create(&image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
-        run("mkfs.ext4", &["-q", text(&image)]);
-        let disk = Disk { image, place };
-        disk.mount();
-        disk
+        mount_image(&image, &place, "ext4", 256 * MIB);
+        Disk { image, place }
     }
 
     fn mount(&self) {
@@ -119,10 +117,6 @@ fn finish(mut world: World, disks: &[&Disk]) {
     world.assert_nothing_left();
 }
 
-fn names(directory: &Path) -> usize {
-    std::fs::read_dir(directory).expect("list").count()
-}
-
 fn image_of(place: &Path, id: &str) -> PathBuf {
     place.join("volumes").join(id).join("disk.img")
 }
@@ -134,7 +128,7 @@ fn a_pool_whose_disk_is_not_mounted() {
     disk.unmount();
     world.start();
     costs_its_own_volumes_only(&mut world, &id, "is its disk mounted");
-    assert_eq!(names(&disk.place), 0, "nothing was written below");
+    assert_eq!(entries(&disk.place).len(), 0, "nothing was written below");
     disk.mount();
     taken_back(&world);
     can_be_deleted(&world, &id, &image_of(&disk.place, &id));
@@ -144,7 +138,7 @@ fn a_pool_whose_disk_is_not_mounted() {
     disk.unmount();
     world.start();
     assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
-    assert_eq!(names(&disk.place), 0, "nothing was written below");
+    assert_eq!(entries(&disk.place).len(), 0, "nothing was written below");
     // The directory is gone as well.
     std::fs::remove_dir(&disk.place).expect("rmdir");
     world.restart_after_kill();
@@ -288,7 +282,7 @@ fn a_disk_that_this_node_gets_later() {
     assert_eq!(world.csi.capacity(&in_pool("fast")).expect("GetCapacity"), 0);
     assert_eq!(world.csi.storage_health().expect("NodeGetStorageHealth"), ["PoolUnavailable"]);
     assert!(world.driver().log_text().contains("is not there: is its disk mounted?"));
-    assert_eq!(names(&disk.place), 0, "nothing was made in its place");
+    assert_eq!(entries(&disk.place).len(), 0, "nothing was made in its place");
     disk.mount();
     taken_back(&world);
     let id = with_data(&world);

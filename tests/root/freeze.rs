@@ -55,12 +55,9 @@ struct Volume {
 
 impl Volume {
     fn new(fs_type: FsType) -> Volume {
-        crate::harness::require_machine();
-        let (os, dir) =
-            (machine(), tempfile::Builder::new().prefix("hostloop-freeze-").tempdir_in("/var/tmp"));
-        let dir = dir.expect("tempdir");
-        let at = directory(&os, dir.path().canonicalize().expect("path").join("mounted"));
-        let image = dir.path().join("disk.img");
+        let (dir, path) = crate::harness::new_directory("hostloop-freeze-");
+        let (os, image) = (machine(), path.join("disk.img"));
+        let at = directory(&os, path.join("mounted"));
         let open = formatted(&os, &image, fs_type, fs_type.minimum_bytes().max(64 * MIB));
         os.mounts.mount(&open.device.path(), &at, fs_type, &flags(&[])).expect("mount");
         Volume { os, dir, at }

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::harness::kernel::{self, pattern, read_at, space, write_at};
 use crate::harness::volume::clone_request;
-use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Kind, MIB, Vol, World, attach, eventually, output, run, text};
 
 const GIB: u64 = 1 << 30;
 const LEN: usize = 4 << 20;
@@ -96,9 +96,8 @@ fn a_staged_filesystem_grows_with_the_retry() {
         vol.down();
         let bytes = 2 * vol.bytes();
         vol.expand(bytes).expect("ControllerExpandVolume");
-        let device = output("losetup", &["--find", "--show", text(&world.image(vol.id()))]);
-        let device = String::from_utf8(device.stdout).expect("a path");
-        run("mount", &[device.trim(), text(&vol.staging())]);
+        let device = attach(&world.image(vol.id()), &[]);
+        run("mount", &[&device, text(&vol.staging())]);
         let (before, _) = space(&vol.staging());
         vol.up();
         let (total, _) = space(&vol.target("a"));

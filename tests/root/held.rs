@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tonic::Code;
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
-use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Kind, MIB, Vol, World, attach, eventually, run, text};
 
 fn device(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
@@ -49,8 +49,7 @@ fn a_loop_device_on_a_raw_device_is_no_obstacle() {
     let map = world.directory("map").join("dev");
     File::create(&map).expect("create");
     run("mount", &["--bind", text(&vol.target("a")), text(&map)]);
-    let attached = output("losetup", &["--find", "--show", text(&map)]);
-    let left_over = String::from_utf8(attached.stdout).expect("text").trim().to_owned();
+    let left_over = attach(&map, &[]);
     // It is busy by that device.
     run("umount", &["--lazy", text(&map)]);
     vol.down();

@@ -10,8 +10,7 @@ use tonic::{Code, Status};
 
 use crate::harness::kernel::{self, pattern, read_at, write_at};
 use crate::harness::volume::create_request;
-use crate::harness::world::mount_image;
-use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::harness::{Kind, MIB, Vol, World, mount_image, run, text};
 
 const FOR: Duration = Duration::from_secs(15);
 const LEN: usize = 1 << 16;

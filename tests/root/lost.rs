@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::Code;
 
-use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_loop, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_image, mount_loop, run, text};
 
 fn code(result: Result<(), tonic::Status>) -> Code {
     result.map_or_else(|e| e.code(), |()| Code::Ok)
@@ -93,14 +93,11 @@ impl Pool {
     fn new(fs_type: &str, kinds: &[Kind]) -> Pool {
         let mut world = World::empty(&[]);
         let (image, path) = (world.dir.join("other.img"), world.dir.join("other"));
-        std::fs::create_dir(&path).expect("mkdir");
-        std::fs::File::create(&image).and_then(|file| file.set_len(1024 * MIB)).expect("the pool's image");
-        run(&format!("mkfs.{fs_type}"), &["-q", text(&image)]);
+        mount_image(&image, &path, fs_type, 1024 * MIB);
         let directories = if kinds.contains(&Kind::Directory) { ",directories=true" } else { "" };
         let pool = format!("other={}{directories}", path.display());
         world.set_flags(&["--pool", &pool]);
         let mut pool = Pool { world, image, path };
-        pool.mount();
         pool.world.start();
         pool
     }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::harness::kernel::{self, digest, pattern, read_at, write_at};
 use crate::harness::process::{binary, command, serve_flags};
-use crate::harness::{Csi, Driver, Kind, MIB, Vol, World, eventually, mount_loop, output, run, text};
+use crate::harness::{
+    Csi, Driver, Kind, MIB, Vol, World, attach, eventually, make_filesystem, mount_loop, output, run, text,
+};
 
 const SIZE: u64 = 1024 * MIB;
 

@@ -12,8 +12,7 @@ use hostloop::wire::csi;
 
 use crate::harness::kernel::{self, read_at, write_at};
 use crate::harness::process::{binary, command, node_of};
-use crate::harness::world::mount_image;
-use crate::harness::{MIB, World, run, text};
+use crate::harness::{MIB, World, mount_image, run, text};
 use crate::life::can_grow;
 use crate::model::{self, Clients, Ending, Epoch, History, Kind, Machine, Name, Random, Rpc, Setup};
 

@@ -18,9 +18,7 @@ use nix::errno::Errno;
 
 /// A directory of its own, whose path has no link in it.
 pub fn setup() -> (Os, tempfile::TempDir, PathBuf) {
-    crate::harness::require_machine();
-    let temp = tempfile::Builder::new().prefix("hostloop contract ").tempdir_in("/var/tmp").expect("tempdir");
-    let path = temp.path().canonicalize().expect("path");
+    let (temp, path) = crate::harness::new_directory("hostloop contract ");
     (os(Tools::find().with_helper(crate::harness::process::binary())), temp, path)
 }
 
@@ -119,9 +117,7 @@ fn the_largest_file_is_that_of_the_filesystem() {
         let (os, _temp, dir) = setup();
         let _cleanup = Cleanup::new(&os, &dir);
         let (disk, at) = (dir.join("disk.img"), directory(&os, dir.join("mounted")));
-        image(&os, &disk, 64 * MIB);
-        let made = Command::new("mkfs.ext4").arg("-q").args(options).arg(&disk).status();
-        assert!(made.expect("mkfs.ext4").success());
+        crate::harness::make_filesystem(&disk, "ext4", 64 * MIB, options);
         let open = os.loops.attach(&disk, FOR_MOUNT).expect("attach");
         os.mounts.mount(&open.device.path(), &at, FsType::Ext4, &flags(&[])).expect("mount");
         drop(open);

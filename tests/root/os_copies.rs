@@ -28,10 +28,7 @@ struct Pool {
 
 impl Pool {
     fn new() -> Self {
-        crate::harness::require_machine();
-        let temp =
-            tempfile::Builder::new().prefix("hostloop copies ").tempdir_in("/var/tmp").expect("tempdir");
-        let dir = temp.path().canonicalize().expect("path");
+        let (temp, dir) = crate::harness::new_directory("hostloop copies ");
         let os = os(Tools::find());
         let (path, source, target) =
             (directory(&os, dir.join("pool")), directory(&os, dir.join("s")), directory(&os, dir.join("t")));

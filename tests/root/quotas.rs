@@ -20,7 +20,8 @@ use tonic::Code;
 use crate::harness::kernel::space as kernel_space;
 use crate::harness::volume::create_request;
 use crate::harness::{
-    Kind, MIB, Vol, World, eventually_within, mount_loop_with, output, require_machine, run, text,
+    Kind, MIB, Vol, World, eventually_within, make_filesystem, mount_loop_with, new_directory, output, run,
+    text,
 };
 
 /// Whether this is the emulated machine (tests/vm/root), which has project quotas.
@@ -44,13 +45,10 @@ impl Drop for Disk {
 
 /// Makes and mounts a filesystem; why not, where this kernel cannot.
 pub fn disk(fs_type: &str, features: &[&str], options: &str) -> Result<Disk, String> {
-    require_machine();
-    let temp = tempfile::Builder::new().prefix("hostloop-quota-").tempdir_in("/var/tmp").expect("tempdir");
-    let path = temp.path().canonicalize().expect("path").join("disk");
-    let image = temp.path().join("disk.img");
+    let (temp, dir) = new_directory("hostloop-quota-");
+    let (path, image) = (dir.join("disk"), dir.join("disk.img"));
     std::fs::create_dir(&path).expect("mkdir");
-    std::fs::File::create(&image).and_then(|file| file.set_len(1 << 30)).expect("an image");
-    run(&format!("mkfs.{fs_type}"), &[features, &["-q", text(&image)]].concat());
+    make_filesystem(&image, fs_type, 1 << 30, features);
     mount_loop_with(&image, &path, options).map(|()| Disk { path, copies_in_one_step: false, _temp: temp })
 }
 
@@ -121,8 +119,8 @@ fn without_quotas_nothing_is_limited() {
         let disk = disk(fs_type, &[], options).expect("mount");
         no_quotas(&kernel(), &place(&disk, "plain"));
     }
-    let temp = tempfile::Builder::new().prefix("hostloop-quota-").tempdir_in("/var/tmp").expect("tempdir");
-    let disk = Disk { path: temp.path().join("disk"), copies_in_one_step: false, _temp: temp };
+    let (temp, dir) = new_directory("hostloop-quota-");
+    let disk = Disk { path: dir.join("disk"), copies_in_one_step: false, _temp: temp };
     std::fs::create_dir(&disk.path).expect("mkdir");
     run("mount", &["-t", "tmpfs", "tmpfs", text(&disk.path)]);
     no_quotas(&kernel(), &disk.path);

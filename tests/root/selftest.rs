@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::harness::process::{binary, command};
-use crate::harness::{eventually, kernel, require_machine, text};
+use crate::harness::{eventually, kernel, new_directory, text};
 use crate::quotas::{place, plain_disk, with_simple_quotas};
 
 fn selftest(dir: &Path, only: &[&str]) -> Child {
@@ -22,8 +22,7 @@ fn selftest(dir: &Path, only: &[&str]) -> Child {
 
 /// A directory on a disk, for what makes one of its own in it.
 pub fn directory() -> tempfile::TempDir {
-    require_machine();
-    tempfile::Builder::new().prefix("hostloop-root-").tempdir_in("/var/tmp").expect("tempdir")
+    new_directory("hostloop-root-").0
 }
 
 /// Asserts that it has removed all.

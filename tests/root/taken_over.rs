@@ -4,16 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::harness::kernel::{self, allocated, loop_attribute, pattern, write_at};
-use crate::harness::{Kind, MIB, Vol, World, eventually, output, run, text};
+use crate::harness::{Kind, MIB, Vol, World, attach, eventually, output, run, text};
 
 const THICK: [(&str, &str); 1] = [("provisioning", "thick")];
-
-/// Attaches an image as the driver has it after LOOP_CONFIGURE and before the next system call, but for direct I/O.
-fn attach_by_hand(image: &Path) -> PathBuf {
-    let done = output("losetup", &["--find", "--show", text(image)]);
-    assert!(done.status.success(), "{done:?}");
-    PathBuf::from(String::from_utf8(done.stdout).expect("a path").trim())
-}
 
 fn number_of(device: &Path) -> u32 {
     text(device).strip_prefix("/dev/loop").and_then(|number| number.parse().ok()).expect("a loop device")
@@ -48,7 +41,8 @@ fn keeps_its_promises(kind: Kind, autoclear: bool) {
         vol.stage().expect("NodeStageVolume, which makes the filesystem");
         vol.unstage().expect("NodeUnstageVolume");
     }
-    let device = attach_by_hand(&image);
+    // As the driver has it after LOOP_CONFIGURE and before the next system call, but for direct I/O.
+    let device = PathBuf::from(attach(&image, &[]));
     // With autoclear it would be gone with the process, but for somebody who has it open.
     let held = autoclear.then(|| std::fs::File::open(&device).expect("open the device"));
     if autoclear {
@@ -92,7 +86,7 @@ fn a_staged_volume_is_brought_to_its_record() {
     let image = world.image(vol.id());
     vol.stage().expect("NodeStageVolume, which makes the filesystem");
     vol.unstage().expect("NodeUnstageVolume");
-    let device = attach_by_hand(&image);
+    let device = PathBuf::from(attach(&image, &[]));
     run("mount", &[text(&device), text(&vol.staging())]);
     run("fallocate", &["--punch-hole", "--offset", "8MiB", "--length", "8MiB", text(&image)]);
     vol.up();
@@ -117,8 +111,7 @@ fn a_device_gets_the_volumes_sector_size() {
     let (wanted, image) = (size(number), world.image(vol.id()));
     vol.unstage().expect("NodeUnstageVolume");
     let other = if wanted == 512 { "4096" } else { "512" };
-    let done = output("losetup", &["--find", "--show", "--sector-size", other, text(&image)]);
-    let device = PathBuf::from(String::from_utf8(done.stdout).expect("a path").trim());
+    let device = PathBuf::from(attach(&image, &["--sector-size", other]));
     assert_ne!(size(number_of(&device)), wanted);
     vol.up();
     assert_eq!(size(number_of(&device)), wanted);

@@ -26,9 +26,7 @@ use hostloop::model::FsType;
 
 /// A directory of its own, whose path has no link in it.
 fn setup() -> (Os, tempfile::TempDir, PathBuf) {
-    crate::harness::require_machine();
-    let temp = tempfile::Builder::new().prefix("hostloop copy ").tempdir_in("/var/tmp").expect("tempdir");
-    let path = temp.path().canonicalize().expect("path");
+    let (temp, path) = crate::harness::new_directory("hostloop copy ");
     (os(Tools::find()), temp, path)
 }
 

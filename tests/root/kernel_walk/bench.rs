@@ -16,8 +16,7 @@ use super::model::{Call, Model, Origin, Spec};
 use crate::client::parameters as map;
 use crate::harness::process::node_of;
 use crate::harness::volume::{clone_request, create_request, restore_request};
-use crate::harness::world::mount_image;
-use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, mount_image, run, text};
 
 /// The pool whose filesystem is the driver's own.
 pub const MANAGED: &str = "managed";

@@ -7,7 +7,7 @@ use super::bench::{Bench, Disk};
 use super::check::{check, tear_down, write};
 use super::model::{Call, Model, Origin, Spec};
 use crate::harness::kernel::{self, pattern, write_at};
-use crate::harness::{Kind, output, run, text};
+use crate::harness::{Kind, attach, run, text};
 
 const NAME: &str = "volume";
 
@@ -97,10 +97,10 @@ fn what_is_wrong_at_rest_is_seen() {
     bench.must(&mut model, Call::Unpublish(NAME, "pod"));
     bench.must(&mut model, Call::Unstage(NAME));
     let image = bench.world.image(&bench.id(NAME));
-    let device = String::from_utf8(output("losetup", &["-f", "--show", text(&image)]).stdout).expect("text");
+    let device = attach(&image, &[]);
     let problem = check(&bench, &model).expect_err("nothing is seen");
     assert!(problem.contains("devices"), "{problem}");
-    run("losetup", &["-d", device.trim()]);
+    run("losetup", &["-d", &device]);
     bench.patience = LONG;
     check(&bench, &model).expect("all is well");
 

@@ -12,9 +12,7 @@ impl Disk {
     fn new(world: &World, bytes: u64) -> Disk {
         let file = world.dir.join("disk");
         std::fs::File::create(&file).and_then(|file| file.set_len(bytes)).expect("a file");
-        let device = output("losetup", &["--find", "--show", text(&file)]);
-        let device = String::from_utf8(device.stdout).expect("text").trim().to_owned();
-        assert!(device.starts_with("/dev/loop"));
+        let device = attach(&file, &[]);
         Disk { file, device }
     }
 

@@ -23,8 +23,7 @@ fn foreign_content_is_not_touched() {
         std::fs::remove_file(&managed.image).expect("remove");
     }
     // An xfs with somebody's files. Mounting it writes to its journal; its files stay.
-    std::fs::File::create(&managed.image).and_then(|file| file.set_len(320 * MIB)).expect("an image");
-    run("mkfs.xfs", &["-q", "-s", "size=4096", text(&managed.image)]);
+    make_filesystem(&managed.image, "xfs", 320 * MIB, &["-s", "size=4096"]);
     let place = managed.world.directory("place");
     mount_loop(&managed.image, &place);
     std::fs::write(place.join("thesis"), "precious").expect("write");
@@ -48,8 +47,7 @@ fn two_devices_on_the_image_stop_the_start() {
     managed.world.start();
     let device = managed.device();
     managed.world.take_driver().stop();
-    let second = output("losetup", &["--find", "--show", text(&managed.image)]);
-    let second = String::from_utf8(second.stdout).expect("text").trim().to_owned();
+    let second = attach(&managed.image, &[]);
     let line = managed.refused();
     assert!(line.contains("attached 2 times") && line.contains(&second), "{line}");
     run("losetup", &["-d", &second]);
@@ -66,8 +64,7 @@ fn a_device_that_somebody_attached_is_adopted() {
     managed.world.start();
     managed.world.take_driver().stop();
     managed.unmount();
-    let theirs = output("losetup", &["--find", "--show", text(&managed.image)]);
-    let theirs = String::from_utf8(theirs.stdout).expect("text").trim().to_owned();
+    let theirs = attach(&managed.image, &[]);
     managed.world.start();
     let devices = devices_of(&managed.image);
     assert_eq!(

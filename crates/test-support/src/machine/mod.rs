@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod csi;
+pub mod disk;
 pub mod kernel;
 pub mod namespace;
 pub mod process;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 pub use crate::client::Kind;
 pub use csi::Csi;
+pub use disk::{attach, entries, make_filesystem, mount_image, mount_loop, mount_loop_with, new_directory};
 pub use process::Driver;
 pub use volume::{Vol, clone_request};
 pub use world::World;
@@ -29,29 +31,6 @@ pub fn output(program: &str, args: &[&str]) -> Output {
 pub fn run(program: &str, args: &[&str]) {
     let done = output(program, args);
     assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
-/// Mounts an image through a loop device. mount(8) gives up where another takes the device that it has found, and where it is
-/// looked at in the moment in which it is attached.
-pub fn mount_loop(image: &Path, mount_point: &Path) {
-    mount_loop_with(image, mount_point, "loop").unwrap_or_else(|told| panic!("{told}"));
-}
-
-/// The same with these options; what mount(8) says where they cannot be.
-pub fn mount_loop_with(image: &Path, mount_point: &Path, options: &str) -> Result<(), String> {
-    let mut told = String::new();
-    for _ in 0..10 {
-        let done = output("mount", &["-o", options, text(image), text(mount_point)]);
-        if done.status.success() {
-            return Ok(());
-        }
-        told = String::from_utf8_lossy(&done.stderr).into_owned();
-        if !told.contains("failed to setup loop device") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Err(told)
 }
 
 pub fn text(path: &Path) -> &str {

@@ -6,7 +6,9 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::process::{binary, command, serve_flags};
-use super::{Csi, Driver, Kind, MIB, eventually, kernel, mount_loop, output, require_machine, run, text};
+use super::{
+    Csi, Driver, Kind, eventually, kernel, mount_image, mount_loop, new_directory, output, run, text,
+};
 
 pub struct World {
     /// The test's own directory.
@@ -51,9 +53,7 @@ impl World {
     }
 
     fn with_pool(pool: Option<(&str, u64)>, flags: &[&str]) -> World {
-        require_machine();
-        let temp = tempfile::Builder::new().prefix("hostloop-root-").tempdir_in("/var/tmp").expect("tempdir");
-        let dir = temp.path().canonicalize().expect("path");
+        let (temp, dir) = new_directory("hostloop-root-");
         // A space, as mountinfo and tools may get it wrong.
         let (kubelet, socket) = (dir.join("kube let"), dir.join("csi.sock"));
         let csi = Csi::new(&socket);
@@ -276,13 +276,4 @@ impl Drop for World {
             eprintln!("left behind: {}", temp.keep().display());
         }
     }
-}
-
-/// Makes a filesystem in a file and mounts it.
-pub fn mount_image(image: &Path, mount_point: &Path, fs_type: &str, size: u64) {
-    std::fs::create_dir(mount_point).expect("mkdir");
-    std::fs::File::create(image).and_then(|f| f.set_len(size)).expect("the pool's image");
-    assert!(size >= 256 * MIB);
-    run(&format!("mkfs.{fs_type}"), &["-q", text(image)]);
-    mount_loop(image, mount_point);
 }
