@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 
 use crate::harness::{Cluster, Controller, Fault, LONG, Node, by_key, fails, id_on, place, volume};
 use crate::requests::MIB;
+use crate::wait::{until, until_answered};
 
 const SIZE: i64 = 512 * MIB;
 
@@ -86,26 +87,10 @@ fn persistent(
 ) -> JoinHandle<csi::Volume> {
     let client = controller.client.clone();
     tokio::spawn(async move {
-        loop {
-            match client.call(wanted()).await {
-                Ok(made) => return made.volume.unwrap(),
-                Err(status) => assert!(
-                    matches!(status.code(), Code::Aborted | Code::Unavailable | Code::ResourceExhausted),
-                    "{status:?}"
-                ),
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let passing = [Code::Aborted, Code::Unavailable, Code::ResourceExhausted];
+        let made = until_answered(&passing, || client.call(wanted())).await;
+        made.unwrap().volume.unwrap()
     })
-}
-
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let waiting = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(LONG, waiting).await.expect(what);
 }
 
 /// Names raced by two controllers, while the room of the nodes changes under them.
@@ -153,9 +138,8 @@ async fn pair() -> (Cluster, Controller, [&'static str; 2]) {
     (cluster, other, [keys[0], keys[1]])
 }
 
-fn came(node: &Node, rpc: &'static str) -> impl FnMut() -> bool {
-    let gate = node.counter(rpc);
-    move || gate() > 0
+async fn comes(node: &Node, rpc: &'static str) {
+    until(&format!("{rpc} comes"), async || !node.calls(rpc).is_empty()).await;
 }
 
 /// The order of the first is on its way while the second one chooses the other node.
@@ -166,7 +150,7 @@ async fn an_order_on_its_way_is_seen_by_another_controller() {
         let (one, two) = if turned { (high, low) } else { (low, high) };
         cluster.node(one).fault("CreateVolume", Fault::FirstLate);
         let first = persistent(&cluster.controller, move || volume("v", SIZE, &[one, two]));
-        until("the order comes", came(cluster.node(one), "CreateVolume")).await;
+        comes(cluster.node(one), "CreateVolume").await;
         let second = persistent(&other, move || volume("v", SIZE, &[two, one]));
         let second = place(&tokio::time::timeout(LONG, second).await.unwrap().unwrap());
         cluster.node(one).heal();
@@ -184,12 +168,12 @@ async fn an_order_that_comes_after_the_retry_makes_no_second_volume() {
         let (one, two) = if turned { (high, low) } else { (low, high) };
         cluster.node(one).fault("CreateVolume", Fault::FirstLate);
         let first = persistent(&cluster.controller, move || volume("v", SIZE, &[one, two]));
-        until("the order comes", came(cluster.node(one), "CreateVolume")).await;
+        comes(cluster.node(one), "CreateVolume").await;
         first.abort();
         let second = persistent(&other, move || volume("v", SIZE, &[two, one]));
         let second = place(&tokio::time::timeout(LONG, second).await.unwrap().unwrap());
         cluster.node(one).heal();
-        until("nothing runs", || cluster.nodes.iter().all(|node| node.running() == 0)).await;
+        until("nothing runs", async || cluster.nodes.iter().all(|node| node.running() == 0)).await;
         // The late one went on without its caller: ask again until it must have come to its end.
         for _ in 0..50 {
             assert_eq!(cluster.holders("v").await, [second.as_str()]);
@@ -208,7 +192,7 @@ async fn of_two_that_have_begun_one_gives_way() {
     let first = persistent(&cluster.controller, move || volume("v", SIZE, &[low, high]));
     let second = persistent(&other, move || volume("v", SIZE, &[high, low]));
     for node in &cluster.nodes {
-        until("both reserve", came(node, "ReserveName")).await;
+        comes(node, "ReserveName").await;
     }
     cluster.nodes.iter().for_each(Node::heal);
     let places = [first.await.unwrap(), second.await.unwrap()].map(|made| place(&made));
@@ -224,7 +208,7 @@ async fn a_reservation_that_was_left_is_taken_over() {
         let (one, two) = if turned { (high, low) } else { (low, high) };
         cluster.node(one).fault("CreateVolume", Fault::Swallow);
         let first = persistent(&cluster.controller, move || volume("v", SIZE, &[one, two]));
-        until("the order comes", came(cluster.node(one), "CreateVolume")).await;
+        comes(cluster.node(one), "CreateVolume").await;
         first.abort();
         cluster.node(one).heal();
         let made = other.create(volume("v", SIZE, &[two, one])).await.unwrap();
@@ -239,7 +223,7 @@ async fn a_node_that_falls_silent_in_between_keeps_the_volume_from_being_made() 
     cluster.node(low).fault("ReserveName", Fault::Late);
     let client = cluster.controller.client.clone();
     let call = tokio::spawn(async move { client.call(volume("v", SIZE, &[low, high])).await });
-    until("it reserves", came(cluster.node(low), "ReserveName")).await;
+    comes(cluster.node(low), "ReserveName").await;
     cluster.net.cut(&crate::harness::address(high));
     cluster.net.set_way(&crate::harness::address(high), crate::harness::Way::Refused);
     cluster.node(low).heal();

@@ -1,26 +1,15 @@
 //! Nodes that change: a pod with a new address, a node that comes back, an address that becomes another node's.
 
-use std::time::Duration;
-
 use hostloop::wire::csi;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::harness::{Cluster, Controller, Directory, Net, Node, Way, address, fails, id_on, place, volume};
 use crate::requests::MIB;
+use crate::wait::{until, until_answered};
 
 const SIZE: i64 = 512 * MIB;
-
-/// Calls until the answer is not UNAVAILABLE: the controller waits a moment before it tries a node again.
-async fn once_reachable<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Status> {
-    loop {
-        match call().await {
-            Err(status) if status.code() == Code::Unavailable => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            answer => return answer,
-        }
-    }
-}
+/// The controller waits a moment before it tries a node again.
+const REFUSED: [Code; 1] = [Code::Unavailable];
 
 #[tokio::test]
 async fn it_is_not_ready_until_the_nodes_are_known() {
@@ -71,9 +60,7 @@ async fn a_call_that_waits_at_the_old_address_goes_on_to_the_new_one() {
         let volume_id = id_on("a", "v");
         old.call(csi::ControllerGetVolumeRequest { volume_id }).await
     });
-    while cluster.net.tries("10.0.0.1:9443") == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("it dials", async || cluster.net.tries("10.0.0.1:9443") > 0).await;
     cluster.introduce();
     fails(cluster.controller.get(&id_on("a", "v")).await, Code::NotFound, "does not exist");
     fails(call.await.unwrap(), Code::NotFound, "does not exist");
@@ -90,7 +77,7 @@ async fn a_node_that_comes_back_is_used_again() {
     fails(cluster.controller.list(0, "").await, Code::Unavailable, "node \"a\"");
     let node = node.start_again("a:9443").await;
     cluster.directory.set(&[("a", Some("a:9443")), ("b", Some("b:9443"))], &[]);
-    let found = once_reachable(async || cluster.controller.get(&made.volume_id).await).await;
+    let found = until_answered(&REFUSED, || cluster.controller.get(&made.volume_id)).await;
     assert_eq!(found.unwrap(), made);
     drop(node);
 }
@@ -135,6 +122,6 @@ async fn a_way_that_opens_is_found_without_word_from_discovery() {
     cluster.net.set_way(&address("a"), Way::Refused);
     fails(cluster.controller.get(&id_on("a", "v")).await, Code::Unavailable, "node \"a\"");
     cluster.net.set_way(&address("a"), Way::Open);
-    let missing = once_reachable(async || cluster.controller.get(&id_on("a", "v")).await).await;
+    let missing = until_answered(&REFUSED, || async { cluster.controller.get(&id_on("a", "v")).await }).await;
     fails(missing, Code::NotFound, "does not exist");
 }

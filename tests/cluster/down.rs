@@ -7,6 +7,7 @@ use tonic::{Code, Request};
 
 use crate::harness::{Cluster, Fault, LONG, Way, address, fails, id_on, volume};
 use crate::requests::MIB;
+use crate::wait::until;
 
 const SIZE: i64 = 512 * MIB;
 
@@ -49,9 +50,10 @@ async fn a_silent_node_delays_nobody_else() {
             }));
         }
     }
-    while cluster.net.tries(&address("a")) == 0 || cluster.node("c").calls("ControllerGetVolume").is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("both nodes are asked", async || {
+        cluster.net.tries(&address("a")) > 0 && !cluster.node("c").calls("ControllerGetVolume").is_empty()
+    })
+    .await;
     let begun = Instant::now();
     for name in 0..20 {
         let missing = cluster.controller.get(&id_on("b", &name.to_string())).await;

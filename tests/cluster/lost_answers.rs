@@ -1,11 +1,10 @@
 //! Answers that are lost, and that no second volume is made for them.
 
-use std::time::Duration;
-
 use tonic::Code;
 
 use crate::harness::{Cluster, Fault, Way, address, fails, place, volume};
 use crate::requests::MIB;
+use crate::wait::{until, until_answered};
 
 const SIZE: i64 = 512 * MIB;
 
@@ -53,14 +52,9 @@ async fn a_second_node_is_not_tried_while_another_cannot_say_whether_it_has_the_
     assert!(cluster.node("b").calls("CreateVolume").is_empty());
 
     cluster.net.set_way(&address("c"), Way::Open);
-    let made = loop {
-        match cluster.controller.create(volume("v", SIZE, &["a", "b", "c"])).await {
-            Ok(made) => break made,
-            // The controller waits a moment before it tries c again.
-            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    // The controller waits a moment before it tries c again.
+    let create = || cluster.controller.create(volume("v", SIZE, &["a", "b", "c"]));
+    let made = until_answered(&[Code::Unavailable], create).await.unwrap();
     assert_eq!(place(&made), "c");
     assert_eq!(cluster.holders("v").await, ["c"]);
 }
@@ -84,10 +78,11 @@ async fn a_volume_that_is_being_made_is_not_made_again() {
         let client = cluster.controller.client.clone();
         async move { client.call(volume("v", SIZE, &["b", "a"])).await }
     });
-    while kernel.waiting() == 0 {
+    until("it is being made", async || {
         assert!(!call.is_finished(), "it answers before it is made");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+        kernel.waiting() > 0
+    })
+    .await;
     call.abort();
     // The scheduler has chosen another node by now.
     let wanted = || volume("v", SIZE, &["a", "b"]);
@@ -95,13 +90,8 @@ async fn a_volume_that_is_being_made_is_not_made_again() {
         fails(cluster.controller.create(wanted()).await, Code::Aborted, "running");
     }
     kernel.release();
-    let made = loop {
-        match cluster.controller.create(wanted()).await {
-            Ok(made) => break made,
-            Err(status) => assert_eq!(status.code(), Code::Aborted, "{status:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    };
+    let create = || cluster.controller.create(wanted());
+    let made = until_answered(&[Code::Aborted], create).await.unwrap();
     assert_eq!(place(&made), "b");
     assert_eq!(cluster.holders("v").await, ["b"]);
     assert!(cluster.node("a").calls("CreateVolume").is_empty());

@@ -11,7 +11,7 @@
 )]
 #![allow(missing_docs)]
 
-use hostloop_test_support::{orders, pki, requests};
+use hostloop_test_support::{orders, pki, requests, wait};
 
 mod harness;
 

@@ -28,7 +28,7 @@ use tower::{Service, service_fn};
 
 use crate::log::listen;
 use crate::pki::{Pki, controller, node};
-use crate::renewal::eventually;
+use crate::wait::until;
 
 /// Longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -277,7 +277,7 @@ async fn the_log_says_who_called_and_who_was_not_let_in() {
     // It is told so, though it had sent a request already.
     assert!(format!("{status:?}").contains("the peer refuses the certificate of this process"), "{status:?}");
     let said = "a peer was refused";
-    eventually(said, || async { lines.text().contains(said) }).await;
+    until(said, async || lines.text().contains(said)).await;
     let text = lines.text();
     let line = text.lines().find(|line| line.contains(said)).unwrap();
     assert!(

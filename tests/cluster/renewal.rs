@@ -1,7 +1,7 @@
 //! Certificates that are exchanged while they are in use, and the CAs that sign them.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
 use hostloop::cluster::tls::{Refusal, Tls, TlsError};
@@ -11,15 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::log::listen;
 use crate::pki::{DRIVER, Pki, controller, minutes, node};
 use crate::tls::{LONG, handshake, replace};
-
-/// Tries again until it holds.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let started = Instant::now();
-    while !holds().await {
-        assert!(started.elapsed() < LONG, "{what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
+use crate::wait::until;
 
 #[tokio::test]
 async fn renewed_certificates_are_used_without_a_restart() {
@@ -40,7 +32,7 @@ async fn renewed_certificates_are_used_without_a_restart() {
     let stray = pki.issue("stray", &first, minutes(-5, 60));
     fs::remove_file(dir.join("tls.key")).unwrap();
     fs::copy(stray.join("tls.key"), dir.join("tls.key")).unwrap();
-    eventually("the wrong key is noticed", || async { lines.text().contains("ERROR") }).await;
+    until("the wrong key is noticed", async || lines.text().contains("ERROR")).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (near_again, far_again) = handshake(&old_client, &server, "first").await;
     assert!(near_again.is_ok() && far_again.is_ok());
@@ -51,14 +43,14 @@ async fn renewed_certificates_are_used_without_a_restart() {
 
     // One that fits together and is another node's.
     pki.ca.issue(&node(Some("intruder")), minutes(-5, 60)).unwrap().write(&dir).unwrap();
-    eventually("the intruder is noticed", || async { lines.text().contains("\"intruder\"") }).await;
+    until("the intruder is noticed", async || lines.text().contains("\"intruder\"")).await;
     assert_eq!(server.identity(), first);
     let ended = server.expires();
 
     // Another CA's, by the switch of a link, as kubelet exchanges a Secret.
     next.ca.issue(&second, minutes(-5, 60)).unwrap().write(&dir).unwrap();
     assert_ne!(fs::read_link(dir.join("..data")).unwrap(), data);
-    eventually("the new certificate is used", || async { server.identity() == second }).await;
+    until("the new certificate is used", async || server.identity() == second).await;
     assert!(server.expires() < ended, "the new one is for minutes only");
     let (near_new, far_new) = handshake(&new_client, &server, "second").await;
     assert!(near_new.is_ok() && far_new.is_ok());

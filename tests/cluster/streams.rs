@@ -1,13 +1,12 @@
 //! SnapshotMetadata through a controller: messages, errors and callers that go away.
 
-use std::time::Duration;
-
 use hostloop::wire::csi;
 use tokio_stream::StreamExt;
 use tonic::{Code, Request, Status, Streaming};
 
 use crate::harness::{Cluster, Fault, GIB, Way, address, fails, volume, within};
 use crate::requests;
+use crate::wait::until;
 
 type Allocated = Streaming<csi::GetMetadataAllocatedResponse>;
 
@@ -86,15 +85,11 @@ async fn a_caller_that_goes_away_takes_the_call_with_it() {
     let client = cluster.controller.client.clone();
     let request = requests::allocated(&id);
     let call = tokio::spawn(async move { client.open(Request::new(request)).await.map(drop) });
-    while node.running() == 0 {
+    until("the node is asked", async || {
         assert!(!call.is_finished());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+        node.running() > 0
+    })
+    .await;
     call.abort();
-    let ended = async {
-        while node.running() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(crate::harness::LONG, ended).await.expect("the node's handler is dropped");
+    until("the node's handler is dropped", async || node.running() == 0).await;
 }

@@ -14,6 +14,7 @@ use hostloop::shutdown::Shutdown;
 use hostloop_fake_kernel::FakeKernel;
 
 use crate::harness::{DIRECTORIES, KUBELET, Server, VOLUMES, machine, settings};
+use crate::wait::until;
 
 /// A bench with little to do, in kubelet's directory.
 fn config(servers: &[&Server], parameters: &[(&str, &str)]) -> RpcConfig {
@@ -168,9 +169,7 @@ fn interrupted_it_deletes_what_it_made() {
     let dir = std::path::Path::new(KUBELET);
     let (done, ()) = server.block_on(async {
         tokio::join!(load(&caller, (4, hour), &names, dir, &stop), async {
-            while kernel.mounts().is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("a life begins", async || !kernel.mounts().is_empty()).await;
             stop.store(true, Ordering::Relaxed);
         })
     });
@@ -199,9 +198,7 @@ fn what_a_lost_answer_made_is_found_and_deleted() {
         let caller = Caller { client: Client::on(hasty.connect_lazy()), ..patient };
         kernel.hold("set_size");
         tokio::join!(caller.life("a", &place), async {
-            while kernel.waiting() == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("the image is made", async || kernel.waiting() > 0).await;
             // By now nobody waits for the answer.
             tokio::time::sleep(Duration::from_millis(200)).await;
             kernel.release();

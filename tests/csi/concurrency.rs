@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use crate::life::*;
 use crate::support::*;
+use crate::wait::until;
 
 fn ok_or_aborted<T>(answers: &[Result<T, Status>]) -> usize {
     for status in answers.iter().filter_map(|answer| answer.as_ref().err()) {
@@ -49,10 +50,11 @@ fn what_holds_a_volume_is_named_without_a_reason_that_there_is_none_for() {
     let mut call = None;
     server.block_on(async {
         let call = call.insert(tokio::spawn(async move { client.call(request).await }));
-        while rig.kernel.waiting() == 0 {
+        until("the image grows", async || {
             assert!(!call.is_finished(), "it answers before the image has its size");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            rig.kernel.waiting() > 0
+        })
+        .await;
     });
     let message = rig.fails(Code::Aborted, vol.expand_request(2 * SIZE, 0));
     assert!(message.contains(&format!("another operation on volume {} is running", vol.id)), "{message}");

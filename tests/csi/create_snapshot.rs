@@ -1,7 +1,5 @@
 //! CreateSnapshot: what is cut, when it may be, and that nothing is left of what was refused.
 
-use std::time::Duration;
-
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use hostloop_fake_kernel::FakeKernel;
@@ -10,6 +8,7 @@ use tonic::{Code, Status};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
+use crate::wait::until;
 
 fn requirement(node: &str) -> Option<csi::TopologyRequirement> {
     Some(csi::TopologyRequirement { requisite: vec![topology(node)], preferred: vec![topology(node)] })
@@ -232,10 +231,11 @@ fn snapshot_and_meanwhile(rig: &Rig, vol: &Vol, mut meanwhile: impl FnMut()) -> 
     let mut call = None;
     server.block_on(async {
         let call = call.insert(tokio::spawn(async move { client.call(request).await }));
-        while rig.kernel.waiting() == 0 {
+        until("it copies", async || {
             assert!(!call.is_finished(), "it answers before it copies");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            rig.kernel.waiting() > 0
+        })
+        .await;
     });
     meanwhile();
     rig.kernel.release();

@@ -1,7 +1,6 @@
 //! The end of the certificate that peers are shown, as the metrics tell it.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use hostloop::cluster::certs::Authority;
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
@@ -11,7 +10,8 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 
 use crate::harness::{NODE, Server, machine, settings};
-use crate::scrape::{address, scrape, watched};
+use crate::scrape::{Samples, address, get, scrape, watched};
+use crate::wait::until;
 
 const DRIVER: &str = "hostloop.csi.dev";
 const EXPIRY: &str = "hostloop_certificate_expiry_timestamp_seconds";
@@ -84,18 +84,13 @@ fn the_end_of_the_certificate_in_use_is_told_also_after_a_renewal() {
         let certified = Certified::new(role);
         let first = certified.issue(60);
         certified.serve(|server, address| {
-            let told = || scrape(server, address).get(EXPIRY);
-            assert_eq!(told(), first, "{role:?}");
+            assert_eq!(scrape(server, address).get(EXPIRY), first, "{role:?}");
             let second = certified.issue(120);
-            let deadline = Instant::now() + Duration::from_secs(60);
-            loop {
-                let now = told();
-                if now == second {
-                    break;
-                }
-                assert!(now == first && Instant::now() < deadline, "{role:?}: {now}");
-                server.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
-            }
+            server.block_on(until("the new certificate is told of", async || {
+                let now = Samples::of(&get(address, "/metrics").await.body).get(EXPIRY);
+                assert!(now == first || now == second, "{role:?}: {now}");
+                now == second
+            }));
         });
     }
 }

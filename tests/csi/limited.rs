@@ -11,9 +11,9 @@ use crate::cuts::*;
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, machine};
 use crate::life::*;
 use crate::pull::nodes::Pair;
-use crate::removals::until;
 use crate::subvolumes::with_full_qgroups;
 use crate::support::*;
+use crate::wait::after_retries;
 
 pub const FLAGS: [&str; 4] = ["--pool", "limited=/pools/limited,reserve=0", "--reserve", "0"];
 pub const POOL: &str = "/pools/limited";
@@ -88,7 +88,7 @@ fn a_full_one_is_full_for_its_pod_and_for_nobody_else() {
         rig.rest(&other);
         rig.ok(vol.delete_request());
         rig.ok(other.delete_request());
-        until("its number is given back", || rig.kernel.quotas(POOL).is_empty());
+        after_retries("its number is given back", || rig.kernel.quotas(POOL).is_empty());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Copies that take longer than a caller waits: they go on, a retry joins them, and nobody else waits.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use hostloop::model::{NodeKey, VolumeId};
 use hostloop::wire::csi;
@@ -10,6 +9,7 @@ use tonic::Code;
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
+use crate::wait::{answered, until};
 
 /// Two volumes of which copies are made by copying, and one whose copies share blocks; none of them in use.
 fn volumes(rig: &Rig) -> [Vol; 3] {
@@ -32,10 +32,11 @@ pub fn give_up<C: Call>(rig: &Rig, request: C) {
     let server = rig.server();
     server.block_on(async {
         let call = tokio::spawn(request.send(server.client.clone()));
-        while rig.kernel.waiting() == 0 {
+        until("it copies", async || {
             assert!(!call.is_finished(), "it answers before it has copied");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            rig.kernel.waiting() > 0
+        })
+        .await;
         call.abort();
         assert!(call.await.is_err_and(|error| error.is_cancelled()));
     });
@@ -44,13 +45,7 @@ pub fn give_up<C: Call>(rig: &Rig, request: C) {
 /// Calls again until there is a result; until then the answer is ABORTED.
 #[track_caller]
 pub fn result<C: Call + Clone>(rig: &Rig, request: &C) -> C::Reply {
-    loop {
-        match rig.call(request.clone()) {
-            Ok(reply) => return reply,
-            Err(status) => assert_eq!(status.code(), Code::Aborted, "{}", status.message()),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    answered(&[Code::Aborted], || rig.call(request.clone())).unwrap_or_else(|status| panic!("{status}"))
 }
 
 /// What was copied since the steps were cleared, each range of it.

@@ -8,7 +8,7 @@
 )]
 #![allow(missing_docs)]
 
-use hostloop_test_support::{client, harness, invariants, requests};
+use hostloop_test_support::{client, harness, invariants, requests, wait};
 
 mod bench;
 mod beside;

@@ -1,13 +1,12 @@
 //! What the metrics say after calls, and how they are served.
 
-use std::time::{Duration, Instant};
-
 use hostloop::config::OperationConfig;
 use tonic::Code;
 
 use crate::harness::{Server, machine, settings};
 use crate::requests::*;
 use crate::scrape::*;
+use crate::wait::until;
 
 const SIZE: f64 = (512 * MIB) as f64;
 
@@ -102,7 +101,7 @@ fn a_copy_is_seen_while_it_runs_and_a_disk_that_others_fill_lacks_room() {
     let client = server.client.clone();
     let seen = server.block_on(async {
         let call = tokio::spawn(async move { client.call(snapshot("s", &id)).await });
-        wait(|| kernel.waiting() > 0).await;
+        until("it waits", async || kernel.waiting() > 0).await;
         let reply = get(address, "/metrics").await;
         kernel.release();
         call.await.unwrap().unwrap();
@@ -144,14 +143,6 @@ fn what_a_growth_copies_is_counted() {
     server.stop();
 }
 
-async fn wait(done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(60), "it does not come so far");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[test]
 fn health_is_what_probe_says_while_recovery_runs_and_after() {
     let (kernel, settings) = (machine(), settings());
@@ -162,7 +153,7 @@ fn health_is_what_probe_says_while_recovery_runs_and_after() {
     let client = server.client.clone();
     server.block_on(async {
         let _call = tokio::spawn(async move { client.call(delete(&id)).await });
-        wait(|| kernel.waiting() > 0).await;
+        until("it waits", async || kernel.waiting() > 0).await;
     });
     kernel.kill();
     server.abandon();
@@ -172,7 +163,7 @@ fn health_is_what_probe_says_while_recovery_runs_and_after() {
     let starting = std::thread::spawn(move || watched(os, &settings, address));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let during = runtime.block_on(async {
-        wait(|| kernel.waiting() > 0).await;
+        until("it waits", async || kernel.waiting() > 0).await;
         [get(address, "/readyz").await, get(address, "/healthz").await, get(address, "/metrics").await]
     });
     kernel.release();

@@ -1,7 +1,5 @@
 //! What is said of a pool: its health, and its room in numbers.
 
-use std::time::{Duration, Instant};
-
 use hostloop::model::FsType;
 use hostloop::wire::csi;
 use hostloop_fake_kernel::FakeKernel;
@@ -11,6 +9,7 @@ use crate::harness::{self, DIRECTORIES, LetGo};
 use crate::requests::{Kind, Spec};
 use crate::scrape::{Samples, address, get, scrape, watched};
 use crate::support::*;
+use crate::wait::until;
 
 /// The kernel still has what is asked of the filesystem in memory.
 #[test]
@@ -55,11 +54,7 @@ fn what_is_being_made_is_promised_once() {
     let size = request.capacity_range.expect("a size").required_bytes as f64;
     let seen = server.block_on(async {
         let call = tokio::spawn(async move { client.call(request).await });
-        let began = Instant::now();
-        while kernel.waiting() == 0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "it is being made");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until("it is being made", async || kernel.waiting() > 0).await;
         let reply = get(address, "/metrics").await;
         kernel.release();
         call.await.unwrap().unwrap();

@@ -13,6 +13,7 @@ use crate::cuts::*;
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR};
 use crate::life::*;
 use crate::support::*;
+use crate::wait::eventually;
 
 const POOL: &str = "/pools/limited";
 const FLAGS: [&str; 4] = ["--pool", "limited=/pools/limited,reserve=0", "--reserve", "0"];
@@ -65,13 +66,7 @@ fn left(rig: &Rig) -> Vec<String> {
 
 #[track_caller]
 fn gone(rig: &Rig) {
-    for _ in 0..3000 {
-        if left(rig).is_empty() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("{:?}", left(rig));
+    eventually("nothing is left", || left(rig).is_empty());
 }
 
 fn health(rig: &Rig) -> Vec<(String, String)> {

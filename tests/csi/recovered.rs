@@ -22,6 +22,7 @@ use crate::requests::{
     Kind, Spec, delete, delete_group, delete_snapshot, group, publish, snapshot, stage, staging_path,
     target_path, unpublish, unstage,
 };
+use crate::wait::eventually;
 
 /// A machine after its driver was killed, and what there is on it.
 struct Left {
@@ -276,14 +277,11 @@ fn what_is_only_recorded_as_being_deleted_is_kept() {
 
 /// Tries a pool again until it can be used.
 fn until_usable(driver: &Driver, pool: &PoolName) {
-    let began = Instant::now();
     let closed = || driver.pool_states().into_iter().any(|(name, why)| name == *pool && why.is_some());
-    driver.try_pool_again(pool);
-    while closed() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", driver.pool_states());
-        std::thread::sleep(Duration::from_millis(5));
+    eventually("the pool can be used", || {
         driver.try_pool_again(pool);
-    }
+        !closed()
+    });
 }
 
 #[test]

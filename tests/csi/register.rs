@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use hostloop::app::{self, Ended, StartError};
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::harness::{NODE, machine};
+use crate::wait::until;
 
 const SOCKET: &str = "hostloop.csi.dev@reg.sock";
 
@@ -55,14 +56,14 @@ impl Node {
 
     /// Finds the plugin as kubelet does: by its socket.
     async fn kubelet(&self) -> RegistrationClient<Channel> {
-        let started = Instant::now();
-        loop {
-            assert!(!self.process.is_finished() && started.elapsed() < Duration::from_secs(60));
-            if let Ok(channel) = dial(&self.plugin().display().to_string()).await {
-                return RegistrationClient::new(channel);
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let mut found = None;
+        until("the plugin is there", async || {
+            assert!(!self.process.is_finished());
+            found = dial(&self.plugin().display().to_string()).await.ok();
+            found.is_some()
+        })
+        .await;
+        RegistrationClient::new(found.expect("a connection"))
     }
 
     /// The line with which the process ends.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostloop::kernel::Qgroups;
 use hostloop::model::FsType;
@@ -15,6 +15,7 @@ use crate::cuts::*;
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, machine};
 use crate::life::*;
 use crate::support::*;
+use crate::wait::after_retries;
 use crate::walk::part::ways;
 
 const FLAGS: [&str; 4] = ["--pool", "limited=/pools/limited,reserve=0", "--reserve", "0"];
@@ -144,7 +145,7 @@ fn make(rig: &Rig, large: Large) -> Delete {
     }
     let cut = rig.cut("s", &vol);
     rig.ok(vol.delete_request());
-    until("the volume is gone", || large.left(rig).iter().all(|path| !path.contains("vol-")));
+    after_retries("the volume is gone", || large.left(rig).iter().all(|path| !path.contains("vol-")));
     Delete::Snapshot(cut.snapshot_id)
 }
 
@@ -169,21 +170,10 @@ impl Delete {
     }
 }
 
-/// Waits up to four minutes for a condition. The machine may be busy, and the driver retries a failed deletion with growing
-/// pauses.
-#[track_caller]
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(240);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[track_caller]
 fn gone(rig: &Rig, large: Large) {
-    until("nothing is left", || large.left(rig).is_empty());
-    until("the number is given back", || rig.kernel.quotas(POOL).is_empty());
+    after_retries("nothing is left", || large.left(rig).is_empty());
+    after_retries("the number is given back", || rig.kernel.quotas(POOL).is_empty());
 }
 
 #[test]
@@ -213,8 +203,10 @@ fn it_is_gone_for_callers_while_its_files_go() {
             let numbers = if large.is_limited() { 2 } else { 0 };
             assert_eq!(rig.kernel.quotas(POOL).len(), numbers, "each has its own");
             gate.open();
-            until("the old one is gone", || large.left(&rig).iter().all(|path| !path.contains("deep")));
-            until("its number is given back", || rig.kernel.quotas(POOL).len() == numbers / 2);
+            after_retries("the old one is gone", || {
+                large.left(&rig).iter().all(|path| !path.contains("deep"))
+            });
+            after_retries("its number is given back", || rig.kernel.quotas(POOL).len() == numbers / 2);
             assert_eq!(rig.kernel.read_file(format!("{top}/mine")).expect("read"), b"data");
             rig.rest(&again);
             rig.ok(again.delete_request());
@@ -241,7 +233,7 @@ fn what_is_on_the_disk_is_promised_to_nobody_else() {
     assert!((taken as u64..2 * taken as u64).contains(&limits.bytes), "{limits:?}: nobody can add to it");
     gate.open();
     gone(&rig, Large::Limited);
-    until("it is free", || room(&rig) == empty);
+    after_retries("it is free", || room(&rig) == empty);
 }
 
 /// A driver that is killed at any step, or whose machine loses its power there, has either not begun, or goes on.
@@ -262,10 +254,12 @@ fn ends_at(large: Large, power: bool, kill: Kill, n: usize) -> bool {
     let what = format!("{large:?}, power {power}, {kill:?} at {n}");
     let mut rig = Rig::on(large.kernel(), &FLAGS);
     let delete = make(&rig, large);
-    until("nothing else is at work", || is_idle(&rig));
+    after_retries("nothing else is at work", || is_idle(&rig));
     rig.kernel.kill_at(n, kill);
     let answered = delete.call(&rig).is_ok();
-    until("it ends", || rig.kernel.is_dead() || (answered && large.left(&rig).is_empty() && is_idle(&rig)));
+    after_retries("it ends", || {
+        rig.kernel.is_dead() || (answered && large.left(&rig).is_empty() && is_idle(&rig))
+    });
     let ended = rig.kernel.is_dead();
     match power {
         true => rig.power_cut(),
@@ -303,7 +297,7 @@ fn what_cannot_be_removed_is_told_and_tried_again() {
     rig.kernel.fail_every("remove_tree", Errno::EIO);
     delete.call(&rig).expect("it is durable that it is to go");
     let health = || rig.ok(csi::NodeGetStorageHealthRequest::default()).backend_health;
-    until("health tells", || !health().is_empty());
+    after_retries("health tells", || !health().is_empty());
     let [found] = &health()[..] else { panic!("{:?}", health()) };
     assert_eq!(found.reason, "RemovalFailing");
     assert!(found.message.contains("limited") && found.message.contains("EIO"), "{}", found.message);
@@ -315,7 +309,7 @@ fn what_cannot_be_removed_is_told_and_tried_again() {
     rig.kernel.heal();
     rig.ok(other.delete_request());
     gone(&rig, Large::Limited);
-    until("health is good", || health().is_empty());
+    after_retries("health is good", || health().is_empty());
 }
 
 /// Somebody mounts something in what is being removed: the removal stops there, and goes on when that is gone.
@@ -332,7 +326,7 @@ fn a_mount_in_it_is_not_entered() {
     rig.kernel.write_file(format!("{point}/theirs"), b"data").expect("write");
     gate.open();
     let health = || rig.ok(csi::NodeGetStorageHealthRequest::default()).backend_health;
-    until("health tells", || !health().is_empty());
+    after_retries("health tells", || !health().is_empty());
     assert_eq!(rig.kernel.read_file(format!("{point}/theirs")).expect("read"), b"data");
     rig.kernel.unmount_foreign(&point).expect("unmount");
     gone(&rig, Large::Limited);

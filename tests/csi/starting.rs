@@ -7,11 +7,12 @@ use hostloop::shutdown::Trigger;
 use hostloop::wire::csi;
 use hostloop_fake_kernel::FakeKernel;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tonic::Code;
 
 use crate::harness::{LetGo, Serving, machine, pool, settings, spawn};
 use crate::scrape::{Samples, address, get};
+use crate::wait::until;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -36,14 +37,6 @@ fn start(
     spawn(kernel.os(), Role::All(settings.clone()), socket, operation)
 }
 
-async fn until(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < LONG, "{what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 async fn connect(socket: &Path) -> Client {
     Client::on(client::endpoint(socket).unwrap().connect().await.unwrap())
 }
@@ -61,8 +54,8 @@ async fn the_socket_is_served_while_a_pool_is_made() {
     let _let_go = LetGo(kernel.clone());
     let operation = OperationConfig { health_listen: Some(address), ..OperationConfig::default() };
     let (process, trigger) = start(&kernel, &settings, &socket, operation);
-    until("the pool is being made", || kernel.waiting() > 0).await;
-    until("the socket is there", || socket.exists()).await;
+    until("the pool is being made", async || kernel.waiting() > 0).await;
+    until("the socket is there", async || socket.exists()).await;
 
     let client = connect(&socket).await;
     assert_eq!(ready(&client).await, Some(false));
@@ -94,11 +87,7 @@ async fn the_socket_is_served_while_a_pool_is_made() {
     assert_eq!(ready(&client).await, Some(false), "the first one serves");
 
     kernel.release();
-    let started = Instant::now();
-    while ready(&client).await != Some(true) {
-        assert!(started.elapsed() < LONG && !process.is_finished());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("it is ready", async || process.is_finished() || ready(&client).await == Some(true)).await;
     client.call(csi::ListVolumesRequest::default()).await.unwrap();
     assert_eq!(get(address, "/readyz").await.status, 200);
     drop(client);
@@ -128,17 +117,13 @@ async fn metrics_are_there_from_the_start() {
     let _let_go = LetGo(kernel.clone());
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
     let (process, trigger) = start(&kernel, &settings, &socket, operation);
-    until("the pool is being made", || kernel.waiting() > 0).await;
-    until("the socket is there", || socket.exists()).await;
+    until("the pool is being made", async || kernel.waiting() > 0).await;
+    until("the socket is there", async || socket.exists()).await;
     let during = Samples::of(&get(address, "/metrics").await.body);
     assert_eq!(during.get("hostloop_ready"), 0.0);
     assert!(!during.0.keys().any(|key| key.starts_with("hostloop_pool_bytes")));
     kernel.release();
-    let started = Instant::now();
-    while get(address, "/readyz").await.status != 200 {
-        assert!(started.elapsed() < LONG && !process.is_finished());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("it is ready", async || process.is_finished() || get(address, "/readyz").await.status == 200).await;
     let after = Samples::of(&get(address, "/metrics").await.body);
     assert_eq!(after.get("hostloop_ready"), 1.0);
     after.get("hostloop_pool_bytes{pool=\"copies\",kind=\"size\"}");

@@ -10,8 +10,8 @@ use crate::harness::machine;
 use crate::life::*;
 use crate::limited::{BYTES, FLAGS, LIMITED, POOL, kernel, largest, sized, troubles};
 use crate::pull::nodes::Pair;
-use crate::removals::until;
 use crate::support::*;
+use crate::wait::after_retries;
 
 /// A pool on btrfs with full qgroups.
 pub fn with_full_qgroups() -> Rig {
@@ -135,8 +135,8 @@ fn a_volume_in_use_is_cut_at_one_moment_and_in_one_step() {
     }
     rig.ok(delete_snapshot(&cut.snapshot_id));
     assert_eq!(rig.kernel.tree(format!("{POOL}/snapshots")), [""; 0]);
-    until("the large ones are removed", || rig.kernel.tree(format!("{POOL}/volumes")).is_empty());
-    until("no limit is left", || rig.kernel.quotas(POOL).is_empty());
+    after_retries("the large ones are removed", || rig.kernel.tree(format!("{POOL}/volumes")).is_empty());
+    after_retries("no limit is left", || rig.kernel.quotas(POOL).is_empty());
 }
 
 /// What the volume needs to write everything anew is promised with the snapshot, and taken only once by those of one volume.
@@ -159,7 +159,7 @@ fn a_snapshot_takes_what_its_volume_needs_to_be_rewritten() {
         rig.ok(delete_snapshot(&cut.snapshot_id));
     }
     // What is large is removed after the answer.
-    until("it can be promised again", || about(all));
+    after_retries("it can be promised again", || about(all));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tonic::{Code, Status};
 use crate::harness::{Server, machine, settings};
 use crate::requests::*;
 use crate::scrape::{address, get, scrape};
+use crate::wait::until;
 
 const LONG: Duration = Duration::from_secs(60);
 /// More than all threads of the runtime.
@@ -29,11 +30,7 @@ async fn begin_restores(
         let request = source.source_of(Spec::new(Kind::Block).create(&format!("restored-{number}")));
         restores.spawn(async move { client.call(request).await });
     }
-    let started = Instant::now();
-    while kernel.waiting() < Limits::default().copies {
-        assert!(started.elapsed() < LONG, "the copies begin");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("the copies begin", async || kernel.waiting() >= Limits::default().copies).await;
     // The others come as far as they can.
     tokio::time::sleep(Duration::from_secs(2)).await;
     restores

@@ -13,6 +13,7 @@ use tonic::Code;
 use crate::life::*;
 use crate::scrape::{address, scrape, watched};
 use crate::support::*;
+use crate::wait::eventually;
 
 const FAST: &str = "/pools/fast";
 const WITH_FAST: [&str; 2] = ["--pool", "fast=/pools/fast"];
@@ -358,11 +359,7 @@ fn volumes_are_examined_without_being_asked() {
     rig.unstage(&vol);
     rig.kernel.write(vol.image(), 0, &vec![0; 4096]).unwrap();
     rig.restart();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !rig.conditions(&vol)[1].abnormal {
-        assert!(Instant::now() < deadline, "nobody has looked");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the filesystem is looked at", || rig.conditions(&vol)[1].abnormal);
 }
 
 #[test]

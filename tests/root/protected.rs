@@ -1,13 +1,12 @@
 //! Directories with files that are immutable or append-only (chattr(1)), or with subvolumes that are read-only.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use hostloop::wire::csi;
 use tonic::Code;
 
 use crate::harness::process::{binary, command};
-use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::harness::{Kind, MIB, Vol, World, after_retries, entries, run, text};
 use crate::qgroups::with_full_qgroups;
 use crate::quotas::{Disk, place, plain_disk, with_simple_quotas, world_on};
 use crate::removals::fill;
@@ -23,16 +22,9 @@ fn chattr(word: &str, path: &Path) {
     run("chattr", &[word, text(path)]);
 }
 
-fn names(directory: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(directory).expect("list").map(|entry| entry.expect("entry").path()).collect()
-}
-
 fn gone(pool: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while names(&pool.join("volumes")).len() + names(&pool.join("snapshots")).len() > 0 {
-        assert!(Instant::now() < deadline, "{:?}", names(&pool.join("volumes")));
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let left = || entries(&pool.join("volumes")).len() + entries(&pool.join("snapshots")).len();
+    after_retries("nothing is left", || left() == 0);
 }
 
 /// A volume that is not in use, with files, some of which are protected, and so are directories and its top.

@@ -1,9 +1,9 @@
 //! Large directories are removed after their deletion was answered.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::harness::{Kind, MIB, Vol, World, after_retries, entries, run, text};
 use crate::qgroups::with_full_qgroups;
 use crate::quotas::{
     Disk, has_project_quotas, place, sync, with_project_quotas, with_simple_quotas, world_on,
@@ -33,18 +33,6 @@ fn large<'a>(world: &'a World, parameters: &[(&str, &str)], files: usize) -> Vol
     vol
 }
 
-fn names(directory: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(directory).expect("list").map(|entry| entry.expect("entry").path()).collect()
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(300);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// A driver that is killed again and again while it removes comes to an end, and a volume of the same name is not touched.
 /// Where it is a subvolume, of the filesystem mounted at `held`, the kernel does not destroy it before all that was seen.
 fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: Option<&Path>) {
@@ -57,7 +45,7 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: 
     let began = Instant::now();
     vol.delete().expect("DeleteVolume");
     println!("DeleteVolume of {} files: {:?}", files(), began.elapsed());
-    assert!(!names(volumes).is_empty(), "it has not waited for the files");
+    assert!(!entries(volumes).is_empty(), "it has not waited for the files");
     assert!(!volumes.join(&id).exists(), "its name is free");
     vol.delete().expect("DeleteVolume again");
     let again = Vol::create(&world, Kind::Directory, "v", 64 * MIB, parameters);
@@ -67,24 +55,24 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: 
     again.down();
     let volume = again.info.clone();
     if held.is_some() {
-        assert_eq!(names(volumes).len(), 2, "it waits");
+        assert_eq!(entries(volumes).len(), 2, "it waits");
     }
     drop(hold);
     // Each life is longer than the one before: a slow machine needs most of a short one for the start.
     let mut life = Duration::from_millis(50);
-    while names(volumes).len() > 1 {
+    while entries(volumes).len() > 1 {
         world.restart_after_kill();
         std::thread::sleep(life);
         life = life * 5 / 4;
     }
     let again = Vol::of(&world, Kind::Directory, volume);
-    assert_eq!(names(volumes), [volumes.join(again.id())]);
+    assert_eq!(entries(volumes), [volumes.join(again.id())]);
     again.up();
     assert_eq!(std::fs::read(again.target("a").join("mine")).expect("read"), b"data");
     again.remove();
-    assert!(names(volumes).is_empty(), "{:?}", names(volumes));
+    assert!(entries(volumes).is_empty(), "{:?}", entries(volumes));
     sync(volumes);
-    until("everything is free again", || {
+    after_retries("everything is free again", || {
         let now = world.csi.room(&asked).expect("GetCapacity");
         now.0.abs_diff(room.0) < 64 * MIB
     });
@@ -164,20 +152,20 @@ fn a_snapshot_of_a_subvolume() {
     sync(&disk.path);
     let cut = world.csi.snapshot("s", vol.id(), &[]).expect("CreateSnapshot");
     let snapshots = disk.path.join("pool/snapshots");
-    assert_eq!(names(&snapshots).len(), 1);
+    assert_eq!(entries(&snapshots).len(), 1);
     let hold = Hold::new(&disk.path, &snapshots.join(&cut.snapshot_id));
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
     let (volume, volumes) = (vol.info.clone(), disk.path.join("pool/volumes"));
-    assert!(names(&snapshots).is_empty(), "it is gone for callers");
-    assert_eq!(names(&volumes).len(), 2, "it has not waited for the kernel");
+    assert!(entries(&snapshots).is_empty(), "it is gone for callers");
+    assert_eq!(entries(&volumes).len(), 2, "it has not waited for the kernel");
     world.restart_after_kill();
     drop(hold);
     let vol = Vol::of(&world, Kind::Directory, volume);
-    until("it is removed", || names(&volumes) == [volumes.join(vol.id())]);
+    after_retries("it is removed", || entries(&volumes) == [volumes.join(vol.id())]);
     vol.up();
     assert!(vol.target("a").join("0/0").exists(), "its volume is what it was");
     vol.remove();
-    until("it is removed", || names(&volumes).is_empty());
+    after_retries("it is removed", || entries(&volumes).is_empty());
     world.finish();
 }
 
@@ -204,7 +192,7 @@ fn a_directory_of_btrfs_with_a_subvolume_in_it() {
     vol.down();
     vol.delete().expect("DeleteVolume");
     assert!(!volumes.join(vol.id()).exists(), "its name is free");
-    until("it is removed", || names(&volumes).is_empty());
+    after_retries("it is removed", || entries(&volumes).is_empty());
     world.finish();
 }
 
@@ -218,15 +206,15 @@ fn a_mount_in_it_is_not_entered() {
     let began = Instant::now();
     vol.delete().expect("DeleteVolume");
     println!("DeleteVolume of 100,000 files: {:?}", began.elapsed());
-    let point = names(&pool.join("volumes")).pop().expect("it is there").join("data/99");
+    let point = entries(&pool.join("volumes")).pop().expect("it is there").join("data/99");
     run("mount", &["-t", "tmpfs", "tmpfs", text(&point)]);
     std::fs::write(point.join("theirs"), b"data").expect("write");
-    until("health tells", || {
+    after_retries("health tells", || {
         world.csi.storage_health().expect("health").contains(&"RemovalFailing".to_owned())
     });
     assert_eq!(std::fs::read(point.join("theirs")).expect("read"), b"data");
     run("umount", &[text(&point)]);
-    until("it is removed", || names(&pool.join("volumes")).is_empty());
-    until("health is good", || world.csi.storage_health().expect("health").is_empty());
+    after_retries("it is removed", || entries(&pool.join("volumes")).is_empty());
+    after_retries("health is good", || world.csi.storage_health().expect("health").is_empty());
     world.finish();
 }

@@ -2,7 +2,7 @@
 //! process ([`harness`]), a driver process on the real kernel ([`machine`]), the contract of the kernel traits
 //! ([`contract`]), and a sequential model of volumes for many clients ([`model`]).
 //!
-//! Tests wait for a condition with a deadline and a message: [`machine::eventually`]. They do not sleep for a fixed time.
+//! Tests wait for a condition with a deadline and a message ([`wait`]). They do not sleep for a fixed time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,3 +24,4 @@ pub mod model;
 pub mod orders;
 pub mod pki;
 pub mod requests;
+pub mod wait;

@@ -31,6 +31,7 @@ use tower::{Service, layer::layer_fn, service_fn};
 
 use super::net::Net;
 use super::{DRIVER, server};
+use crate::wait::until;
 
 pub(super) const DATA_DIR: &str = "/var/lib/hostloop";
 /// Calls with this header are the tests' own: nothing happens to them.
@@ -116,10 +117,11 @@ impl Node {
         let serving = Some(tokio::spawn(running));
         let node =
             Node { id: id.to_owned(), address: address.to_owned(), kernel, net, gate, trigger, serving, dir };
-        while node.list().await.is_err() {
+        until("the node starts", async || {
             assert!(!node.serving.as_ref().unwrap().is_finished(), "the node does not start");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+            node.list().await.is_ok()
+        })
+        .await;
         node
     }
 
@@ -150,12 +152,6 @@ impl Node {
     /// The calls of this RPC that came in.
     pub fn calls(&self, rpc: &str) -> Vec<Call> {
         self.gate.calls.lock().unwrap().iter().filter(|call| call.rpc == rpc).cloned().collect()
-    }
-
-    /// Counts the calls of this RPC that came in.
-    pub fn counter(&self, rpc: &'static str) -> impl Fn() -> usize + 'static {
-        let calls = Arc::clone(&self.gate.calls);
-        move || calls.lock().unwrap().iter().filter(|call| call.rpc == rpc).count()
     }
 
     /// How many calls are running.

@@ -25,6 +25,7 @@ use tonic::transport::Channel;
 use super::node::{DATA_DIR, settings};
 use super::{DRIVER, server, within};
 use crate::pki::{Pki, controller, node};
+use crate::wait::until;
 
 /// Whether each node has a certificate that names it, or all of them share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +124,8 @@ impl Processes {
 
     /// Waits for the controller, and for every node behind it.
     async fn all_answer(&self) {
-        let asking = async {
-            while self.controller.call(csi::ListVolumesRequest::default()).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(super::LONG, asking).await.expect("they start");
+        let list = async || self.controller.call(csi::ListVolumesRequest::default()).await.is_ok();
+        until("they start", list).await;
     }
 
     pub fn node(&self, id: &str) -> &NodeProcess {

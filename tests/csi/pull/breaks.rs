@@ -8,11 +8,11 @@ use hostloop::model::{Consistency, NodeKey, Timestamp, VolumeId, VolumeSource};
 use tonic::Code;
 
 use super::nodes::{Pair, SOURCE, TARGET};
-use super::tamper::until;
 use super::{directory, disk_of, image_of, pattern, scattered, tree_of};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
+use crate::wait::{answered, until};
 
 const WHOLE: usize = 64 << 20;
 
@@ -188,7 +188,7 @@ fn a_caller_who_comes_back_joins_the_pull() {
     let first = pair.order(request.clone(), SOURCE);
     pair.runtime.block_on(async {
         let call = tokio::spawn(async move { controller.send(first).await });
-        until(|| pair.target.kernel.waiting() > 0).await;
+        until("it writes", async || pair.target.kernel.waiting() > 0).await;
         call.abort();
     });
     for _ in 0..3 {
@@ -199,13 +199,7 @@ fn a_caller_who_comes_back_joins_the_pull() {
     let deleted = pair.runtime.block_on(source.call(delete_snapshot(&cut.snapshot_id)));
     assert_eq!(deleted.expect_err("it is read").code(), Code::Aborted);
     pair.target.kernel.release();
-    let pulled = loop {
-        match pair.pull(request.clone()) {
-            Ok(volume) => break volume,
-            Err(status) => assert_eq!(status.code(), Code::Aborted, "{}", status.message()),
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
+    let pulled = answered(&[Code::Aborted], || pair.pull(request.clone())).expect("a volume");
     assert!(same_image(&pair, &pulled.volume_id, &cut.snapshot_id));
     let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();
     assert_eq!(writes, 3 + 1 + 3 + 1, "the work is done once");

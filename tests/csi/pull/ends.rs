@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use tonic::Code;
 
 use super::nodes::Pair;
-use super::tamper::until;
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
+use crate::wait::{answered, until};
 
 /// A source, and what is made from it.
 type Make = fn(&Rig) -> csi::CreateVolumeRequest;
@@ -160,13 +160,13 @@ fn a_process_that_stops_takes_back_what_it_has_not_finished() {
     let request = copy("pulled", from_snapshot(&cut.snapshot_id), block(), &[]);
     let call = pair.order(request, super::SOURCE);
     pair.runtime.spawn(async move { controller.send(call).await });
-    pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+    pair.runtime.block_on(until("it writes", async || pair.target.kernel.waiting() > 0));
     let Pair { runtime, target, .. } = pair;
     // What runs on the blocking pool goes on, with nothing left to wait for the network.
     runtime.shutdown_background();
     target.kernel.release();
     let again = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    again.block_on(until(|| target.driver.store().volumes().is_empty()));
+    again.block_on(until("it is removed", async || target.driver.store().volumes().is_empty()));
     assert_eq!(target.files(), Vec::<String>::new());
 }
 
@@ -179,7 +179,7 @@ fn restarted(make: Make, hold: &'static str) -> (Pair, Result<csi::Volume, tonic
     let controller = pair.target.controller.clone();
     let call = pair.order(request, super::SOURCE);
     let call = pair.runtime.spawn(async move { controller.send(call).await });
-    pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+    pair.runtime.block_on(until("it writes", async || pair.target.kernel.waiting() > 0));
     pair.restart_source();
     pair.target.kernel.release();
     let answer = pair.runtime.block_on(call).expect("no panic");
@@ -220,16 +220,11 @@ fn a_source_that_moves_is_followed() {
         let controller = pair.target.controller.clone();
         let call = pair.order(request.clone(), super::SOURCE);
         let call = pair.runtime.spawn(async move { controller.send(call).await });
-        pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+        pair.runtime.block_on(until("it writes", async || pair.target.kernel.waiting() > 0));
         pair.move_source("elsewhere");
         pair.target.kernel.release();
-        let pulled = loop {
-            match pair.pull_from(request.clone(), Some("elsewhere")) {
-                Ok(pulled) => break pulled,
-                Err(status) => assert_eq!(status.code(), Code::Aborted, "{}", status.message()),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let pull = || pair.pull_from(request.clone(), Some("elsewhere"));
+        let pulled = answered(&[Code::Aborted], pull).expect("a volume");
         let first = pair.runtime.block_on(call).expect("no panic").expect("the first call has it too");
         assert_eq!(first.volume.expect("a volume").volume_id, pulled.volume_id);
         let writes = pair.target.kernel.steps().iter().filter(|step| step.name == "write_at").count();

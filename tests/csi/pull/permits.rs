@@ -8,11 +8,11 @@ use tonic::{Code, Status};
 
 use super::nodes::{Pair, SOURCE, TARGET};
 use super::orders::{grant, order, permit};
-use super::tamper::until;
 use super::{disk_of, image_of, scattered};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
+use crate::wait::{answered, until};
 
 type Call = tokio::task::JoinHandle<Result<csi::CreateVolumeResponse, Status>>;
 
@@ -24,20 +24,14 @@ fn begun(pair: &Pair, request: &csi::CreateVolumeRequest) -> Call {
     pair.target.kernel.hold("write_at");
     let controller = pair.target.controller.clone();
     let call = pair.runtime.spawn(async move { controller.send(call).await });
-    pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+    pair.runtime.block_on(until("it writes", async || pair.target.kernel.waiting() > 0));
     std::thread::sleep(Duration::from_secs(4));
     call
 }
 
 /// The caller comes back until it has its volume.
 fn wanted(pair: &Pair, request: &csi::CreateVolumeRequest) -> csi::Volume {
-    loop {
-        match pair.pull(request.clone()) {
-            Ok(pulled) => return pulled,
-            Err(status) => assert_eq!(status.code(), Code::Aborted, "{}", status.message()),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    answered(&[Code::Aborted], || pair.pull(request.clone())).expect("a volume")
 }
 
 fn ended(pair: &Pair, call: Call) -> csi::Volume {
@@ -109,7 +103,7 @@ fn a_call_for_another_source_does_not_lead_a_pull_astray() {
     let controller = pair.target.controller.clone();
     let call = pair.order(request(&cut.snapshot_id), SOURCE);
     let call = pair.runtime.spawn(async move { controller.send(call).await });
-    pair.runtime.block_on(until(|| pair.target.kernel.waiting() > 0));
+    pair.runtime.block_on(until("it writes", async || pair.target.kernel.waiting() > 0));
     let status = pair.pull_from(request(&other.snapshot_id), Some("nowhere")).expect_err("it runs");
     assert_eq!(status.code(), Code::Aborted, "{}", status.message());
     pair.restart_source();

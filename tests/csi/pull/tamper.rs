@@ -1,7 +1,6 @@
 //! The way between two nodes, with what can happen on it.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -140,18 +139,4 @@ impl AsyncWrite for Way {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
-}
-
-/// Runs until `done`, or panics after a generous time.
-pub async fn until(mut done: impl FnMut() -> bool) {
-    let waiting = async {
-        while !done() {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
-    };
-    within(waiting).await;
-}
-
-async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(std::time::Duration::from_secs(60), future).await.expect("in time")
 }

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::{
     Cleanup, FOR_BLOCK, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, formatted, image,
 };
+use crate::wait::eventually;
 
 /// Asserts what the trait promises.
 pub fn loops(os: &Os, dir: &Path) {
@@ -101,15 +102,11 @@ fn unused(os: &Os, file: &Path) {
     let is_there = |device: &LoopDevice| os.files.stat(&device.path()).expect("stat").is_some();
     let left = || own.iter().filter(|device| is_there(device)).count();
     // Others may attach and detach with the same numbers meanwhile.
-    for _ in 0..200 {
+    eventually("the others are removed", || {
         let removed = os.loops.remove_unused().expect("remove what is unused");
         assert!(removed.is_sorted_by(|a, b| a > b), "the highest first: {removed:?}");
-        if left() <= SPARE {
-            break;
-        }
-        std::thread::sleep(PAUSE);
-    }
-    assert!(left() <= SPARE, "{} of {} are left", left(), own.len());
+        left() <= SPARE
+    });
     assert_eq!(devices_of(os, file), in_use, "higher than all of these");
     detach(&[attach()]);
     detach(&in_use);
@@ -125,14 +122,7 @@ fn seen(os: &Os, dir: &Path) {
     let is_closed = |file: &Path| os.files.seen_closed(file).expect("ask");
     // A program that another thread starts has the descriptors of this process for a moment.
     let closes = |file: &Path| {
-        assert!(
-            (0..200).any(|_| is_closed(file) || {
-                std::thread::sleep(PAUSE);
-                false
-            }),
-            "{}",
-            file.display()
-        );
+        eventually(&format!("{} is closed", file.display()), || is_closed(file));
     };
     closes(&own);
     assert!(!is_closed(dir), "of a directory it cannot be seen");
@@ -170,9 +160,6 @@ fn seen(os: &Os, dir: &Path) {
     os.loops.detach(&device).expect("detach");
     os.loops.detach(&before).expect("detach");
 }
-
-/// Between two looks.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 fn autoclear(os: &Os, file: &Path) {
     image(os, file, 8 * MIB);

@@ -20,6 +20,7 @@ mod tree_stream;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::wait::eventually;
 use hostloop::kernel::{AttachOptions, LoopDevice, MakeOptions, OpenLoop, Os, errno_of};
 use hostloop::model::{FsType, MountFlags};
 use nix::errno::Errno;
@@ -76,13 +77,7 @@ pub fn devices_of(os: &Os, image: &Path) -> Vec<LoopDevice> {
 /// Asserts that the image has no device. Somebody who looks at every device (another test's `find`, udev) may hold
 /// one open for a moment after its last user has gone.
 pub fn assert_gone(os: &Os, image: &Path) {
-    for _ in 0..200 {
-        if devices_of(os, image).is_empty() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("{} still has {:?}", image.display(), devices_of(os, image));
+    eventually(&format!("{} has no device", image.display()), || devices_of(os, image).is_empty());
 }
 
 /// Undoes what a failed assertion leaves behind: mounts newest first, then devices.

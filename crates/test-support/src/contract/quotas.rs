@@ -8,6 +8,7 @@ use hostloop::model::{NodeKey, QuotaId, QuotaIds, VolumeId};
 use nix::errno::Errno;
 
 use super::{MIB, directory, errno};
+use crate::wait::eventually;
 
 /// A pod that may not go beyond any limit, as one without CAP_SYS_RESOURCE.
 pub trait Pod {
@@ -52,16 +53,8 @@ fn used(os: &Os, directory: &Path, id: QuotaId) -> Quota {
 }
 
 /// The same once it is so. xfs takes back what was removed in the background (fs/xfs/xfs_icache.c, xfs_inodegc_worker).
-fn eventually(os: &Os, directory: &Path, id: QuotaId, what: &str, is_so: impl Fn(&Quota) -> bool) {
-    let mut last = Quota::default();
-    for _ in 0..500 {
-        last = used(os, directory, id);
-        if is_so(&last) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    panic!("{what}: {last:?}");
+fn comes_to(os: &Os, directory: &Path, id: QuotaId, what: &str, is_so: impl Fn(&Quota) -> bool) {
+    eventually(what, || is_so(&used(os, directory, id)));
 }
 
 /// Within one percent of the limit, and never beyond.
@@ -155,7 +148,7 @@ fn fills_and_grows(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn(), (id, oth
     os.files.remove_file(&one.join("file")).expect("unlink");
     os.files.remove_file(&one.join("more")).expect("unlink");
     sync();
-    eventually(os, &one, id, "the files are gone", |quota| quota.bytes < MIB);
+    comes_to(os, &one, id, "the files are gone", |quota| quota.bytes < MIB);
     assert_at(fill(pod, &one.join("again")), LIMIT);
 }
 
@@ -171,7 +164,7 @@ fn removed(os: &Os, dir: &Path, pod: &dyn Pod, sync: &dyn Fn(), id: QuotaId) {
         os.quotas.give_back(&one, id).expect("give back");
         os.quotas.give_back(&one, id).expect("twice");
         sync();
-        eventually(os, &one, id, &format!("free, round {round}"), Quota::is_free);
+        comes_to(os, &one, id, &format!("free, round {round}"), Quota::is_free);
         os.quotas.create_directory(&one, 0o777, id, bytes(LIMIT)).expect("make");
         pod.append(&one.join("file"), &vec![1; PIECE]).expect("write");
     }

@@ -11,9 +11,9 @@ pub mod world;
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 pub use crate::client::Kind;
+pub use crate::wait::{after_retries, eventually, eventually_within};
 pub use csi::Csi;
 pub use disk::{attach, entries, make_filesystem, mount_image, mount_loop, mount_loop_with, new_directory};
 pub use process::Driver;
@@ -35,21 +35,6 @@ pub fn run(program: &str, args: &[&str]) {
 
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path of ours is text")
-}
-
-/// Waits for something that others may delay for a moment: whoever looks at every loop device (another test's
-/// driver, udev) holds each of them open meanwhile.
-pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
-    eventually_within(Duration::from_secs(60), what, condition);
-}
-
-/// The same for what others may delay for longer.
-pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Fails with one clear message where the machine lacks something.
