@@ -12,7 +12,7 @@
     reason = "a test, which fails by panicking and looks from outside at what the driver did"
 )]
 
-use hostloop_test_support::{client, machine as harness};
+use hostloop_test_support::machine as harness;
 
 mod check;
 mod faults;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 
 use crate::harness::{NODE, Server, machine, settings};
-use crate::metrics::scrape::{address, scrape, watched};
+use crate::metrics::scrape::{Samples, address, get, scrape, watched};
 use crate::wait::until;
 
 const DRIVER: &str = "hostloop.csi.dev";
@@ -84,11 +84,10 @@ fn the_end_of_the_certificate_is_told_after_a_renewal() {
         let certified = Certified::new(role);
         let first = certified.issue(60);
         certified.serve(|server, address| {
-            let told = || scrape(server, address).get(EXPIRY);
-            assert_eq!(told(), first, "{role:?}");
+            assert_eq!(scrape(server, address).get(EXPIRY), first, "{role:?}");
             let second = certified.issue(120);
             server.block_on(until("the new certificate is told of", async || {
-                let now = told();
+                let now = Samples::of(&get(address, "/metrics").await.body).get(EXPIRY);
                 assert!(now == first || now == second, "{role:?}: {now}");
                 now == second
             }));

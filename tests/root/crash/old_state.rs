@@ -80,7 +80,7 @@ fn a_copy_that_is_recorded_as_being_made_is_kept() {
         let source = written(&world, kind, "source");
         let vol = Vol::of(&world, kind, source.clone());
         let freeze: &[_] = if kind == Kind::Directory { &[("freeze", "false")] } else { &[] };
-        let copy = vol.copy(&world, "copy", freeze).volume;
+        let copy = vol.copy(&world, "copy", freeze).info.clone();
         vol.remove();
         let id = copy.volume_id.clone();
         restore(&mut world, |store| put(store, &id, Phase::Creating, Some(Format::Copied)));
@@ -190,7 +190,7 @@ fn a_marked_record_is_finished() {
     let mut world = World::new(&[]);
     let source = Vol::create(&world, Kind::Ext4, "source", Kind::Ext4.size(), &[]);
     write(&source);
-    let copy = source.copy(&world, "copy", &[]).volume;
+    let copy = source.copy(&world, "copy", &[]).info.clone();
     let (deleted, formatted) =
         (written(&world, Kind::Block, "deleted"), written(&world, Kind::Ext4, "formatted"));
     let source = source.info.clone();

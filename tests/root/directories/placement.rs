@@ -236,7 +236,7 @@ fn warnings(log: &Path) -> Vec<String> {
 #[test]
 fn directories_of_before_keep_working() {
     let mut world = World::on("ext4", 512 * MIB, &["--directories"]);
-    let volume = Vol::create(&world, Kind::Directory, "old", MIB, &[]).volume;
+    let volume = Vol::create(&world, Kind::Directory, "old", MIB, &[]).info.clone();
     world.take_driver().stop();
     world.set_flags(&[]);
     world.start();
@@ -264,7 +264,7 @@ fn directories_of_before_keep_working() {
 #[test]
 fn loop_volumes_of_before_keep_their_promises() {
     let mut world = World::on("ext4", 512 * MIB, &[]);
-    let volume = Vol::create(&world, Kind::Ext4, "old", 64 * MIB, &THICK).volume;
+    let volume = Vol::create(&world, Kind::Ext4, "old", 64 * MIB, &THICK).info.clone();
     world.take_driver().stop();
     world.set_flags(&["--directories"]);
     world.start();

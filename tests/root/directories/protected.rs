@@ -1,6 +1,6 @@
 //! Directories with files that are immutable or append-only (chattr(1)), or with subvolumes that are read-only.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop::wire::csi;
 use tonic::Code;

@@ -1,6 +1,6 @@
 //! Large directories are removed after their deletion was answered.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::directories::qgroups::with_full_qgroups;
@@ -53,7 +53,7 @@ fn goes_on(mut world: World, parameters: &[(&str, &str)], volumes: &Path, held: 
     again.up();
     std::fs::write(again.target("a").join("mine"), b"data").expect("write");
     again.down();
-    let volume = again.volume;
+    let volume = again.info.clone();
     if held.is_some() {
         assert_eq!(entries(volumes).len(), 2, "it waits");
     }

@@ -89,7 +89,7 @@ struct Before {
 fn prepare(world: &mut World) -> Before {
     // Beside promises it can be only where other flags made it before them.
     world.serve(Kind::Directory);
-    let directory = Vol::create(world, Kind::Directory, "directory", 16 * MIB, &[]).volume;
+    let directory = Vol::create(world, Kind::Directory, "directory", 16 * MIB, &[]).info.clone();
     world.serve(Kind::Ext4);
     let world = &*world;
     let used = Vol::create(world, Kind::Ext4, "used", 32 * MIB, &THICK);
@@ -106,7 +106,7 @@ fn prepare(world: &mut World) -> Before {
     let directory = Vol::of(world, Kind::Directory, directory);
     directory.up();
     let snapshot = world.csi.snapshot("cut", idle.id(), &[]).expect("CreateSnapshot");
-    let one_of_many = |n| Vol::create(world, Kind::Block, &format!("many {n}"), MIB, &[]).volume;
+    let one_of_many = |n| Vol::create(world, Kind::Block, &format!("many {n}"), MIB, &[]).info.clone();
     let many = (0..20).map(one_of_many).collect();
     let volumes = [used, block, idle, fresh, directory].map(|vol| (vol.kind, vol.info.clone()));
     Before { volumes: volumes.into(), many, snapshot }
