@@ -31,6 +31,8 @@ QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesys
   os_contract::loops os_contract::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
+# Their manifest says test = false, so that `cargo test` leaves them out, and then --all-targets does, too.
+ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
@@ -64,6 +66,7 @@ check: ## While you work: formatting, lints, unit tests, and the quick ones on t
 fix: ## Format the code, and mend what the lints can mend
 	@echo '==> fix'
 	$(CARGO) clippy --fix --workspace --allow-dirty --allow-staged --all-targets --all-features --locked
+	$(CARGO) clippy --fix $(ROOT_TARGETS) --allow-dirty --allow-staged --locked
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
@@ -106,11 +109,13 @@ advisories: deps-test ## Check the dependencies for known vulnerabilities (netwo
 clippy: ## Lint everything; a warning is an error
 	@echo '==> clippy'
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
+	$(CARGO) clippy $(ROOT_TARGETS) --locked -- -D warnings
 
 # Without the fuzz targets, for which libFuzzer has to be compiled.
 clippy-quick:
 	@echo '==> clippy-quick'
 	$(CARGO) clippy --workspace --exclude hostloop-fuzz --all-targets --all-features --locked -- -D warnings
+	$(CARGO) clippy $(ROOT_TARGETS) --locked -- -D warnings
 
 clippy-rest:
 	@echo '==> clippy-rest'
