@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::directories::quotas::{place, plain_disk, with_simple_quotas};
+use crate::harness::namespace::in_own_namespace;
 use crate::harness::process::{binary, command};
 use crate::harness::{eventually, kernel, new_directory, text};
 
@@ -63,8 +64,8 @@ exec \"$@\"";
 fn a_filesystem_without_tools_is_left_out() {
     let dir = directory();
     let said_by = |only: &[&str]| {
-        let mut command = command("unshare");
-        command.args(["--mount", "sh", "-c", WITHOUT_TOOLS, "sh", binary(), "selftest", "--size", "64Mi"]);
+        let mut command = in_own_namespace(dir.path(), &[]);
+        command.args(["sh", "-c", WITHOUT_TOOLS, "sh", binary(), "selftest", "--size", "64Mi"]);
         command.args(["--dir", text(dir.path())]).args(only);
         let done = command.stdin(Stdio::null()).output().expect("it starts");
         (done.status.code(), String::from_utf8(done.stdout).expect("text"))
