@@ -53,7 +53,7 @@ build: ## Build the driver, release profile
 # In the profile of the tests, which compiles faster than the release profile, and with the features of dependencies that
 # the tests enable, so that `make test` compiles none of it again.
 driver:
-	@echo '==> driver: building hostloop and what it needs: three to four minutes on two processors, if nothing is compiled yet'
+	@echo '==> driver: building hostloop and what it needs: two to four minutes on two processors, if nothing is compiled yet'
 	$(CARGO) build --locked --package hostloop --package hostloop-test-features
 
 demo: deps driver ## Build the driver and watch it serve volumes on this machine (root)
@@ -122,7 +122,7 @@ clippy-rest:
 	$(CARGO) clippy --package hostloop-fuzz --all-targets --all-features --locked -- -D warnings
 
 test-build:
-	@echo '==> test-build: four to five minutes on two processors, if nothing is compiled yet'
+	@echo '==> test-build: four to six minutes on two processors, if nothing is compiled yet'
 	$(TEST) --no-run $(UNIT) $(QUICK) --test root
 
 rest-build:
@@ -131,7 +131,7 @@ rest-build:
 
 # Builds what test-sanity and test-chart need, unless it exists.
 go-tools:
-	@echo '==> go-tools'
+	@echo '==> go-tools: csi-sanity, helm and others: five minutes beside the build of the tests, if nothing is compiled yet'
 	tests/sanity/run --build
 	tests/deploy/tools
 

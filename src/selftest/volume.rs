@@ -22,13 +22,13 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A volume that was created and is used in this way.
+    /// Creates the record of a volume that CreateVolume answered with `info`.
     pub fn new(info: csi::Volume, capability: csi::VolumeCapability, staging: impl Into<PathBuf>) -> Self {
         let (id, publish_context) = (info.volume_id.clone(), HashMap::new());
         Volume { id, info, capability, publish_context, staging: staging.into() }
     }
 
-    /// Its size.
+    /// Returns its size in bytes; 0 if the answer had a negative one.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.info.capacity_bytes).unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl Volume {
         requests::stats(&self.id, path)
     }
 
-    /// ControllerExpandVolume to at least so many bytes.
+    /// ControllerExpandVolume to at least this number of bytes.
     pub fn expand_request(&self, bytes: impl TryInto<i64>) -> csi::ControllerExpandVolumeRequest {
         let volume_capability = Some(self.capability.clone());
         csi::ControllerExpandVolumeRequest { volume_capability, ..requests::expand(&self.id, bytes) }
