@@ -91,7 +91,8 @@ impl Volume {
 
     fn hold(&self, how: Held) -> Holder {
         let mut command = Command::new(std::env::current_exe().expect("current exe"));
-        command.args(["--ignored", "--exact", "freeze::holder", "--nocapture"]);
+        let (_program, module) = module_path!().split_once("::").expect("a module of the program");
+        command.args(["--ignored", "--exact", &format!("{module}::holder"), "--nocapture"]);
         command.env(MOUNT_POINT, &self.at).env(MODE, format!("{how:?}")).env("RUST_BACKTRACE", "0");
         let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().expect("the holder starts");
         let mut output = BufReader::new(child.stdout.take().expect("its output")).lines();
