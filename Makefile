@@ -28,10 +28,10 @@ QUICK := --test contract --test csi
 QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
   unpublish::deleting unpublish::targets unpublish::a_volume unpublish::files restart::volumes_in_use pull::a_directory \
   given_limit::on_xfs managed_pools::a_whole_life in_use::a_killed mount_options::each_word \
-  os_contract::loops os_contract::mounts os_contract::filesystems os_contract::disks
+  os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
-# Their manifest says test = false, so that `cargo test` leaves them out, and then --all-targets does, too.
+# Cargo.toml has test = false for these, so `cargo test` leaves them out, and --all-targets does, too.
 ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
@@ -155,9 +155,10 @@ test-slow: ## Test what test-quick leaves out: faults and kills at every step, t
 	HOSTLOOP_WALK_SHARE=1 $(TEST) --lib -- $(ENDS)
 	$(TEST) --test model --test cluster --test simulation
 
-test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
+test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, the cluster, and all ends of moves
 	@echo '==> test-csi'
 	$(TEST) --test contract --test csi --test model --test cluster --test simulation
+	HOSTLOOP_WALK_SHARE=1 $(TEST) --lib -- $(ENDS)
 
 walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
 	@echo '==> walk'
@@ -258,7 +259,7 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
 	tests/vm/power-cut --binary $(DRIVER)
 
-# The emulated machine computes at a tenth of the speed: this test alone takes as long as all of `test-vm`.
+# This test alone takes eight minutes in the emulated machine, so it runs each night.
 test-vm-pools: deps-test driver ## Test what each filesystem promises as a pool on Debian's kernel in an emulated machine
 	@echo '==> test-vm-pools'
 	tests/vm/root os_contract::every_pool_filesystem

@@ -37,7 +37,7 @@ pub fn capability(fs_type: Option<&str>, mode: Mode) -> VolumeCapability {
     VolumeCapability { access_mode: Some(AccessMode { mode: mode.into() }), access_type: Some(access) }
 }
 
-/// At least so many bytes.
+/// Returns a range from this number of bytes on.
 pub fn range(bytes: impl TryInto<i64>) -> Option<CapacityRange> {
     Some(CapacityRange { required_bytes: bytes.try_into().unwrap_or(i64::MAX), limit_bytes: 0 })
 }
@@ -67,7 +67,7 @@ pub fn create_kind(name: &str, bytes: u64, check: Check) -> CreateVolumeRequest 
     CreateVolumeRequest { parameters: parameters(of_kind), ..create(name, bytes, writer(check)) }
 }
 
-/// CreateVolume of a volume of at least so many bytes.
+/// CreateVolume of at least this number of bytes.
 pub fn create(name: &str, bytes: impl TryInto<i64>, capability: VolumeCapability) -> CreateVolumeRequest {
     CreateVolumeRequest {
         name: name.to_owned(),
@@ -150,7 +150,7 @@ pub fn stats(id: &str, path: impl AsRef<Path>) -> NodeGetVolumeStatsRequest {
     NodeGetVolumeStatsRequest { volume_id: id.to_owned(), volume_path: text(path), ..Default::default() }
 }
 
-/// ControllerExpandVolume to at least so many bytes.
+/// ControllerExpandVolume to at least this number of bytes.
 pub fn expand(id: &str, bytes: impl TryInto<i64>) -> ControllerExpandVolumeRequest {
     let (volume_id, capacity_range) = (id.to_owned(), range(bytes));
     ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() }
@@ -170,7 +170,7 @@ pub fn node_expand(
     }
 }
 
-/// A path as requests have it.
+/// Returns a path as text.
 pub(super) fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }

@@ -15,7 +15,8 @@ pub struct Part {
     pub share: u64,
 }
 
-#[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+/// Returns the number in an environment variable, if it is set.
+#[allow(clippy::disallowed_methods, reason = "the environment chooses the part")]
 pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
@@ -28,18 +29,18 @@ pub fn seed() -> u64 {
 }
 
 impl Part {
-    /// All of it.
+    /// Takes everything.
     pub const ALL: Part = Part { seed: 0, share: 1 };
 
-    /// What this run of the walk takes: all of it where scenarios are chosen by hand.
+    /// Returns the part of the walk that this run takes: all of it if `WALK` names scenarios.
     pub fn of_walk() -> Part {
-        #[allow(clippy::disallowed_methods, reason = "chosen by whoever runs the test")]
+        #[allow(clippy::disallowed_methods, reason = "the environment chooses scenarios")]
         let by_hand = std::env::var("WALK").is_ok();
         let share = number("HOSTLOOP_WALK_SHARE").unwrap_or(if by_hand { 1 } else { SHARE });
         Part { seed: seed(), share }
     }
 
-    /// One in `share`, if `HOSTLOOP_WALK_SHARE` does not say another number. Prints how to repeat it.
+    /// Returns one in `share`, unless `HOSTLOOP_WALK_SHARE` has another number. Prints how to repeat it.
     pub fn of(share: u64) -> Part {
         let part = Part { seed: seed(), share: number("HOSTLOOP_WALK_SHARE").unwrap_or(share) };
         println!("HOSTLOOP_SEED={} HOSTLOOP_WALK_SHARE={}", part.seed, part.share);
@@ -54,7 +55,7 @@ impl Part {
     }
 }
 
-/// Of the ways to end at step `n`, those that this run takes: one, and another one with each seed. All of them in all of the walk.
+/// Returns the ways to end at step `n` that this run takes: one, which the seed chooses, or all if the run takes all.
 pub fn ways<T: Copy>(n: usize, ways: &[T]) -> Vec<T> {
     let Part { seed, share } = Part::of_walk();
     let first = (n as u64).wrapping_add(seed) as usize % ways.len().max(1);

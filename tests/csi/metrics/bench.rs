@@ -193,14 +193,16 @@ fn a_life_whose_answer_is_lost_deletes_its_volume() {
     let server = Server::start(&kernel, &settings());
     let place = std::path::Path::new(KUBELET).join("stage");
     let patient = caller(&server, &kernel, Check::Block, 16 << 20);
-    let hasty = client::endpoint(server.socket()).unwrap().timeout(Duration::from_millis(100));
+    // Long enough for DeleteVolume on a busy machine.
+    let patience = Duration::from_secs(2);
+    let hasty = client::endpoint(server.socket()).unwrap().timeout(patience);
     let (failure, ()) = server.block_on(async {
         let caller = Caller { client: Client::on(hasty.connect_lazy()), ..patient };
         kernel.hold("set_size");
         tokio::join!(caller.life("a", &place), async {
             until("the image is made", async || kernel.waiting() > 0).await;
-            // By now nobody waits for the answer.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            // After that, the caller of CreateVolume does not wait any longer.
+            tokio::time::sleep(patience * 2).await;
             kernel.release();
         })
     });

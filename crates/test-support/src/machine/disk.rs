@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{output, run, text};
 
-/// Makes a directory on a disk, which goes when the first of the answer is dropped. The path has no link in it.
+/// Creates a directory on a disk. It is removed when the returned TempDir is dropped. The path contains no symbolic link.
 pub fn new_directory(prefix: &str) -> (TempDir, PathBuf) {
     super::require_machine();
     let temp = tempfile::Builder::new().prefix(prefix).tempdir_in("/var/tmp").expect("tempdir");
@@ -24,26 +24,29 @@ pub fn entries(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Makes a filesystem in a new file, with these options of its mkfs(8).
+/// Creates a file of `size` bytes with a filesystem in it; `options` are for its mkfs(8).
 pub fn make_filesystem(image: &Path, fs_type: &str, size: u64, options: &[&str]) {
     File::create(image).and_then(|file| file.set_len(size)).expect("an image");
     run(&format!("mkfs.{fs_type}"), &[&["-q"], options, &[text(image)]].concat());
 }
 
-/// Makes a filesystem in a file and mounts it.
+/// Creates a file with a filesystem in it and mounts it.
 pub fn mount_image(image: &Path, mount_point: &Path, fs_type: &str, size: u64) {
     std::fs::create_dir(mount_point).expect("mkdir");
     make_filesystem(image, fs_type, size, &[]);
     mount_loop(image, mount_point);
 }
 
-/// Mounts an image through a loop device. mount(8) gives up where another takes the device that it has found, and where it is
-/// looked at in the moment in which it is attached.
+/// Mounts an image through a loop device. Retries, because mount(8) fails if another process takes the device that it has
+/// found, or opens it while it is being attached.
 pub fn mount_loop(image: &Path, mount_point: &Path) {
     mount_loop_with(image, mount_point, "loop").unwrap_or_else(|told| panic!("{told}"));
 }
 
-/// The same with these options; what mount(8) says where they cannot be.
+/// Mounts an image with these mount options.
+///
+/// # Errors
+/// The message of mount(8).
 pub fn mount_loop_with(image: &Path, mount_point: &Path, options: &str) -> Result<(), String> {
     let mut told = String::new();
     for _ in 0..10 {
@@ -60,7 +63,7 @@ pub fn mount_loop_with(image: &Path, mount_point: &Path, options: &str) -> Resul
     Err(told)
 }
 
-/// Attaches a file with these options of losetup(8). Returns the path of the device.
+/// Attaches a file with losetup(8) and these options. Returns the path of the device.
 pub fn attach(file: &Path, options: &[&str]) -> String {
     let done = output("losetup", &[&["--find", "--show"], options, &[text(file)]].concat());
     assert!(done.status.success(), "{done:?}");
