@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -28,6 +28,10 @@ const ATTEMPTS: u32 = 64;
 /// How many devices that cannot discard are replaced for one attach. Where a new one cannot either, the
 /// administrator wants it so (a udev rule), and the image only stays larger than it needs to be.
 const RENEWALS: u32 = 3;
+
+/// How long the image is opened again while somebody has a lease on it: that is two system calls, between which a busy machine
+/// may let others run.
+const LEASED: Duration = Duration::from_secs(5);
 
 const CONTROL: &str = "/dev/loop-control";
 
@@ -68,11 +72,11 @@ fn open_control() -> io::Result<OwnedFd> {
 fn open_image(path: &Path, read_only: bool) -> io::Result<(OwnedFd, FileId)> {
     let access = if read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR };
     let flags = access | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let mut tries = 1..ATTEMPTS;
+    let end = Instant::now() + LEASED;
     let image = loop {
         match open(path, flags, Mode::empty()) {
-            // Somebody looks whether it is open (`Files::seen_closed`); without O_NONBLOCK this would wait for him.
-            Err(Errno::EWOULDBLOCK) if tries.next().is_some() => std::thread::sleep(Duration::from_millis(1)),
+            // Somebody looks whether it is open (`Files::seen_closed`); without O_NONBLOCK this would wait for the end of that.
+            Err(Errno::EWOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
             opened => break opened.map_err(at("open", path))?,
         }
     };
