@@ -58,6 +58,12 @@ fn is_copied(name: &CStr) -> bool {
     (belongs || ACLS.contains(&name)) && !SKIPPED.contains(&name)
 }
 
+/// Whether an attribute of a directory can be set before something is made in it: an ACL, a label and the properties of btrfs are
+/// inherited (acl(5), selinux(8), btrfs(5)).
+fn is_early(name: &CStr) -> bool {
+    [b"user.".as_slice(), b"trusted."].iter().any(|prefix| name.to_bytes().starts_with(prefix))
+}
+
 /// Calls with a small buffer and, where that is too small, with the largest that the kernel fills.
 fn read_with(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> nix::Result<Vec<u8>> {
     let mut buffer = vec![0; SMALL];
@@ -199,6 +205,20 @@ impl Attributes {
                 let _ = ioctl_setflags(target, wanted);
             }
         }
+    }
+
+    /// Sets those that mean nothing to what is made in a directory later, and forgets them: attributes of directories stay in
+    /// memory until the directories are filled. Gives the bytes of the others, names and values together.
+    pub(super) fn apply_early(&mut self, target: &OwnedFd) -> Result<usize, Fault> {
+        let path = path_of(target);
+        let (early, late) =
+            std::mem::take(&mut self.extended).into_iter().partition(|(name, _)| is_early(name));
+        self.extended = late;
+        let early: Vec<(CString, Vec<u8>)> = early;
+        for (name, value) in &early {
+            set_extended(&path, name, value).map_err(call("set the extended attributes of the copy of"))?;
+        }
+        Ok(self.extended.iter().map(|(name, value)| name.to_bytes().len() + value.len()).sum())
     }
 
     /// Sets everything. The order matters: a change of the owner takes the setuid bits and capabilities away, an

@@ -28,6 +28,10 @@ use hostloop_model::tree::{Entry, Kind};
 /// Levels that stay open; the others are opened again through `..` on the way up.
 const MAX_OPEN: usize = 64;
 
+/// The bytes of extended attributes that wait for their directories to be filled. ACLs and labels of the directories above a file
+/// take a small part of that.
+const MAX_WAITING: usize = 4 << 20;
+
 /// A directory that is not finished.
 struct Level {
     name: CString,
@@ -36,6 +40,8 @@ struct Level {
     id: FileId,
     /// Given to it when nothing is made in it any more. The top has none before its entry came.
     attributes: Option<Attributes>,
+    /// The bytes of the extended attributes among them.
+    extended: usize,
     place: Option<usize>,
     /// The same directory of the earlier tree.
     base: Option<OwnedFd>,
@@ -53,15 +59,19 @@ pub(in super::super) struct Writer {
 }
 
 impl Level {
-    fn new(
-        name: CString,
-        number: u64,
-        directory: OwnedFd,
-        attributes: Option<Attributes>,
-        base: Option<OwnedFd>,
-    ) -> nix::Result<Self> {
+    fn new(name: CString, number: u64, directory: OwnedFd, base: Option<OwnedFd>) -> nix::Result<Self> {
         let id = id_of(&fstat(&directory)?);
-        Ok(Level { name, number, directory: Some(directory), id, attributes, place: None, base })
+        let (directory, attributes, extended, place) = (Some(directory), None, 0, None);
+        Ok(Level { name, number, directory, id, attributes, extended, place, base })
+    }
+
+    /// Takes its attributes, and sets those that need not wait.
+    fn have(&mut self, mut attributes: Attributes) -> Result<(), Fault> {
+        if let Some(directory) = &self.directory {
+            self.extended = attributes.apply_early(directory)?;
+        }
+        self.attributes = Some(attributes);
+        Ok(())
     }
 }
 
@@ -82,7 +92,7 @@ impl Writer {
         attributes::remove_acls(&top).map_err(at("remove the inherited ACL of", target))?;
         // It reports errors of writing back from here on, so it has to be open before anything is written.
         let root = top.try_clone().map_err(at("open", target))?;
-        let level = Level::new(CString::default(), 0, top, None, base).map_err(at("stat", target))?;
+        let level = Level::new(CString::default(), 0, top, base).map_err(at("stat", target))?;
         let (target, links, content) = (target.to_owned(), Links::new(root), Content::new(true));
         Ok(Writer { target, levels: vec![level], links, file: None, content })
     }
@@ -177,10 +187,7 @@ impl Writer {
 
     fn enter(&mut self, number: u64, name: &CStr, attributes: Attributes) -> Result<(), Fault> {
         if number == 0 {
-            if let Some(top) = self.levels.first_mut() {
-                top.attributes = Some(attributes);
-            }
-            return Ok(());
+            return self.levels.first_mut().map_or(Ok(()), |top| top.have(attributes));
         }
         let deep = self.levels.len() >= MAX_OPEN;
         // As whoever reads the tree does.
@@ -192,9 +199,13 @@ impl Writer {
         if deep {
             above.directory = None;
         }
-        let level = Level::new(name.to_owned(), number, made, Some(attributes), base);
-        self.levels.push(level.map_err(call("stat"))?);
-        Ok(())
+        let mut level = Level::new(name.to_owned(), number, made, base).map_err(call("stat"))?;
+        level.have(attributes)?;
+        self.levels.push(level);
+        match self.levels.iter().map(|level| level.extended).sum::<usize>() {
+            waiting if waiting > MAX_WAITING => Err(Fault::Call("keep the ACLs and labels of", Errno::E2BIG)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -269,6 +280,7 @@ impl TreeWriter for Writer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::super::is_errno;
     use super::*;
     use hostloop_model::tree;
 
@@ -291,6 +303,35 @@ mod tests {
             attributes,
             basis: tree::Basis::Nothing,
         }
+    }
+
+    #[test]
+    fn a_deep_tree_keeps_few_attributes_in_memory() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
+        let with = |entry: Entry, name: &str, bytes: usize| {
+            let extended = vec![(name.as_bytes().to_vec(), vec![7; bytes])];
+            Entry { attributes: tree::Attributes { extended, ..entry.attributes }, ..entry }
+        };
+        let top = Entry { number: 0, parent: 0, name: Vec::new(), ..directory(1) };
+        writer.entry(&with(top, "user.a", 1000)).expect("make the top");
+        for number in 1..=30 {
+            writer.entry(&with(directory(number), "user.a", 1000)).expect("make a directory");
+        }
+        assert!(writer.levels.iter().all(|level| level.extended == 0), "what waits");
+        let here = temp.path().join("tree/below/below");
+        let value = rustix::fs::getxattr(&here, "user.a", &mut [0; 2000][..]).expect("its attribute");
+        assert_eq!(value, 1000);
+        // An ACL waits, since what is made below would inherit it. No filesystem takes one of this size.
+        let mut number = 31;
+        let refused = loop {
+            if let Err(error) = writer.entry(&with(directory(number), "system.posix_acl_default", 60_000)) {
+                break error;
+            }
+            number += 1;
+        };
+        assert!(is_errno(&refused, Errno::E2BIG), "{refused}");
+        assert_eq!(number, 31 + MAX_WAITING as u64 / 60_024);
     }
 
     #[test]
