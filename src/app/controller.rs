@@ -1,13 +1,15 @@
 //! The role `controller`.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
@@ -87,15 +89,29 @@ pub async fn run_controller(
     let (_running, end) = Shutdown::new();
     let serving =
         server::serve(listener, router.routes(), stop(&server, &shutdown, &end), metrics.observer());
-    let stopped = tokio::select! {
-        stopped = serving => stopped,
-        never = metrics.serve() => match never {},
-        never = moving => match never {},
+    let mut moving = pin!(moving.fuse());
+    let served = async {
+        tokio::select! {
+            stopped = serving => stopped,
+            never = metrics.serve() => match never {},
+        }
     };
+    // Whoever leads gives its Lease back while the calls end, and waits for that no longer than for a call.
+    let mut served = pin!(served);
+    let stopped = tokio::select! {
+        stopped = &mut served => stopped,
+        () = &mut moving => served.await,
+    };
+    if !moving.is_terminated() {
+        let _ = timeout(GIVEN_BACK, moving).await;
+    }
     Ok(Ended { stopped, failure: None, data_dir: None })
 }
 
-/// Moves volumes, where that is wanted, up to the end of the process.
+/// How long the end of the process waits until another controller may lead.
+const GIVEN_BACK: Duration = Duration::from_secs(2);
+
+/// Moves volumes, where that is wanted, until the end of the process is asked for.
 ///
 /// # Errors
 /// Where there is no way to the API server.
@@ -105,7 +121,7 @@ async fn moving(
     router: &Router,
     figures: &Arc<Figures>,
     shutdown: &Shutdown,
-) -> Result<impl Future<Output = Infallible> + use<>, StartError> {
+) -> Result<impl Future<Output = ()> + use<>, StartError> {
     let mover = match &namespace {
         Some(_) => {
             let mover = Mover::connect(Arc::new(router.clone()), driver, Arc::clone(figures)).await;
@@ -120,7 +136,7 @@ async fn moving(
     Ok(async move {
         match (mover, namespace) {
             (Some(mover), Some(namespace)) => mover.run(&namespace, identity, shutdown).await,
-            _ => pending().await,
+            _ => shutdown.requested().await,
         }
     })
 }

@@ -88,7 +88,7 @@ fn with_a_mover<T>(world: &Shared, work: impl Future<Output = T>) -> T {
         let (_trigger, shutdown) = Shutdown::new();
         let mover = mover.run("hostloop", "controller-1".to_owned(), shutdown);
         tokio::select! {
-            never = mover => match never {},
+            () = mover => unreachable!("nobody asks it to end"),
             () = kubernetes(world) => unreachable!("it never ends"),
             done = work => {
                 assert_eq!(world.lock().unwrap().wrong, Vec::<String>::new());

@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// A Lease that nobody renews is free after so long.
 const DURATION: Duration = Duration::from_secs(15);
@@ -30,28 +30,42 @@ pub(super) struct Election {
     identity: String,
     /// The version of the Lease that another one holds, and since when it is the newest one.
     seen: Option<(String, Instant)>,
+    /// When this one asked for the Lease, the last time that it got it.
+    held: Instant,
 }
 
 impl Election {
     pub(super) fn new(client: Client, namespace: &str, driver: &str, identity: String) -> Self {
         let name = lease_name(driver);
-        Election { leases: Api::namespaced(client, namespace), name, identity, seen: None }
+        Election {
+            leases: Api::namespaced(client, namespace),
+            name,
+            identity,
+            seen: None,
+            held: Instant::now(),
+        }
     }
 
     /// Completes when this one leads.
     pub(super) async fn win(&mut self) {
         let mut failed = false;
         loop {
-            match self.hold().await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) if failed => {
+            // The Lease is good from before the question: others count from when it changed, which is before the answer.
+            let began = Instant::now();
+            match timeout_at(began + DEADLINE, self.hold()).await {
+                Ok(Ok(true)) => {
+                    self.held = began;
+                    return;
+                }
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) if failed => {
                     tracing::debug!(%error, lease = self.name, "no answer about the Lease")
                 }
-                Err(error) => {
+                Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "nobody can be chosen to move volumes");
                     failed = true;
                 }
+                Err(_) => tracing::warn!(lease = self.name, "no answer about the Lease in time"),
             }
             sleep(RETRY).await;
         }
@@ -59,16 +73,15 @@ impl Election {
 
     /// Renews the Lease. Completes when another one has it, or may soon.
     pub(super) async fn lose(&mut self) {
-        let mut held = Instant::now();
         loop {
-            sleep(RETRY).await;
+            sleep_until((Instant::now() + RETRY).min(self.held + DEADLINE)).await;
             let began = Instant::now();
-            match timeout_at(held + DEADLINE, self.hold()).await {
-                Ok(Ok(true)) => held = began,
+            match timeout_at(self.held + DEADLINE, self.hold()).await {
+                Ok(Ok(true)) => self.held = began,
                 Ok(Ok(false)) | Err(_) => return,
                 Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "the Lease was not renewed");
-                    if held.elapsed() >= DEADLINE {
+                    if self.held.elapsed() >= DEADLINE {
                         return;
                     }
                 }
@@ -76,8 +89,17 @@ impl Election {
         }
     }
 
-    /// Lets another one lead at once. One that is not told finds out by itself.
+    /// Lets another one lead at once. One that is not told in time finds out by itself.
     pub(super) async fn release(&self) {
+        if timeout(RETRY, self.give_back()).await.is_err() {
+            tracing::warn!(
+                lease = self.name,
+                "the Lease was not given back in time; another controller leads when it ends"
+            );
+        }
+    }
+
+    async fn give_back(&self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(&self.name).await else { return };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() == Some(self.identity.as_str()) {

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::future::pending;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,14 +42,14 @@ enum Object {
 
 impl Mover {
     /// Moves volumes whenever this process leads: `identity` is its name among the candidates, and `namespace` has their
-    /// Lease. Lets another one lead when the end is asked for.
-    pub async fn run(self, namespace: &str, identity: String, shutdown: Shutdown) -> Infallible {
+    /// Lease. Returns when the end is asked for, after it has let another one lead.
+    pub async fn run(self, namespace: &str, identity: String, shutdown: Shutdown) {
         let mut election = Election::new(self.cluster.client(), namespace, &self.driver, identity);
         let mut end = std::pin::pin!(shutdown.requested());
         loop {
             tokio::select! {
                 () = election.win() => {}
-                () = &mut end => break,
+                () = &mut end => return,
             }
             tracing::info!("this controller moves volumes now");
             let ends = tokio::select! {
@@ -60,12 +59,10 @@ impl Mover {
             };
             self.figures.none_is_under_way();
             if ends {
-                election.release().await;
-                break;
+                return election.release().await;
             }
             tracing::warn!("this controller moves no volumes any more: its Lease was not renewed in time");
         }
-        pending().await
     }
 
     async fn work(&self) -> Infallible {

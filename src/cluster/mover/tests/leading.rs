@@ -59,6 +59,58 @@ fn a_leader_cut_off_stops_before_another_begins() {
     });
 }
 
+/// Others count from the write of the Lease, and not from its answer.
+#[test]
+fn a_late_answer_does_not_make_a_lease_longer() {
+    let shared = World::new(json!({})).shared();
+    on_a_clock_of_its_own(async {
+        let mut first = candidate(&shared, 1);
+        shared.lock().unwrap().late = Duration::from_secs(4);
+        // One question whether there is a Lease, and one for it.
+        first.win().await;
+        let won = Instant::now();
+        shared.lock().unwrap().dead = true;
+        first.lose().await;
+        let after = won.elapsed().as_secs();
+        assert!(after <= 2, "{after} s after the answer, which was 8 s on its way");
+    });
+}
+
+/// What is won is over by the time of the answer.
+#[test]
+fn an_answer_after_the_deadline_makes_no_leader() {
+    let shared = World::new(json!({})).shared();
+    on_a_clock_of_its_own(async {
+        let mut first = candidate(&shared, 1);
+        shared.lock().unwrap().late = Duration::from_secs(20);
+        let won = tokio::time::timeout(Duration::from_secs(200), first.win()).await;
+        assert!(won.is_err());
+        shared.lock().unwrap().late = Duration::ZERO;
+        first.win().await;
+    });
+}
+
+/// A rollout ends the one that leads: the next one leads at once.
+#[test]
+fn a_mover_that_is_asked_to_end_gives_its_lease_back() {
+    let shared = World::new(json!({})).shared();
+    on_a_clock_of_its_own(async {
+        let (end, shutdown) = Shutdown::new();
+        let first = mover(&shared, 1).run("hostloop", "one".to_owned(), shutdown);
+        let asked = async {
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(holder(&shared), "one");
+            end.pull();
+        };
+        tokio::join!(first, asked);
+        assert_eq!(holder(&shared), "");
+        let mut second = candidate(&shared, 2);
+        let free = Instant::now();
+        second.win().await;
+        assert_eq!(free.elapsed(), Duration::ZERO);
+    });
+}
+
 #[test]
 fn a_lease_that_is_given_back_is_free_at_once() {
     let shared = World::new(json!({})).shared();
@@ -111,7 +163,7 @@ fn a_move_goes_on_with_the_next_leader() {
             panic!("it does not end: {:?}", status(&shared.lock().unwrap()));
         };
         tokio::select! {
-            _ = movers => panic!("a mover ended"),
+            _ = movers => panic!("both movers ended"),
             told = kubernetes => assert!(told, "nobody was ended"),
         }
     });

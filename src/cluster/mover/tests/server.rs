@@ -31,15 +31,22 @@ pub(crate) fn client(world: &Shared, who: usize) -> Client {
             } else {
                 let name = format!("{} {path}", parts.method);
                 let place = Place::wait(&world, who, &name).await;
-                let mut world = world.lock().unwrap();
-                match place {
-                    Place::Fine => answer(&mut world, &parts.method, &path, &query, &body),
-                    Place::FailsBefore => status(500, "InternalError"),
-                    Place::FailsAfter => {
-                        answer(&mut world, &parts.method, &path, &query, &body);
-                        status(500, "InternalError")
-                    }
+                let (answer, late) = {
+                    let mut world = world.lock().unwrap();
+                    let answer = match place {
+                        Place::Fine => answer(&mut world, &parts.method, &path, &query, &body),
+                        Place::FailsBefore => status(500, "InternalError"),
+                        Place::FailsAfter => {
+                            answer(&mut world, &parts.method, &path, &query, &body);
+                            status(500, "InternalError")
+                        }
+                    };
+                    (answer, world.late)
+                };
+                if !late.is_zero() {
+                    tokio::time::sleep(late).await;
                 }
+                answer
             };
             let text = serde_json::to_vec(&answer).unwrap();
             Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(text)).unwrap())

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -42,6 +43,8 @@ pub(crate) struct World {
     pub(crate) calls: Vec<String>,
     /// Processes that have ended: no call of theirs does anything.
     pub(crate) dead: bool,
+    /// How long the API server's answers are on their way.
+    pub(crate) late: Duration,
     /// The last number that each pod wrote.
     written: BTreeMap<String, u64>,
     /// Claims beside the first one, each with its pod.
