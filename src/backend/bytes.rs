@@ -40,6 +40,11 @@ impl VolumePaths {
         VolumePaths { limit, ..Self::new(pool, &volume.id, volume.parameters.backend) }
     }
 
+    /// The size in bytes that the filesystem enforces, for a directory that has one.
+    pub(crate) fn enforced_bytes(&self) -> Option<u64> {
+        self.limit.map(|limit| limit.limits.bytes)
+    }
+
     /// The paths of volume `id` in the pool at `pool`, without a limit.
     pub fn new(pool: &Path, id: &VolumeId, kind: BackendKind) -> Self {
         Self::below(pool.join("volumes"), id.as_str(), kind)

@@ -96,6 +96,36 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The same for a volume in which so many trees are at this moment, one of them in the making: each may take five percent more
+/// than the volume has, for what filesystems count differently. The limit is lifted meanwhile ([`widen`]).
+///
+/// # Errors
+/// OUT_OF_RANGE.
+pub(crate) fn expect_trees_within(place: Place<'_>, trees: u64) -> Result<()> {
+    let Some(limit) = place.paths.limit else { return Ok(()) };
+    let asking = || format!("ask for the limit of {}", place.volume.id);
+    match place.os.quotas.enforceable(&place.paths.parent).doing(asking)? {
+        Enforceable::Off(_) | Enforceable::Nothing(_) => return Ok(()), // as in `lift`
+        _ => {}
+    }
+    let taken = quota(place, limit)?;
+    let most = |one: u64| one.saturating_add(one / 20).saturating_mul(trees);
+    match taken.bytes > most(limit.limits.bytes) || taken.inodes > most(limit.limits.inodes) {
+        true => Err(too_large(place.volume, taken)),
+        false => Ok(()),
+    }
+}
+
+/// What is said of a source that has more than its copy may take.
+pub(crate) fn too_large(volume: &Volume, taken: Quota) -> Error {
+    let [bytes, size] = format_two(taken.bytes, volume.capacity_bytes);
+    Error::OutOfRange(format!(
+        "the data of the source take {bytes} in {} files and directories so far, and copy {} has {size} for them; expand the \
+         volume, or delete data in the source",
+        taken.inodes, volume.id
+    ))
+}
+
 /// What is said of data that take more than the volume has.
 pub(crate) fn too_small(volume: &Volume, bytes: u64) -> Error {
     let least = format_exactly(bytes.next_multiple_of(GRANULARITY));

@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
 use crate::error::{Busy, Error, Result, Subject, with_causes};
-use crate::model::pull::{Blocks, Changes, OpenSource, SourceDescription, SourceHandle, Way};
-use crate::model::tree::{Item, Position};
+use crate::model::pull::{Blocks, Changes, OpenSource, Piece, SourceDescription, SourceHandle, Way};
+use crate::model::tree::{Attributes, Item, Position};
 use crate::model::{NodeKey, Permit, SnapshotId};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::pull::Malformed;
@@ -34,8 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Closing waits for a stream that the other node has not seen the end of; it removes the cut later otherwise.
 const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
-/// An entry of a tree carries all of its extended attributes.
-const LARGEST_MESSAGE: usize = 16 << 20;
+/// The longest message with a piece, in bytes.
+const LARGEST_PIECE: usize = Piece::MOST + 1024;
+/// The longest message with an entry of a tree, in bytes: its extended attributes, and as much again for what frames them.
+const LARGEST_ENTRY: usize = 2 * Attributes::MOST;
 
 /// What may be under way: on a network with 10 ms there and back, 100 MB/s.
 const WINDOW: u32 = 1 << 20;
@@ -85,7 +88,7 @@ impl Pull {
     async fn connect(&self, address: &str, node_key: &str) -> Result<PeerClient<Channel>, String> {
         let channel = timeout(CONNECT_WITHIN, (self.connector)(address, node_key)).await;
         let channel = channel.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
-        Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE))
+        Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_PIECE))
     }
 
     /// Connects, and makes sure that the node is the one that has what is wanted: an address may have been another
@@ -124,14 +127,22 @@ impl RemoteSources for Pull {
                 (None, _) => unreachable(describe(&status)),
             })?;
             let described = pull::decode_description(answer.into_inner());
-            described.map_err(|Malformed(why)| {
+            let described = described.map_err(|Malformed(why)| {
                 Error::Unavailable(format!(
                     "the node at {address} describes a source that this version does not understand: {why}"
                 ))
-            })
+            })?;
+            // Each stream begins with finding the node of the handle.
+            match described.handle.id.node_key() == node_key {
+                true => Ok(described),
+                false => Err(Error::Unavailable(format!(
+                    "node {node_id:?} describes source {} of another node; check what runs there",
+                    described.handle.id
+                ))),
+            }
         })?;
         let way = Mutex::new(Known { address: address.to_owned(), permit, moves: 0 });
-        Ok(Arc::new(Opened { pull: self.clone(), way, description }))
+        Ok(Arc::new(Opened { pull: self.clone(), way, description, ended: watch::Sender::new(false) }))
     }
 
     fn patience(&self) -> Duration {
@@ -150,6 +161,8 @@ struct Opened {
     pull: Pull,
     way: Mutex<Known>,
     description: SourceDescription,
+    /// Whether what is read was ended.
+    ended: watch::Sender<bool>,
 }
 
 impl Opened {
@@ -165,10 +178,27 @@ impl Opened {
             let ending = "the driver is shutting down; a retry starts again".to_owned();
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
+        if *self.ended.borrow() {
+            return Err(stopped());
+        }
         let node_key = self.description.handle.id.node_key();
         let address = self.way().address.clone();
         let (client, _) = self.pull.reach(&address, node_key).await.map_err(Broken::Connection)?;
         Ok((client, self.way().permit.clone()))
+    }
+
+    /// The next message of a stream; `None` at its end.
+    async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Broken> {
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as this.
+            _ = ended.wait_for(|ended| *ended) => Err(stopped()),
+            message = timeout(SILENT_FOR, stream.message()) => match message {
+                Ok(message) => message.map_err(broken),
+                Err(_) => Err(Broken::Connection("nothing has arrived for a minute".to_owned())),
+            },
+        }
     }
 }
 
@@ -185,7 +215,7 @@ impl RemoteSource for Opened {
             Ok::<_, Broken>(client.pull_blocks(request).await.map_err(broken)?.into_inner())
         })?;
         // Between messages, so that nobody writes to a disk within the runtime.
-        while let Some(message) = runtime.block_on(next(&mut stream))? {
+        while let Some(message) = runtime.block_on(self.next(&mut stream))? {
             take(pull::decode_blocks(message).map_err(malformed)?)?;
         }
         Ok(())
@@ -201,9 +231,10 @@ impl RemoteSource for Opened {
         let mut stream = runtime.block_on(async {
             let (mut client, permit) = self.connect().await?;
             let request = pull::encode_tree_request(&self.description.handle, base, from, &permit);
+            client = client.max_decoding_message_size(LARGEST_ENTRY);
             Ok::<_, Broken>(client.pull_tree(request).await.map_err(broken)?.into_inner())
         })?;
-        while let Some(message) = runtime.block_on(next(&mut stream))? {
+        while let Some(message) = runtime.block_on(self.next(&mut stream))? {
             take(pull::decode_tree(message).map_err(malformed)?)?;
         }
         Ok(())
@@ -217,7 +248,7 @@ impl RemoteSource for Opened {
             let request = pull::encode_changes_request(base, cut, offset, &permit);
             Ok::<_, Broken>(client.pull_changes(request).await.map_err(broken)?.into_inner())
         })?;
-        while let Some(message) = runtime.block_on(next(&mut stream))? {
+        while let Some(message) = runtime.block_on(self.next(&mut stream))? {
             take(pull::decode_changes(message).map_err(malformed)?)?;
         }
         Ok(())
@@ -234,6 +265,10 @@ impl RemoteSource for Opened {
 
     fn moves(&self) -> u64 {
         self.way().moves
+    }
+
+    fn end(&self) {
+        self.ended.send_replace(true);
     }
 
     fn close(&self, cut: &SnapshotId) {
@@ -258,12 +293,10 @@ impl RemoteSource for Opened {
     }
 }
 
-/// The next message of a stream; `None` at its end.
-async fn next<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Broken> {
-    match timeout(SILENT_FOR, stream.message()).await {
-        Ok(message) => message.map_err(broken),
-        Err(_) => Err(Broken::Connection("nothing has arrived for a minute".to_owned())),
-    }
+/// What is said of a pull that was ended on this node.
+fn stopped() -> Broken {
+    let why = "the pull was ended, since the volume is to be completed or deleted";
+    Broken::Ended(Error::Unavailable(why.to_owned()))
 }
 
 fn malformed(Malformed(why): Malformed) -> Broken {
@@ -272,6 +305,8 @@ fn malformed(Malformed(why): Malformed) -> Broken {
 
 fn broken(status: Status) -> Broken {
     match answered(&status) {
+        // A message that is too long, by what tonic says of it here.
+        None if status.code() == Code::OutOfRange => Broken::Damaged(describe(&status)),
         // A stream of the same source that has not noticed its end, or a node that starts.
         Some(Error::Busy(_)) | None => Broken::Connection(describe(&status)),
         // What was opened was permitted. The caller's next try brings a newer permit.
@@ -340,6 +375,8 @@ mod tests {
             Code::ResourceExhausted,
             Code::PermissionDenied,
         ];
+        let long = broken(Status::out_of_range("decoded message length too large"));
+        assert!(matches!(long, Broken::Damaged(_)), "{long:?}");
         for code in passing {
             let Broken::Connection(why) = broken(Status::new(code, "why")) else {
                 unreachable!("{code:?}");

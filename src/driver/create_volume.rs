@@ -94,7 +94,12 @@ impl Driver {
                 "accessibility_requirements leave out node {node:?}, the only one here"
             ))),
             None => {
-                let _turn = wanted.source.is_some().then(|| self.copy_turn()).transpose()?;
+                let _turn = match &named {
+                    Some(source) if source.node_key() != self.node_key.as_str() => {
+                        Some(self.copy_turn_for(source.node_key())?)
+                    }
+                    _ => wanted.source.is_some().then(|| self.copy_turn()).transpose()?,
+                };
                 reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;
                 self.make_volume(wanted)
             }

@@ -6,13 +6,14 @@ use crate::error::{Error, Result};
 use crate::model::{Phase, Volume};
 
 impl Driver {
-    /// Deletes a volume; fine if there is none.
+    /// Deletes a volume; fine if there is none. Ends a pull from another node that is filling it, so that a retry finds its lock
+    /// free.
     ///
     /// # Errors
     /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached.
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
-        let _guard = self.lock(&id)?;
+        let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&id))?;
         self.pulls.forget(&id);
         match self.store.get(&id) {
             Some(volume) => self.delete(&volume),

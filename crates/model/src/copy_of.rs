@@ -59,6 +59,8 @@ pub struct UpdateCopy {
     pub way: super::pull::Way,
     /// The copy is to be one cut whole also if the node of the source is lost meanwhile.
     pub whole: bool,
+    /// The most bytes that the source may have; `None` for any number.
+    pub most_bytes: Option<u64>,
 }
 
 /// What UpdateCopy has done.

@@ -28,6 +28,16 @@ pub struct Attributes {
     pub flags: Option<u32>,
 }
 
+impl Attributes {
+    /// The most bytes that the extended attributes of an entry may have, names and values together: an entry is one message.
+    pub const MOST: usize = 1 << 20;
+
+    /// The bytes of the extended attributes, names and values together.
+    pub fn extended_bytes(&self) -> usize {
+        self.extended.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A directory; what is in it follows before anything else.

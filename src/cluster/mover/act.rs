@@ -28,6 +28,9 @@ const UNANSWERED: Duration = Duration::from_secs(30);
 /// Parameters with this are Kubernetes' own: csi-provisioner does not pass them on either.
 const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
 
+/// What a node may add to the size of a volume, in bytes, whatever that is.
+const ROUNDED_UP: u64 = 16 << 20;
+
 /// Moves the volumes of one driver. Holds nothing that is not on the objects.
 #[derive(Clone)]
 pub struct Mover {
@@ -355,8 +358,14 @@ impl Mover {
         let volume = view.volume.as_ref().ok_or(Failure::Object("the claim's PersistentVolume is gone"))?;
         let source = super::objects::handle(volume).unwrap_or_default().to_owned();
         let whole = view.wants_standby().is_some() || status.standby;
-        Ok(Round { copy: status.copy.clone(), source, parameters: self.parameters(view).await?, whole })
+        let (copy, parameters) = (status.copy.clone(), self.parameters(view).await?);
+        Ok(Round { copy, source, parameters, whole, most_bytes: most_bytes(view.bytes()) })
     }
+}
+
+/// The most bytes that a volume may have whose PersistentVolume says so many: nodes round sizes up.
+fn most_bytes(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 20).saturating_add(ROUNDED_UP)
 }
 
 /// The copies that wait for their nodes, with the one that this attempt replaces.
@@ -387,4 +396,15 @@ pub(super) fn counted(status: &Status, updated: &super::copies::Updated, asked: 
 pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_may_round_a_size_up() {
+        assert_eq!(most_bytes(1000 << 20), (1050 << 20) + (16 << 20));
+        assert_eq!(most_bytes(u64::MAX), u64::MAX);
+    }
 }

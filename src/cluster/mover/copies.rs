@@ -41,6 +41,8 @@ pub struct Round {
     pub parameters: BTreeMap<String, String>,
     /// The copy is to be one cut whole also if the node of its source is lost meanwhile. Costs one more write of what changes.
     pub whole: bool,
+    /// The most bytes that the source may have.
+    pub most_bytes: u64,
 }
 
 /// What a round did.

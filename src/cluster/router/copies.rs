@@ -79,6 +79,7 @@ impl Copies for Router {
             no_freeze: !consistency.freeze,
             freeze_timeout_ms: consistency.freeze_timeout_ms,
             whole: round.whole,
+            most_bytes: round.most_bytes,
         };
         let answer = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         let answer = answer.map_err(|status| failed(&status))?;

@@ -10,6 +10,9 @@ use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 
+/// Who takes a turn for this node's own copies.
+const OWN: &str = "";
+
 /// The turns of one kind of work. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Turns(Arc<Inner>);
@@ -49,9 +52,29 @@ impl Turns {
 
     /// A turn for this caller, if there is one.
     pub(crate) fn take(&self, who: &str) -> Option<Turn> {
+        self.take_if(who, |_, own| own < self.0.each)
+    }
+
+    /// A turn for what another node sends or is sent. One node gets at most half of the turns, and all nodes together leave
+    /// one for this node's own work.
+    pub(crate) fn take_for_node(&self, node_key: &str) -> Option<Turn> {
+        let all = self.0.all;
+        let (each, together) = (all.div_ceil(2), all.saturating_sub(1).max(1));
+        self.take_if(node_key, |taken, own| {
+            let of_this_node = taken.get(OWN).copied().unwrap_or_default();
+            own < each && taken.values().sum::<usize>() - of_this_node < together
+        })
+    }
+
+    /// A turn for this caller, if one is free and `may_have` allows it, given all that are taken and the caller's own.
+    fn take_if(
+        &self,
+        who: &str,
+        may_have: impl FnOnce(&HashMap<String, usize>, usize) -> bool,
+    ) -> Option<Turn> {
         let mut taken = self.0.taken.lock();
         let (all, own) = (taken.values().sum::<usize>(), taken.get(who).copied().unwrap_or_default());
-        if all >= self.0.all || own >= self.0.each {
+        if all >= self.0.all || !may_have(&taken, own) {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -116,9 +139,23 @@ impl Driver {
     /// # Errors
     /// [`Error::Crowded`] where there is none: nothing has begun then.
     pub(crate) fn copy_turn(&self) -> Result<Turn> {
-        self.copy_turns.take("").ok_or_else(|| {
+        self.copy_turns.take(OWN).ok_or_else(|| {
             let limit = self.copy_turns.figures().limit;
             Error::Crowded(format!("{limit} copies run on this node (--max-copies); try again"))
+        })
+    }
+
+    /// A turn for a copy that waits for the node with this key, to be kept until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`] if there is none, or if that node has its share: nothing has begun then.
+    pub(crate) fn copy_turn_for(&self, node_key: &str) -> Result<Turn> {
+        self.copy_turns.take_for_node(node_key).ok_or_else(|| {
+            let TurnFigures { running, limit, .. } = self.copy_turns.figures();
+            Error::Crowded(format!(
+                "{running} of {limit} copies run on this node (--max-copies), and copies with one other node get at most half \
+                 of them; try again"
+            ))
         })
     }
 
@@ -152,6 +189,24 @@ mod tests {
         assert!(turns.take("c").is_some());
         drop(two);
         assert_eq!(turns.figures().running, 0);
+    }
+
+    #[test]
+    fn nodes_leave_turns_for_each_other() {
+        for (all, each, together) in [(1, 1, 1), (2, 1, 1), (5, 3, 4), (16, 8, 15)] {
+            let turns = Turns::new(all, all);
+            let take = |node: &str| std::iter::from_fn(|| turns.take_for_node(node)).collect::<Vec<_>>();
+            let one = take("a");
+            assert_eq!(one.len(), each, "{all}");
+            let other = take("b");
+            assert_eq!(one.len() + other.len(), together, "{all}");
+            let of_this_node = || std::iter::from_fn(|| turns.take(OWN)).collect::<Vec<_>>();
+            let own = of_this_node();
+            assert_eq!(own.len(), usize::from(all > together), "{all}");
+            drop((one, own));
+            let own = of_this_node();
+            assert_eq!(own.len(), all - other.len(), "{all}: its own work may take all that is free");
+        }
     }
 
     #[test]

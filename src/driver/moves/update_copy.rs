@@ -7,7 +7,7 @@ use crate::backend::{
     Mark, Shape, VolumePaths, content_of_copy, narrow, presence_of, remove_trees_beside, rename_tree,
     replace_tree, staged_changes, staged_tree, sync_files, tree_in_the_making, widen,
 };
-use crate::driver::pull::{Counted, Earlier, Remote};
+use crate::driver::pull::{Counted, Earlier, Making, Remote};
 use crate::driver::{Driver, not_found, settled};
 use crate::error::{Error, OsContext, Result};
 use crate::model::copy_of::{UpdateCopy, Updated};
@@ -48,7 +48,7 @@ impl Driver {
                 "volume {id} is not a copy that is brought up to date, or has been completed"
             )));
         };
-        let _turn = self.copy_turn()?;
+        let _turn = self.copy_turn_for(source.node_key())?;
         self.expect_unused(&volume)?;
         if copy_of.staged_bytes.is_none() {
             self.remove_staged(&volume)?;
@@ -165,9 +165,12 @@ impl Round<'_> {
         // The earlier tree is removed when the later one has taken its place.
         widen(&driver.os, &paths)?;
         let mut progress = driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
-        let earlier = Earlier { cut: &base.handle(), path: &data, pool: &pool };
-        let staged = driver
-            .pulling(remote, &volume, |driver| driver.stage_tree(remote, &earlier, &making, &mut progress));
+        let earlier = Earlier { cut: &base.handle(), path: &data };
+        let place = driver.place(&volume, &paths);
+        let making_it = Making { path: &making, pool: &pool, place, reserved: 0 };
+        let staged = driver.pulling(remote, &volume, |driver| {
+            driver.stage_tree(remote, &earlier, &making_it, &mut progress)
+        });
         let staged = staged.and_then(|counted| {
             rename_tree(&driver.os, &paths, (&making, &staged_tree(&paths, &remote.cut()))).map(|()| counted)
         });
@@ -200,6 +203,18 @@ impl Round<'_> {
     /// Makes sure that the copy can have the opened cut, and room for it. Gives what is in it then.
     fn fit(&self, volume: Arc<Volume>, remote: &Remote) -> Result<(Arc<Volume>, Content)> {
         let description = remote.description();
+        let most = self.request.most_bytes;
+        if most.is_some_and(|most| description.size_bytes > most) {
+            // The claim may say so in a moment, if the source has been expanded just now.
+            return Err(Error::Unavailable(format!(
+                "the node of {} says that it has {}, and the controller allows copy {} {}; try again when the expansion of the \
+                 source has ended",
+                remote.source,
+                format_bytes(description.size_bytes),
+                volume.id,
+                format_bytes(most.unwrap_or_default())
+            )));
+        }
         let content = content_of_copy(
             &description.content,
             &remote.source.to_string(),

@@ -37,6 +37,7 @@ impl Image<'_> {
     fn stream(&mut self, remote: &Remote) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
         remote.opened.blocks(self.at, &mut |Placed { after, message }| {
+            remote.expect_in_time()?;
             if after != self.at {
                 let at = self.at;
                 return Err(Broken::Damaged(format!("bytes {at} to {after} were left out on the way")));

@@ -72,7 +72,7 @@ impl Driver {
         (pool, path): (&Pool, &Path),
         progress: &mut Progress,
     ) -> Result<(u64, Counted)> {
-        let mut staging = Staging::begin(self, pool, path)?;
+        let mut staging = Staging::begin(self, pool, path, remote.description().size_bytes)?;
         let counted = take(&mut staging, remote, base, progress)?;
         Ok((staging.end()?, counted))
     }
@@ -91,6 +91,7 @@ impl Taken<'_> {
     fn stream(&mut self, remote: &Remote, base: &SourceHandle) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
         remote.opened.changes(base, self.at, &mut |Placed { after, message }| {
+            remote.expect_in_time()?;
             if after != self.at || ended {
                 let at = self.at;
                 return Err(Broken::Damaged(format!("bytes {at} to {after} were left out on the way")));

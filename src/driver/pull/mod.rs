@@ -14,13 +14,13 @@ mod staged;
 mod tree;
 
 pub(super) use changes::Counted;
-pub(super) use tree::Earlier;
+pub(super) use tree::{Earlier, Making};
 
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::create_volume::Wanted;
@@ -46,7 +46,18 @@ pub trait RemoteSources: Send + Sync {
 
     /// How long a broken connection is tried again while nothing arrives.
     fn patience(&self) -> Duration;
+
+    /// How long one pass over a source of so many bytes may take: a source that sends slower keeps a turn and a lock from
+    /// others.
+    fn longest_pass(&self, bytes: u64) -> Duration {
+        BEFORE_DATA + Duration::from_secs(bytes / LEAST_RATE)
+    }
 }
+
+/// What a pass may take whatever its size.
+const BEFORE_DATA: Duration = Duration::from_secs(1800);
+/// The least rate of a pass, in bytes a second: that of a link of 1 Mbit/s.
+const LEAST_RATE: u64 = 128 << 10;
 
 /// Takes a message of a stream.
 pub type Take<'a, P, M> = &'a mut dyn FnMut(Placed<P, M>) -> Result<(), Broken>;
@@ -85,6 +96,9 @@ pub trait RemoteSource: Send + Sync {
     /// How often it has moved.
     fn moves(&self) -> u64;
 
+    /// Ends at once, and for good, whatever is being read: whoever reads gets [`Broken::Ended`] with UNAVAILABLE.
+    fn end(&self);
+
     /// Tells the node that this cut is not needed any more. Never fails: what the node is not told it finds out by itself.
     fn close(&self, cut: &SnapshotId);
 }
@@ -112,6 +126,7 @@ fn expect_next(piece: &Piece, at: u64, size: u64, of: impl Display) -> Result<u6
     let damaged = |how| Err(Broken::Damaged(format!("bytes {} to {end}{of} arrived {how}", piece.offset)));
     match () {
         () if !piece.is_intact() => damaged("with a wrong checksum"),
+        () if piece.data.len() > Piece::MOST => damaged("in a piece that is too large"),
         () if piece.data.is_empty() || piece.offset < at || end > size => damaged("out of their place"),
         () => Ok(end),
     }
@@ -127,6 +142,8 @@ pub(crate) struct Remote {
     pub(super) source: VolumeSource,
     opened: Arc<dyn RemoteSource>,
     patience: Duration,
+    began: Instant,
+    longest: Duration,
     kept: AtomicBool,
 }
 
@@ -162,6 +179,16 @@ impl Running {
         self.beginnings.lock().remove(volume);
     }
 
+    /// Ends what is pulled for this volume, if something is: a caller wants the volume completed or deleted, and finds its lock
+    /// taken.
+    pub(super) fn stop(&self, volume: &VolumeId) {
+        let pulled = self.pulls.lock().get(volume).cloned();
+        if let Some((source, opened)) = pulled {
+            tracing::info!(volume.id = %volume, %source, "the pull is ended: the volume is to be completed or deleted");
+            opened.end();
+        }
+    }
+
     fn begin(&self, volume: &VolumeId, remote: &Remote) {
         self.pulls.lock().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
     }
@@ -190,6 +217,18 @@ impl Remote {
     /// Tells its node that another cut of it is not needed any more.
     pub(super) fn close(&self, cut: &SnapshotId) {
         self.opened.close(cut);
+    }
+
+    /// Makes sure that the pass has not taken too long.
+    fn expect_in_time(&self) -> Result<(), Broken> {
+        if self.began.elapsed() <= self.longest {
+            return Ok(());
+        }
+        let (seconds, size) = (self.longest.as_secs(), format_bytes(self.description().size_bytes));
+        Err(Broken::Ended(Error::Unavailable(format!(
+            "the node of {} has not sent it within {seconds} s, the limit for {size}; a retry starts again",
+            self.source
+        ))))
     }
 
     /// What it means to the caller that the node does not have the source any more. A cut of a volume goes when nobody
@@ -259,7 +298,9 @@ impl Driver {
             self.pulls.forget(id);
         }
         let (source, opened) = (request.source, opened?);
-        Ok(Remote { source, opened, patience: sources.patience(), kept: AtomicBool::new(false) })
+        let longest = sources.longest_pass(opened.description().size_bytes);
+        let (patience, began, kept) = (sources.patience(), Instant::now(), AtomicBool::new(false));
+        Ok(Remote { source, opened, patience, began, longest, kept })
     }
 
     /// Makes the files of a new volume from a source on another node; durable on return. After an error the caller
@@ -283,7 +324,11 @@ impl Driver {
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
         match to.shape() {
             Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,
-            Shape::Tree(tree) => self.pull_tree_to(remote, &tree, &mut progress)?,
+            Shape::Tree(tree) => {
+                let (pool, place) = (self.pool_of(volume)?, self.place(volume, to));
+                let making = Making { path: &tree, pool: &pool, place, reserved: description.data_bytes };
+                self.pull_tree_to(remote, &making, &mut progress)?;
+            }
         }
         sync_files(&self.os, to)
     }

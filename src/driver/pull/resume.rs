@@ -29,7 +29,7 @@ pub(super) fn resumed<S, P: PartialEq>(
     let (mut since, mut wait, mut at) = (Instant::now(), FIRST_WAIT, place(state));
     let mut damaged_at = None;
     loop {
-        let broken = match stream(state) {
+        let broken = match remote.expect_in_time().and_then(|()| stream(state)) {
             Ok(()) => return Ok(()),
             Err(broken) => broken,
         };

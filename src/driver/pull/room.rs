@@ -13,14 +13,21 @@ pub(super) struct Room<'a> {
     pool: &'a Pool,
     shares_blocks: bool,
     bytes: u64,
+    /// So much of it the caller has reserved.
+    beforehand: u64,
     reserved: Vec<Reservation>,
 }
 
+/// What a copy may take of the disk for so many bytes of a volume: five percent more, for what describes them.
+pub(in crate::driver) const fn with_margin(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 20)
+}
+
 impl<'a> Room<'a> {
-    /// None yet.
-    pub(super) fn begin(driver: &'a Driver, pool: &'a Pool) -> Result<Self> {
+    /// None yet but for what the caller has reserved, in bytes.
+    pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, beforehand: u64) -> Result<Self> {
         let shares_blocks = pool.reflink(&driver.os)?;
-        Ok(Room { driver, pool, shares_blocks, bytes: 0, reserved: Vec::new() })
+        Ok(Room { driver, pool, shares_blocks, bytes: 0, beforehand, reserved: Vec::new() })
     }
 
     /// So many bytes more.
@@ -29,7 +36,7 @@ impl<'a> Room<'a> {
     /// RESOURCE_EXHAUSTED.
     pub(super) fn take(&mut self, bytes: u64) -> Result<()> {
         self.bytes = self.bytes.saturating_add(bytes);
-        while self.bytes > self.reserved.len() as u64 * STEP {
+        while self.bytes > self.beforehand.saturating_add(self.reserved.len() as u64 * STEP) {
             self.reserved.push(self.driver.reserve(self.pool, Want::Changes(STEP), STEP)?);
         }
         Ok(())

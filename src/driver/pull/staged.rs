@@ -9,10 +9,11 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::changes::{Image, Sink};
-use super::room::Room;
+use super::room::{Room, with_margin};
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{LogFile, errno_error};
+use crate::model::format_bytes;
 use crate::model::pull::{Piece, Zeros};
 
 /// What stands before the data of an entry: four numbers, little-endian.
@@ -61,18 +62,27 @@ pub(super) struct Staging<'a> {
     path: &'a Path,
     log: Box<dyn LogFile>,
     bytes: u64,
+    most: u64,
     room: Room<'a>,
 }
 
 impl<'a> Staging<'a> {
-    /// An empty one, whatever an earlier call has left.
-    pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, path: &'a Path) -> Result<Self> {
+    /// An empty one for an image of `size` bytes, whatever an earlier call has left.
+    pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, path: &'a Path, size: u64) -> Result<Self> {
         let log = driver.os.files.open_log(path, 0).doing(|| format!("make {}", path.display()))?;
-        Ok(Staging { path, log, bytes: 0, room: Room::begin(driver, pool)? })
+        Ok(Staging { path, log, bytes: 0, most: with_margin(size), room: Room::begin(driver, pool, 0)? })
     }
 
     fn append(&mut self, header: &Header, data: &[u8]) -> Result<()> {
         let len = (Header::LEN + data.len()) as u64;
+        if self.bytes + len > self.most {
+            // Runs of a few bytes each take more than the whole image would.
+            return Err(Error::Unavailable(format!(
+                "the changes in {} take more than {}, the limit for its image: the node of the source sends them in runs that are too short",
+                self.path.display(),
+                format_bytes(self.most)
+            )));
+        }
         self.room.take(len)?;
         let writing = || format!("write {}", self.path.display());
         self.log.append(&header.encode()).doing(writing)?;

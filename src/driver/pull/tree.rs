@@ -5,8 +5,9 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::resume::resumed;
-use super::room::Room;
+use super::room::{Room, with_margin};
 use super::{Broken, Counted, Remote, expect_end, expect_next};
+use crate::backend::{Place, expect_trees_within};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
@@ -20,9 +21,25 @@ pub(in crate::driver) struct Earlier<'a> {
     pub(in crate::driver) cut: &'a SourceHandle,
     /// All of its data, here.
     pub(in crate::driver) path: &'a Path,
-    /// Where both trees are.
-    pub(in crate::driver) pool: &'a Pool,
 }
+
+/// Where a tree is made.
+pub(in crate::driver) struct Making<'a> {
+    pub(in crate::driver) path: &'a Path,
+    pub(in crate::driver) pool: &'a Pool,
+    pub(in crate::driver) place: Place<'a>,
+    /// Bytes that are reserved for it already.
+    pub(in crate::driver) reserved: u64,
+}
+
+/// The filesystem is asked what a volume takes after so many bytes at the latest.
+const ASKED_EVERY: u64 = 16 << 20;
+/// The unit in which filesystems give out space, in bytes.
+const BLOCK: u64 = 4096;
+/// What an inode and its name take, in bytes: the larger of what ext4 and xfs have by default.
+const INODE: u64 = 512;
+/// Extended attributes and targets of symbolic links up to this many bytes are in the inode.
+const IN_INODE: u64 = 60;
 
 /// A tree on its way.
 struct Tree<'a> {
@@ -34,15 +51,29 @@ struct Tree<'a> {
     /// The size of the file that is the last entry, and of which data may follow; 0 for anything else.
     size: u64,
     counted: Counted,
-    room: Option<Room<'a>>,
+    room: Room<'a>,
+    place: Place<'a>,
+    /// Bytes that were written since the filesystem was asked what the volume takes, and how many may be.
+    unasked: u64,
+    ask_every: u64,
+    /// Whether there is an earlier tree.
+    has_earlier: bool,
     /// A file of the earlier tree is not what it is taken for.
     is_damaged: bool,
 }
 
 impl Driver {
     /// Makes a directory with all that is in the source's; durable on return, but for its name.
-    pub(super) fn pull_tree_to(&self, remote: &Remote, path: &Path, progress: &mut Progress) -> Result<()> {
-        self.take_tree(remote, (path, None), progress).map(drop)
+    ///
+    /// # Errors
+    /// As for a pull; RESOURCE_EXHAUSTED without room; OUT_OF_RANGE for more than the enforced size.
+    pub(super) fn pull_tree_to(
+        &self,
+        remote: &Remote,
+        making: &Making<'_>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        self.take_tree(remote, (making, None), progress).map(drop)
     }
 
     /// The same beside a tree that has everything of an earlier cut: it becomes names of the files there, and copies of them
@@ -50,29 +81,49 @@ impl Driver {
     /// writes to it.
     ///
     /// # Errors
-    /// As for a pull, NOT_FOUND also where the earlier tree is damaged; RESOURCE_EXHAUSTED without room. What was made by
-    /// then is of no use.
+    /// As for a pull, NOT_FOUND also where the earlier tree is damaged; RESOURCE_EXHAUSTED without room; OUT_OF_RANGE for more
+    /// than the enforced size. What was made by then is of no use.
     pub(in crate::driver) fn stage_tree(
         &self,
         remote: &Remote,
         earlier: &Earlier<'_>,
-        path: &Path,
+        making: &Making<'_>,
         progress: &mut Progress,
     ) -> Result<Counted> {
-        self.take_tree(remote, (path, Some(earlier)), progress)
+        let counted = self.take_tree(remote, (making, Some(earlier)), progress)?;
+        let Some(enforced) = making.place.paths.enforced_bytes() else { return Ok(counted) };
+        // The filesystem counts what both trees have; only the later one stays.
+        let measuring = || format!("measure {}", making.path.display());
+        let usage = self.os.trees.usage(making.path).doing(measuring)?;
+        if usage.bytes > with_margin(enforced) {
+            // It may be compressed.
+            expect_trees_within(making.place, 1)?;
+        }
+        Ok(counted)
     }
 
     fn take_tree(
         &self,
         remote: &Remote,
-        (path, earlier): (&Path, Option<&Earlier<'_>>),
+        (&Making { path, pool, place, reserved }, earlier): (&Making<'_>, Option<&Earlier<'_>>),
         progress: &mut Progress,
     ) -> Result<Counted> {
         let making = || format!("make {}", path.display());
         let writer = self.os.trees.write(path, earlier.map(|earlier| earlier.path)).doing(making)?;
-        let room = earlier.map(|earlier| Room::begin(self, earlier.pool)).transpose()?;
-        let (at, counted) = (Position::default(), Counted::default());
-        let mut tree = Tree { path, writer, progress, at, size: 0, counted, room, is_damaged: false };
+        let mut tree = Tree {
+            path,
+            writer,
+            progress,
+            at: Position::default(),
+            size: 0,
+            counted: Counted::default(),
+            room: Room::begin(self, pool, reserved)?,
+            place,
+            unasked: 0,
+            ask_every: place.paths.enforced_bytes().map_or(u64::MAX, |bytes| (bytes / 20).min(ASKED_EVERY)),
+            has_earlier: earlier.is_some(),
+            is_damaged: false,
+        };
         let cut = earlier.map(|earlier| earlier.cut);
         let taken = resumed(remote, &mut tree, |tree| tree.at, |tree| tree.stream(remote, cut));
         taken.map_err(|error| match earlier.filter(|_| tree.is_damaged) {
@@ -94,6 +145,7 @@ impl Tree<'_> {
     fn stream(&mut self, remote: &Remote, base: Option<&SourceHandle>) -> Result<(), Broken> {
         let (mut received, mut ended) = (0, false);
         remote.opened.tree(base, self.at, &mut |Placed { after, message }| {
+            remote.expect_in_time()?;
             if after != self.at {
                 return Err(Broken::Damaged(format!(
                     "what lies between {} and {after} was left out",
@@ -128,16 +180,16 @@ impl Tree<'_> {
             return Err(Broken::Damaged(format!("entry {number} arrived instead of {wanted}")));
         }
         let size = if let Kind::File { size } = entry.kind { size } else { 0 };
-        match (&mut self.room, entry.basis) {
-            (None, Basis::Content | Basis::Everything) => {
-                return Err(Broken::Damaged(format!(
-                    "entry {} is said to be like an earlier one, and there is none",
-                    entry.number
-                )));
-            }
-            (Some(room), Basis::Content) => room.take_copy(size)?,
-            (_, Basis::Nothing | Basis::Everything) => {}
+        if entry.basis != Basis::Nothing && !self.has_earlier {
+            return Err(Broken::Damaged(format!(
+                "entry {} is said to be like an earlier one, and there is none",
+                entry.number
+            )));
         }
+        if entry.basis == Basis::Content {
+            self.room.take_copy(size)?;
+        }
+        self.take(cost(entry))?;
         let made = self.writer.entry(entry);
         self.is_damaged = made.as_ref().is_err_and(|error| is_errno(error, Errno::EBADMSG));
         made.doing(|| format!("write to {}", self.path.display()))?;
@@ -150,9 +202,7 @@ impl Tree<'_> {
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
         let end = expect_next(piece, self.at.offset, self.size, format_args!(" of entry {}", self.last()))?;
         let len = piece.data.len() as u64;
-        if let Some(room) = &mut self.room {
-            room.take(len)?;
-        }
+        self.take(len)?;
         let writing = || format!("write to {}", self.path.display());
         self.writer.data(piece.offset, &piece.data).doing(writing)?;
         self.at.offset = end;
@@ -180,5 +230,58 @@ impl Tree<'_> {
     /// The number of the last entry.
     fn last(&self) -> u64 {
         self.at.entry.saturating_sub(1)
+    }
+
+    /// Makes sure that there is room for so many bytes that are about to be written, in the pool and in the volume.
+    fn take(&mut self, bytes: u64) -> Result<()> {
+        self.room.take(bytes)?;
+        self.unasked = self.unasked.saturating_add(bytes);
+        if self.unasked > self.ask_every {
+            self.unasked = 0;
+            expect_trees_within(self.place, 1 + u64::from(self.has_earlier))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that an entry takes beside its data.
+fn cost(entry: &Entry) -> u64 {
+    let beyond = |bytes: usize| match bytes as u64 {
+        few if few <= IN_INODE => 0,
+        bytes => bytes.next_multiple_of(BLOCK),
+    };
+    let extended = entry.attributes.extended_bytes();
+    let target = if let Kind::Symlink { target } = &entry.kind { target.len() } else { 0 };
+    match entry.basis {
+        Basis::Everything => INODE,
+        Basis::Nothing | Basis::Content => INODE + beyond(extended) + beyond(target),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tree::Attributes;
+
+    #[test]
+    fn an_entry_counts_for_what_is_beside_its_data() {
+        let entry = |kind: Kind, value: usize, basis: Basis| {
+            let attributes =
+                Attributes { extended: vec![(b"user.a".to_vec(), vec![0; value])], ..Attributes::default() };
+            Entry { number: 1, parent: 0, name: b"n".to_vec(), kind, linked: false, attributes, basis }
+        };
+        let file = || Kind::File { size: 1 << 30 };
+        for (entry, expected) in [
+            (entry(file(), 0, Basis::Nothing), 512),
+            (entry(file(), 54, Basis::Nothing), 512),
+            (entry(file(), 55, Basis::Nothing), 512 + 4096),
+            (entry(file(), 65536, Basis::Content), 512 + 65536 + 4096),
+            (entry(file(), 65536, Basis::Everything), 512),
+            (entry(Kind::Symlink { target: vec![b'x'; 60] }, 0, Basis::Nothing), 512),
+            (entry(Kind::Symlink { target: vec![b'x'; 61] }, 0, Basis::Nothing), 512 + 4096),
+            (entry(Kind::Directory, 4096, Basis::Nothing), 512 + 8192),
+        ] {
+            assert_eq!(cost(&entry), expected, "{entry:?}");
+        }
     }
 }

@@ -71,7 +71,8 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
         return Err(Error::Invalid("source_address is missing".to_owned()));
     }
     let way = Way { address: request.source_address, permit };
-    Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole })
+    let most_bytes = Some(request.most_bytes).filter(|most| *most > 0);
+    Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole, most_bytes })
 }
 
 /// The node of SealVolume; `None` where the seal is taken back.

@@ -5,6 +5,7 @@ mod breaks;
 mod copied;
 mod ended_updates;
 mod ends;
+mod greedy;
 mod left_out;
 pub mod nodes;
 pub use hostloop_test_support::orders;

@@ -97,6 +97,7 @@ impl Copies for Nodes {
         self.call("update", |world| {
             answers(world, &round.source)?;
             answers(world, &round.copy)?;
+            assert!(round.most_bytes > 1 << 30, "the source has as many: {}", round.most_bytes);
             let Some(Volume { data, staged, .. }) = world.volumes.get(&round.source).cloned() else {
                 return gone();
             };

@@ -77,7 +77,7 @@ impl Driver {
         self.recent_cuts.admit(target.node_key(), std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
-        let _turn = self.copy_turn()?;
+        let _turn = self.copy_turn_for(target.node_key())?;
         let name = format!("pulled for {target}");
         let purpose = match &request.keep {
             Keep::Nothing => Purpose::Pull(target.clone()),

@@ -221,8 +221,13 @@ fn updated(scripts: Vec<Vec<Placed<u64, Changes>>>) -> (Result<Vec<u8>>, usize) 
         CreateVolume { source: Some(Source::Volume(source.to_string())), as_copy: true, ..target.request() };
     let id = target.driver.create_volume(request).expect("a copy").id.clone();
     let way = Way { address: SOURCE.to_owned(), permit: Permit::default() };
-    let order =
-        UpdateCopy { volume_id: id.to_string(), consistency: Consistency::default(), way, whole: false };
+    let order = UpdateCopy {
+        volume_id: id.to_string(),
+        consistency: Consistency::default(),
+        way,
+        whole: false,
+        most_bytes: None,
+    };
     let updated = target
         .driver
         .update_copy(&order)

@@ -12,13 +12,13 @@ use hostloop::model::pull::{Blocks, Changes, OpenSource, Placed, SourceDescripti
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Item, Position};
 use hostloop::model::{
-    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, MountFlags, NodeKey, Permit,
-    Settings, SnapshotId, Timestamp, VolumeParameters,
+    AccessMode, AccessType, BackendKind, Capability, Consistency, Content, Limits, MountFlags, NodeKey,
+    Permit, Settings, SnapshotId, Timestamp, VolumeId, VolumeParameters,
 };
 use hostloop_fake_kernel::FakeKernel;
 
 use super::nodes::{SOURCE, TARGET};
-use crate::harness::{DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, machine, settings};
+use crate::harness::{DATA_DIR, DIRECTORIES, DIRECTORIES_DIR, LIMITED, machine, settings, with_limits};
 
 /// The size of the image.
 pub(super) const SIZE: u64 = 1 << 20;
@@ -42,6 +42,7 @@ pub(super) struct Scripted {
     scripts: Mutex<VecDeque<Script>>,
     pub(super) streams: AtomicUsize,
     pub(super) closed: AtomicUsize,
+    pub(super) ended: AtomicUsize,
     /// What is done behind each message that was taken.
     pub(super) behind: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -94,13 +95,17 @@ impl RemoteSource for Scripted {
         self.send(messages, take)
     }
 
+    fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn close(&self, _: &SnapshotId) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// The only node there is.
-struct Only(Arc<Scripted>);
+struct Only(Arc<Scripted>, Duration);
 
 impl RemoteSources for Only {
     fn open(&self, _: &Way, _: &OpenSource) -> Result<Arc<dyn RemoteSource>> {
@@ -110,6 +115,10 @@ impl RemoteSources for Only {
     fn patience(&self) -> Duration {
         PATIENCE
     }
+
+    fn longest_pass(&self, _: u64) -> Duration {
+        self.1
+    }
 }
 
 /// A node that makes a volume from what the other one sends.
@@ -117,30 +126,56 @@ pub(super) struct Target {
     pub(super) kernel: FakeKernel,
     pub(super) driver: Arc<Driver>,
     pub(super) source: Arc<Scripted>,
+    /// Where it makes directories.
+    directories: (&'static str, &'static str),
 }
 
 impl Target {
     pub(super) fn new(scripts: Vec<Script>) -> Target {
+        Self::with(scripts, SIZE, Duration::MAX, Limits::default())
+    }
+
+    /// The same for a source of so many bytes, each pass of which may take so long, on a node with these limits.
+    pub(super) fn with(
+        scripts: Vec<Script>,
+        size_bytes: u64,
+        longest_pass: Duration,
+        limits: Limits,
+    ) -> Target {
         let kernel = machine();
         let is_tree = matches!(scripts[0], Script::Tree(_));
         let handle = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(1) };
         let description = SourceDescription {
             handle,
             content: if is_tree { Content::Directory } else { Content::Block },
-            size_bytes: SIZE,
+            size_bytes,
             requested_bytes: None,
             block_size: 512,
-            data_bytes: SIZE,
+            data_bytes: size_bytes,
             sealed: false,
         };
         let scripts = Mutex::new(scripts.into());
-        let (streams, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let source = Arc::new(Scripted { description, scripts, streams, closed, behind: OnceLock::new() });
-        let settings = Settings { node_id: TARGET.to_owned(), ..settings() };
+        let [streams, closed, ended] = [0; 3].map(AtomicUsize::new);
+        let behind = OnceLock::new();
+        let source = Arc::new(Scripted { description, scripts, streams, closed, ended, behind });
+        let settings = Settings { node_id: TARGET.to_owned(), ..with_limits(&kernel, settings()) };
         let driver = app::driver(settings, kernel.os()).expect("the state can be used");
-        let driver = Arc::new(driver.with_remote_sources(Arc::new(Only(Arc::clone(&source)))));
+        let driver = Arc::new(
+            driver.with_limits(limits).with_remote_sources(Arc::new(Only(Arc::clone(&source), longest_pass))),
+        );
         assert_eq!(driver.recover().damaged, 0);
-        Target { kernel, driver, source }
+        Target { kernel, driver, source, directories: (DIRECTORIES, DIRECTORIES_DIR) }
+    }
+
+    /// The same with directories whose size ext4 enforces.
+    pub(super) fn with_quotas(self) -> Target {
+        let (name, path, _) = LIMITED[0];
+        Target { directories: (name, path), ..self }
+    }
+
+    /// The tree of a directory.
+    pub(super) fn tree(&self, id: &VolumeId) -> Vec<String> {
+        self.kernel.tree(format!("{}/volumes/{id}", self.directories.1))
     }
 
     fn is_tree(&self) -> bool {
@@ -155,7 +190,7 @@ impl Target {
         let parameters = match self.is_tree() {
             true => VolumeParameters {
                 backend: BackendKind::Directory,
-                pool: DIRECTORIES.parse().expect("a name"),
+                pool: self.directories.0.parse().expect("a name"),
                 ..VolumeParameters::default()
             },
             false => VolumeParameters::default(),
@@ -178,7 +213,7 @@ impl Target {
     pub(super) fn made(&self) -> Result<(Vec<u8>, usize)> {
         let id = self.driver.create_volume(self.request())?.id.clone();
         let path = match self.is_tree() {
-            true => format!("{DIRECTORIES_DIR}/volumes/{id}/data/file"),
+            true => format!("{}/volumes/{id}/data/file", self.directories.1),
             false => format!("{DATA_DIR}/volumes/{id}/disk.img"),
         };
         let streams = self.source.streams.load(Ordering::Relaxed);

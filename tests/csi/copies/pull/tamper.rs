@@ -21,6 +21,8 @@ struct Plan {
     cuts: Vec<u64>,
     /// A bit of this byte of every connection flips, for so many connections that get there.
     flip: Option<(u64, usize)>,
+    /// Nothing more arrives when so many bytes have passed in all, and no connection breaks.
+    stall: Option<u64>,
 }
 
 /// The network: an address is the name of a node, and stands for its socket.
@@ -56,6 +58,11 @@ impl Network {
     /// Flips a bit of this byte of a connection, on so many connections.
     pub fn flip(&self, byte: u64, connections: usize) {
         *self.plan.lock().unwrap() = Plan { flip: Some((byte, connections)), ..Plan::default() };
+    }
+
+    /// Lets nothing more arrive when so many bytes have passed.
+    pub fn stall_after(&self, bytes: u64) {
+        *self.plan.lock().unwrap() = Plan { stall: Some(bytes), ..Plan::default() };
     }
 
     /// All goes well from here on; bytes count from 0.
@@ -105,6 +112,10 @@ impl AsyncRead for Way {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let is_stalled = |plan: &Plan| plan.stall.is_some_and(|stall| plan.passed >= stall);
+        if is_stalled(&self.plan.lock().unwrap()) {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let count = (buffer.filled().len() - before) as u64;
