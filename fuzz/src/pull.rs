@@ -88,6 +88,8 @@ impl RemoteSource for Opened {
         self.stream.iter().try_for_each(|message| take(changes(message).map_err(broken)?))
     }
 
+    fn end(&self) {}
+
     fn close(&self, _: &SnapshotId) {}
 }
 
