@@ -96,7 +96,7 @@ pub async fn run_controller(
             never = metrics.serve() => match never {},
         }
     };
-    // Whoever leads gives its Lease back while the calls end, and waits for that no longer than for a call.
+    // The leader releases its Lease while running calls end. The process waits for both.
     let mut served = pin!(served);
     let stopped = tokio::select! {
         stopped = &mut served => stopped,
@@ -108,10 +108,10 @@ pub async fn run_controller(
     Ok(Ended { stopped, failure: None, data_dir: None })
 }
 
-/// How long the end of the process waits until another controller may lead.
+/// The time that the end of the process waits for the release of the Lease.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
-/// Moves volumes, where that is wanted, until the end of the process is asked for.
+/// Moves volumes, if the settings enable it, until shutdown is requested.
 ///
 /// # Errors
 /// Where there is no way to the API server.

@@ -40,7 +40,7 @@ impl VolumePaths {
         VolumePaths { limit, ..Self::new(pool, &volume.id, volume.parameters.backend) }
     }
 
-    /// The size in bytes that the filesystem enforces, for a directory that has one.
+    /// Returns the size that the filesystem enforces, in bytes; `None` if it enforces none.
     pub(crate) fn enforced_bytes(&self) -> Option<u64> {
         self.limit.map(|limit| limit.limits.bytes)
     }

@@ -8,7 +8,7 @@ use super::bytes::Limit;
 use super::{Place, Shape, VolumePaths};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{Enforceable, Os, Qgroups, Quota, QuotaLimits};
-use crate::model::{GRANULARITY, Volume, format_exactly, format_two};
+use crate::model::{GRANULARITY, Volume, format_exactly, format_two, with_margin};
 
 /// Makes the directory of a volume, which counts under the number of its limit. Nothing is ever in it without one.
 pub(super) fn create(os: &Os, paths: &VolumePaths, limit: Limit) -> Result<()> {
@@ -96,11 +96,12 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The same for a volume in which so many trees are at this moment, one of them in the making: each may take five percent more
-/// than the volume has, for what filesystems count differently. The limit is lifted meanwhile ([`widen`]).
+/// Checks the usage of a volume while a tree is made in it, during which no limit applies ([`widen`]).
+/// Each of the `trees` in the volume may take its size and [`with_margin`], since filesystems count
+/// differently.
 ///
 /// # Errors
-/// OUT_OF_RANGE.
+/// OUT_OF_RANGE if the volume takes more.
 pub(crate) fn expect_trees_within(place: Place<'_>, trees: u64) -> Result<()> {
     let Some(limit) = place.paths.limit else { return Ok(()) };
     let asking = || format!("ask for the limit of {}", place.volume.id);
@@ -109,15 +110,15 @@ pub(crate) fn expect_trees_within(place: Place<'_>, trees: u64) -> Result<()> {
         _ => {}
     }
     let taken = quota(place, limit)?;
-    let most = |one: u64| one.saturating_add(one / 20).saturating_mul(trees);
+    let most = |one: u64| with_margin(one).saturating_mul(trees);
     match taken.bytes > most(limit.limits.bytes) || taken.inodes > most(limit.limits.inodes) {
         true => Err(too_large(place.volume, taken)),
         false => Ok(()),
     }
 }
 
-/// What is said of a source that has more than its copy may take.
-pub(crate) fn too_large(volume: &Volume, taken: Quota) -> Error {
+/// Returns the error for a source whose data take more than its copy may.
+fn too_large(volume: &Volume, taken: Quota) -> Error {
     let [bytes, size] = format_two(taken.bytes, volume.capacity_bytes);
     Error::OutOfRange(format!(
         "the data of the source take {bytes} in {} files and directories so far, and copy {} has {size} for them; expand the \

@@ -37,7 +37,8 @@ const CLOSE_TRIES: u32 = 5;
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
 /// The longest message with a piece, in bytes.
 const LARGEST_PIECE: usize = Piece::MOST + 1024;
-/// The longest message with an entry of a tree, in bytes: its extended attributes, and as much again for what frames them.
+/// The longest message with an entry of a tree, in bytes: the extended attributes, and as much again for
+/// their encoding and the rest of the entry.
 const LARGEST_ENTRY: usize = 2 * Attributes::MOST;
 
 /// What may be under way: on a network with 10 ms there and back, 100 MB/s.
@@ -132,7 +133,7 @@ impl RemoteSources for Pull {
                     "the node at {address} describes a source that this version does not understand: {why}"
                 ))
             })?;
-            // Each stream begins with finding the node of the handle.
+            // Each stream looks for the node of the handle, and would be retried until it is found.
             match described.handle.id.node_key() == node_key {
                 true => Ok(described),
                 false => Err(Error::Unavailable(format!(
@@ -161,7 +162,7 @@ struct Opened {
     pull: Pull,
     way: Mutex<Known>,
     description: SourceDescription,
-    /// Whether what is read was ended.
+    /// Whether `end` was called.
     ended: watch::Sender<bool>,
 }
 
@@ -187,12 +188,12 @@ impl Opened {
         Ok((client, self.way().permit.clone()))
     }
 
-    /// The next message of a stream; `None` at its end.
+    /// Returns the next message of a stream; `None` at its end.
     async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Broken> {
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
-            // The sender lives as long as this.
+            // Never an error: `self` owns the sender.
             _ = ended.wait_for(|ended| *ended) => Err(stopped()),
             message = timeout(SILENT_FOR, stream.message()) => match message {
                 Ok(message) => message.map_err(broken),
@@ -293,7 +294,7 @@ impl RemoteSource for Opened {
     }
 }
 
-/// What is said of a pull that was ended on this node.
+/// Returns the error of a pull that was ended on this node.
 fn stopped() -> Broken {
     let why = "the pull was ended, since the volume is to be completed or deleted";
     Broken::Ended(Error::Unavailable(why.to_owned()))
@@ -305,7 +306,7 @@ fn malformed(Malformed(why): Malformed) -> Broken {
 
 fn broken(status: Status) -> Broken {
     match answered(&status) {
-        // A message that is too long, by what tonic says of it here.
+        // tonic reports a message that is too long with this code.
         None if status.code() == Code::OutOfRange => Broken::Damaged(describe(&status)),
         // A stream of the same source that has not noticed its end, or a node that starts.
         Some(Error::Busy(_)) | None => Broken::Connection(describe(&status)),

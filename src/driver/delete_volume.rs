@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::model::{Phase, Volume};
 
 impl Driver {
-    /// Deletes a volume; fine if there is none. Ends a pull from another node that is filling it, so that a retry finds its lock
-    /// free.
+    /// Deletes a volume; succeeds if it does not exist. If a pull from another node holds the volume's lock,
+    /// this call ends the pull, and a retry finds the lock free.
     ///
     /// # Errors
     /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached.

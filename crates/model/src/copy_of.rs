@@ -59,7 +59,7 @@ pub struct UpdateCopy {
     pub way: super::pull::Way,
     /// The copy is to be one cut whole also if the node of the source is lost meanwhile.
     pub whole: bool,
-    /// The most bytes that the source may have; `None` for any number.
+    /// The largest size that the source may report, in bytes; `None` for any size.
     pub most_bytes: Option<u64>,
 }
 

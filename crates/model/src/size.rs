@@ -73,6 +73,12 @@ pub fn format_exactly(bytes: u64) -> String {
     }
 }
 
+/// Returns `bytes` and five percent: what a copy of a volume of this size may take on another node's disk,
+/// with the data that describe it.
+pub const fn with_margin(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 20)
+}
+
 /// Returns two sizes that a message compares: exactly if they would look the same.
 pub fn format_two(one: u64, other: u64) -> [String; 2] {
     let rounded = [one, other].map(format_bytes);

@@ -29,10 +29,11 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The most bytes that the extended attributes of an entry may have, names and values together: an entry is one message.
+    /// The limit for the extended attributes of an entry in bytes, names and values together. An entry
+    /// is sent as one message.
     pub const MOST: usize = 1 << 20;
 
-    /// The bytes of the extended attributes, names and values together.
+    /// Returns the size of the extended attributes in bytes, names and values together.
     pub fn extended_bytes(&self) -> usize {
         self.extended.iter().map(|(name, value)| name.len() + value.len()).sum()
     }

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::api::{self, Cluster};
-use super::copies::{Copies, CopyError, NewCopy, Round};
+use super::copies::{Copies, CopyError, NewCopy, Round, most_bytes};
 use super::decide::{Step, decide, is_near};
 use super::figures::Figures;
 use super::objects::{access, copy_name};
@@ -27,9 +27,6 @@ pub(super) const REFUSED: Duration = Duration::from_secs(30);
 const UNANSWERED: Duration = Duration::from_secs(30);
 /// Parameters with this are Kubernetes' own: csi-provisioner does not pass them on either.
 const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
-
-/// What a node may add to the size of a volume, in bytes, whatever that is.
-const ROUNDED_UP: u64 = 16 << 20;
 
 /// Moves the volumes of one driver. Holds nothing that is not on the objects.
 #[derive(Clone)]
@@ -363,11 +360,6 @@ impl Mover {
     }
 }
 
-/// The most bytes that a volume may have whose PersistentVolume says so many: nodes round sizes up.
-fn most_bytes(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes / 20).saturating_add(ROUNDED_UP)
-}
-
 /// The copies that wait for their nodes, with the one that this attempt replaces.
 fn abandoned(view: &View) -> Vec<String> {
     let Some(status) = view.status() else { return Vec::new() };
@@ -396,15 +388,4 @@ pub(super) fn counted(status: &Status, updated: &super::copies::Updated, asked: 
 pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_may_round_a_size_up() {
-        assert_eq!(most_bytes(1000 << 20), (1050 << 20) + (16 << 20));
-        assert_eq!(most_bytes(u64::MAX), u64::MAX);
-    }
 }

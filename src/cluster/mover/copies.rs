@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::with_margin;
+
 /// A copy that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCopy {
@@ -41,8 +43,17 @@ pub struct Round {
     pub parameters: BTreeMap<String, String>,
     /// The copy is to be one cut whole also if the node of its source is lost meanwhile. Costs one more write of what changes.
     pub whole: bool,
-    /// The most bytes that the source may have.
+    /// The largest size that the source may report, in bytes.
     pub most_bytes: u64,
+}
+
+/// The bytes that a node may add to the size of a volume of any size.
+const ROUNDED_UP: u64 = 16 << 20;
+
+/// Returns the largest size in bytes of a volume whose PersistentVolume has `capacity`: nodes round
+/// sizes up.
+pub(super) const fn most_bytes(capacity: u64) -> u64 {
+    with_margin(capacity).saturating_add(ROUNDED_UP)
 }
 
 /// What a round did.
@@ -138,4 +149,15 @@ pub trait Copies: Send + Sync {
     /// # Errors
     /// [`CopyError::InUse`] while a pod uses it.
     async fn delete(&self, copy: &str, source: &str) -> Result<(), CopyError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_may_round_a_size_up() {
+        assert_eq!(most_bytes(1000 << 20), (1050 << 20) + (16 << 20));
+        assert_eq!(most_bytes(u64::MAX), u64::MAX);
+    }
 }

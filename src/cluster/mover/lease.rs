@@ -30,7 +30,7 @@ pub(super) struct Election {
     identity: String,
     /// The version of the Lease that another one holds, and since when it is the newest one.
     seen: Option<(String, Instant)>,
-    /// When this one asked for the Lease, the last time that it got it.
+    /// When this candidate sent the request with which it last took or renewed the Lease.
     held: Instant,
 }
 
@@ -50,7 +50,7 @@ impl Election {
     pub(super) async fn win(&mut self) {
         let mut failed = false;
         loop {
-            // The Lease is good from before the question: others count from when it changed, which is before the answer.
+            // Other candidates count from the write of the Lease, which is later than this and earlier than the answer.
             let began = Instant::now();
             match timeout_at(began + DEADLINE, self.hold()).await {
                 Ok(Ok(true)) => {
@@ -89,17 +89,18 @@ impl Election {
         }
     }
 
-    /// Lets another one lead at once. One that is not told in time finds out by itself.
+    /// Releases the Lease, so that another candidate leads at once. If the API server does not answer in
+    /// time, the others wait until the Lease expires.
     pub(super) async fn release(&self) {
-        if timeout(RETRY, self.give_back()).await.is_err() {
+        if timeout(RETRY, self.clear_holder()).await.is_err() {
             tracing::warn!(
                 lease = self.name,
-                "the Lease was not given back in time; another controller leads when it ends"
+                "releasing the Lease timed out; another controller leads when it expires"
             );
         }
     }
 
-    async fn give_back(&self) {
+    async fn clear_holder(&self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(&self.name).await else { return };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() == Some(self.identity.as_str()) {

@@ -42,7 +42,7 @@ enum Object {
 
 impl Mover {
     /// Moves volumes whenever this process leads: `identity` is its name among the candidates, and `namespace` has their
-    /// Lease. Returns when the end is asked for, after it has let another one lead.
+    /// Lease. Returns when shutdown is requested, after it has released the Lease.
     pub async fn run(self, namespace: &str, identity: String, shutdown: Shutdown) {
         let mut election = Election::new(self.cluster.client(), namespace, &self.driver, identity);
         let mut end = std::pin::pin!(shutdown.requested());

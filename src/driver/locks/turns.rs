@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 
-/// Who takes a turn for this node's own copies.
+/// The caller of copies within this node.
 const OWN: &str = "";
 
 /// The turns of one kind of work. Clones share them.
@@ -55,8 +55,8 @@ impl Turns {
         self.take_if(who, |_, own| own < self.0.each)
     }
 
-    /// A turn for what another node sends or is sent. One node gets at most half of the turns, and all nodes together leave
-    /// one for this node's own work.
+    /// Returns a turn for a copy from or to the node with this key, if one is free. A node gets at most half
+    /// of the turns, and all other nodes together leave one for copies within this node.
     pub(crate) fn take_for_node(&self, node_key: &str) -> Option<Turn> {
         let all = self.0.all;
         let (each, together) = (all.div_ceil(2), all.saturating_sub(1).max(1));
@@ -66,7 +66,8 @@ impl Turns {
         })
     }
 
-    /// A turn for this caller, if one is free and `may_have` allows it, given all that are taken and the caller's own.
+    /// Returns a turn for this caller, if one is free and `may_have` allows it. Its arguments are the taken
+    /// turns by caller, and the number of this caller's.
     fn take_if(
         &self,
         who: &str,
@@ -145,10 +146,11 @@ impl Driver {
         })
     }
 
-    /// A turn for a copy that waits for the node with this key, to be kept until it has ended.
+    /// Returns a turn for a copy from or to the node with this key. The caller keeps it until the copy has
+    /// ended.
     ///
     /// # Errors
-    /// [`Error::Crowded`] if there is none, or if that node has its share: nothing has begun then.
+    /// [`Error::Crowded`] if no turn is free, or if that node has its share.
     pub(crate) fn copy_turn_for(&self, node_key: &str) -> Result<Turn> {
         self.copy_turns.take_for_node(node_key).ok_or_else(|| {
             let TurnFigures { running, limit, .. } = self.copy_turns.figures();

@@ -8,14 +8,15 @@ use crate::model::{Content, CopyOf, Volume};
 
 impl Driver {
     /// Makes a volume like any other of a copy; fine where it is one. With `stale` also where something may have been written
-    /// to its source that it lacks. Ends an update that runs, so that a retry finds the copy's lock free.
+    /// to its source that it lacks. If an update is
+    /// running, this call ends it, and a retry finds the copy's lock free.
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where it has two cuts by halves, or lacks
     /// something.
     pub fn complete_copy(&self, volume_id: &str, stale: bool) -> Result<()> {
         let taken = self.take_volume(volume_id).inspect_err(|error| {
-            // An update whose node sends slowly, or nothing, must not keep the copy from its use.
+            // A source that sends slowly, or nothing, must not delay the use of its copy.
             if let (Error::Busy(_), Some(id)) = (error, self.controller_id(volume_id)) {
                 self.pulls.stop(&id);
             }

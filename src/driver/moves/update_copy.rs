@@ -203,16 +203,15 @@ impl Round<'_> {
     /// Makes sure that the copy can have the opened cut, and room for it. Gives what is in it then.
     fn fit(&self, volume: Arc<Volume>, remote: &Remote) -> Result<(Arc<Volume>, Content)> {
         let description = remote.description();
-        let most = self.request.most_bytes;
-        if most.is_some_and(|most| description.size_bytes > most) {
-            // The claim may say so in a moment, if the source has been expanded just now.
+        if let Some(most) = self.request.most_bytes.filter(|most| description.size_bytes > *most) {
+            // While the source is expanded, its PersistentVolume still has the earlier size.
             return Err(Error::Unavailable(format!(
                 "the node of {} says that it has {}, and the controller allows copy {} {}; try again when the expansion of the \
                  source has ended",
                 remote.source,
                 format_bytes(description.size_bytes),
                 volume.id,
-                format_bytes(most.unwrap_or_default())
+                format_bytes(most)
             )));
         }
         let content = content_of_copy(

@@ -47,17 +47,20 @@ pub trait RemoteSources: Send + Sync {
     /// How long a broken connection is tried again while nothing arrives.
     fn patience(&self) -> Duration;
 
-    /// How long one pass over a source of so many bytes may take: a source that sends slower keeps a turn and a lock from
-    /// others.
+    /// Returns how long one pass over a source of `bytes` may take. A pass holds a lock and a turn.
     fn longest_pass(&self, bytes: u64) -> Duration {
-        BEFORE_DATA + Duration::from_secs(bytes / LEAST_RATE)
+        longest_pass(bytes)
     }
 }
 
-/// What a pass may take whatever its size.
+/// The time that a pass may take in addition to that of its data.
 const BEFORE_DATA: Duration = Duration::from_secs(1800);
-/// The least rate of a pass, in bytes a second: that of a link of 1 Mbit/s.
+/// The least rate of a pass, in bytes per second: about 1 Mbit/s.
 const LEAST_RATE: u64 = 128 << 10;
+
+fn longest_pass(bytes: u64) -> Duration {
+    BEFORE_DATA + Duration::from_secs(bytes / LEAST_RATE)
+}
 
 /// Takes a message of a stream.
 pub type Take<'a, P, M> = &'a mut dyn FnMut(Placed<P, M>) -> Result<(), Broken>;
@@ -96,7 +99,8 @@ pub trait RemoteSource: Send + Sync {
     /// How often it has moved.
     fn moves(&self) -> u64;
 
-    /// Ends at once, and for good, whatever is being read: whoever reads gets [`Broken::Ended`] with UNAVAILABLE.
+    /// Ends all streams of this source at once and for good: their readers get [`Broken::Ended`] with
+    /// UNAVAILABLE.
     fn end(&self);
 
     /// Tells the node that this cut is not needed any more. Never fails: what the node is not told it finds out by itself.
@@ -179,8 +183,8 @@ impl Running {
         self.beginnings.lock().remove(volume);
     }
 
-    /// Ends what is pulled for this volume, if something is: a caller wants the volume completed or deleted, and finds its lock
-    /// taken.
+    /// Ends the pull for this volume, if one runs. For callers that complete or delete the volume and find
+    /// its lock taken.
     pub(super) fn stop(&self, volume: &VolumeId) {
         let pulled = self.pulls.lock().get(volume).cloned();
         if let Some((source, opened)) = pulled {
@@ -219,7 +223,10 @@ impl Remote {
         self.opened.close(cut);
     }
 
-    /// Makes sure that the pass has not taken too long.
+    /// Checks that the pass has not taken longer than it may.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if it has.
     fn expect_in_time(&self) -> Result<(), Broken> {
         if self.began.elapsed() <= self.longest {
             return Ok(());
@@ -345,6 +352,15 @@ pub(super) fn not_followed(source: &VolumeSource) -> Error {
 mod tests {
     use super::*;
     use crate::model::NodeKey;
+
+    #[test]
+    fn a_pass_may_take_longer_for_more_data() {
+        let seconds = |bytes| longest_pass(bytes).as_secs();
+        assert_eq!(
+            [seconds(0), seconds(1 << 30), seconds(1 << 40)],
+            [1800, 1800 + 8192, 1800 + (8192 << 10)]
+        );
+    }
 
     #[test]
     fn a_pull_has_one_beginning_until_it_has_its_source() {

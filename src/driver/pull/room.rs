@@ -13,18 +13,13 @@ pub(super) struct Room<'a> {
     pool: &'a Pool,
     shares_blocks: bool,
     bytes: u64,
-    /// So much of it the caller has reserved.
+    /// The bytes that the caller has reserved.
     beforehand: u64,
     reserved: Vec<Reservation>,
 }
 
-/// What a copy may take of the disk for so many bytes of a volume: five percent more, for what describes them.
-pub(in crate::driver) const fn with_margin(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes / 20)
-}
-
 impl<'a> Room<'a> {
-    /// None yet but for what the caller has reserved, in bytes.
+    /// Creates one without reservations, except for the bytes that the caller has reserved.
     pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, beforehand: u64) -> Result<Self> {
         let shares_blocks = pool.reflink(&driver.os)?;
         Ok(Room { driver, pool, shares_blocks, bytes: 0, beforehand, reserved: Vec::new() })

@@ -9,12 +9,12 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::changes::{Image, Sink};
-use super::room::{Room, with_margin};
+use super::room::Room;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{LogFile, errno_error};
-use crate::model::format_bytes;
 use crate::model::pull::{Piece, Zeros};
+use crate::model::{format_bytes, with_margin};
 
 /// What stands before the data of an entry: four numbers, little-endian.
 struct Header {
@@ -67,7 +67,8 @@ pub(super) struct Staging<'a> {
 }
 
 impl<'a> Staging<'a> {
-    /// An empty one for an image of `size` bytes, whatever an earlier call has left.
+    /// Creates an empty file of changes for an image of `size` bytes, in place of one that an earlier call
+    /// left.
     pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, path: &'a Path, size: u64) -> Result<Self> {
         let log = driver.os.files.open_log(path, 0).doing(|| format!("make {}", path.display()))?;
         Ok(Staging { path, log, bytes: 0, most: with_margin(size), room: Room::begin(driver, pool, 0)? })
@@ -76,7 +77,7 @@ impl<'a> Staging<'a> {
     fn append(&mut self, header: &Header, data: &[u8]) -> Result<()> {
         let len = (Header::LEN + data.len()) as u64;
         if self.bytes + len > self.most {
-            // Runs of a few bytes each take more than the whole image would.
+            // With runs of a few bytes, the headers take more than the data.
             return Err(Error::Unavailable(format!(
                 "the changes in {} take more than {}, the limit for its image: the node of the source sends them in runs that are too short",
                 self.path.display(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::resume::resumed;
-use super::room::{Room, with_margin};
+use super::room::Room;
 use super::{Broken, Counted, Remote, expect_end, expect_next};
 use crate::backend::{Place, expect_trees_within};
 use crate::driver::copies::progress::Progress;
@@ -14,6 +14,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::kernel::{TreeWriter, is_errno};
 use crate::model::pull::{Piece, Placed, SourceHandle, Zeros};
 use crate::model::tree::{Basis, Entry, Item, Kind, Position};
+use crate::model::with_margin;
 
 /// What a tree is made from beside what arrives.
 pub(in crate::driver) struct Earlier<'a> {
@@ -23,22 +24,22 @@ pub(in crate::driver) struct Earlier<'a> {
     pub(in crate::driver) path: &'a Path,
 }
 
-/// Where a tree is made.
+/// The tree that is made.
 pub(in crate::driver) struct Making<'a> {
     pub(in crate::driver) path: &'a Path,
     pub(in crate::driver) pool: &'a Pool,
     pub(in crate::driver) place: Place<'a>,
-    /// Bytes that are reserved for it already.
+    /// The bytes that the caller has reserved for it.
     pub(in crate::driver) reserved: u64,
 }
 
-/// The filesystem is asked what a volume takes after so many bytes at the latest.
-const ASKED_EVERY: u64 = 16 << 20;
+/// The most bytes that are written between two checks of the volume's quota.
+const CHECKED_EVERY: u64 = 16 << 20;
 /// The unit in which filesystems give out space, in bytes.
 const BLOCK: u64 = 4096;
-/// What an inode and its name take, in bytes: the larger of what ext4 and xfs have by default.
+/// The size of an inode with its name, in bytes: the larger one of the defaults of ext4 and xfs.
 const INODE: u64 = 512;
-/// Extended attributes and targets of symbolic links up to this many bytes are in the inode.
+/// The bytes of extended attributes, or of a symbolic link's target, that fit into an inode.
 const IN_INODE: u64 = 60;
 
 /// A tree on its way.
@@ -53,9 +54,9 @@ struct Tree<'a> {
     counted: Counted,
     room: Room<'a>,
     place: Place<'a>,
-    /// Bytes that were written since the filesystem was asked what the volume takes, and how many may be.
-    unasked: u64,
-    ask_every: u64,
+    /// The bytes that were written since the last check of the quota, and the most of them.
+    unchecked: u64,
+    check_every: u64,
     /// Whether there is an earlier tree.
     has_earlier: bool,
     /// A file of the earlier tree is not what it is taken for.
@@ -92,11 +93,11 @@ impl Driver {
     ) -> Result<Counted> {
         let counted = self.take_tree(remote, (making, Some(earlier)), progress)?;
         let Some(enforced) = making.place.paths.enforced_bytes() else { return Ok(counted) };
-        // The filesystem counts what both trees have; only the later one stays.
+        // The quota counts both trees, and only the later one stays.
         let measuring = || format!("measure {}", making.path.display());
         let usage = self.os.trees.usage(making.path).doing(measuring)?;
         if usage.bytes > with_margin(enforced) {
-            // It may be compressed.
+            // `usage` counts uncompressed bytes, the quota compressed ones.
             expect_trees_within(making.place, 1)?;
         }
         Ok(counted)
@@ -119,8 +120,11 @@ impl Driver {
             counted: Counted::default(),
             room: Room::begin(self, pool, reserved)?,
             place,
-            unasked: 0,
-            ask_every: place.paths.enforced_bytes().map_or(u64::MAX, |bytes| (bytes / 20).min(ASKED_EVERY)),
+            unchecked: 0,
+            check_every: place
+                .paths
+                .enforced_bytes()
+                .map_or(u64::MAX, |bytes| (bytes / 20).min(CHECKED_EVERY)),
             has_earlier: earlier.is_some(),
             is_damaged: false,
         };
@@ -232,19 +236,22 @@ impl Tree<'_> {
         self.at.entry.saturating_sub(1)
     }
 
-    /// Makes sure that there is room for so many bytes that are about to be written, in the pool and in the volume.
+    /// Reserves room for `bytes` in the pool, and checks the volume's quota from time to time.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED without room; OUT_OF_RANGE if the volume takes more than it may.
     fn take(&mut self, bytes: u64) -> Result<()> {
         self.room.take(bytes)?;
-        self.unasked = self.unasked.saturating_add(bytes);
-        if self.unasked > self.ask_every {
-            self.unasked = 0;
+        self.unchecked = self.unchecked.saturating_add(bytes);
+        if self.unchecked > self.check_every {
+            self.unchecked = 0;
             expect_trees_within(self.place, 1 + u64::from(self.has_earlier))?;
         }
         Ok(())
     }
 }
 
-/// The bytes that an entry takes beside its data.
+/// Returns the bytes that an entry takes in addition to its data.
 fn cost(entry: &Entry) -> u64 {
     let beyond = |bytes: usize| match bytes as u64 {
         few if few <= IN_INODE => 0,

@@ -83,7 +83,7 @@ async fn open(channel: &Channel, path: &'static str, count: &str) -> Result<Stre
 
 /// Waits for what comes in no time, unless it never does.
 async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    // A machine with much to do may let a test wait for minutes.
+    // On a busy machine a test may wait for minutes.
     let deadline = Instant::now() + Duration::from_secs(300);
     while !is() {
         assert!(Instant::now() < deadline, "{what}");

@@ -140,7 +140,10 @@ mod tests {
             source_address: "a:1".to_owned(),
             ..Default::default()
         };
-        assert_eq!(update_copy(order.clone()).unwrap().way.address, "a:1");
+        let decoded = update_copy(order.clone()).unwrap();
+        assert_eq!((decoded.way.address.as_str(), decoded.most_bytes), ("a:1", None));
+        let limited = peer::UpdateCopyRequest { most_bytes: 5, ..order.clone() };
+        assert_eq!(update_copy(limited).unwrap().most_bytes, Some(5));
         let nowhere = peer::UpdateCopyRequest { source_address: String::new(), ..order.clone() };
         assert!(matches!(update_copy(nowhere), Err(Error::Invalid(_))));
         let long = peer::UpdateCopyRequest { permit: vec![0; Permit::LONGEST + 1], ..order };

@@ -29,8 +29,8 @@ const ATTEMPTS: u32 = 64;
 /// administrator wants it so (a udev rule), and the image only stays larger than it needs to be.
 const RENEWALS: u32 = 3;
 
-/// How long the image is opened again while somebody has a lease on it: that is two system calls, between which a busy machine
-/// may let others run.
+/// The time for which opening an image is retried while another thread or process holds a lease on it.
+/// A lease is held between two system calls, and a busy machine may run other processes meanwhile.
 const LEASED: Duration = Duration::from_secs(5);
 
 const CONTROL: &str = "/dev/loop-control";
@@ -75,7 +75,7 @@ fn open_image(path: &Path, read_only: bool) -> io::Result<(OwnedFd, FileId)> {
     let end = Instant::now() + LEASED;
     let image = loop {
         match open(path, flags, Mode::empty()) {
-            // Somebody looks whether it is open (`Files::seen_closed`); without O_NONBLOCK this would wait for the end of that.
+            // `Files::seen_closed` holds a lease for a moment. Without O_NONBLOCK, open(2) would block.
             Err(Errno::EWOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
             opened => break opened.map_err(at("open", path))?,
         }

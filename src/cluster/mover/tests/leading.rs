@@ -59,14 +59,14 @@ fn a_leader_cut_off_stops_before_another_begins() {
     });
 }
 
-/// Others count from the write of the Lease, and not from its answer.
+/// Other candidates count from the write of the Lease, and not from the answer.
 #[test]
 fn a_late_answer_does_not_make_a_lease_longer() {
     let shared = World::new(json!({})).shared();
     on_a_clock_of_its_own(async {
         let mut first = candidate(&shared, 1);
         shared.lock().unwrap().late = Duration::from_secs(4);
-        // One question whether there is a Lease, and one for it.
+        // One request reads the Lease, and one creates it.
         first.win().await;
         let won = Instant::now();
         shared.lock().unwrap().dead = true;
@@ -76,7 +76,7 @@ fn a_late_answer_does_not_make_a_lease_longer() {
     });
 }
 
-/// What is won is over by the time of the answer.
+/// The Lease has expired by the time of the answer.
 #[test]
 fn an_answer_after_the_deadline_makes_no_leader() {
     let shared = World::new(json!({})).shared();
@@ -90,7 +90,7 @@ fn an_answer_after_the_deadline_makes_no_leader() {
     });
 }
 
-/// A rollout ends the one that leads: the next one leads at once.
+/// A rollout ends the leader, and the next controller leads at once.
 #[test]
 fn a_mover_that_is_asked_to_end_gives_its_lease_back() {
     let shared = World::new(json!({})).shared();

@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) calls: Vec<String>,
     /// Processes that have ended: no call of theirs does anything.
     pub(crate) dead: bool,
-    /// How long the API server's answers are on their way.
+    /// The delay of each answer of the API server.
     pub(crate) late: Duration,
     /// The last number that each pod wrote.
     written: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! A node of a source that asks more of the copy's node than the copy is worth: memory, disk, time, turns.
+//! Sources whose node takes more memory, disk, time or turns of the copy's node than the copy needs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn no_more(after: u64, sent_bytes: u64) -> Placed<u64, Changes> {
     Placed { after, message: Changes::End { sent_bytes } }
 }
 
-/// A copy of all sevens, whose source sends these changes then.
+/// A copy that is all sevens, and a source that sends scripted changes.
 struct Copy {
     target: Target,
     id: VolumeId,
@@ -78,13 +78,13 @@ impl Copy {
         self.target.kernel.read_file(format!("{DATA_DIR}/volumes/{}/disk.img", self.id)).expect("its data")
     }
 
-    /// What lies beside the image.
+    /// Returns the files of the copy.
     fn files(&self) -> Vec<String> {
         self.target.kernel.tree(format!("{DATA_DIR}/volumes/{}", self.id))
     }
 }
 
-/// A copy of the other node's volume with this name.
+/// Returns the request for a copy of the other node's volume with this name.
 fn of_volume(target: &Target, name: &str) -> CreateVolume {
     let source = VolumeId::of_name(&NodeKey::of(SOURCE), name).to_string();
     CreateVolume {
@@ -110,7 +110,7 @@ fn a_piece_that_is_too_large_leaves_the_copy_usable() {
     assert!(bytes[4096..4096 + Piece::MOST].iter().all(|byte| *byte == 9));
 }
 
-/// An entry of the file of changes takes 24 bytes beside its data.
+/// Each entry of the file of changes has a header of 24 bytes.
 #[test]
 fn short_runs_take_no_more_than_the_volume() {
     let mut runs: Vec<_> = (0..SIZE / 2).map(|n| changed((2 * n).saturating_sub(1), 2 * n, 1)).collect();
@@ -147,7 +147,7 @@ fn a_source_that_is_too_large_does_not_grow_its_copy() {
     update(Some(SIZE)).expect("it may have so many");
 }
 
-/// A source that sends something now and then keeps a pass no longer than it may take.
+/// A source that sends a byte now and then cannot extend a pass.
 #[test]
 fn a_pass_that_takes_too_long_ends() {
     let scripts = vec![(0..1000).map(|n| changed(n, n, 1)).collect()];
@@ -161,7 +161,7 @@ fn a_pass_that_takes_too_long_ends() {
     assert!(copy.bytes().iter().all(|byte| *byte == 7));
 }
 
-/// Whoever wants the copy completed or deleted ends the update, and comes back.
+/// The first call ends the update and fails with ABORTED; its retry succeeds.
 #[test]
 fn completion_and_deletion_end_an_update() {
     let calls: [fn(&Driver, &str) -> Result<()>; 2] =
@@ -181,7 +181,7 @@ fn completion_and_deletion_end_an_update() {
     }
 }
 
-/// The same with a source from which nothing arrives any more.
+/// An update whose source has stopped sending ends when the copy is completed.
 #[test]
 fn an_update_that_waits_for_its_source_ends_at_once() {
     let copied = Copied::new();
@@ -189,7 +189,7 @@ fn an_update_that_waits_for_its_source_ends_at_once() {
     copied.pair.network.stall_after(100 << 10);
     let (done, code) = (AtomicBool::new(false), Mutex::new(None));
     let update = || copied.send(peer::UpdateCopyRequest { whole: true, ..copied.order() });
-    // More than what may be under way.
+    // More than the stream's window.
     copied.pair.source.kernel.write(&copied.top, 0, &super::pattern(8 << 20, 9)).expect("write");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -197,7 +197,7 @@ fn an_update_that_waits_for_its_source_ends_at_once() {
             done.store(true, Ordering::Relaxed);
         });
         eventually("the stream stalls", || copied.pair.network.passed() >= 100 << 10);
-        // It is written down which source is read before the stream begins.
+        // The update runs, so that the first call finds the lock taken.
         copied.refused(copied.complete(true), Code::Aborted, "");
         eventually("the update ends", || {
             let _ = copied.complete(true);
@@ -210,7 +210,7 @@ fn an_update_that_waits_for_its_source_ends_at_once() {
     copied.complete(true).expect("the copy is as it was");
 }
 
-/// One other node has at most half of the turns.
+/// Copies from one node take at most half of the turns.
 #[test]
 fn a_source_leaves_turns_for_others() {
     let limits = Limits { copies: 2, ..Limits::default() };
@@ -238,9 +238,9 @@ fn a_source_leaves_turns_for_others() {
     assert!(said[1].is_ok(), "a clone within this node: {:?}", said[1]);
 }
 
-/// Room that others were promised is not taken by what stands beside the data.
+/// Attributes do not use room that other volumes were promised.
 #[test]
-fn attributes_and_links_take_reserved_room() {
+fn attributes_take_reserved_room() {
     let entry = |number: u64, kind: Kind, bytes: usize| {
         let extended = vec![(b"user.a".to_vec(), vec![0; bytes])];
         let (name, attributes) =
@@ -258,7 +258,7 @@ fn attributes_and_links_take_reserved_room() {
     assert!(matches!(error, Error::Exhausted(_)), "{error}");
 }
 
-/// The limit of the filesystem is lifted while two trees are in a directory.
+/// No quota applies while a directory has two trees.
 #[test]
 fn a_tree_larger_than_its_volume_is_refused() {
     let part = |entry, offset, message| Placed { after: Position { entry, offset }, message };

@@ -126,7 +126,7 @@ pub(super) struct Target {
     pub(super) kernel: FakeKernel,
     pub(super) driver: Arc<Driver>,
     pub(super) source: Arc<Scripted>,
-    /// Where it makes directories.
+    /// Name and path of the pool for directories.
     directories: (&'static str, &'static str),
 }
 
@@ -135,7 +135,7 @@ impl Target {
         Self::with(scripts, SIZE, Duration::MAX, Limits::default())
     }
 
-    /// The same for a source of so many bytes, each pass of which may take so long, on a node with these limits.
+    /// Creates a node with these limits, and a source of `size_bytes` whose passes may take `longest_pass`.
     pub(super) fn with(
         scripts: Vec<Script>,
         size_bytes: u64,
@@ -167,13 +167,13 @@ impl Target {
         Target { kernel, driver, source, directories: (DIRECTORIES, DIRECTORIES_DIR) }
     }
 
-    /// The same with directories whose size ext4 enforces.
+    /// Makes directories in a pool in which ext4 enforces their size.
     pub(super) fn with_quotas(self) -> Target {
         let (name, path, _) = LIMITED[0];
         Target { directories: (name, path), ..self }
     }
 
-    /// The tree of a directory.
+    /// Returns the files of a directory volume.
     pub(super) fn tree(&self, id: &VolumeId) -> Vec<String> {
         self.kernel.tree(format!("{}/volumes/{id}", self.directories.1))
     }

@@ -21,7 +21,7 @@ struct Plan {
     cuts: Vec<u64>,
     /// A bit of this byte of every connection flips, for so many connections that get there.
     flip: Option<(u64, usize)>,
-    /// Nothing more arrives when so many bytes have passed in all, and no connection breaks.
+    /// The number of bytes after which nothing arrives, although no connection breaks.
     stall: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Network {
         *self.plan.lock().unwrap() = Plan { flip: Some((byte, connections)), ..Plan::default() };
     }
 
-    /// Lets nothing more arrive when so many bytes have passed.
+    /// Stops the delivery after this number of bytes, without breaking a connection.
     pub fn stall_after(&self, bytes: u64) {
         *self.plan.lock().unwrap() = Plan { stall: Some(bytes), ..Plan::default() };
     }

@@ -58,8 +58,8 @@ fn is_copied(name: &CStr) -> bool {
     (belongs || ACLS.contains(&name)) && !SKIPPED.contains(&name)
 }
 
-/// Whether an attribute of a directory can be set before something is made in it: an ACL, a label and the properties of btrfs are
-/// inherited (acl(5), selinux(8), btrfs(5)).
+/// Returns whether an attribute of a directory can be set before the directory is filled. New files
+/// inherit ACLs, labels and the properties of btrfs (acl(5), selinux(8), btrfs(5)), but not these.
 fn is_early(name: &CStr) -> bool {
     [b"user.".as_slice(), b"trusted."].iter().any(|prefix| name.to_bytes().starts_with(prefix))
 }
@@ -207,8 +207,9 @@ impl Attributes {
         }
     }
 
-    /// Sets those that mean nothing to what is made in a directory later, and forgets them: attributes of directories stay in
-    /// memory until the directories are filled. Gives the bytes of the others, names and values together.
+    /// Sets the extended attributes that new files in a directory do not inherit, and frees their
+    /// memory. Returns the bytes of the remaining ones, names and values together: these wait until
+    /// the directory is filled.
     pub(super) fn apply_early(&mut self, target: &OwnedFd) -> Result<usize, Fault> {
         let path = path_of(target);
         let (early, late) =

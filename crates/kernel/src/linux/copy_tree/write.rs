@@ -28,8 +28,8 @@ use hostloop_model::tree::{Entry, Kind};
 /// Levels that stay open; the others are opened again through `..` on the way up.
 const MAX_OPEN: usize = 64;
 
-/// The bytes of extended attributes that wait for their directories to be filled. ACLs and labels of the directories above a file
-/// take a small part of that.
+/// The limit for extended attributes that wait until their directories are filled, in bytes. The ACLs
+/// and labels of all directories on one path usually take a small part of it.
 const MAX_WAITING: usize = 4 << 20;
 
 /// A directory that is not finished.
@@ -40,7 +40,7 @@ struct Level {
     id: FileId,
     /// Given to it when nothing is made in it any more. The top has none before its entry came.
     attributes: Option<Attributes>,
-    /// The bytes of the extended attributes among them.
+    /// The bytes of the extended attributes that wait until the directory is filled.
     extended: usize,
     place: Option<usize>,
     /// The same directory of the earlier tree.
@@ -65,7 +65,7 @@ impl Level {
         Ok(Level { name, number, directory, id, attributes, extended, place, base })
     }
 
-    /// Takes its attributes, and sets those that need not wait.
+    /// Records the attributes of the directory, and sets those that need not wait.
     fn have(&mut self, mut attributes: Attributes) -> Result<(), Fault> {
         if let Some(directory) = &self.directory {
             self.extended = attributes.apply_early(directory)?;
@@ -322,7 +322,7 @@ mod tests {
         let here = temp.path().join("tree/below/below");
         let value = rustix::fs::getxattr(&here, "user.a", &mut [0; 2000][..]).expect("its attribute");
         assert_eq!(value, 1000);
-        // An ACL waits, since what is made below would inherit it. No filesystem takes one of this size.
+        // An ACL waits, since new files would inherit it. This one is larger than ext4 allows.
         let mut number = 31;
         let refused = loop {
             if let Err(error) = writer.entry(&with(directory(number), "system.posix_acl_default", 60_000)) {
