@@ -315,6 +315,14 @@ impl Volume {
         }
     }
 
+    /// Returns the state after a kill while NodeStageVolume grows a filesystem offline: NodeStageVolume unmounts it first, if the
+    /// kernel refuses to grow it while it is mounted.
+    fn unmounted_to_grow(&self, call: &Call) -> Option<Self> {
+        let here = self.here.as_ref()?;
+        let may_be = !self.grows && here.staged.is_some() && here.published.is_empty();
+        (may_be && matches!(call, Call::Stage { .. })).then(|| self.with(|here| here.staged = None))
+    }
+
     fn if_so(&self, so: bool) -> Vec<Self> {
         if so { vec![self.clone()] } else { Vec::new() }
     }
@@ -328,7 +336,10 @@ impl Spec for Volume {
         match op {
             Op::Call(call, Outcome::Cut) => {
                 let done = self.run(call).into_iter().filter(|(answer, _)| answer.is_ok());
-                done.map(|(_, after)| after).chain([self.clone()]).collect()
+                done.map(|(_, after)| after)
+                    .chain([self.clone()])
+                    .chain(self.unmounted_to_grow(call))
+                    .collect()
             }
             Op::Call(call @ Call::Read { .. }, Outcome::Ok(answer)) => match self.run(call).is_empty() {
                 true => Vec::new(),
