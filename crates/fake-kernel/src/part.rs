@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// `make test-rest` walks one end or fault in this many; `make walk` walks all.
-const SHARE: u64 = 12;
+const SHARE: u64 = 24;
 
 /// A part: its seed, and one in how many it takes.
 #[derive(Debug, Clone, Copy)]
