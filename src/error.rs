@@ -33,6 +33,14 @@ pub enum Error {
     /// The volume is in use, or not in the state that the call needs: FAILED_PRECONDITION.
     #[error("{0}")]
     InUse(String),
+    /// The volume is on another node by now: FAILED_PRECONDITION, with that node in the metadata.
+    #[error("volume {id} has moved to node {node_id:?}")]
+    Moved {
+        /// The volume.
+        id: VolumeId,
+        /// The CSI node id of the node that has it.
+        node_id: String,
+    },
     /// No size in the given range is possible: OUT_OF_RANGE.
     #[error("{0}")]
     OutOfRange(String),

@@ -76,6 +76,8 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
     };
     Volume {
         id: VolumeId::of_name(key, &name),
+        directory: None,
+        generation: 0,
         name,
         phase: Phase::Ready,
         capacity_bytes: 1 << 30,
@@ -88,6 +90,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        retired: None,
         inline_target: None,
         attachments: Vec::new(),
     }

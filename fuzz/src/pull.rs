@@ -143,7 +143,11 @@ pub fn run(input: &[u8]) {
     let messages = messages::read(input);
     let Some((kind, _)) = messages.first() else { return };
     let request = CreateVolume {
-        way: Permit::new(Vec::new()).map(|permit| Way { address: "10.0.0.1:9443".to_owned(), permit }),
+        way: Permit::new(Vec::new()).map(|permit| Way {
+            node_key: NodeKey::of("node-a"),
+            address: "10.0.0.1:9443".to_owned(),
+            permit,
+        }),
         ..decode::create_volume(request(*kind)).expect("a good request")
     };
     let kernel = machine();

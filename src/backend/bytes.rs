@@ -37,7 +37,7 @@ impl VolumePaths {
     pub fn of_volume(pool: &Path, volume: &Volume) -> Self {
         let limits = QuotaLimits { bytes: volume.capacity_bytes, inodes: volume.inode_limit() };
         let limit = volume.quota.map(|id| Limit { id, limits });
-        VolumePaths { limit, ..Self::new(pool, &volume.id, volume.parameters.backend) }
+        VolumePaths { limit, ..Self::new(pool, volume.directory(), volume.parameters.backend) }
     }
 
     /// Returns the size that the filesystem enforces, in bytes; `None` if it enforces none.
@@ -45,9 +45,9 @@ impl VolumePaths {
         self.limit.map(|limit| limit.limits.bytes)
     }
 
-    /// The paths of volume `id` in the pool at `pool`, without a limit.
-    pub fn new(pool: &Path, id: &VolumeId, kind: BackendKind) -> Self {
-        Self::below(pool.join("volumes"), id.as_str(), kind)
+    /// The paths of a volume with this directory in the pool at `pool`, without a limit.
+    pub fn new(pool: &Path, directory: &VolumeId, kind: BackendKind) -> Self {
+        Self::below(pool.join("volumes"), directory.as_str(), kind)
     }
 
     /// The paths of snapshot `id` in the pool at `pool`: the same shapes.

@@ -116,7 +116,7 @@ impl RemoteSources for Pull {
             ))
         };
         let description = self.runtime.block_on(async {
-            let node_key = request.source.node_key();
+            let node_key = way.node_key.as_str();
             let (mut client, node_id) = self.reach(address, node_key).await.map_err(unreachable)?;
             let answer = timeout(OPEN_WITHIN, client.open_source(pull::encode_open(request, &permit))).await;
             let late =
@@ -255,7 +255,7 @@ impl RemoteSource for Opened {
         Ok(())
     }
 
-    fn show(&self, Way { address, permit }: &Way) {
+    fn show(&self, Way { address, permit, .. }: &Way) {
         let mut way = self.way();
         way.permit = permit.clone();
         if way.address != *address {

@@ -74,6 +74,8 @@ mod tests {
     fn volume(attachments: Vec<Attachment>) -> Volume {
         Volume {
             id: VolumeId::of_name(&NodeKey::of("a"), "v"),
+            directory: None,
+            generation: 0,
             name: "v".to_owned(),
             phase: Phase::Ready,
             capacity_bytes: 1 << 30,
@@ -86,6 +88,7 @@ mod tests {
             quota: None,
             copy_of: None,
             moved_to: None,
+            retired: None,
             inline_target: None,
             attachments,
         }

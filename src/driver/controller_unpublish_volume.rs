@@ -10,7 +10,7 @@ impl Driver {
     pub fn controller_unpublish_volume(&self, request: ControllerUnpublishVolume) -> Result<()> {
         let Some(id) = self.controller_id(&request.volume_id) else { return Ok(()) };
         let _guard = self.lock(&id)?;
-        let Some(volume) = self.store.get(&id).filter(|volume| volume.is_ready()) else { return Ok(()) };
+        let Some(volume) = self.known_volume(&id).filter(|volume| volume.is_ready()) else { return Ok(()) };
         let mut unpublished = (*volume).clone();
         unpublished
             .attachments

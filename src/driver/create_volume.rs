@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    Capability, Consistency, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
+    Capability, Consistency, CopyOf, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
     format_exactly,
 };
 
@@ -94,9 +94,9 @@ impl Driver {
                 "accessibility_requirements leave out node {node:?}, the only one here"
             ))),
             None => {
-                let _turn = match &named {
-                    Some(source) if source.node_key() != self.node_key.as_str() => {
-                        Some(self.copy_turn_for(source.node_key())?)
+                let _turn = match (&named, &wanted.way) {
+                    (Some(source), Some(way)) if !self.has(source) => {
+                        Some(self.copy_turn_for(way.node_key.as_str())?)
                     }
                     _ => wanted.source.is_some().then(|| self.copy_turn()).transpose()?,
                 };
@@ -113,6 +113,10 @@ impl Driver {
             Some(volume) => self.settle_volume(&volume)?,
             None => None,
         };
+        // The directory of its name is still there, and the name is taken.
+        if let (None, Some(moved)) = (&there, self.moved(&wanted.id)) {
+            return Err(moved);
+        }
         there.map(|volume| self.acknowledge_volume(volume)).transpose()
     }
 
@@ -171,15 +175,7 @@ impl Driver {
     /// The record of a new volume, with everything decided.
     fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
         let Wanted { id, name, size, capabilities, parameters, as_copy, inline_target, .. } = wanted;
-        let copy_of = match (as_copy, origin) {
-            (true, Some(origin)) => Some(origin.as_copy()?),
-            (true, None) => {
-                return Err(Error::Invalid(
-                    "a copy that is brought up to date needs a volume as its content source".to_owned(),
-                ));
-            }
-            (false, _) => None,
-        };
+        let copy_of = as_copy.then(|| first_cut(origin)).transpose()?;
         let content = match origin {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
             None => content_for(&parameters, &capabilities)?,
@@ -214,6 +210,8 @@ impl Driver {
         let (phase, attachments) = (Phase::Creating, Vec::new());
         Ok(Volume {
             id,
+            directory: None,
+            generation: 0,
             name,
             phase,
             capacity_bytes,
@@ -226,10 +224,20 @@ impl Driver {
             quota: None,
             copy_of,
             moved_to: None,
+            retired: None,
             inline_target,
             attachments,
         })
     }
+}
+
+/// Returns what a copy that is brought up to date has of its source at first.
+///
+/// # Errors
+/// INVALID_ARGUMENT without a source, and for one that is no volume of another node.
+fn first_cut(origin: Option<&Origin>) -> Result<CopyOf> {
+    let missing = "a copy that is brought up to date needs a volume as its content source";
+    origin.ok_or_else(|| Error::Invalid(missing.to_owned()))?.as_copy()
 }
 
 /// Whether an existing volume is what a repeated call asks for (csi.proto: compatible).

@@ -10,14 +10,14 @@ impl Driver {
     /// this call ends the pull, and a retry finds the lock free.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached.
+    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, and if it has moved to another node.
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
         let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&id))?;
         self.pulls.forget(&id);
         match self.store.get(&id) {
             Some(volume) => self.delete(&volume),
-            None => Ok(()),
+            None => self.moved(&id).map_or(Ok(()), Err),
         }
     }
 

@@ -19,7 +19,7 @@ impl Driver {
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
-        let Some(volume) = self.store.get(&id) else {
+        let Some(volume) = self.known_volume(&id) else {
             return match self.inline.was_inline(&id, &request.volume_id) {
                 true => self.leave_target(None, &request.target_path),
                 false => Err(not_found(&request.volume_id)),

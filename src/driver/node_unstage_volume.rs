@@ -13,7 +13,7 @@ impl Driver {
     pub fn node_unstage_volume(&self, request: NodeUnstageVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
-        let volume = self.store.get(&id).ok_or_else(|| not_found(&request.volume_id))?;
+        let volume = self.known_volume(&id).ok_or_else(|| not_found(&request.volume_id))?;
         let paths = self.paths_of_use(&volume)?;
         let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
         let uses = presence.uses(place)?;

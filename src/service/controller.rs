@@ -36,6 +36,9 @@ const ATTACH_RPCS: [Rpc; 3] =
 /// Metadata of a CreateVolume that a controller forwards: where the node listens that has the source.
 pub const SOURCE_ADDRESS: &str = "hostloop-source-address";
 
+/// The same: the CSI node id of that node.
+pub const SOURCE_NODE: &str = "hostloop-source-node";
+
 /// Metadata of a CreateVolume that a controller forwards, binary: what lets its node read the source there, a
 /// `SignedPermit` (`proto/hostloop/v1/peer.proto`).
 pub const PERMIT: &str = "hostloop-permit-bin";
@@ -56,10 +59,11 @@ fn header(metadata: &MetadataMap, name: &str) -> Option<String> {
 /// The way to the source of a volume, if a controller tells it.
 fn way(metadata: &MetadataMap) -> Option<Way> {
     let address = header(metadata, SOURCE_ADDRESS)?;
+    let node_key = NodeKey::of(&header(metadata, SOURCE_NODE)?);
     // Without one, the node that has the source says so.
     let permit = metadata.get_bin(PERMIT).and_then(|value| value.to_bytes().ok());
     let permit = permit.and_then(|bytes| Permit::new(bytes.to_vec())).unwrap_or_default();
-    Some(Way { address, permit })
+    Some(Way { node_key, address, permit })
 }
 
 /// The RPCs that are announced.

@@ -28,13 +28,14 @@ use tracing::Span;
 
 use declare::{Declarations, Work};
 
-pub use controller::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
+pub use controller::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
 pub use declare::Callers;
 pub use gate::{Behind, Gate, Starting};
 pub(crate) use observe::{observe, observe_made};
 pub use peer::peer_callers;
 pub use permit::{NoPermits, Permits};
 pub use serve::{add_controller_services, add_node_services, add_peer_services};
+pub use status::MOVED_TO;
 pub use status::code;
 
 /// What a controller serves, of one driver or of a cluster.

@@ -25,7 +25,7 @@ declare! { each of peer;
         route: |_| Route::Peers(Callers::Controllers);
         check: |request| reserve::volume(&request.volume_id);
         work: |driver, id| {
-            Ok(peer::FindVolumeResponse { presence: reserve::encode(driver.find_volume(&id)).into() })
+            Ok(reserve::encode_location(&driver.find_volume(&id)))
         };
     }
     call ReserveNameRequest {
@@ -39,7 +39,7 @@ declare! { each of peer;
         route: |_| Route::Peers(Callers::Controllers);
         check: |request| reserve::volume(&request.volume_id);
         work: |driver, id| {
-            Ok(peer::ReleaseNameResponse { presence: reserve::encode(driver.release_name(&id)).into() })
+            Ok(peer::ReleaseNameResponse { presence: reserve::encode(driver.release_name(&id).found).into() })
         };
     }
     // A node copies the data of another one.
@@ -106,10 +106,16 @@ declare! { each of peer;
     call CompleteCopyRequest {
         logs: "volume.id" = volume_id;
         route: |_| Route::Peers(Callers::Controllers);
-        check: |request| Ok(request);
-        work: |driver, request| {
-            let completed = driver.complete_copy(&request.volume_id, request.stale);
-            completed.map(|()| peer::CompleteCopyResponse {})
+        check: |request| pull::complete_copy(request);
+        work: |driver, request| driver.complete_copy(&request).map(|()| peer::CompleteCopyResponse {});
+    }
+    call RetireVolumeRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| pull::retire_volume(request);
+        work: |driver, (id, retired)| {
+            let retired = driver.retire_volume(&id, retired);
+            retired.map(|volume| peer::RetireVolumeResponse { volume_id: volume.id.to_string() })
         };
     }
     call SealVolumeRequest {

@@ -2,9 +2,13 @@
 //! UNAVAILABLE unchanged, reschedules after RESOURCE_EXHAUSTED, and ends the attempt after most others.
 
 use nix::errno::Errno;
+use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Status};
 
 use crate::error::Error;
+
+/// Metadata of an answer about a volume that has moved to another node: the CSI node id of that node.
+pub const MOVED_TO: &str = "hostloop-moved-to-bin";
 
 /// Longest message in bytes: it travels in a header, and a tool's output may be part of it.
 const MESSAGE_LIMIT: usize = 2048;
@@ -16,7 +20,7 @@ pub fn code(error: &Error) -> Code {
         Error::NotFound(_) => Code::NotFound,
         Error::AlreadyExists(_) => Code::AlreadyExists,
         Error::Busy(_) | Error::Crowded(_) | Error::BadToken(_) => Code::Aborted,
-        Error::InUse(_) => Code::FailedPrecondition,
+        Error::InUse(_) | Error::Moved { .. } => Code::FailedPrecondition,
         Error::OutOfRange(_) => Code::OutOfRange,
         Error::Exhausted(_) => Code::ResourceExhausted,
         Error::Unsupported(_) => Code::Unimplemented,
@@ -44,7 +48,11 @@ impl From<Error> for Status {
         let message = error.to_string();
         let message =
             if message.trim().is_empty() { code.description().to_owned() } else { shorten(message) };
-        Status::new(code, message)
+        let mut metadata = MetadataMap::new();
+        if let Error::Moved { node_id, .. } = &error {
+            metadata.insert_bin(MOVED_TO, BinaryMetadataValue::from_bytes(node_id.as_bytes()));
+        }
+        Status::with_metadata(code, message, metadata)
     }
 }
 

@@ -187,7 +187,7 @@ impl Drop for Turn<'_> {
 /// failed `put` is undone.
 fn worth_writing<'a>(memory: &Memory, batch: &'a [Pending]) -> Vec<&'a str> {
     let needed = |index: usize, pending: &Pending| match &pending.change {
-        Change::Put(_) => true,
+        Change::Put(_) | Change::Rename(_) => true,
         Change::Delete(_) => {
             let id = pending.change.id();
             memory.contains(&pending.change)

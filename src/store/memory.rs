@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::record::{Change, Delete, Put};
+use super::record::{Change, Delete, Put, Rename};
 use crate::model::{
     GroupSnapshot, GroupSnapshotId, Phase, PoolName, Provisioning, Snapshot, SnapshotId, Volume, VolumeId,
 };
@@ -54,6 +54,10 @@ struct Sums {
 impl Memory {
     /// Makes the change.
     pub fn apply(&mut self, change: &Change) {
+        if let Change::Rename(Rename { from, to }) = change {
+            self.apply(&Change::Delete(Delete::Volume(from.clone())));
+            return self.apply(&Change::Put(Put::Volume(Arc::clone(to))));
+        }
         let before = self.before(change);
         if let Change::Put(put) = change {
             self.count(put, u64::saturating_add, u128::saturating_add);
@@ -65,7 +69,9 @@ impl Memory {
             Change::Put(Put::Volume(volume)) => drop(self.volumes.insert(volume.id.clone(), volume.clone())),
             Change::Put(Put::Snapshot(put)) => drop(self.snapshots.insert(put.id.clone(), put.clone())),
             Change::Put(Put::GroupSnapshot(put)) => drop(self.groups.insert(put.id.clone(), put.clone())),
-            Change::Delete(Delete::Volume(id)) => drop(self.volumes.remove(id)),
+            Change::Rename(Rename { from: id, .. }) | Change::Delete(Delete::Volume(id)) => {
+                drop(self.volumes.remove(id));
+            }
             Change::Delete(Delete::Snapshot(id)) => drop(self.snapshots.remove(id)),
             Change::Delete(Delete::GroupSnapshot(id)) => drop(self.groups.remove(id)),
         }
@@ -109,7 +115,7 @@ impl Memory {
             Change::Put(Put::Volume(put)) => volume(&put.id),
             Change::Put(Put::Snapshot(put)) => snapshot(&put.id),
             Change::Put(Put::GroupSnapshot(put)) => group(&put.id),
-            Change::Delete(Delete::Volume(id)) => volume(id),
+            Change::Rename(Rename { from: id, .. }) | Change::Delete(Delete::Volume(id)) => volume(id),
             Change::Delete(Delete::Snapshot(id)) => snapshot(id),
             Change::Delete(Delete::GroupSnapshot(id)) => group(id),
         }
@@ -128,6 +134,7 @@ impl Memory {
     /// Whether the change is a step of that way, for which room is set aside.
     pub fn leads_out(&self, change: &Change) -> bool {
         match change {
+            Change::Rename(_) => false,
             Change::Delete(_) => true,
             // A new one is what is left of another, which can go without it.
             Change::Put(put) if put.phase() == Phase::Deleting => self.before(change).is_some(),
@@ -137,8 +144,12 @@ impl Memory {
 
     /// How much longer the way out gets by the change.
     pub fn longer_by(&self, change: &Change) -> u64 {
-        let Change::Put(put) = change else { return 0 };
-        put.way_out().saturating_sub(self.before(change).map_or(0, |old| old.way_out()))
+        let way_out = match change {
+            Change::Put(put) => put.way_out(),
+            Change::Rename(Rename { to, .. }) => Put::Volume(Arc::clone(to)).way_out(),
+            Change::Delete(_) => return 0,
+        };
+        way_out.saturating_sub(self.before(change).map_or(0, |old| old.way_out()))
     }
 
     /// How many records there are of every kind.

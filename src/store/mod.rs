@@ -7,7 +7,8 @@
 //! ```text
 //! {"hostloop":1,"driver":"hostloop.csi.dev","node":"node-a","first":1,"synced":0,"crc":"8e1f0c52"}
 //! {"seq":1,"synced":0,"put":{"volume":{"id":"vol-…",…}},"crc":"5d70a3ee"}
-//! {"seq":2,"synced":1,"delete":{"volume":"vol-…"},"crc":"90b1c6a4"}
+//! {"seq":2,"synced":1,"rename":{"from":"vol-…","to":{"id":"vol-…",…}},"crc":"3f08b27e"}
+//! {"seq":3,"synced":2,"delete":{"volume":"vol-…"},"crc":"90b1c6a4"}
 //! ```
 //!
 //! - `crc` is the last member of every line: eight lower-case hex digits, the CRC-32 (IEEE) of the line's bytes
@@ -79,7 +80,7 @@ pub use memory::Totals;
 
 use commit::Committer;
 use memory::{Memory, page};
-use record::{Change, Delete, Put};
+use record::{Change, Delete, Put, Rename};
 use writer::Writer;
 
 /// Lines out of date that the file may hold beside as many as there are live records.
@@ -152,6 +153,17 @@ impl Store {
         let volume = Arc::new(volume);
         self.committer.commit(Change::Put(Put::Volume(Arc::clone(&volume))), Durability::Synced)?;
         Ok(volume)
+    }
+
+    /// Replaces the record `from` by one with another id, in one step. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: both are what they were before.
+    pub fn rename(&self, from: &VolumeId, to: Volume) -> Result<Arc<Volume>, StoreError> {
+        let to = Arc::new(to);
+        let change = Change::Rename(Rename { from: from.clone(), to: Arc::clone(&to) });
+        self.committer.commit(change, Durability::Synced)?;
+        Ok(to)
     }
 
     /// Removes a volume's record; fine if there is none.

@@ -26,13 +26,15 @@ const DELETING: u64 = ("deleting".len() - "ready".len()) as u64;
 /// More than the line of a removal has.
 const REMOVAL: u64 = 256;
 
-/// One change, as a line tells it: `"put":{"volume":{…}}` or `"delete":{"volume":"vol-…"}`. A further kind of
-/// record is a further variant of [`Put`] and [`Delete`].
+/// One change, as a line tells it: `"put":{"volume":{…}}`, `"rename":{"from":"vol-…","to":{…}}` or
+/// `"delete":{"volume":"vol-…"}`. A further kind of record is a further variant of [`Put`] and [`Delete`].
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Change {
     /// The record is now this one.
     Put(Put),
+    /// A volume has another id, and this record.
+    Rename(Rename),
     /// The record is gone.
     Delete(Delete),
 }
@@ -43,6 +45,13 @@ pub(super) enum Put {
     Volume(Arc<Volume>),
     Snapshot(Arc<Snapshot>),
     GroupSnapshot(Arc<GroupSnapshot>),
+}
+
+/// A volume that gets another id.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Rename {
+    pub from: VolumeId,
+    pub to: Arc<Volume>,
 }
 
 /// The key of a record, by kind.
@@ -86,6 +95,7 @@ struct RawLine {
     seq: u64,
     synced: u64,
     put: Option<Put>,
+    rename: Option<Rename>,
     delete: Option<Delete>,
     #[serde(rename = "crc")]
     _crc: IgnoredAny,
@@ -161,6 +171,7 @@ impl Change {
             Change::Put(Put::Volume(volume)) => volume.id.as_str(),
             Change::Put(Put::Snapshot(snapshot)) => snapshot.id.as_str(),
             Change::Put(Put::GroupSnapshot(group)) => group.id.as_str(),
+            Change::Rename(Rename { from, .. }) => from.as_str(),
             Change::Delete(Delete::Volume(id)) => id.as_str(),
             Change::Delete(Delete::Snapshot(id)) => id.as_str(),
             Change::Delete(Delete::GroupSnapshot(id)) => id.as_str(),
@@ -229,11 +240,13 @@ pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
 /// # Errors
 /// What this version does not know about it.
 pub(super) fn parse(json: &[u8]) -> Result<Line, String> {
-    let RawLine { seq, synced, put, delete, .. } = serde_json::from_slice(json).map_err(|e| e.to_string())?;
-    let change = match (put, delete) {
-        (Some(put), None) => Change::Put(put),
-        (None, Some(delete)) => Change::Delete(delete),
-        _ => return Err("it is not one put or one delete".to_owned()),
+    let RawLine { seq, synced, put, rename, delete, .. } =
+        serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    let change = match (put, rename, delete) {
+        (Some(put), None, None) => Change::Put(put),
+        (None, Some(rename), None) => Change::Rename(rename),
+        (None, None, Some(delete)) => Change::Delete(delete),
+        _ => return Err("it is not one put, one rename or one delete".to_owned()),
     };
     Ok(Line { seq, synced, change })
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::VolumeId;
-use crate::model::answer::{Found, Reserved};
+use crate::model::answer::{Found, Location, Reserved};
 use crate::wire::peer;
 use peer::VolumePresence as Presence;
 
@@ -20,6 +20,25 @@ pub fn encode(found: Found) -> Presence {
         Found::Nothing => Presence::None,
         Found::Reserved => Presence::Reserved,
         Found::Held => Presence::Held,
+    }
+}
+
+/// What a node knows of a volume, as it is sent.
+pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
+    let Location { found, generation, moved_to } = location;
+    peer::FindVolumeResponse {
+        presence: encode(*found).into(),
+        generation: *generation,
+        moved_to: moved_to.clone().unwrap_or_default(),
+    }
+}
+
+/// The same as it arrives.
+pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
+    Location {
+        found: decode(answer.presence()),
+        generation: answer.generation,
+        moved_to: Some(answer.moved_to).filter(|node| !node.is_empty()),
     }
 }
 
@@ -56,6 +75,10 @@ mod tests {
     fn found_and_reserved_names_arrive_as_sent() {
         for found in [Found::Nothing, Found::Reserved, Found::Held] {
             assert_eq!(decode(encode(found)), found);
+        }
+        for moved_to in [None, Some("b".to_owned())] {
+            let location = Location { found: Found::Held, generation: 3, moved_to };
+            assert_eq!(decode_location(encode_location(&location)), location);
         }
         for reserved in [Reserved::Held, Reserved::Token("1-a".to_owned())] {
             assert_eq!(decode_reserved(encode_reserved(reserved.clone())), reserved);

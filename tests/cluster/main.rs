@@ -27,6 +27,7 @@ mod list_pages;
 mod lists;
 mod log;
 mod lost_answers;
+mod moved;
 mod newer;
 mod peer;
 mod permit_keys;

@@ -6,7 +6,7 @@ use hostloop::cluster::permit::{expiry, sign};
 use hostloop::cluster::tls::Tls;
 use hostloop::model::{Grant, NodeKey, Permit, SnapshotId, VolumeId, VolumeSource};
 use hostloop::selftest::client::Client;
-use hostloop::service::{PERMIT, SOURCE_ADDRESS};
+use hostloop::service::{PERMIT, SOURCE_ADDRESS, SOURCE_NODE};
 use hostloop::wire::peer::peer_client::PeerClient;
 use hostloop::wire::{csi, peer};
 use peer::open_source_request::Source;
@@ -254,6 +254,7 @@ async fn ordered(
     let connect = hostloop::app::connector(by);
     let channel = connect(&processes.node("b").address, NodeKey::of("b").as_str()).await.unwrap();
     let mut request = Request::new(request);
+    request.metadata_mut().insert(SOURCE_NODE, "a".parse().unwrap());
     request.metadata_mut().insert(SOURCE_ADDRESS, processes.node("a").address.parse().unwrap());
     if let Some(permit) = permit {
         request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit));

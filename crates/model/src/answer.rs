@@ -81,6 +81,16 @@ pub enum Found {
     Held,
 }
 
+/// What a node knows of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    pub found: Found,
+    /// How often the volume has moved, if it is there.
+    pub generation: u64,
+    /// The CSI node id of the node that it has moved to, if it was there.
+    pub moved_to: Option<String>,
+}
+
 /// How an attempt to reserve a name ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reserved {

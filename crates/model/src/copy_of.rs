@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::pull::SourceHandle;
-use super::{SnapshotId, Timestamp};
+use super::{SnapshotId, Timestamp, VolumeId};
 
 /// What a volume has of the volume of another node that it is a copy of. Nobody uses it meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,26 @@ pub struct UpdateCopy {
     pub whole: bool,
     /// The largest size that the source may report, in bytes; `None` for any size.
     pub most_bytes: Option<u64>,
+}
+
+/// CompleteCopy of the protocol between processes of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompleteCopy {
+    /// The id of the copy.
+    pub volume_id: VolumeId,
+    /// Also if something may have been written to its source that it lacks.
+    pub stale: bool,
+    /// What it is from then on; `None` if it keeps its own id.
+    pub becomes: Option<Becomes>,
+}
+
+/// The id that a copy takes over from its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Becomes {
+    /// The id of the source.
+    pub id: VolumeId,
+    /// How often the volume has moved then.
+    pub generation: u64,
 }
 
 /// What UpdateCopy has done.

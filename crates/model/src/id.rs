@@ -60,6 +60,12 @@ impl VolumeId {
         VolumeId(derive("vol", node, &format!("removed/{random}")))
     }
 
+    /// Returns the id of what is left on `node` of a volume that has moved away. `generation` is that of the volume on its
+    /// new node.
+    pub fn of_retired(node: &NodeKey, was: &VolumeId, generation: u64) -> Self {
+        VolumeId(derive("vol", node, &format!("retired/{was}/{generation}")))
+    }
+
     /// Whether the volume was made by NodePublishVolume for one pod.
     pub fn is_inline(&self) -> bool {
         self.0.starts_with("inl-")

@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, Consistency, Content, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource};
+use super::{
+    BackendKind, Consistency, Content, NodeKey, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource,
+};
 
 /// The way to a source on another node, as a controller tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
+    /// The key of that node.
+    pub node_key: NodeKey,
     /// Where that node listens (`HOST:PORT`).
     pub address: String,
     /// The permit that the source's node checks before it sends data.

@@ -82,11 +82,30 @@ impl fmt::Display for VolumeSource {
     }
 }
 
+/// What a volume was that has been replaced by its copy on another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Retired {
+    /// The id that it had, which the copy has now.
+    pub was: VolumeId,
+    /// The generation of the copy that has replaced it.
+    pub by: u64,
+    /// The CSI node id of the node of that copy.
+    pub node_id: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its id, and its directory's name.
+    /// Its id. It keeps it for its life, on whatever node it is.
     pub id: VolumeId,
+    /// The name of its directory; `None` if that is its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<VolumeId>,
+    /// How often it has moved to another node. Of two records with one id on two nodes, that with the higher number has the
+    /// data (docs/decisions/0021).
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub generation: u64,
     /// The CSI name; for an inline volume the CSI volume id that the caller chose. None for a [removed
     /// one](Volume::is_removed).
     pub name: String,
@@ -117,6 +136,9 @@ pub struct Volume {
     /// It is sealed: nobody uses it any more, since its data move to this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
+    /// Another node has the volume whose data this was, so nobody uses this any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<Retired>,
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
@@ -130,12 +152,23 @@ pub(super) fn requested(requested_bytes: Option<u64>, bytes: u64) -> u64 {
     requested_bytes.map_or(bytes, |requested| requested.min(bytes))
 }
 
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_first(generation: &u64) -> bool {
+    *generation == 0
+}
+
 impl Volume {
     /// What a small directory has all the same.
     const FEWEST_INODES: u64 = 128;
 
     pub fn pool(&self) -> &PoolName {
         &self.parameters.pool
+    }
+
+    /// Returns the name of its directory.
+    pub fn directory(&self) -> &VolumeId {
+        self.directory.as_ref().unwrap_or(&self.id)
     }
 
     /// Returns the size that was asked for. It is never more than the volume has.

@@ -8,7 +8,7 @@ use hostloop::cluster::permit::{Checked, expiry, sign};
 use hostloop::cluster::tls::Tls;
 use hostloop::cluster::tls::certificate::Validity;
 use hostloop::model::{Grant, NodeKey, Permit, VolumeId, VolumeSource};
-use hostloop::service::{PERMIT, Permits, SOURCE_ADDRESS};
+use hostloop::service::{PERMIT, Permits, SOURCE_ADDRESS, SOURCE_NODE};
 use hostloop::wire::csi;
 use time::{Duration, OffsetDateTime};
 use tonic::metadata::BinaryMetadataValue;
@@ -66,13 +66,14 @@ pub fn permit(grant: &Grant) -> Permit {
     sign(&CERTIFICATES.controller, grant).expect("a permit")
 }
 
-/// The request with the way to its source.
+/// The request with the way to its source: the node that has it, and its address.
 pub fn order(
     request: csi::CreateVolumeRequest,
-    address: &str,
+    (node, address): (&str, &str),
     permit: Option<&Permit>,
 ) -> tonic::Request<csi::CreateVolumeRequest> {
     let mut request = tonic::Request::new(request);
+    request.metadata_mut().insert(SOURCE_NODE, node.parse().expect("a node id"));
     request.metadata_mut().insert(SOURCE_ADDRESS, address.parse().expect("an address"));
     if let Some(permit) = permit {
         request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit.as_bytes()));

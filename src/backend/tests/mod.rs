@@ -50,6 +50,8 @@ impl Machine {
         kernel.create_directories("/pool/volumes");
         let id = VolumeId::of_name(&NodeKey::of("node-a"), "pvc-1");
         let volume = Volume {
+            directory: None,
+            generation: 0,
             name: "pvc-1".to_owned(),
             phase: Phase::Ready,
             capacity_bytes: BYTES,
@@ -61,6 +63,7 @@ impl Machine {
             quota: None,
             copy_of: None,
             moved_to: None,
+            retired: None,
             inline_target: None,
             attachments: Vec::new(),
             id,

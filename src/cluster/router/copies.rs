@@ -74,6 +74,7 @@ impl Copies for Router {
         let consistency = decode::consistency(&parameters).map_err(|error| failed(&error.into()))?;
         let request = peer::UpdateCopyRequest {
             volume_id: round.copy.clone(),
+            source_node_id: from.node_id.clone(),
             source_address: address,
             permit: permit.as_bytes().to_vec(),
             no_freeze: !consistency.freeze,
@@ -93,7 +94,12 @@ impl Copies for Router {
 
     async fn complete(&self, copy: &str, source: &str, stale: bool) -> Result<()> {
         let target = self.node_of(copy)?;
-        let request = peer::CompleteCopyRequest { volume_id: copy.to_owned(), stale };
+        let request = peer::CompleteCopyRequest {
+            volume_id: copy.to_owned(),
+            stale,
+            source_volume_id: String::new(),
+            generation: 0,
+        };
         let completed = self.call(&target, &Envelope::default().within(LIMIT), request).await;
         completed.map_err(|status| failed(&status))?;
         self.release_later(source, copy).await;

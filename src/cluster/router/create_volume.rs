@@ -47,18 +47,6 @@ enum Travel {
 }
 
 impl CopySource {
-    fn of(wanted: &Placement, members: &Members) -> Self {
-        let named = wanted.source.as_ref().and_then(|source| match source {
-            Source::Snapshot(id) => Some((Named::snapshot(id), VolumeSource::Snapshot(id.parse().ok()?))),
-            Source::Volume(id) => Some((Named::volume(id), VolumeSource::Volume(id.parse().ok()?))),
-        });
-        let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
-        match named.and_then(|(named, source)| Some((member(members, named)?, source))) {
-            Some((node, source)) => CopySource::Node { node, source, travel },
-            None => CopySource::None,
-        }
-    }
-
     fn node(&self) -> Option<&Arc<Member>> {
         match self {
             CopySource::None => None,
@@ -76,6 +64,30 @@ impl CopySource {
 }
 
 impl Router {
+    /// Finds the node of the source.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the node of a volume that has moved is not known.
+    async fn copy_source(&self, wanted: &Placement, members: &Members) -> Result<CopySource, Status> {
+        let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
+        let found = match &wanted.source {
+            Some(Source::Snapshot(id)) => member(members, Named::snapshot(id))
+                .zip(id.parse().ok())
+                .map(|(node, id)| (node, VolumeSource::Snapshot(id))),
+            Some(Source::Volume(volume_id)) => match volume_id.parse::<VolumeId>() {
+                Ok(id) if !id.is_inline() => {
+                    self.locate(volume_id).await?.map(|node| (node, VolumeSource::Volume(id)))
+                }
+                _ => None,
+            },
+            None => None,
+        };
+        Ok(match found {
+            Some((node, source)) => CopySource::Node { node, source, travel },
+            None => CopySource::None,
+        })
+    }
+
     /// Has the volume made by the best node that can, or finds it where it is.
     ///
     /// # Errors
@@ -85,7 +97,7 @@ impl Router {
         let Asked { bytes, request, wrong, envelope } = asked;
         let (envelope, wanted) = (&envelope, &decode::placement(&request)?);
         let members = self.members()?;
-        let origin = CopySource::of(wanted, &members);
+        let origin = self.copy_source(wanted, &members).await?;
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {
@@ -212,7 +224,8 @@ impl Router {
         let wrong = |why| Error::Unavailable(format!("no permit to read {source} can be made: {why}"));
         let permit = (self.signer)(&grant).map_err(wrong)?;
         tracing::info!(node = member.node_id, from = node.node_id, "the source is on another node");
-        self.pass::<csi::CreateVolumeRequest>(member, &envelope.with_source(address, permit), request).await
+        let envelope = envelope.with_source(&node.node_id, address, permit);
+        self.pass::<csi::CreateVolumeRequest>(member, &envelope, request).await
     }
 }
 

@@ -20,7 +20,7 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
 use crate::service::table::{Answer, BytesCodec, decode, encode};
-use crate::service::{COPY, PERMIT, RESERVATION, SOURCE_ADDRESS};
+use crate::service::{COPY, MOVED_TO, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
@@ -55,6 +55,8 @@ pub(super) struct Envelope {
     deadline: Option<Instant>,
     /// Where a node finds the source of a new volume,
     source_address: Option<String>,
+    /// which node that is,
+    source_node: Option<String>,
     /// and what lets it read that.
     permit: Option<Permit>,
     /// With what the name of a new volume is reserved.
@@ -71,8 +73,14 @@ impl Envelope {
     }
 
     /// The same, for a node that has to fetch the source of a volume from there.
-    pub(super) fn with_source(&self, address: &str, permit: Permit) -> Self {
-        Envelope { source_address: Some(address.to_owned()), permit: Some(permit), ..self.clone() }
+    pub(super) fn with_source(&self, node_id: &str, address: &str, permit: Permit) -> Self {
+        let (address, node_id) = (address.to_owned(), node_id.to_owned());
+        Envelope {
+            source_address: Some(address),
+            source_node: Some(node_id),
+            permit: Some(permit),
+            ..self.clone()
+        }
     }
 
     /// The same, for a node on which the name of a volume is reserved with this.
@@ -97,7 +105,8 @@ impl Envelope {
         if let Some(deadline) = self.deadline {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
         }
-        for (name, value) in [(SOURCE_ADDRESS, &self.source_address), (RESERVATION, &self.reservation)] {
+        let source = [(SOURCE_ADDRESS, &self.source_address), (SOURCE_NODE, &self.source_node)];
+        for (name, value) in source.into_iter().chain([(RESERVATION, &self.reservation)]) {
             if let Some(value) = value.as_ref().and_then(|text| AsciiMetadataValue::try_from(text).ok()) {
                 request.metadata_mut().insert(name, value);
             }
@@ -258,7 +267,11 @@ pub(super) fn unreachable(member: &Member, why: &str) -> Status {
 
 /// A node's status without what belongs to its connection.
 fn answered(status: &Status) -> Status {
-    Status::new(status.code(), status.message())
+    let mut metadata = MetadataMap::new();
+    if let Some(node) = status.metadata().get_bin(MOVED_TO) {
+        metadata.insert_bin(MOVED_TO, node.clone());
+    }
+    Status::with_metadata(status.code(), status.message(), metadata)
 }
 
 #[cfg(test)]
@@ -290,11 +303,12 @@ mod tests {
         let mut request = Request::new(());
         request.set_timeout(Duration::from_secs(10));
         let permit = Permit::new(b"a permit".to_vec()).expect("a short one");
-        let envelope = Envelope::of(&request).with_source("10.0.0.1:9443", permit.clone());
+        let envelope = Envelope::of(&request).with_source("node-a", "10.0.0.1:9443", permit.clone());
         let sealed = envelope.seal(());
         let left = timeout(sealed.metadata()).expect("a timeout");
         assert!(left <= Duration::from_secs(10) && left > Duration::from_secs(1), "{left:?}");
         assert_eq!(sealed.metadata().get(SOURCE_ADDRESS).expect("an address"), "10.0.0.1:9443");
+        assert_eq!(sealed.metadata().get(SOURCE_NODE).expect("its node"), "node-a");
         let sent = sealed.metadata().get_bin(PERMIT).expect("a permit").to_bytes().expect("base64");
         assert_eq!(sent.as_ref(), permit.as_bytes());
         let short = envelope.within(Duration::from_secs(1)).seal(());

@@ -16,6 +16,7 @@ mod forward;
 mod get_capacity;
 mod links;
 mod lists;
+mod locate;
 mod owner;
 mod placement;
 mod reserve;

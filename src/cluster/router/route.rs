@@ -14,7 +14,7 @@ use super::forward::Envelope;
 use super::owner::{Last, Named};
 use crate::cluster::peers::Member;
 use crate::error::{Error, Result};
-use crate::service::declare::{Call, Declarations, Facts, Question, Route, StreamCall, require};
+use crate::service::declare::{self, Call, Declarations, Facts, Question, Route, StreamCall, require};
 use crate::service::stream::Messages;
 use crate::service::table::{Answer, Table, add_controller, add_identity, decode, encode};
 use crate::service::{each_of_controller, observe, observe_made};
@@ -75,20 +75,35 @@ impl Router {
         let Asked { bytes, request, wrong, envelope } =
             self.ask_of::<Q>(request, |request, metadata| request.check(metadata).err())?;
         let found = match request.route() {
-            Route::Owner(named) => self.owner(named.into()).map(Last::Member),
+            Route::Owner(named) => match self.moved_off(named).await? {
+                Some(member) => Ok(Last::Member(member)),
+                None => self.owner(named.into()).map(Last::Member),
+            },
             Route::CommonOwner(ids) => {
                 self.common_owner(ids.iter().map(|id| Named::volume(id))).map(Last::Member)
             }
-            Route::LastOwner(named) => self.last_owner(named.into()),
+            Route::LastOwner(named) => match self.moved_off(named).await? {
+                Some(member) => Ok(Last::Member(member)),
+                None => self.last_owner(named.into()),
+            },
             Route::Controller | Route::Node | Route::Peers(_) => return Err(Status::unimplemented(Q::PATH)),
         };
         match (found, wrong) {
             (Ok(Last::Member(member)), _) => {
+                let (member, answer) = self.follow::<Q>(member, &envelope, bytes).await?;
                 observe_made(&request, &member.node_id);
-                self.pass::<Q>(&member, &envelope, bytes).await.map(Response::new)
+                Ok(Response::new(answer))
             }
             (Err(error), None) | (_, Some(error)) => Err(error.into()),
             (Ok(Last::Nobody), None) => Ok(Response::new(encode(&Q::Reply::default()))),
+        }
+    }
+
+    /// Returns the node of a volume that was made on a node that is not part of the cluster any more, and has moved before.
+    async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        match named {
+            declare::Named::Volume(id) if self.find(named.into())?.is_none() => self.search(id).await,
+            _ => Ok(None),
         }
     }
 

@@ -77,7 +77,7 @@ impl Driver {
         snapshots.iter().try_for_each(|image| tally.add(image))?;
         let (mut kept, shared_by_snapshots) = (tally.total(), tally.shared());
         for volume in volumes {
-            tally.add(&VolumePaths::new(&pool.path, &volume.id, volume.parameters.backend).data())?;
+            tally.add(&VolumePaths::new(&pool.path, volume.directory(), volume.parameters.backend).data())?;
         }
         let in_images = tally.total().saturating_add(self.in_directories(pool, &limited)?);
         if upkeep.whole_extents {

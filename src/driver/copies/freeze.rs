@@ -1,6 +1,6 @@
 //! The freeze of the filesystems that one cut copies: begun, held no longer than its limit, ended.
 //!
-//! Before a filesystem is frozen a marker `<data-dir>/frozen/<volume id>` is made, and removed after the thaw. The
+//! Before a filesystem is frozen a marker `<data-dir>/frozen/<directory of the volume>` is made, and removed after the thaw. The
 //! helper process thaws if the driver is killed; if it is killed too, as with a container, start-up finds the
 //! marker and thaws. A filesystem that another program froze has none. It is copied as it stands, and left as it is.
 
@@ -61,7 +61,7 @@ impl<'a> Freeze<'a> {
         for (member, live) in members.iter().zip(lives) {
             let Writers::Mounted(mount, devices) = live else { continue };
             let id = &member.volume.id;
-            let marker = self.driver.frozen_marker(id.as_str());
+            let marker = self.driver.frozen_marker(member.volume.directory().as_str());
             let os = &self.driver.os;
             let left_over =
                 os.files.stat(&marker).doing(|| format!("look at {}", marker.display()))?.is_some();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, Result};
-use crate::model::answer::{Found, Reserved};
+use crate::model::answer::{Found, Location, Reserved};
 use crate::model::{Phase, Timestamp, VolumeId};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
@@ -80,14 +80,22 @@ impl Reservations {
 }
 
 impl Driver {
-    /// Says whether a volume is here, about to be, or neither.
-    pub fn find_volume(&self, id: &VolumeId) -> Found {
+    /// Tells whether a volume is here, about to be, or neither, and where it is if it has moved away. Its name stays taken
+    /// here.
+    pub fn find_volume(&self, id: &VolumeId) -> Location {
         // In this order: a reservation ends after the lock is taken, and the lock after the record is there.
         let reserved = self.reservations.is_reserved(id);
-        match () {
+        let found = match () {
             () if self.is_held(id) => Found::Held,
             () if reserved => Found::Reserved,
             () => Found::Nothing,
+        };
+        match self.store.get(id) {
+            Some(volume) => Location { found, generation: volume.generation, moved_to: None },
+            None => {
+                let retired = self.retired(id).and_then(|volume| volume.retired.clone());
+                Location { found, generation: 0, moved_to: retired.map(|retired| retired.node_id) }
+            }
         }
     }
 
@@ -111,15 +119,17 @@ impl Driver {
     }
 
     /// Takes a reservation back; fine where there is none. What is made by it is refused from here on.
-    pub fn release_name(&self, id: &VolumeId) -> Found {
+    pub fn release_name(&self, id: &VolumeId) -> Location {
         self.reservations.release(id);
         self.find_volume(id)
     }
 
-    /// The volume is here, or somebody works on it.
+    /// Reports whether the volume is here, or was, or somebody works on it.
     fn is_held(&self, id: &VolumeId) -> bool {
         // First: a volume that is finished in between is there.
-        self.locks.is_taken(&id.into()) || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
+        self.locks.is_taken(&id.into())
+            || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
+            || self.retired(id).is_some()
     }
 
     /// Takes the reservation with which a volume is made; the caller holds its lock.

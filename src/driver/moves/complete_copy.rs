@@ -2,30 +2,39 @@
 
 use std::sync::Arc;
 
-use crate::driver::Driver;
+use crate::driver::locks::Mode;
+use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
-use crate::model::{Content, CopyOf, Volume};
+use crate::model::copy_of::{Becomes, CompleteCopy};
+use crate::model::{Content, CopyOf, Volume, VolumeId, VolumeSource};
 
 impl Driver {
-    /// Makes a volume like any other of a copy; fine where it is one. With `stale` also where something may have been written
-    /// to its source that it lacks. If an update is
-    /// running, this call ends it, and a retry finds the copy's lock free.
+    /// Makes a volume like any other of a copy, under its own id or under that of its source; succeeds if that has been
+    /// done. With `stale`, also if something may have been written to its source that it lacks. If an update is running,
+    /// this call ends it, and a retry finds the copy's lock free.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION where it has two cuts by halves, or lacks
-    /// something.
-    pub fn complete_copy(&self, volume_id: &str, stale: bool) -> Result<()> {
-        let taken = self.take_volume(volume_id).inspect_err(|error| {
-            // A source that sends slowly, or nothing, must not delay the use of its copy.
-            if let (Error::Busy(_), Some(id)) = (error, self.controller_id(volume_id)) {
-                self.pulls.stop(&id);
-            }
-        });
-        let (_guard, volume) = taken?;
+    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION if it has two cuts by halves, or lacks
+    /// something, or is a copy of another volume, or if this node has a volume with the id of its source.
+    pub fn complete_copy(&self, request: &CompleteCopy) -> Result<()> {
+        let CompleteCopy { volume_id, stale, becomes } = request;
+        let ids = [Some(volume_id), becomes.as_ref().map(|becomes| &becomes.id)];
+        let keys = ids.into_iter().flatten().map(|id| (id.into(), Mode::Exclusive));
+        // A source that sends slowly, or nothing, must not delay the use of its copy.
+        let _guard = self.lock_all(keys).inspect_err(|_| self.pulls.stop(volume_id))?;
+        let Some(volume) = self.store.get(volume_id).filter(|volume| volume.is_ready()) else {
+            return match becomes.as_ref().is_some_and(|becomes| self.has_become(volume_id, becomes)) {
+                true => Ok(()),
+                false => Err(not_found(volume_id.as_str())),
+            };
+        };
+        if let Some(becomes) = becomes {
+            self.expect_successor(&volume, becomes)?;
+        }
         let volume = match volume.copy_of.as_ref().is_some_and(|copy| copy.staged_bytes.is_some()) {
             true => match self.end_staged(&volume) {
                 // What is there is one cut whole, whatever the record says, and its source is given up.
-                Err(Error::NotFound(why)) if stale && volume.content == Content::Directory => {
+                Err(Error::NotFound(why)) if *stale && volume.content == Content::Directory => {
                     tracing::warn!(volume.id = %volume.id, why, "the copy is completed as it is");
                     let copy_of = volume.copy_of.clone();
                     let copy_of = copy_of.map(|copy| CopyOf { next: None, staged_bytes: None, ..copy });
@@ -49,8 +58,53 @@ impl Driver {
             )));
         }
         self.remove_staged(&volume)?;
-        self.store.put(Volume { copy_of: None, ..(*volume).clone() })?;
-        tracing::info!(volume.id = %volume.id, stale, "the copy is a volume like any other");
+        let completed = Volume { copy_of: None, ..(*volume).clone() };
+        match becomes {
+            None => self.store.put(completed)?,
+            // The directory keeps its name, so that this is one step.
+            Some(Becomes { id, generation }) => self.store.rename(
+                volume_id,
+                Volume {
+                    id: id.clone(),
+                    directory: Some(volume.directory().clone()),
+                    generation: *generation,
+                    source: None,
+                    ..completed
+                },
+            )?,
+        };
+        tracing::info!(volume.id = %volume.id, ?becomes, stale, "the copy is a volume like any other");
         Ok(())
+    }
+
+    /// Reports whether this copy is that volume by now.
+    fn has_become(&self, copy: &VolumeId, becomes: &Becomes) -> bool {
+        let there = self.store.get(&becomes.id);
+        there.is_some_and(|it| it.directory() == copy && it.generation == becomes.generation)
+    }
+
+    /// Makes sure that a copy can take over the id of its source.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    fn expect_successor(&self, copy: &Volume, Becomes { id, .. }: &Becomes) -> Result<()> {
+        let (copy_id, node) = (&copy.id, self.node_id());
+        if copy.copy_of.is_none() || copy.source.as_ref() != Some(&VolumeSource::Volume(id.clone())) {
+            return Err(Error::InUse(format!("volume {copy_id} is not a copy of volume {id}")));
+        }
+        if let Some(there) = self.store.get(id) {
+            let generation = there.generation;
+            return Err(Error::InUse(format!(
+                "node {node:?} has volume {id}, with generation {generation}; retire it before copy {copy_id} takes its id over"
+            )));
+        }
+        // A call that unmounts something of the volume must find what it is of.
+        let retired =
+            |volume: &Arc<Volume>| volume.retired.as_ref().is_some_and(|retired| retired.was == *id);
+        self.store
+            .volumes()
+            .iter()
+            .filter(|volume| retired(volume))
+            .try_for_each(|was| self.expect_unused(was))
     }
 }

@@ -7,5 +7,6 @@
 
 mod complete_copy;
 mod release_cuts;
+mod retire_volume;
 mod seal_volume;
 mod update_copy;

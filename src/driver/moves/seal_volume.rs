@@ -15,6 +15,12 @@ impl Driver {
     pub fn seal_volume(&self, volume_id: &str, moved_to: Option<String>) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
         check::is_no_copy(&volume)?;
+        if let Some(retired) = &volume.retired {
+            return Err(Error::InUse(format!(
+                "volume {} is what is left of volume {}, which is on node {:?} now",
+                volume.id, retired.was, retired.node_id
+            )));
+        }
         if volume.moved_to == moved_to {
             return Ok(());
         }

@@ -48,7 +48,7 @@ impl Driver {
                 "volume {id} is not a copy that is brought up to date, or has been completed"
             )));
         };
-        let _turn = self.copy_turn_for(source.node_key())?;
+        let _turn = self.copy_turn_for(request.way.node_key.as_str())?;
         self.expect_unused(&volume)?;
         if copy_of.staged_bytes.is_none() {
             self.remove_staged(&volume)?;
@@ -85,11 +85,11 @@ impl Driver {
     }
 
     /// Nobody can stage it; somebody may have attached its image nevertheless.
-    fn expect_unused(&self, volume: &Volume) -> Result<()> {
+    pub(super) fn expect_unused(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
         let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         match uses.any() {
-            true => Err(Error::InUse(format!("copy {} is in use: {}", volume.id, uses.describe()))),
+            true => Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe()))),
             false => Ok(()),
         }
     }

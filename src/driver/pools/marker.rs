@@ -102,7 +102,7 @@ impl<'a> Marker<'a> {
     fn expect_volumes(&self) -> Result<()> {
         let volumes = self.store.volumes().into_iter();
         let volumes = volumes.filter(|volume| *volume.pool() == self.pool.name && volume.is_ready());
-        let volumes = volumes.map(|volume| Path::new("volumes").join(volume.id.as_str()));
+        let volumes = volumes.map(|volume| Path::new("volumes").join(volume.directory().as_str()));
         let snapshots = self.store.snapshots().into_iter();
         let snapshots = snapshots.filter(|snapshot| snapshot.pool == self.pool.name && snapshot.is_ready());
         let snapshots = snapshots.map(|snapshot| Path::new("snapshots").join(snapshot.id.as_str()));

@@ -3,6 +3,7 @@
 
 mod settle;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,7 +127,7 @@ impl Driver {
                 continue;
             };
             let Some(volume) = self.store.get(&volume.id) else { continue };
-            if let Err(error) = self.thaw_if_marked(volume.id.as_str()) {
+            if let Err(error) = self.thaw_if_marked(volume.directory().as_str()) {
                 tracing::error!(volume.id = %volume.id, %error, "its filesystem may still be frozen: thaw it with fsfreeze --unfreeze");
             }
             self.recover_volume(&volume, &mut found);
@@ -172,7 +173,7 @@ impl Driver {
     }
 
     fn thaw(&self, name: &str) -> Result<()> {
-        let volume = name.parse().ok().and_then(|id| self.store.get(&id));
+        let volume = self.store.volumes().into_iter().find(|volume| volume.directory().as_str() == name);
         if let Some(volume) = volume {
             let paths = self.paths(&volume)?;
             let uses = presence_of(&volume.content).uses(self.place(&volume, &paths))?;
@@ -245,7 +246,9 @@ impl Driver {
     /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
     /// restored that is older than it.
     fn report_strangers(&self, pool: &Pool) {
-        let volume = |name: &str| name.parse().is_ok_and(|id| self.store.get(&id).is_some());
+        let volumes = self.store.volumes();
+        let directories: HashSet<&str> = volumes.iter().map(|volume| volume.directory().as_str()).collect();
+        let volume = |name: &str| directories.contains(name);
         let snapshot = |name: &str| name.parse().is_ok_and(|id| self.store.snapshot(&id).is_some());
         self.report_strangers_in(&pool.path.join("volumes"), volume);
         self.report_strangers_in(&pool.path.join("snapshots"), snapshot);

@@ -158,6 +158,8 @@ impl Driver {
         };
         let record = Volume {
             id: snapshot.source.clone(),
+            directory: None,
+            generation: 0,
             name: String::new(),
             phase: Phase::Deleting,
             capacity_bytes: snapshot.size_bytes,
@@ -170,6 +172,7 @@ impl Driver {
             quota: None,
             copy_of: None,
             moved_to: None,
+            retired: None,
             inline_target: None,
             attachments: Vec::new(),
         };
@@ -225,6 +228,8 @@ impl Driver {
         let random = self.os.files.random_id().doing(|| "make an id".to_owned())?;
         let record = Volume {
             id: VolumeId::of_removed(&self.node_key, &random),
+            directory: None,
+            generation: 0,
             name: String::new(),
             phase: Phase::Deleting,
             requested_bytes: None,
@@ -232,6 +237,7 @@ impl Driver {
             source: None,
             copy_of: None,
             moved_to: None,
+            retired: None,
             inline_target: None,
             attachments: Vec::new(),
             ..record
@@ -269,7 +275,9 @@ impl Driver {
             other.id != volume.id && other.quota == Some(quota) && other.pool() == volume.pool()
         };
         Ok(match self.store.volumes().iter().any(has_it) {
-            true => VolumePaths::new(&self.pool_of(volume)?.path, &volume.id, volume.parameters.backend),
+            true => {
+                VolumePaths::new(&self.pool_of(volume)?.path, volume.directory(), volume.parameters.backend)
+            }
             false => paths,
         })
     }

@@ -35,8 +35,32 @@ impl Driver {
     }
 
     /// A volume that callers may see.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it has moved to another node; else NOT_FOUND.
     pub(crate) fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
-        self.store.get(id).filter(|volume| volume.is_ready()).ok_or_else(|| not_found(volume_id))
+        let there = self.store.get(id).filter(|volume| volume.is_ready());
+        there.ok_or_else(|| self.moved(id).unwrap_or_else(|| not_found(volume_id)))
+    }
+
+    /// Returns the error that says where the volume with this id is now, if it was on this node. An id that is on this node
+    /// again has a record, which its caller looks for first.
+    pub(crate) fn moved(&self, id: &VolumeId) -> Option<Error> {
+        let retired = self.retired(id)?.retired.clone()?;
+        Some(Error::Moved { id: retired.was, node_id: retired.node_id })
+    }
+
+    /// Returns what is left of the volume that had this id, and has moved away: the latest if it was here more than once.
+    pub(crate) fn retired(&self, was: &VolumeId) -> Option<Arc<Volume>> {
+        let generation =
+            |volume: &Volume| volume.retired.as_ref().filter(|is| is.was == *was).map(|is| is.by);
+        let volumes = self.store.volumes().into_iter();
+        volumes.filter(|volume| generation(volume).is_some()).max_by_key(|volume| generation(volume))
+    }
+
+    /// Finds the record of a volume that something of this node may still be mounted of, also if the volume has moved away.
+    pub(crate) fn known_volume(&self, id: &VolumeId) -> Option<Arc<Volume>> {
+        self.store.get(id).or_else(|| self.retired(id))
     }
 
     /// Takes a volume that callers of the Controller service may see for one operation.

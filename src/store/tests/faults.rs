@@ -13,6 +13,7 @@ const DONE: [Kill; 3] = [Kill::Before, Kill::Torn, Kill::After];
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Put(usize, u64),
+    Rename(usize, usize, u64),
     Delete(usize, Durability),
     Reopen,
 }
@@ -46,6 +47,7 @@ impl Run {
     fn change(store: &Store, op: Op) -> Result<(), StoreError> {
         match op {
             Op::Put(number, size) => store.put(volume(number, size)).map(drop),
+            Op::Rename(from, to, size) => store.rename(&id(from), volume(to, size)).map(drop),
             Op::Delete(number, durability) => store.delete(&id(number), durability),
             Op::Reopen => Ok(()),
         }
@@ -55,6 +57,10 @@ impl Run {
         let mut next = self.acked.clone();
         match op {
             Op::Put(number, size) => drop(next.insert(id(number), size)),
+            Op::Rename(from, to, size) => {
+                next.remove(&id(from));
+                next.insert(id(to), size);
+            }
             Op::Delete(number, _) => drop(next.remove(&id(number))),
             Op::Reopen => {}
         }
@@ -86,11 +92,19 @@ fn script() -> Vec<Op> {
     ops.extend([
         Op::Delete(1, Durability::Lazy),
         Op::Put(5, 1),
+        Op::Rename(5, 6, 2),
+        Op::Rename(3, 8, 10),
         Op::Delete(2, Durability::Synced),
         Op::Reopen,
     ]);
     ops.extend((0..12).map(|round| Op::Put(round % 2, 100 + round as u64)));
-    ops.extend([Op::Delete(0, Durability::Lazy), Op::Reopen, Op::Put(7, 7), Op::Delete(7, Durability::Lazy)]);
+    ops.extend([
+        Op::Delete(0, Durability::Lazy),
+        Op::Rename(8, 3, 11),
+        Op::Reopen,
+        Op::Put(7, 7),
+        Op::Delete(7, Durability::Lazy),
+    ]);
     ops
 }
 

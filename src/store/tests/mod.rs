@@ -45,6 +45,8 @@ fn id(number: usize) -> VolumeId {
 fn volume(number: usize, capacity_bytes: u64) -> Volume {
     Volume {
         id: id(number),
+        directory: None,
+        generation: 0,
         name: format!("pvc-{number}"),
         phase: Phase::Ready,
         capacity_bytes,
@@ -57,6 +59,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        retired: None,
         inline_target: None,
         attachments: Vec::new(),
     }

@@ -58,6 +58,12 @@ fn a_change_needs_the_room_that_its_record_gains() {
     assert_eq!(memory.longer_by(&put(2)), way_out(2) - way_out(1));
     assert_eq!(memory.longer_by(&put(0)), 0);
     assert_eq!(memory.longer_by(&Change::Delete(record::Delete::Volume(id(1)))), 0);
+    let rename = |to: usize, attachments| {
+        let to = Arc::new(as_it_goes(to, Phase::Ready, attachments));
+        Change::Rename(record::Rename { from: id(1), to })
+    };
+    assert_eq!(memory.longer_by(&rename(2, 2)), way_out(2) - way_out(1));
+    assert!(!memory.leads_out(&rename(2, 0)), "no room is set aside for it");
 }
 
 #[test]

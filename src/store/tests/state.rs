@@ -213,5 +213,25 @@ fn a_start_keeps_a_file_that_nothing_was_written_to() {
 fn a_change_is_of_the_record_with_its_id() {
     let put = Change::Put(Put::Volume(Arc::new(volume(1, 1000))));
     let delete = Change::Delete(record::Delete::Volume(id(1)));
-    assert_eq!((put.id(), delete.id()), (id(1).as_str(), id(1).as_str()));
+    let rename = Change::Rename(record::Rename { from: id(1), to: Arc::new(volume(2, 1000)) });
+    for change in [put, rename, delete] {
+        assert_eq!(change.id(), id(1).as_str());
+    }
+}
+
+#[test]
+fn a_renamed_volume_counts_once_and_is_found_later() {
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    store.put(volume(1, 1000)).unwrap();
+    store.put(volume(2, 500)).unwrap();
+    let renamed = Volume { directory: Some(id(1)), generation: 3, ..volume(7, 4000) };
+    assert_eq!(*store.rename(&id(1), renamed.clone()).unwrap(), renamed);
+    for store in [store, open(&disk).unwrap()] {
+        assert_eq!((store.get(&id(1)), store.len()), (None, 2));
+        assert_eq!(store.get(&id(7)).as_deref(), Some(&renamed));
+        assert_eq!(store.totals(&PoolName::default()).thin_bytes, 4500);
+    }
+    let line = String::from_utf8(disk.read()).unwrap();
+    assert!(line.contains("\"directory\"") && line.contains("\"generation\":3"), "{line}");
 }

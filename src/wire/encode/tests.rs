@@ -11,6 +11,8 @@ fn sample() -> Volume {
     let capability = Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter };
     Volume {
         id: VolumeId::of_name(&NodeKey::of("node-a"), "pvc-1"),
+        directory: None,
+        generation: 0,
         name: "pvc-1".to_owned(),
         phase: Phase::Ready,
         capacity_bytes: 4096,
@@ -23,6 +25,7 @@ fn sample() -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        retired: None,
         inline_target: None,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],
     }

@@ -2,9 +2,9 @@
 
 use super::{Malformed, consistency, cut, decode_piece, encode_cut, encode_piece};
 use crate::error::{Error, Result};
-use crate::model::copy_of::{UpdateCopy, Updated};
+use crate::model::copy_of::{Becomes, CompleteCopy, UpdateCopy, Updated};
 use crate::model::pull::{Changes, Placed, SourceHandle, Way, Zeros};
-use crate::model::{Permit, VolumeId};
+use crate::model::{NodeKey, Permit, Retired, VolumeId};
 use crate::wire::decode::fields;
 use crate::wire::peer;
 use peer::pull_changes_response::Message;
@@ -70,9 +70,48 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
     if request.source_address.is_empty() {
         return Err(Error::Invalid("source_address is missing".to_owned()));
     }
-    let way = Way { address: request.source_address, permit };
+    let node_key = NodeKey::of(&fields::node_id(request.source_node_id)?);
+    let way = Way { node_key, address: request.source_address, permit };
     let most_bytes = Some(request.most_bytes).filter(|most| *most > 0);
     Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole, most_bytes })
+}
+
+/// CompleteCopy as it arrives.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no id, and for an id without a generation.
+pub fn complete_copy(request: peer::CompleteCopyRequest) -> Result<CompleteCopy> {
+    let peer::CompleteCopyRequest { volume_id, stale, source_volume_id, generation } = request;
+    let becomes = match source_volume_id.is_empty() {
+        true => None,
+        false => Some(Becomes {
+            id: id_of("source_volume_id", &source_volume_id)?,
+            generation: moved(generation)?,
+        }),
+    };
+    Ok(CompleteCopy { volume_id: id_of("volume_id", &volume_id)?, stale, becomes })
+}
+
+/// RetireVolume as it arrives.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no id, and without a generation.
+pub fn retire_volume(request: peer::RetireVolumeRequest) -> Result<(VolumeId, Retired)> {
+    let peer::RetireVolumeRequest { volume_id, generation, node_id } = request;
+    let was = id_of("volume_id", &volume_id)?;
+    let retired = Retired { was: was.clone(), by: moved(generation)?, node_id: fields::node_id(node_id)? };
+    Ok((was, retired))
+}
+
+fn id_of(field: &str, id: &str) -> Result<VolumeId> {
+    id.parse().map_err(|_| Error::Invalid(format!("{field} {id:?} is not the id of a volume")))
+}
+
+fn moved(generation: u64) -> Result<u64> {
+    match generation {
+        0 => Err(Error::Invalid("generation is missing: a volume that has moved has one above 0".to_owned())),
+        generation => Ok(generation),
+    }
 }
 
 /// The node of SealVolume; `None` where the seal is taken back.
@@ -106,7 +145,7 @@ pub fn encode_updated(updated: &Updated) -> peer::UpdateCopyResponse {
 mod tests {
     use super::*;
     use crate::model::pull::Piece;
-    use crate::model::{NodeKey, SnapshotId, Timestamp};
+    use crate::model::{SnapshotId, Timestamp};
 
     #[test]
     fn there_and_back() {
@@ -137,16 +176,54 @@ mod tests {
     fn an_order_to_update_needs_the_way() {
         let order = peer::UpdateCopyRequest {
             volume_id: "v".to_owned(),
+            source_node_id: "a".to_owned(),
             source_address: "a:1".to_owned(),
             ..Default::default()
         };
         let decoded = update_copy(order.clone()).unwrap();
         assert_eq!((decoded.way.address.as_str(), decoded.most_bytes), ("a:1", None));
+        assert_eq!(decoded.way.node_key, NodeKey::of("a"));
+        let nobody = peer::UpdateCopyRequest { source_node_id: String::new(), ..order.clone() };
+        assert!(matches!(update_copy(nobody), Err(Error::Invalid(_))));
         let limited = peer::UpdateCopyRequest { most_bytes: 5, ..order.clone() };
         assert_eq!(update_copy(limited).unwrap().most_bytes, Some(5));
         let nowhere = peer::UpdateCopyRequest { source_address: String::new(), ..order.clone() };
         assert!(matches!(update_copy(nowhere), Err(Error::Invalid(_))));
         let long = peer::UpdateCopyRequest { permit: vec![0; Permit::LONGEST + 1], ..order };
         assert!(matches!(update_copy(long), Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn a_completion_needs_ids_and_a_generation() {
+        let [copy, source] = ["copy", "source"].map(|name| VolumeId::of_name(&NodeKey::of("n"), name));
+        let order = peer::CompleteCopyRequest {
+            volume_id: copy.to_string(),
+            stale: true,
+            source_volume_id: source.to_string(),
+            generation: 2,
+        };
+        let becomes = Some(Becomes { id: source.clone(), generation: 2 });
+        let asked = CompleteCopy { volume_id: copy.clone(), stale: true, becomes };
+        assert_eq!(complete_copy(order.clone()).unwrap(), asked);
+        let plain = peer::CompleteCopyRequest { source_volume_id: String::new(), ..order.clone() };
+        assert_eq!(complete_copy(plain).unwrap(), CompleteCopy { becomes: None, ..asked });
+        let retire = peer::RetireVolumeRequest {
+            volume_id: source.to_string(),
+            generation: 2,
+            node_id: "m".to_owned(),
+        };
+        let retired = Retired { was: source.clone(), by: 2, node_id: "m".to_owned() };
+        assert_eq!(retire_volume(retire.clone()).unwrap(), (source, retired));
+        for wrong in [
+            complete_copy(peer::CompleteCopyRequest { volume_id: "x".to_owned(), ..order.clone() }).err(),
+            complete_copy(peer::CompleteCopyRequest { source_volume_id: "x".to_owned(), ..order.clone() })
+                .err(),
+            complete_copy(peer::CompleteCopyRequest { generation: 0, ..order }).err(),
+            retire_volume(peer::RetireVolumeRequest { volume_id: String::new(), ..retire.clone() }).err(),
+            retire_volume(peer::RetireVolumeRequest { generation: 0, ..retire.clone() }).err(),
+            retire_volume(peer::RetireVolumeRequest { node_id: String::new(), ..retire }).err(),
+        ] {
+            assert!(matches!(wrong, Some(Error::Invalid(_))), "{wrong:?}");
+        }
     }
 }

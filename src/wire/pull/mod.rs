@@ -4,8 +4,8 @@ mod changes;
 mod tree;
 
 pub use changes::{
-    changes_request, decode_changes, encode_changes, encode_changes_request, encode_updated, moved_to,
-    release_cuts, update_copy,
+    changes_request, complete_copy, decode_changes, encode_changes, encode_changes_request, encode_updated,
+    moved_to, release_cuts, retire_volume, update_copy,
 };
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 

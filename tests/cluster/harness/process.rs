@@ -35,7 +35,7 @@ pub enum Certificates {
 }
 
 /// A process that runs in a task.
-struct Process {
+pub struct Process {
     trigger: Trigger,
     running: JoinHandle<Result<Ended, StartError>>,
     dir: TempDir,
@@ -83,6 +83,26 @@ fn free_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+/// Starts a controller that knows some of the nodes.
+fn start_controller(
+    pki: &Pki,
+    nodes: &[NodeProcess],
+    knows: impl Fn(&NodeProcess) -> bool,
+) -> (Client, Process) {
+    let known = |node: &NodeProcess| StaticPeer { node_id: node.id.clone(), address: node.address.clone() };
+    let settings = ControllerSettings {
+        moves: None,
+        driver_name: DRIVER.to_owned(),
+        attach: true,
+        tls_dir: pki.path("controller"),
+        discovery: Discovery::Static(nodes.iter().filter(|node| knows(node)).map(known).collect()),
+        forget_nodes: Default::default(),
+    };
+    let process = Process::start(Role::Controller(settings), None);
+    let controller = Client::new(&process.dir.path().join("csi.sock")).unwrap();
+    (controller, process)
+}
+
 impl Processes {
     pub async fn start(ids: &[&str], certificates: Certificates) -> Processes {
         let pki = Pki::new();
@@ -98,22 +118,20 @@ impl Processes {
             let address = listen.to_string();
             nodes.push(NodeProcess { id: (*id).to_owned(), address, kernel, _process: process });
         }
-        let known =
-            |node: &NodeProcess| StaticPeer { node_id: node.id.clone(), address: node.address.clone() };
         pki.tls("controller", &controller());
-        let settings = ControllerSettings {
-            moves: None,
-            driver_name: DRIVER.to_owned(),
-            attach: true,
-            tls_dir: pki.path("controller"),
-            discovery: Discovery::Static(nodes.iter().map(known).collect()),
-            forget_nodes: Default::default(),
-        };
-        let process = Process::start(Role::Controller(settings), None);
-        let controller = Client::new(&process.dir.path().join("csi.sock")).unwrap();
+        let (controller, process) = start_controller(&pki, &nodes, |_| true);
         let processes = Processes { pki, nodes, controller, certificates, _process: process };
         processes.all_answer().await;
         processes
+    }
+
+    /// Starts another controller, which knows only these nodes.
+    pub async fn controller_of(&self, ids: &[&str]) -> (Client, Process) {
+        let (controller, process) =
+            start_controller(&self.pki, &self.nodes, |node| ids.contains(&node.id.as_str()));
+        let list = async || controller.call(csi::ListVolumesRequest::default()).await.is_ok();
+        until("it starts", list).await;
+        (controller, process)
     }
 
     fn issue(pki: &Pki, id: &str, certificates: Certificates) -> PathBuf {

@@ -6,6 +6,7 @@ mod copied;
 mod ended_updates;
 mod ends;
 mod greedy;
+mod identity;
 mod left_out;
 pub mod nodes;
 pub use hostloop_test_support::orders;

@@ -108,7 +108,7 @@ impl Nodes {
     /// A request to make a volume, as a controller sends it.
     pub fn order(&self, request: csi::CreateVolumeRequest) -> tonic::Request<csi::CreateVolumeRequest> {
         let permit = self.permit(&request);
-        orders::order(request, ADDRESS, Some(&permit))
+        orders::order(request, (&self.source.settings().node_id, ADDRESS), Some(&permit))
     }
 
     pub fn permit(&self, request: &csi::CreateVolumeRequest) -> Permit {

@@ -20,6 +20,8 @@ fn volume(world: &World, number: usize) -> Volume {
     let name = format!("pvc-{number}");
     let volume = Volume {
         id: VolumeId::of_name(&NodeKey::of(&node_of(&world.data)), &name),
+        directory: None,
+        generation: 0,
         name,
         phase: Phase::Ready,
         capacity_bytes: MIB,
@@ -32,6 +34,7 @@ fn volume(world: &World, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        retired: None,
         inline_target: None,
         attachments: Vec::new(),
     };

@@ -220,7 +220,7 @@ fn updated(scripts: Vec<Vec<Placed<u64, Changes>>>) -> (Result<Vec<u8>>, usize) 
     let request =
         CreateVolume { source: Some(Source::Volume(source.to_string())), as_copy: true, ..target.request() };
     let id = target.driver.create_volume(request).expect("a copy").id.clone();
-    let way = Way { address: SOURCE.to_owned(), permit: Permit::default() };
+    let way = Way { node_key: NodeKey::of(SOURCE), address: SOURCE.to_owned(), permit: Permit::default() };
     let order = UpdateCopy {
         volume_id: id.to_string(),
         consistency: Consistency::default(),

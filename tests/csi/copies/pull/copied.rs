@@ -76,6 +76,7 @@ impl Copied {
     pub(super) fn order(&self) -> peer::UpdateCopyRequest {
         peer::UpdateCopyRequest {
             volume_id: self.copy.id.clone(),
+            source_node_id: SOURCE.to_owned(),
             source_address: SOURCE.to_owned(),
             permit: self.pair.permit(&self.request),
             ..Default::default()
@@ -93,7 +94,8 @@ impl Copied {
 
     pub(super) fn complete(&self, stale: bool) -> Result<(), Status> {
         let mut peer = self.pair.target.peer.clone();
-        let request = peer::CompleteCopyRequest { volume_id: self.copy.id.clone(), stale };
+        let request =
+            peer::CompleteCopyRequest { volume_id: self.copy.id.clone(), stale, ..Default::default() };
         self.pair.runtime.block_on(peer.complete_copy(request)).map(drop)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hostloop::driver::Driver;
 use hostloop::error::{Error, Result};
-use hostloop::model::copy_of::UpdateCopy;
+use hostloop::model::copy_of::{CompleteCopy, UpdateCopy};
 use hostloop::model::pull::{Blocks, Changes, Piece, Placed, Way};
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
@@ -64,7 +64,7 @@ impl Copy {
         UpdateCopy {
             volume_id: self.id.to_string(),
             consistency: Consistency::default(),
-            way: Way { address: SOURCE.to_owned(), permit: Permit::default() },
+            way: Way { node_key: NodeKey::of(SOURCE), address: SOURCE.to_owned(), permit: Permit::default() },
             whole: true,
             most_bytes: None,
         }
@@ -161,11 +161,16 @@ fn a_pass_that_takes_too_long_ends() {
     assert!(copy.bytes().iter().all(|byte| *byte == 7));
 }
 
+/// CompleteCopy of a copy whose source is lost.
+fn stale(id: &str) -> CompleteCopy {
+    CompleteCopy { volume_id: id.parse().expect("an id"), stale: true, becomes: None }
+}
+
 /// The first call ends the update and fails with ABORTED; its retry succeeds.
 #[test]
 fn completion_and_deletion_end_an_update() {
     let calls: [fn(&Driver, &str) -> Result<()>; 2] =
-        [|driver, id| driver.complete_copy(id, true), |driver, id| driver.delete_volume(id)];
+        [|driver, id| driver.complete_copy(&stale(id)), |driver, id| driver.delete_volume(id)];
     for call in calls {
         let copy = Copy::new(SIZE, vec![vec![changed(0, 0, 10), no_more(10, 10)]]);
         let (driver, id) = (Arc::clone(&copy.target.driver), copy.id.to_string());

@@ -156,6 +156,11 @@ impl Pair {
         self.source = self.again(&self.source, false);
     }
 
+    /// Cuts the source's power.
+    pub fn power_cut_source(&mut self) {
+        self.source = self.again(&self.source, true);
+    }
+
     /// The same, at another address, and nobody at the old one.
     pub fn move_source(&mut self, address: &str) {
         let before = self.network.clone();
@@ -185,7 +190,7 @@ impl Pair {
         address: &str,
     ) -> Request<csi::CreateVolumeRequest> {
         let permit = orders::permit(&orders::grant(&request, SOURCE, TARGET));
-        orders::order(request, address, Some(&permit))
+        orders::order(request, (SOURCE, address), Some(&permit))
     }
 
     /// What lets the target make a volume as this request wants it, encoded.

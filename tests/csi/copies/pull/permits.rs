@@ -20,7 +20,7 @@ type Call = tokio::task::JoinHandle<Result<csi::CreateVolumeResponse, Status>>;
 fn begun(pair: &Pair, request: &csi::CreateVolumeRequest) -> Call {
     let mut grant = grant(request, SOURCE, TARGET);
     grant.expires = grant.expires - VALID_FOR.as_secs() + 2;
-    let call = order(request.clone(), SOURCE, Some(&permit(&grant)));
+    let call = order(request.clone(), (SOURCE, SOURCE), Some(&permit(&grant)));
     pair.target.kernel.hold("write_at");
     let controller = pair.target.controller.clone();
     let call = pair.runtime.spawn(async move { controller.send(call).await });

@@ -203,7 +203,11 @@ impl Target {
             source: Some(Source::Snapshot(snapshot().to_string())),
             consistency: Consistency::default(),
             topology: None,
-            way: Some(Way { address: SOURCE.to_owned(), permit: Permit::default() }),
+            way: Some(Way {
+                node_key: NodeKey::of(SOURCE),
+                address: SOURCE.to_owned(),
+                permit: Permit::default(),
+            }),
             reservation: None,
             as_copy: false,
         }

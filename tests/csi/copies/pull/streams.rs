@@ -223,7 +223,8 @@ fn a_source_slow_to_open_is_found_by_the_retry() {
         let here = tokio::runtime::Handle::current();
         let pull = Arc::new(Pull::new(node.network.connector(), here));
         let ask = || {
-            let way = Way { address: SOURCE.to_owned(), permit: permit(&source) };
+            let way =
+                Way { node_key: NodeKey::of(SOURCE), address: SOURCE.to_owned(), permit: permit(&source) };
             let (pull, source) = (Arc::clone(&pull), open(source.clone()));
             tokio::task::spawn_blocking(move || {
                 pull.open(&way, &source).map(|opened| opened.close(&opened.description().handle.id))

@@ -64,6 +64,7 @@ impl Copied<'_> {
     fn update(&mut self) -> UpdateCopyResponse {
         let order = UpdateCopyRequest {
             volume_id: self.copy.clone(),
+            source_node_id: self.nodes.source.settings().node_id.clone(),
             source_address: ADDRESS.to_owned(),
             permit: self.nodes.permit(&self.request).as_bytes().to_vec(),
             ..Default::default()
@@ -72,7 +73,7 @@ impl Copied<'_> {
     }
 
     fn complete(&mut self) {
-        let request = CompleteCopyRequest { volume_id: self.copy.clone(), stale: false };
+        let request = CompleteCopyRequest { volume_id: self.copy.clone(), ..Default::default() };
         self.nodes.runtime.block_on(self.peer.complete_copy(request)).expect("CompleteCopy");
     }
 }

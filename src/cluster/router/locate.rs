@@ -1,0 +1,125 @@
+//! Which node has a volume that may have moved: it keeps its id, which names the node that it was made on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use tonic::Status;
+
+use super::Router;
+use super::forward::{Envelope, ask_each};
+use crate::cluster::peers::{Member, Members};
+use crate::error::{Error, Result};
+use crate::model::answer::{Found, Location};
+use crate::model::{Id as _, VolumeId};
+use crate::service::{MOVED_TO, table};
+use crate::wire::rpc::Unary;
+use crate::wire::{peer, reserve};
+
+/// How long a node may take to say whether it has a volume.
+const QUESTION: Duration = Duration::from_secs(2);
+
+/// Returns the node that the volume of this answer has moved to.
+fn moved_to(status: &Status) -> Option<String> {
+    let value = status.metadata().get_bin(MOVED_TO)?.to_bytes().ok()?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+/// Returns the node that a volume has moved to.
+///
+/// # Errors
+/// UNAVAILABLE if it is not part of the cluster now.
+fn next(members: &Members, id: &str, node_id: &str) -> Result<Arc<Member>> {
+    members.with_id(node_id).cloned().ok_or_else(|| {
+        Error::Unavailable(format!(
+            "volume {id} has moved to node {node_id:?}, which is not part of the cluster now; bring the node back"
+        ))
+    })
+}
+
+impl Router {
+    /// Sends a call to a node, and to the node that the volume has moved to, as often as one says so.
+    ///
+    /// # Errors
+    /// As [`Router::call`]; UNAVAILABLE if the volume has moved to a node that is not part of the cluster.
+    pub(super) async fn follow<Q: Unary>(
+        &self,
+        first: Arc<Member>,
+        envelope: &Envelope,
+        request: Bytes,
+    ) -> Result<(Arc<Member>, Bytes), Status> {
+        let members = self.members()?;
+        let mut member = first;
+        // Each node on the way has an earlier generation than the one after it.
+        for _ in members.iter() {
+            let status = match self.pass::<Q>(&member, envelope, request.clone()).await {
+                Ok(answer) => return Ok((member, answer)),
+                Err(status) => status,
+            };
+            let Some(node_id) = moved_to(&status) else { return Err(status) };
+            tracing::debug!(from = member.node_id, to = node_id, "the volume has moved");
+            member = next(&members, "of this call", &node_id)?;
+        }
+        Err(Status::unavailable("the nodes do not agree where the volume is; try again"))
+    }
+
+    /// Returns the node that has a volume now; `None` if its id names no node and no node has it.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while that cannot be told.
+    pub(super) async fn locate(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        let members = self.members()?;
+        let Some(mut member) = VolumeId::node_key_in(id).and_then(|key| members.with_key(key)).cloned()
+        else {
+            return self.search(id).await;
+        };
+        for _ in members.iter() {
+            match self.location(&member, id).await {
+                Ok(Location { moved_to: Some(node_id), .. }) => member = next(&members, id, &node_id)?,
+                // What is wrong with a node is said by the call for which it is looked for.
+                Ok(_) | Err(_) => return Ok(Some(member)),
+            }
+        }
+        Err(Status::unavailable(format!("the nodes do not agree where volume {id} is; try again")))
+    }
+
+    /// Asks every node for a volume whose first node is not part of the cluster any more. Of several nodes that have it, that
+    /// with the highest generation is the one.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if no node has it, and one of them did not answer.
+    pub(super) async fn search(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        if id.parse::<VolumeId>().is_err() {
+            return Ok(None);
+        }
+        let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
+        let ask = |member: Arc<Member>| async move {
+            let location = self.location(&member, id).await;
+            (member, location)
+        };
+        let (mut found, mut silent): (Option<(u64, Arc<Member>)>, _) = (None, None);
+        for (member, location) in ask_each(members, ask).await {
+            match location {
+                Ok(Location { found: Found::Held, generation, moved_to: None }) => {
+                    if found.as_ref().is_none_or(|(latest, _)| *latest < generation) {
+                        found = Some((generation, member));
+                    }
+                }
+                Ok(_) => {}
+                Err(status) => silent = Some(status),
+            }
+        }
+        match (found, silent) {
+            (Some((_, member)), _) => Ok(Some(member)),
+            (None, Some(status)) => Err(status),
+            (None, None) => Ok(None),
+        }
+    }
+
+    async fn location(&self, member: &Member, id: &str) -> Result<Location, Status> {
+        let question = table::encode(&peer::FindVolumeRequest { volume_id: id.to_owned() });
+        let envelope = Envelope::default();
+        let answer = self.ask::<peer::FindVolumeRequest>(member, &envelope, question, QUESTION).await;
+        answer.map(reserve::decode_location)
+    }
+}

@@ -1,0 +1,294 @@
+//! A copy that takes the id of its source over, and what is left of the volume at its earlier node.
+
+use hostloop::service::MOVED_TO;
+use hostloop::wire::{csi, peer};
+use tonic::{Code, Status};
+
+use super::copied::{Blocks, Copied, SIZE, blocks};
+use super::nodes::{Node, SOURCE, TARGET};
+use super::orders;
+use crate::cuts::from_volume;
+use crate::life::*;
+use crate::support::*;
+use crate::walk::part::ways;
+use hostloop::service::COPY;
+use hostloop_fake_kernel::Kill;
+
+/// A copy that has all of its source, which nobody uses.
+fn sealed() -> Copied {
+    let copied = Copied::new();
+    copied.change(1);
+    copied.rest();
+    copied.seal(TARGET).expect("it is sealed");
+    assert!(copied.update().expect("the last pass").sealed);
+    copied
+}
+
+/// Completes a copy at a node, as what the volume is from then on.
+fn complete(
+    copied: &Copied,
+    node: &Node,
+    (copy, becomes, generation): (&str, &str, u64),
+) -> Result<(), Status> {
+    let request = peer::CompleteCopyRequest {
+        volume_id: copy.to_owned(),
+        stale: false,
+        source_volume_id: becomes.to_owned(),
+        generation,
+    };
+    copied.pair.runtime.block_on(node.peer.clone().complete_copy(request)).map(drop)
+}
+
+/// Has the copy take over the id of its source.
+fn succeed(copied: &Copied) -> Result<(), Status> {
+    complete(copied, &copied.pair.target, (&copied.copy.id, &copied.vol.id, 1))
+}
+
+/// Retires the volume at a node. Returns the id of what is left.
+fn retire(copied: &Copied, node: &Node, generation: u64, by: &str) -> Result<String, Status> {
+    let request =
+        peer::RetireVolumeRequest { volume_id: copied.vol.id.clone(), generation, node_id: by.to_owned() };
+    let answer = copied.pair.runtime.block_on(node.peer.clone().retire_volume(request))?;
+    Ok(answer.into_inner().volume_id)
+}
+
+fn get(copied: &Copied, node: &Node, id: &str) -> Result<csi::Volume, Status> {
+    let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
+    let found = copied.pair.runtime.block_on(node.controller.call(request))?;
+    Ok(found.volume.expect("a volume"))
+}
+
+fn delete(copied: &Copied, node: &Node, id: &str) -> Result<(), Status> {
+    copied.pair.runtime.block_on(node.controller.call(crate::requests::delete(id))).map(drop)
+}
+
+fn ids(node: &Node) -> Vec<String> {
+    node.driver.store().volumes().iter().map(|volume| volume.id.to_string()).collect()
+}
+
+/// The data in the one directory of the target.
+fn there(copied: &Copied) -> Blocks {
+    let image = format!("{DATA}/volumes/{}/disk.img", copied.copy.id);
+    blocks(&copied.pair.target.kernel, &image, SIZE)
+}
+
+#[track_caller]
+fn has_moved(answer: Result<impl std::fmt::Debug, Status>, node: &str) {
+    let status = answer.expect_err("it has moved");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{}", status.message());
+    let told = status.metadata().get_bin(MOVED_TO).expect("where to").to_bytes().expect("bytes");
+    assert_eq!(told, node.as_bytes());
+}
+
+#[test]
+fn a_copy_becomes_the_volume_and_keeps_its_id() {
+    let copied = sealed();
+    let (before, id, copy) = (copied.source_bytes(), &copied.vol.id, &copied.copy.id);
+    let (source, target) = (&copied.pair.source, &copied.pair.target);
+    succeed(&copied).expect("it takes the id over");
+    succeed(&copied).expect("again");
+    let volume = get(&copied, target, id).expect("it is there");
+    assert_eq!((volume.volume_id.as_str(), volume.content_source), (id.as_str(), None));
+    assert_eq!(get(&copied, target, copy).expect_err("it has another id").code(), Code::NotFound);
+    assert_eq!((ids(target), there(&copied)), (vec![id.clone()], before.clone()));
+
+    let left = retire(&copied, source, 1, TARGET).expect("it is retired");
+    assert_eq!(retire(&copied, source, 1, TARGET).expect("again"), left);
+    assert_eq!((ids(source), copied.source_bytes()), (vec![left.clone()], before.clone()));
+    has_moved(get(&copied, source, id), TARGET);
+    has_moved(delete(&copied, source, id), TARGET);
+    assert_eq!(copied.source_bytes(), before, "nothing was deleted");
+    copied.release();
+    let clone = csi::CreateVolumeRequest {
+        volume_content_source: Some(from_volume(&left)),
+        ..create("clone", block())
+    };
+    let clone = copied.pair.runtime.block_on(source.controller.call(clone)).expect("it can be copied");
+    delete(&copied, source, &clone.volume.expect("a volume").volume_id).expect("deleted");
+    delete(&copied, source, &left).expect("by its own id");
+    assert_eq!((source.files(), source.cuts()), (Vec::new(), 0));
+    delete(&copied, target, id).expect("deleted");
+    assert_eq!((target.files(), ids(target)), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn whatever_ends_a_completion_there_is_one_volume() {
+    let copied = sealed();
+    copied.pair.target.kernel.clear_steps();
+    succeed(&copied).expect("it takes the id over");
+    for n in 1..=copied.pair.target.kernel.steps().len() {
+        for kill in ways(n, &[Kill::Before, Kill::Torn, Kill::After]) {
+            let mut copied = sealed();
+            let before = copied.source_bytes();
+            copied.pair.target.kernel.kill_at(n, kill);
+            let ended = succeed(&copied);
+            copied.pair.power_cut_target();
+            let after = ids(&copied.pair.target);
+            let which = format!("step {n}, {kill:?}: {after:?}");
+            assert!(ended.is_err() || after == [copied.vol.id.clone()], "{which}");
+            assert!(after == [copied.vol.id.clone()] || after == [copied.copy.id.clone()], "{which}");
+            succeed(&copied).unwrap_or_else(|status| panic!("{which}: {status}"));
+            assert!(there(&copied) == before, "{which}");
+            assert_eq!(ids(&copied.pair.target), [copied.vol.id.clone()], "{which}");
+        }
+    }
+}
+
+#[test]
+fn whatever_ends_a_retirement_the_data_stay() {
+    let copied = sealed();
+    copied.pair.source.kernel.clear_steps();
+    let left = retire(&copied, &copied.pair.source, 1, TARGET).expect("it is retired");
+    for n in 1..=copied.pair.source.kernel.steps().len() {
+        for kill in ways(n, &[Kill::Before, Kill::Torn, Kill::After]) {
+            let mut copied = sealed();
+            let before = copied.source_bytes();
+            copied.pair.source.kernel.kill_at(n, kill);
+            let ended = retire(&copied, &copied.pair.source, 1, TARGET);
+            copied.pair.power_cut_source();
+            let after = ids(&copied.pair.source);
+            let which = format!("step {n}, {kill:?}: {after:?}");
+            assert!(ended.is_err() || after == [left.clone()], "{which}");
+            assert!(after == [left.clone()] || after == [copied.vol.id.clone()], "{which}");
+            let again = retire(&copied, &copied.pair.source, 1, TARGET);
+            assert_eq!(again.unwrap_or_else(|status| panic!("{which}: {status}")), left, "{which}");
+            assert!(copied.source_bytes() == before, "{which}");
+        }
+    }
+}
+
+#[test]
+fn an_id_is_taken_over_from_its_own_source_only() {
+    let copied = sealed();
+    let (pair, copy) = (&copied.pair, copied.copy.id.as_str());
+    let other = pair.runtime.block_on(pair.target.controller.call(create("other", block())));
+    let other = other.expect("a volume").volume.expect("a volume").volume_id;
+    let taken = complete(&copied, &pair.target, (copy, &other, 1));
+    copied.refused(taken, Code::FailedPrecondition, "is not a copy of volume");
+    let plain = complete(&copied, &pair.target, (&other, &copied.vol.id, 1));
+    copied.refused(plain, Code::FailedPrecondition, "is not a copy of volume");
+    let first = complete(&copied, &pair.target, (copy, &copied.vol.id, 0));
+    copied.refused(first, Code::InvalidArgument, "generation is missing");
+    let nobody = complete(&copied, &pair.target, ("vol", &copied.vol.id, 1));
+    copied.refused(nobody, Code::InvalidArgument, "volume_id \"vol\"");
+    succeed(&copied).expect("by its own");
+    let later = complete(&copied, &pair.target, (copy, &copied.vol.id, 2));
+    copied.refused(later, Code::NotFound, copy);
+}
+
+#[test]
+fn the_later_generation_is_not_retired() {
+    let copied = sealed();
+    let (source, target) = (&copied.pair.source, &copied.pair.target);
+    let copy = peer::RetireVolumeRequest {
+        volume_id: copied.copy.id.clone(),
+        generation: 1,
+        node_id: SOURCE.to_owned(),
+    };
+    let copy = copied.pair.runtime.block_on(target.peer.clone().retire_volume(copy));
+    copied.refused(copy, Code::FailedPrecondition, "is a copy of");
+    succeed(&copied).expect("it takes the id over");
+    copied.refused(retire(&copied, target, 1, SOURCE), Code::FailedPrecondition, "has generation 1");
+    copied.refused(retire(&copied, source, 0, TARGET), Code::InvalidArgument, "generation is missing");
+    let left = retire(&copied, source, 1, TARGET).expect("the earlier one is");
+    let unsealed = peer::SealVolumeRequest { volume_id: left, moved_to: String::new() };
+    let unsealed = copied.pair.runtime.block_on(source.peer.clone().seal_volume(unsealed));
+    copied.refused(unsealed, Code::FailedPrecondition, "is what is left of volume");
+}
+
+/// The node of a promoted copy's source comes back while the pod still runs there.
+#[test]
+fn a_pod_of_a_retired_volume_can_leave() {
+    let copied = Copied::new();
+    let (source, target) = (&copied.pair.source, &copied.pair.target);
+    let request = peer::CompleteCopyRequest {
+        volume_id: copied.copy.id.clone(),
+        stale: true,
+        source_volume_id: copied.vol.id.clone(),
+        generation: 1,
+    };
+    copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("promoted");
+    retire(&copied, source, 1, TARGET).expect("also in use");
+    let stage = hostloop::model::request::NodeStageVolume {
+        volume_id: copied.vol.id.clone(),
+        staging_path: copied.vol.staging().into(),
+        capability: hostloop::model::Capability {
+            access: hostloop::model::AccessType::Block,
+            mode: hostloop::model::AccessMode::SingleNodeWriter,
+        },
+        context: Default::default(),
+    };
+    let staged = source.driver.node_stage_volume(stage).map(|_| ()).map_err(Status::from);
+    has_moved(staged, TARGET);
+    // As kubelet takes a pod down: it knows the volume by its id.
+    copied.rest();
+    assert_eq!(source.kernel.loops().len(), 0, "nothing is attached any more");
+}
+
+#[test]
+fn a_volume_comes_back_to_its_first_node() {
+    let copied = sealed();
+    let (id, runtime) = (copied.vol.id.as_str(), &copied.pair.runtime);
+    let (first, second) = (&copied.pair.source, &copied.pair.target);
+    succeed(&copied).expect("it takes the id over");
+    let left = retire(&copied, first, 1, TARGET).expect("retired");
+    copied.release();
+    let data = there(&copied);
+
+    let request = csi::CreateVolumeRequest { name: "back".to_owned(), ..copied.request.clone() };
+    let permit = orders::permit(&orders::grant(&request, TARGET, SOURCE));
+    let mut order = orders::order(request, (TARGET, TARGET), Some(&permit));
+    order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
+    let back = runtime.block_on(first.controller.send(order)).expect("a copy").volume.expect("a volume");
+    let seal = peer::SealVolumeRequest { volume_id: id.to_owned(), moved_to: SOURCE.to_owned() };
+    runtime.block_on(second.peer.clone().seal_volume(seal)).expect("sealed");
+    let update = peer::UpdateCopyRequest {
+        volume_id: back.volume_id.clone(),
+        source_node_id: TARGET.to_owned(),
+        source_address: TARGET.to_owned(),
+        permit: permit.as_bytes().to_vec(),
+        ..Default::default()
+    };
+    assert!(runtime.block_on(first.peer.clone().update_copy(update)).expect("updated").into_inner().sealed);
+    complete(&copied, first, (&back.volume_id, id, 2)).expect("it takes the id over");
+    has_moved(
+        {
+            retire(&copied, second, 2, SOURCE).expect("retired");
+            get(&copied, second, id)
+        },
+        SOURCE,
+    );
+    assert_eq!(get(&copied, first, id).expect("it is back").volume_id, id);
+    let image = format!("{DATA}/volumes/{}/disk.img", back.volume_id);
+    assert!(blocks(&first.kernel, &image, SIZE) == data);
+    delete(&copied, first, id).expect("deleted");
+    assert_eq!(ids(first), std::slice::from_ref(&left), "the first one is another volume");
+    has_moved(get(&copied, first, id), TARGET);
+    delete(&copied, first, &left).expect("deleted");
+    assert_eq!(first.files(), Vec::<String>::new());
+}
+
+/// A provisioner that asks for the volume once more must not get another one.
+#[test]
+fn the_name_of_a_volume_that_has_moved_stays_taken() {
+    let copied = sealed();
+    succeed(&copied).expect("it takes the id over");
+    let source = &copied.pair.source;
+    retire(&copied, source, 1, TARGET).expect("retired");
+    let again = copied.pair.runtime.block_on(source.controller.call(create("source", block())));
+    has_moved(again, TARGET);
+    let question = peer::FindVolumeRequest { volume_id: copied.vol.id.clone() };
+    let mut asked = source.peer.clone();
+    let found = copied.pair.runtime.block_on(asked.find_volume(question.clone())).expect("an answer");
+    let found = found.into_inner();
+    assert_eq!(
+        (found.presence(), found.generation, found.moved_to.as_str()),
+        (peer::VolumePresence::Held, 0, TARGET)
+    );
+    let mut asked = copied.pair.target.peer.clone();
+    let found = copied.pair.runtime.block_on(asked.find_volume(question)).expect("an answer").into_inner();
+    assert_eq!(
+        (found.presence(), found.generation, found.moved_to.as_str()),
+        (peer::VolumePresence::Held, 1, "")
+    );
+}
