@@ -39,6 +39,9 @@ pub struct Cut {
     /// It was made of a sealed volume, so nothing was written after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
+    /// Its filesystem is what an mkfs has left that was cut off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub half_formatted: bool,
 }
 
 impl Cut {

@@ -13,8 +13,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::model::copy_of::{UpdateCopy, Updated};
 use crate::model::pull::{Keep, OpenSource};
 use crate::model::{
-    Consistency, Content, CopyOf, Cut, Format, Provisioning, SizeRange, Volume, VolumeId, VolumeSource,
-    format_bytes,
+    Consistency, Content, CopyOf, Cut, Provisioning, SizeRange, Volume, VolumeId, VolumeSource, format_bytes,
 };
 
 /// A copy in the middle of its update; its lock is held.
@@ -285,8 +284,7 @@ impl Driver {
 
     /// Records that the copy has all of a cut, once that is durable.
     fn end_round(&self, volume: Volume, cut: Cut, paths: &VolumePaths) -> Result<Arc<Volume>> {
-        // What a mkfs has left that was cut off is told by a mark.
-        match volume.content.format() == Some(Format::Formatting) {
+        match cut.half_formatted {
             true => Mark::Formatting.set(&self.os, paths)?,
             false => Mark::Formatting.clear(&self.os, paths)?,
         }

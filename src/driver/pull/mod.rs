@@ -32,7 +32,8 @@ use crate::model::pull::{
 };
 use crate::model::tree::{Item, Position};
 use crate::model::{
-    BackendKind, Consistency, Cut, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource, format_bytes,
+    BackendKind, Consistency, Cut, Format, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource,
+    format_bytes,
 };
 
 /// The way to the snapshots and volumes of other nodes.
@@ -209,8 +210,9 @@ impl Remote {
 
     /// Its cut, for a record.
     pub(super) fn cut(&self) -> Cut {
-        let SourceDescription { handle, sealed, .. } = self.description();
-        Cut { id: handle.id.clone(), created: handle.created, sealed: *sealed }
+        let SourceDescription { handle, sealed, content, .. } = self.description();
+        let half_formatted = content.format() == Some(Format::Formatting);
+        Cut { id: handle.id.clone(), created: handle.created, sealed: *sealed, half_formatted }
     }
 
     /// Its cut is left at its node: a record says that it is needed.

@@ -2,7 +2,7 @@
 
 mod answers;
 mod breaks;
-mod copied;
+pub mod copied;
 mod ended_updates;
 mod ends;
 mod greedy;

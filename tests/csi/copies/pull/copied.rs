@@ -15,35 +15,35 @@ use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
 
-pub(super) const SIZE: usize = 64 << 20;
+pub const SIZE: usize = 64 << 20;
 
 /// What a disk has, without its zeros: the blocks by where they are.
-pub(super) type Blocks = BTreeMap<u64, Vec<u8>>;
+pub type Blocks = BTreeMap<u64, Vec<u8>>;
 
 /// The first `len` bytes of a file or device.
-pub(super) fn blocks(kernel: &FakeKernel, path: &str, len: usize) -> Blocks {
+pub fn blocks(kernel: &FakeKernel, path: &str, len: usize) -> Blocks {
     const BLOCK: usize = 64 << 10;
     let read = |at: usize| (at as u64, kernel.read(path, at as u64, BLOCK).expect("read"));
     (0..len).step_by(BLOCK).map(read).filter(|(_, block)| block.as_slice() != [0; BLOCK]).collect()
 }
 
 /// A volume in use on one node, and its copy on another one.
-pub(super) struct Copied {
-    pub(super) pair: Pair,
-    pub(super) vol: Vol,
+pub struct Copied {
+    pub pair: Pair,
+    pub vol: Vol,
     /// Where its pod writes.
-    pub(super) top: String,
-    pub(super) copy: Vol,
-    pub(super) request: csi::CreateVolumeRequest,
+    pub top: String,
+    pub copy: Vol,
+    pub request: csi::CreateVolumeRequest,
 }
 
 impl Copied {
-    pub(super) fn new() -> Copied {
+    pub fn new() -> Copied {
         Self::of(true, create("source", block()))
     }
 
     /// A copy of this volume, in a pool that shares blocks or does not.
-    pub(super) fn of(sharing: bool, request: csi::CreateVolumeRequest) -> Copied {
+    pub fn of(sharing: bool, request: csi::CreateVolumeRequest) -> Copied {
         let rig = Rig::new();
         rig.kernel.set_reflink(DATA, sharing);
         let parameters = request.parameters.clone();
@@ -58,11 +58,7 @@ impl Copied {
     }
 
     /// A copy of this volume of the pair's source, made with these parameters.
-    pub(super) fn between(
-        pair: Pair,
-        (vol, top): (Vol, String),
-        parameters: HashMap<String, String>,
-    ) -> Copied {
+    pub fn between(pair: Pair, (vol, top): (Vol, String), parameters: HashMap<String, String>) -> Copied {
         let capability = vol.capability.clone();
         let request = csi::CreateVolumeRequest {
             parameters,
@@ -73,7 +69,7 @@ impl Copied {
         Copied { pair, vol, top, copy, request }
     }
 
-    pub(super) fn order(&self) -> peer::UpdateCopyRequest {
+    pub fn order(&self) -> peer::UpdateCopyRequest {
         peer::UpdateCopyRequest {
             volume_id: self.copy.id.clone(),
             source_node_id: SOURCE.to_owned(),
@@ -83,30 +79,30 @@ impl Copied {
         }
     }
 
-    pub(super) fn update(&self) -> Result<peer::UpdateCopyResponse, Status> {
+    pub fn update(&self) -> Result<peer::UpdateCopyResponse, Status> {
         self.send(self.order())
     }
 
-    pub(super) fn send(&self, order: peer::UpdateCopyRequest) -> Result<peer::UpdateCopyResponse, Status> {
+    pub fn send(&self, order: peer::UpdateCopyRequest) -> Result<peer::UpdateCopyResponse, Status> {
         let mut peer = self.pair.target.peer.clone();
         self.pair.runtime.block_on(peer.update_copy(order)).map(|answer| answer.into_inner())
     }
 
-    pub(super) fn complete(&self, stale: bool) -> Result<(), Status> {
+    pub fn complete(&self, stale: bool) -> Result<(), Status> {
         let mut peer = self.pair.target.peer.clone();
         let request =
             peer::CompleteCopyRequest { volume_id: self.copy.id.clone(), stale, ..Default::default() };
         self.pair.runtime.block_on(peer.complete_copy(request)).map(drop)
     }
 
-    pub(super) fn seal(&self, moved_to: &str) -> Result<(), Status> {
+    pub fn seal(&self, moved_to: &str) -> Result<(), Status> {
         let mut peer = self.pair.source.peer.clone();
         let request =
             peer::SealVolumeRequest { volume_id: self.vol.id.clone(), moved_to: moved_to.to_owned() };
         self.pair.runtime.block_on(peer.seal_volume(request)).map(drop)
     }
 
-    pub(super) fn release(&self) {
+    pub fn release(&self) {
         let mut peer = self.pair.source.peer.clone();
         let request = peer::ReleaseCutsRequest {
             volume_id: self.vol.id.clone(),
@@ -116,7 +112,7 @@ impl Copied {
     }
 
     /// Its pod leaves.
-    pub(super) fn rest(&self) {
+    pub fn rest(&self) {
         let driver = &self.pair.source.driver;
         let (volume_id, target_path) = (self.vol.id.clone(), self.vol.target("pod").into());
         driver.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path }).expect("unpublished");
@@ -124,16 +120,16 @@ impl Copied {
         driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
     }
 
-    pub(super) fn source_bytes(&self) -> Blocks {
+    pub fn source_bytes(&self) -> Blocks {
         blocks(&self.pair.source.kernel, &self.vol.image(), SIZE)
     }
 
-    pub(super) fn copy_bytes(&self) -> Blocks {
+    pub fn copy_bytes(&self) -> Blocks {
         blocks(&self.pair.target.kernel, &disk_of(&self.copy.id), SIZE)
     }
 
     /// What a pod changes, so that each round has something of everything: new data, other data, zeros.
-    pub(super) fn change(&self, seed: u64) {
+    pub fn change(&self, seed: u64) {
         let write = |offset, bytes: &[u8]| {
             self.pair.source.kernel.write(&self.top, offset, bytes).expect("write");
         };
@@ -143,7 +139,7 @@ impl Copied {
     }
 
     #[track_caller]
-    pub(super) fn refused(&self, answer: Result<impl std::fmt::Debug, Status>, code: Code, why: &str) {
+    pub fn refused(&self, answer: Result<impl std::fmt::Debug, Status>, code: Code, why: &str) {
         let status = answer.expect_err("it is refused");
         assert_eq!(status.code(), code, "{}", status.message());
         assert!(status.message().contains(why), "{}", status.message());
@@ -151,7 +147,7 @@ impl Copied {
 }
 
 /// CreateVolume as a controller forwards it that wants a copy.
-pub(super) fn made(pair: &Pair, request: &csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
+pub fn made(pair: &Pair, request: &csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
     let mut order: Request<_> = pair.order(request.clone(), SOURCE);
     order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
     let answer = pair.runtime.block_on(pair.target.controller.send(order))?;
