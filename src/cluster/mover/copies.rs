@@ -52,7 +52,7 @@ const ROUNDED_UP: u64 = 16 << 20;
 
 /// Returns the largest size in bytes of a volume whose PersistentVolume has `capacity`: nodes round
 /// sizes up.
-pub(super) const fn most_bytes(capacity: u64) -> u64 {
+pub(in crate::cluster) const fn most_bytes(capacity: u64) -> u64 {
     with_margin(capacity).saturating_add(ROUNDED_UP)
 }
 

@@ -9,7 +9,7 @@ use super::Router;
 use super::forward::Envelope;
 use super::owner::{Last, Named};
 use super::route::Asked;
-use crate::cluster::mover::copies::{Access, Copies, CopyError, NewCopy, Round, Updated};
+use crate::cluster::mover::copies::{Access, Copies, CopyError, NewCopy, Round, Updated, most_bytes};
 use crate::cluster::peers::Member;
 use crate::cluster::permit;
 use crate::model::{self, Grant, Settings};
@@ -196,7 +196,8 @@ fn request(copy: &NewCopy) -> csi::CreateVolumeRequest {
         name: copy.name.clone(),
         capacity_range: Some(csi::CapacityRange {
             required_bytes: i64::try_from(copy.bytes).unwrap_or(i64::MAX),
-            limit_bytes: 0,
+            // The node of the source says how large it is, and the copy has at least that size.
+            limit_bytes: i64::try_from(most_bytes(copy.bytes)).unwrap_or(i64::MAX),
         }),
         volume_capabilities: capabilities(&copy.access),
         parameters: copy.parameters.clone().into_iter().collect(),
@@ -276,7 +277,9 @@ mod tests {
             (asked.parameters["pool"].as_str(), asked.mutable_parameters["discard"].as_str()),
             ("fast", "false")
         );
-        assert_eq!(asked.capacity_range.unwrap_or_default().required_bytes, 1 << 30);
+        let range = asked.capacity_range.unwrap_or_default();
+        assert_eq!(range.required_bytes, 1 << 30);
+        assert!((1 << 30..(1 << 30) + (80 << 20)).contains(&range.limit_bytes), "{range:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use hostloop::model::copy_of::{CompleteCopy, UpdateCopy};
 use hostloop::model::pull::{Blocks, Changes, Piece, Placed, Way};
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
-use hostloop::model::{Consistency, Limits, NodeKey, Permit, VolumeId};
+use hostloop::model::{Consistency, Limits, NodeKey, Permit, SizeRange, VolumeId};
 use hostloop::wire::peer;
 use nix::errno::Errno;
 use tonic::Code;
@@ -145,6 +145,16 @@ fn a_source_that_is_too_large_does_not_grow_its_copy() {
     assert!(error.to_string().contains("says that it has 1 MiB"), "{error}");
     assert_eq!(copy.bytes().len() as u64, SIZE);
     update(Some(SIZE)).expect("it may have so many");
+}
+
+#[test]
+fn a_first_copy_keeps_to_the_limit_of_its_size() {
+    let copy = Copy::new(SIZE, Vec::new());
+    let size = SizeRange { required: SIZE / 2, limit: SIZE - 1 };
+    let request = CreateVolume { size, ..of_volume(&copy.target, "w") };
+    let error = copy.target.driver.create_volume(request).expect_err("the source says that it is larger");
+    assert!(matches!(error, Error::OutOfRange(_)), "{error}");
+    assert_eq!(copy.target.driver.store().len(), 1, "nothing is left");
 }
 
 /// A source that sends a byte now and then cannot extend a pass.
