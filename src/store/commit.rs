@@ -221,3 +221,64 @@ fn copy(error: &io::Error) -> io::Error {
         None => io::Error::new(error.kind(), text),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Consistency, GroupSnapshot, GroupSnapshotId, NodeKey, Phase, Timestamp};
+    use crate::store::record::{self, Delete, Put};
+
+    fn id(name: &str) -> GroupSnapshotId {
+        GroupSnapshotId::of_name(&NodeKey::of("node-a"), name)
+    }
+
+    fn put(name: &str) -> Change {
+        Change::Put(Put::GroupSnapshot(Arc::new(GroupSnapshot {
+            id: id(name),
+            name: name.to_owned(),
+            phase: Phase::Creating,
+            created: Timestamp::from_nanos(1),
+            sources: Vec::new(),
+            snapshots: Vec::new(),
+            consistency: Consistency::default(),
+        })))
+    }
+
+    fn delete(name: &str) -> Change {
+        Change::Delete(Delete::GroupSnapshot(id(name)))
+    }
+
+    fn batch(changes: Vec<Change>) -> Vec<Pending> {
+        let pending = |change: Change| Pending {
+            members: change.members().expect("JSON"),
+            change,
+            durability: Durability::Synced,
+            outcome: Arc::default(),
+            caller: thread::current(),
+        };
+        changes.into_iter().map(pending).collect()
+    }
+
+    #[test]
+    fn a_removal_is_written_if_there_is_a_record() {
+        let mut memory = Memory::default();
+        memory.apply(&put("there"));
+        let batch = batch(vec![delete("new"), put("new"), delete("new"), delete("there"), delete("none")]);
+        let written = worth_writing(&memory, &batch);
+        let expected: Vec<&str> = [1, 2, 3].iter().map(|index| batch[*index].members.as_str()).collect();
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn a_batch_costs_no_less_than_its_longest_lines() {
+        let mut memory = Memory::default();
+        memory.apply(&put("there"));
+        let batch = batch(vec![put("new"), put("there"), delete("there")]);
+        let longest = |pending: &Pending| record::line(u64::MAX, u64::MAX, &pending.members).len() as u64;
+        let lines: u64 = batch.iter().map(longest).sum();
+        let (bytes, way_out) = cost(&memory, &batch);
+        assert!((lines..lines + 100).contains(&bytes), "{bytes} bytes for lines of {lines}");
+        let Change::Put(new) = put("new") else { unreachable!() };
+        assert_eq!(way_out, memory.way_out() + new.way_out(), "it needs one as well");
+    }
+}

@@ -76,3 +76,39 @@ pub(crate) fn are_asked_for(there: &VolumeParameters, asked: &VolumeParameters) 
     let enforcement = asked.enforcement.or(there.enforcement);
     *there == VolumeParameters { enforcement, ..asked.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Content, NodeKey, Phase, VolumeId};
+
+    fn volume(moved_to: Option<&str>) -> Volume {
+        Volume {
+            id: VolumeId::of_name(&NodeKey::of("a"), "v"),
+            directory: None,
+            generation: 0,
+            name: "v".to_owned(),
+            phase: Phase::Ready,
+            capacity_bytes: 1 << 30,
+            requested_bytes: None,
+            content: Content::Block,
+            parameters: VolumeParameters::default(),
+            capabilities: Vec::new(),
+            block_size: 512,
+            source: None,
+            quota: None,
+            copy_of: None,
+            moved_to: moved_to.map(str::to_owned),
+            retired: None,
+            inline_target: None,
+            attachments: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_sealed_volume_is_refused_with_its_new_node() {
+        assert!(may_change(&volume(None)).is_ok());
+        let refused = may_change(&volume(Some("node-b")));
+        assert!(matches!(refused, Err(Error::InUse(message)) if message.contains("\"node-b\"")));
+    }
+}

@@ -214,6 +214,24 @@ fn a_failed_compaction_fails_no_change() {
     assert_eq!(model(&open(&disk).unwrap()), [(id(0), 39)].into());
 }
 
+/// The name of a new file may be younger than the last sync of the directory: the start makes up for it before anything is
+/// acknowledged.
+#[test]
+fn a_file_renamed_before_a_crash_keeps_its_name() {
+    let whole = Disk::holding(&sample(2));
+    let from = whole.steps();
+    drop(open(&whole).unwrap());
+    let rename = whole.steps_since(from).iter().position(|step| *step == "rename").unwrap();
+    let disk = Disk::holding(&sample(2));
+    let at = disk.fail(rename, Fault::Dead, Kill::After);
+    assert!(open(&disk).is_err());
+    assert_eq!(disk.steps_since(at), ["rename"]);
+    disk.heal();
+    open(&disk).unwrap().put(volume(2, 1002)).unwrap();
+    disk.power_cut();
+    assert_eq!(model(&open(&disk).unwrap()), sample_model(3));
+}
+
 #[test]
 fn a_full_disk_does_not_stop_the_start() {
     let disk = Disk::holding(&sample(3));

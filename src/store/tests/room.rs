@@ -5,6 +5,8 @@ use crate::kernel::is_full;
 use crate::model::Attachment;
 use crate::store::Durability;
 use crate::store::memory::Memory;
+use hostloop_fake_kernel::Kill;
+use nix::errno::Errno;
 
 /// Files take whole ones.
 const BLOCK: u64 = 4096;
@@ -64,6 +66,40 @@ fn a_change_needs_the_room_that_its_record_gains() {
     };
     assert_eq!(memory.longer_by(&rename(2, 2)), way_out(2) - way_out(1));
     assert!(!memory.leads_out(&rename(2, 0)), "no room is set aside for it");
+}
+
+/// What is set aside is for all records together, and for none that is gone.
+#[test]
+fn the_way_out_is_the_sum_of_all_records() {
+    let put = |number, attachments| Put::Volume(Arc::new(as_it_goes(number, Phase::Ready, attachments)));
+    let mut memory = Memory::default();
+    assert_eq!(memory.way_out(), 0);
+    memory.apply(&Change::Put(put(1, 1)));
+    memory.apply(&Change::Put(put(2, 2)));
+    assert_eq!(memory.way_out(), put(1, 1).way_out() + put(2, 2).way_out());
+    memory.apply(&Change::Put(put(1, 3)));
+    assert_eq!(memory.way_out(), put(1, 3).way_out() + put(2, 2).way_out());
+    let to = Arc::new(as_it_goes(3, Phase::Ready, 0));
+    memory.apply(&Change::Rename(record::Rename { from: id(2), to }));
+    assert_eq!(memory.way_out(), put(1, 3).way_out() + put(3, 0).way_out());
+    memory.apply(&Change::Delete(record::Delete::Volume(id(1))));
+    assert_eq!(memory.way_out(), put(3, 0).way_out());
+}
+
+/// Only a full disk is told as one: whoever frees space on a broken one waits in vain.
+#[test]
+fn room_that_cannot_be_had_says_what_failed() {
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    store.put(volume(0, 1000)).unwrap();
+    disk.set_room(Some(0));
+    while store.put(volume(0, 1000)).is_ok() {}
+    // A change that finds too little room asks for more first.
+    let at = disk.fail(0, Fault::Once(Errno::EIO), Kill::Before);
+    let error = store.put(volume(1, 1000)).unwrap_err();
+    assert_eq!(disk.steps_since(at), ["reserve"]);
+    assert_eq!(crate::error::Error::from(error).errno(), Some(Errno::EIO));
+    assert!(store.get(&id(1)).is_none());
 }
 
 #[test]

@@ -204,6 +204,14 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_who_hears_nothing_is_told_in_time() {
+        assert!(!Heard::now().is_late());
+        let ago = |time| Heard(Instant::now().checked_sub(time).expect("the machine runs for longer"));
+        assert!(!ago(HEARD_EVERY / 2).is_late(), "it would be told at each look");
+        assert!(ago(HEARD_EVERY).is_late());
+    }
+
+    #[test]
     fn cuts_are_limited_for_each_node_and_in_all() {
         let (cuts, now) = (RecentCuts::default(), Instant::now());
         for n in 0..PER_NODE {
