@@ -95,9 +95,7 @@ impl Driver {
             ))),
             None => {
                 let _turn = match (&named, &wanted.way) {
-                    (Some(source), Some(way)) if !self.has(source) => {
-                        Some(self.copy_turn_for(way.node_key.as_str())?)
-                    }
+                    (Some(_), Some(way)) => Some(self.copy_turn_for(way.node_key.as_str())?),
                     _ => wanted.source.is_some().then(|| self.copy_turn()).transpose()?,
                 };
                 reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;

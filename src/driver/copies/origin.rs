@@ -128,20 +128,13 @@ pub(crate) fn named(driver: &Driver, source: &Source) -> Option<VolumeSource> {
 }
 
 impl Driver {
-    /// Reports whether the source is on this node. Its id does not tell: a volume keeps it when it moves.
-    pub(crate) fn has(&self, source: &VolumeSource) -> bool {
-        match source {
-            VolumeSource::Snapshot(id) => self.store.snapshot(id).is_some(),
-            VolumeSource::Volume(id) => self.store.get(id).is_some(),
-        }
-    }
-
     /// Finds what a request names as its source; the caller holds its lock. One of another node is opened there.
     ///
     /// # Errors
     /// NOT_FOUND; those of OpenSource at another node.
     pub(crate) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
-        if let Some(source) = named(self, source).filter(|source| !self.has(source))
+        // The controller sends a way to what is on another node. An id does not tell: a volume keeps it when it moves.
+        if let Some(source) = named(self, source)
             && let Some(remote) = self.open_remote(source, wanted)?
         {
             return Ok(Origin::of_remote(remote));

@@ -208,7 +208,7 @@ fn a_pod_of_a_retired_volume_can_leave() {
         generation: 1,
     };
     copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("promoted");
-    retire(&copied, source, 1, TARGET).expect("also in use");
+    let left = retire(&copied, source, 1, TARGET).expect("also in use");
     let stage = hostloop::model::request::NodeStageVolume {
         volume_id: copied.vol.id.clone(),
         staging_path: copied.vol.staging().into(),
@@ -218,23 +218,19 @@ fn a_pod_of_a_retired_volume_can_leave() {
         },
         context: Default::default(),
     };
-    let staged = source.driver.node_stage_volume(stage).map(|_| ()).map_err(Status::from);
-    has_moved(staged, TARGET);
+    let staged = |request| source.driver.node_stage_volume(request).map(|_| ()).map_err(Status::from);
+    has_moved(staged(stage.clone()), TARGET);
     // As kubelet takes a pod down: it knows the volume by its id.
     copied.rest();
     assert_eq!(source.kernel.loops().len(), 0, "nothing is attached any more");
+    let stage = hostloop::model::request::NodeStageVolume { volume_id: left, ..stage };
+    copied.refused(staged(stage), Code::FailedPrecondition, "its data move to node \"node-b\"");
 }
 
-#[test]
-fn a_volume_comes_back_to_its_first_node() {
-    let copied = sealed();
+/// Brings a volume that is at the second node back to the first one, up to the completion. Returns the id of the copy.
+fn brought_back(copied: &Copied) -> String {
     let (id, runtime) = (copied.vol.id.as_str(), &copied.pair.runtime);
     let (first, second) = (&copied.pair.source, &copied.pair.target);
-    succeed(&copied).expect("it takes the id over");
-    let left = retire(&copied, first, 1, TARGET).expect("retired");
-    copied.release();
-    let data = there(&copied);
-
     let request = csi::CreateVolumeRequest { name: "back".to_owned(), ..copied.request.clone() };
     let permit = orders::permit(&orders::grant(&request, TARGET, SOURCE));
     let mut order = orders::order(request, (TARGET, TARGET), Some(&permit));
@@ -250,7 +246,41 @@ fn a_volume_comes_back_to_its_first_node() {
         ..Default::default()
     };
     assert!(runtime.block_on(first.peer.clone().update_copy(update)).expect("updated").into_inner().sealed);
-    complete(&copied, first, (&back.volume_id, id, 2)).expect("it takes the id over");
+    back.volume_id
+}
+
+/// kubelet unmounts a volume by its id, so two volumes of one id must not be mounted at one node.
+#[test]
+fn a_volume_does_not_come_back_beside_its_pod() {
+    let copied = Copied::new();
+    let (first, second) = (&copied.pair.source, &copied.pair.target);
+    let request = peer::CompleteCopyRequest {
+        volume_id: copied.copy.id.clone(),
+        stale: true,
+        source_volume_id: copied.vol.id.clone(),
+        generation: 1,
+    };
+    copied.pair.runtime.block_on(second.peer.clone().complete_copy(request)).expect("promoted");
+    retire(&copied, first, 1, TARGET).expect("also in use");
+    let back = brought_back(&copied);
+    let completed = complete(&copied, first, (&back, &copied.vol.id, 2));
+    copied.refused(completed, Code::FailedPrecondition, "is in use");
+    copied.rest();
+    complete(&copied, first, (&back, &copied.vol.id, 2)).expect("its pod has left");
+}
+
+#[test]
+fn a_volume_comes_back_to_its_first_node() {
+    let copied = sealed();
+    let id = copied.vol.id.as_str();
+    let (first, second) = (&copied.pair.source, &copied.pair.target);
+    succeed(&copied).expect("it takes the id over");
+    let left = retire(&copied, first, 1, TARGET).expect("retired");
+    copied.release();
+    let data = there(&copied);
+
+    let back = brought_back(&copied);
+    complete(&copied, first, (&back, id, 2)).expect("it takes the id over");
     has_moved(
         {
             retire(&copied, second, 2, SOURCE).expect("retired");
@@ -259,7 +289,7 @@ fn a_volume_comes_back_to_its_first_node() {
         SOURCE,
     );
     assert_eq!(get(&copied, first, id).expect("it is back").volume_id, id);
-    let image = format!("{DATA}/volumes/{}/disk.img", back.volume_id);
+    let image = format!("{DATA}/volumes/{back}/disk.img");
     assert!(blocks(&first.kernel, &image, SIZE) == data);
     delete(&copied, first, id).expect("deleted");
     assert_eq!(ids(first), std::slice::from_ref(&left), "the first one is another volume");
