@@ -111,11 +111,27 @@ impl Driver {
             Some(volume) => self.settle_volume(&volume)?,
             None => None,
         };
-        // The directory of its name is still there, and the name is taken.
-        if let (None, Some(moved)) = (&there, self.moved(&wanted.id)) {
-            return Err(moved);
+        if there.is_none() {
+            self.expect_free(&wanted.id)?;
         }
         there.map(|volume| self.acknowledge_volume(volume)).transpose()
+    }
+
+    /// Checks that no volume with another id has the directory of a new volume, or had its id.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    fn expect_free(&self, id: &VolumeId) -> Result<()> {
+        if let Some(moved) = self.moved(id) {
+            return Err(moved);
+        }
+        match self.store.volumes().iter().find(|volume| volume.directory() == id) {
+            Some(other) => Err(Error::InUse(format!(
+                "volume {} was made as {id} and keeps its directory; choose another name",
+                other.id
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Takes the marks away from a volume that is recorded as `ready`: nobody is told of it before.

@@ -23,7 +23,7 @@ pub fn encode(found: Found) -> Presence {
     }
 }
 
-/// What a node knows of a volume, as it is sent.
+/// Encodes a node's answer to FindVolume.
 pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
     let Location { found, generation, moved_to } = location;
     peer::FindVolumeResponse {
@@ -33,7 +33,7 @@ pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
     }
 }
 
-/// The same as it arrives.
+/// Decodes a node's answer to FindVolume.
 pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
     Location {
         found: decode(answer.presence()),
@@ -42,7 +42,7 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
     }
 }
 
-/// The same as it arrives. What only a newer node knows is more than nothing.
+/// Decodes whether an id is in use. A value that only a newer node knows counts as in use.
 pub fn decode(presence: Presence) -> Found {
     match presence {
         Presence::None => Found::Nothing,
@@ -76,8 +76,8 @@ mod tests {
         for found in [Found::Nothing, Found::Reserved, Found::Held] {
             assert_eq!(decode(encode(found)), found);
         }
-        for moved_to in [None, Some("b".to_owned())] {
-            let location = Location { found: Found::Held, generation: 3, moved_to };
+        for (generation, moved_to) in [(Some(0), None), (Some(3), None), (None, Some("b".to_owned()))] {
+            let location = Location { found: Found::Held, generation, moved_to };
             assert_eq!(decode_location(encode_location(&location)), location);
         }
         for reserved in [Reserved::Held, Reserved::Token("1-a".to_owned())] {

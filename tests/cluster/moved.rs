@@ -1,5 +1,7 @@
 //! Volumes that have moved: a controller finds them by the id that they keep.
 
+use std::collections::BTreeSet;
+
 use hostloop::app;
 use hostloop::cluster::permit::{expiry, sign};
 use hostloop::model::{Grant, NodeKey, VolumeId, VolumeSource};
@@ -12,14 +14,14 @@ use tonic::{Code, Request, Status};
 use crate::harness::process::{Certificates, Processes};
 use crate::harness::{place, volume, within};
 use crate::pki::controller;
-use crate::requests::{MIB, MadeFrom, delete};
+use crate::requests::{MIB, MadeFrom, delete, group};
 
 const SIZE: i64 = 512 * MIB;
 
 /// Moves a volume from one node to another one, with the calls that a move makes.
 async fn move_it(processes: &Processes, id: &str, (from, to): (&str, &str), generation: u64) {
     let by = processes.pki.tls("mover", &controller());
-    let name = format!("copy-{generation}");
+    let name = format!("copy-{generation}-of-{id}");
     let grant = Grant {
         source_node: from.to_owned(),
         target_node: to.to_owned(),
@@ -126,5 +128,80 @@ async fn a_volume_is_found_after_its_first_node_has_gone() {
     ] {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("has moved to node \"b\""), "{}", status.message());
+    }
+}
+
+#[tokio::test]
+async fn pages_list_a_moved_volume_once() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let mut ids = Vec::new();
+    for (node, other) in [("a", "b"), ("b", "a")] {
+        for n in 0..3 {
+            let made = processes.create(volume(&format!("{node}-{n}"), SIZE, &[node])).await.unwrap();
+            if n == 1 {
+                move_it(&processes, &made.volume_id, (node, other), 1).await;
+            }
+            ids.push(made.volume_id);
+        }
+    }
+    let (mut all, mut token) = (Vec::new(), String::new());
+    for _ in 0..20 {
+        let request = csi::ListVolumesRequest { max_entries: 1, starting_token: token };
+        let page = within(processes.controller.call(request)).await.unwrap();
+        all.extend(page.entries.into_iter().map(|entry| entry.volume.expect("a volume").volume_id));
+        token = page.next_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    let distinct: BTreeSet<_> = all.iter().collect();
+    assert_eq!((token.as_str(), distinct.len()), ("", all.len()), "{all:?}");
+    assert!(ids.iter().all(|id| distinct.contains(id)), "{all:?}");
+}
+
+#[tokio::test]
+async fn snapshots_of_a_moved_volume_are_all_listed() {
+    let processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let other = processes.create(volume("w", SIZE, &["b"])).await.unwrap().volume_id;
+    processes.snapshot("other", &other).await;
+    let before = processes.snapshot("before", &id).await.snapshot_id;
+    move_it(&processes, &id, ("a", "b"), 1).await;
+    let after = processes.snapshot("after", &id).await.snapshot_id;
+    let request = csi::ListSnapshotsRequest { source_volume_id: id, ..Default::default() };
+    let page = within(processes.controller.call(request)).await.unwrap();
+    let found = page.entries.into_iter().map(|entry| entry.snapshot.expect("a snapshot").snapshot_id);
+    assert_eq!(found.collect::<BTreeSet<_>>(), BTreeSet::from([before, after]));
+}
+
+#[tokio::test]
+async fn a_group_is_made_where_its_volumes_are_now() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let moved = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let stays = processes.create(volume("w", SIZE, &["b"])).await.unwrap().volume_id;
+    let left = processes.create(volume("x", SIZE, &["a"])).await.unwrap().volume_id;
+    move_it(&processes, &moved, ("a", "b"), 1).await;
+    let made = within(processes.controller.call(group("g", &[&moved, &stays]))).await.expect("both are on b");
+    assert_eq!(made.group_snapshot.expect("a group").snapshots.len(), 2);
+    let apart =
+        within(processes.controller.call(group("h", &[&moved, &left]))).await.expect_err("on a and b");
+    assert_eq!(apart.code(), Code::FailedPrecondition, "{apart:?}");
+}
+
+/// The silent node may have a later generation.
+#[tokio::test]
+async fn a_search_that_misses_a_node_is_unavailable() {
+    let mut processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    move_it(&processes, &id, ("a", "b"), 1).await;
+    let (controller, _process) = processes.controller_of(&["b", "c"]).await;
+    assert_eq!(place(&get(&controller, &id).await.expect("it is there")), "b");
+    processes.nodes.retain(|node| node.id != "c");
+    for status in [
+        get(&controller, &id).await.expect_err("c does not answer"),
+        within(controller.call(delete(&id))).await.expect_err("c does not answer"),
+    ] {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!(status.message().contains("node \"c\""), "{}", status.message());
     }
 }

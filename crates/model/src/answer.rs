@@ -81,13 +81,14 @@ pub enum Found {
     Held,
 }
 
-/// What a node knows of a volume.
+/// A node's answer to whether it has a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
+    /// Whether the id is in use on this node.
     pub found: Found,
-    /// How often the volume has moved, if it is there.
-    pub generation: u64,
-    /// The CSI node id of the node that it has moved to, if it was there.
+    /// The number of moves of the volume; `None` if the node has no record with this id.
+    pub generation: Option<u64>,
+    /// The CSI node id of the volume's next node, if the volume has moved away from this one.
     pub moved_to: Option<String>,
 }
 

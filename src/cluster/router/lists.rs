@@ -1,7 +1,9 @@
-//! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the ids, which
-//! begin with the nodes' keys. A token is that of a node: it holds the last id of its page, and so says with which node
-//! to continue. Nodes and volumes may come and go between pages; what stays is neither missed nor seen twice.
+//! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the nodes' keys.
+//! Each node sorts its part by id. A token holds the key of a node and the last id of the page: the next page continues at
+//! this node. The id alone does not name the node, since a volume keeps it when it moves. Nodes and volumes may come and go
+//! between pages. A volume that stays on its node is neither missed nor listed twice.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +36,8 @@ trait Listing: Unary + Send + Sync {
     type Entry: Listed + Send;
     type Id: Id + Send + Sync;
 
-    fn page(limit: i32, token: String) -> Self;
+    /// Returns the request for a page of this list.
+    fn page(&self, limit: i32, token: String) -> Self;
     /// The entries of a page and the token of the next one, empty after the last.
     fn open(page: Self::Reply) -> (Vec<Self::Entry>, String);
 }
@@ -43,7 +46,7 @@ impl Listing for csi::ListVolumesRequest {
     type Entry = csi::list_volumes_response::Entry;
     type Id = VolumeId;
 
-    fn page(max_entries: i32, starting_token: String) -> Self {
+    fn page(&self, max_entries: i32, starting_token: String) -> Self {
         csi::ListVolumesRequest { max_entries, starting_token }
     }
 
@@ -56,8 +59,8 @@ impl Listing for csi::ControllerListVolumeHealthRequest {
     type Entry = csi::VolumeHealth;
     type Id = VolumeId;
 
-    fn page(max_entries: i32, starting_token: String) -> Self {
-        csi::ControllerListVolumeHealthRequest { max_entries, starting_token, ..Default::default() }
+    fn page(&self, max_entries: i32, starting_token: String) -> Self {
+        csi::ControllerListVolumeHealthRequest { max_entries, starting_token, ..self.clone() }
     }
 
     fn open(page: csi::ControllerListVolumeHealthResponse) -> (Vec<Self::Entry>, String) {
@@ -69,12 +72,27 @@ impl Listing for csi::ListSnapshotsRequest {
     type Entry = csi::list_snapshots_response::Entry;
     type Id = SnapshotId;
 
-    fn page(max_entries: i32, starting_token: String) -> Self {
-        csi::ListSnapshotsRequest { max_entries, starting_token, ..Default::default() }
+    fn page(&self, max_entries: i32, starting_token: String) -> Self {
+        csi::ListSnapshotsRequest { max_entries, starting_token, ..self.clone() }
     }
 
     fn open(page: csi::ListSnapshotsResponse) -> (Vec<Self::Entry>, String) {
         (page.entries, page.next_token)
+    }
+}
+
+/// Where a page ends: a node, and an id of its part of the list.
+struct Position<I> {
+    node_key: String,
+    id: I,
+}
+
+impl<I: FromStr> FromStr for Position<I> {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (node_key, id) = text.split_once('/').ok_or(())?;
+        Ok(Position { node_key: node_key.to_owned(), id: id.parse().map_err(|_| ())? })
     }
 }
 
@@ -86,8 +104,8 @@ impl Router {
     pub(super) async fn list_volumes(self, asked: Asked<csi::ListVolumesRequest>) -> Result<Bytes, Status> {
         let ListVolumes { max_entries, starting_token } =
             decode::page(asked.request.max_entries, asked.request.starting_token)?;
-        let (entries, next_token) =
-            self.list::<csi::ListVolumesRequest>(&asked.envelope, max_entries, starting_token).await?;
+        let all = csi::ListVolumesRequest::default();
+        let (entries, next_token) = self.list(&all, &asked.envelope, max_entries, starting_token).await?;
         Ok(table::encode(&csi::ListVolumesResponse { entries, next_token }))
     }
 
@@ -102,13 +120,13 @@ impl Router {
         let csi::ControllerListVolumeHealthRequest { max_entries, starting_token, secrets } = asked.request;
         decode::check_secrets(&secrets)?;
         let ListVolumes { max_entries, starting_token } = decode::page(max_entries, starting_token)?;
-        let (entries, next_token) = self
-            .list::<csi::ControllerListVolumeHealthRequest>(&asked.envelope, max_entries, starting_token)
-            .await?;
+        let all = csi::ControllerListVolumeHealthRequest::default();
+        let (entries, next_token) = self.list(&all, &asked.envelope, max_entries, starting_token).await?;
         Ok(table::encode(&csi::ControllerListVolumeHealthResponse { entries, next_token }))
     }
 
-    /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name.
+    /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name. The snapshots of a volume
+    /// that has moved are on several nodes.
     ///
     /// # Errors
     /// As [`Router::list_volumes`].
@@ -118,64 +136,76 @@ impl Router {
     ) -> Result<Bytes, Status> {
         let ListSnapshots { max_entries, starting_token, source_volume_id, snapshot_id } =
             decode::list_snapshots(asked.request)?;
-        let snapshot = snapshot_id.as_deref().map(Named::snapshot);
-        let filter = snapshot.or_else(|| source_volume_id.as_deref().map(Named::volume));
-        let Some(named) = filter else {
-            let (entries, next_token) =
-                self.list::<csi::ListSnapshotsRequest>(&asked.envelope, max_entries, starting_token).await?;
-            return Ok(table::encode(&csi::ListSnapshotsResponse { entries, next_token }));
+        let only = match (&snapshot_id, &source_volume_id) {
+            (Some(id), _) => match self.find(Named::snapshot(id))? {
+                Some(member) => Some(member),
+                None => return Ok(Bytes::new()),
+            },
+            (None, Some(id)) if VolumeId::node_key_in(id).is_none() => return Ok(Bytes::new()),
+            (None, Some(id)) => self.only_node(id).await?,
+            (None, None) => None,
         };
-        if let Some(text) = &starting_token {
-            token::parse::<SnapshotId>(text)?;
-        }
-        match self.find(named)? {
-            Some(member) => {
-                self.pass::<csi::ListSnapshotsRequest>(&member, &asked.envelope, asked.bytes).await
+        if let Some(member) = only {
+            if let Some(text) = &starting_token {
+                token::parse::<SnapshotId>(text)?;
             }
-            None => Ok(Bytes::new()),
+            return self.pass::<csi::ListSnapshotsRequest>(&member, &asked.envelope, asked.bytes).await;
         }
+        let of = csi::ListSnapshotsRequest {
+            source_volume_id: source_volume_id.unwrap_or_default(),
+            ..Default::default()
+        };
+        let (entries, next_token) = self.list(&of, &asked.envelope, max_entries, starting_token).await?;
+        Ok(table::encode(&csi::ListSnapshotsResponse { entries, next_token }))
     }
 
-    /// One page, and the token of the next one.
+    /// Returns one page of a list, and the token of the next page.
     async fn list<L: Listing>(
         &self,
+        of: &L,
         envelope: &Envelope,
         limit: usize,
         starting_token: Option<String>,
     ) -> Result<(Vec<L::Entry>, String), Status> {
-        let after: Option<L::Id> = starting_token.as_deref().map(token::parse).transpose()?;
-        let first_key = after.as_ref().map(Id::node_key).unwrap_or_default();
+        let after: Option<Position<L::Id>> = starting_token.as_deref().map(token::parse).transpose()?;
+        let first_key = after.as_ref().map_or("", |after| after.node_key.as_str());
         let members = self.members()?;
-        let mut asked: Vec<(Arc<Member>, String)> = Vec::new();
+        let mut asked: Vec<(String, Arc<Member>, String)> = Vec::new();
         for (key, member) in members.iter().filter(|(key, _)| *key >= first_key) {
-            let token = starting_token.clone().filter(|_| key == first_key).unwrap_or_default();
-            asked.push((Arc::clone(member), token));
+            let here = after.as_ref().filter(|after| after.node_key == key);
+            let token = here.map(|after| token::make(after.id.as_ref())).unwrap_or_default();
+            asked.push((key.to_owned(), Arc::clone(member), token));
         }
-        let pages =
-            asked.into_iter().map(|(member, token)| self.entries::<L>(envelope, member, limit, token));
+        let pages = asked.into_iter().map(|(key, member, token)| async move {
+            (key, self.entries(of, envelope, member, limit, token).await)
+        });
         let mut pages = stream::iter(pages).buffered(AT_ONCE);
-        let (mut entries, mut more) = (Vec::new(), false);
-        while !more && let Some(page) = pages.next().await {
+        let (mut entries, mut keys, mut more) = (Vec::new(), Vec::new(), false);
+        while !more && let Some((key, page)) = pages.next().await {
             let (found, rest) = match page {
                 Ok(page) => page,
-                // The page is full without this node. The next one tells.
+                // The page is full without this node. The next page reports its error.
                 Err(_) if entries.len() >= limit => (Vec::new(), true),
                 Err(status) => return Err(status),
             };
             let room = limit - entries.len();
             more = rest || found.len() > room;
             entries.extend(found.into_iter().take(room));
+            keys.resize(entries.len(), key);
         }
         let fitting = encode::fitting(&entries);
         more |= fitting < entries.len();
         entries.truncate(fitting);
-        let last = entries.last().filter(|_| more).map(|entry| token::make(entry.id()));
-        Ok((entries, last.unwrap_or_default()))
+        keys.truncate(fitting);
+        let last = keys.last().zip(entries.last()).filter(|_| more);
+        let next = last.map(|(key, entry)| token::make(&format!("{key}/{}", entry.id())));
+        Ok((entries, next.unwrap_or_default()))
     }
 
     /// The entries of one node after a token, at most `limit`, and whether there are more.
     async fn entries<L: Listing>(
         &self,
+        of: &L,
         envelope: &Envelope,
         member: Arc<Member>,
         limit: usize,
@@ -184,7 +214,7 @@ impl Router {
         let mut entries = Vec::new();
         loop {
             let wanted = (limit - entries.len()).min(PAGE);
-            let request = L::page(i32::try_from(wanted).unwrap_or(i32::MAX), token);
+            let request = of.page(i32::try_from(wanted).unwrap_or(i32::MAX), token);
             let page = self.call(&member, &envelope.within(PATIENCE), request).await;
             let (found, next) = L::open(page.map_err(cannot_be_asked)?);
             // A node that says "more" and sends nothing would be asked for ever.

@@ -8,10 +8,11 @@ use tonic::Status;
 
 use super::Router;
 use super::forward::{Envelope, ask_each};
+use super::owner::{Named, member};
 use crate::cluster::peers::{Member, Members};
 use crate::error::{Error, Result};
-use crate::model::answer::{Found, Location};
-use crate::model::{Id as _, VolumeId};
+use crate::model::VolumeId;
+use crate::model::answer::Location;
 use crate::service::{MOVED_TO, table};
 use crate::wire::rpc::Unary;
 use crate::wire::{peer, reserve};
@@ -66,13 +67,10 @@ impl Router {
     /// Returns the node that has a volume now; `None` if its id names no node and no node has it.
     ///
     /// # Errors
-    /// UNAVAILABLE while that cannot be told.
+    /// UNAVAILABLE while that is not known.
     pub(super) async fn locate(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
         let members = self.members()?;
-        let Some(mut member) = VolumeId::node_key_in(id).and_then(|key| members.with_key(key)).cloned()
-        else {
-            return self.search(id).await;
-        };
+        let Some(mut member) = member(&members, Named::volume(id)) else { return self.search(id).await };
         for _ in members.iter() {
             match self.location(&member, id).await {
                 Ok(Location { moved_to: Some(node_id), .. }) => member = next(&members, id, &node_id)?,
@@ -83,37 +81,33 @@ impl Router {
         Err(Status::unavailable(format!("the nodes do not agree where volume {id} is; try again")))
     }
 
-    /// Asks every node for a volume whose first node is not part of the cluster any more. Of several nodes that have it, that
-    /// with the highest generation is the one.
+    /// Returns the node of a volume that has never moved; `None` for any other volume.
     ///
     /// # Errors
-    /// UNAVAILABLE if no node has it, and one of them did not answer.
+    /// UNAVAILABLE if its first node does not answer.
+    pub(super) async fn only_node(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        let Some(member) = self.find(Named::volume(id))? else { return Ok(None) };
+        let location = self.location(&member, id).await?;
+        Ok((location.generation == Some(0)).then_some(member))
+    }
+
+    /// Asks every node for a volume whose first node has left the cluster. If several nodes have it, the one with the highest
+    /// generation is returned.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if a node did not answer: it may have a higher generation.
     pub(super) async fn search(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
-        if id.parse::<VolumeId>().is_err() {
+        if !id.parse::<VolumeId>().is_ok_and(|id| !id.is_inline()) {
             return Ok(None);
         }
         let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
         let ask = |member: Arc<Member>| async move {
-            let location = self.location(&member, id).await;
-            (member, location)
+            let location = self.location(&member, id).await?;
+            Ok::<_, Status>(location.generation.map(|generation| (generation, member)))
         };
-        let (mut found, mut silent): (Option<(u64, Arc<Member>)>, _) = (None, None);
-        for (member, location) in ask_each(members, ask).await {
-            match location {
-                Ok(Location { found: Found::Held, generation, moved_to: None }) => {
-                    if found.as_ref().is_none_or(|(latest, _)| *latest < generation) {
-                        found = Some((generation, member));
-                    }
-                }
-                Ok(_) => {}
-                Err(status) => silent = Some(status),
-            }
-        }
-        match (found, silent) {
-            (Some((_, member)), _) => Ok(Some(member)),
-            (None, Some(status)) => Err(status),
-            (None, None) => Ok(None),
-        }
+        let answers = ask_each(members, ask).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let latest = answers.into_iter().flatten().max_by_key(|(generation, _)| *generation);
+        Ok(latest.map(|(_, member)| member))
     }
 
     async fn location(&self, member: &Member, id: &str) -> Result<Location, Status> {

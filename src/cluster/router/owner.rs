@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
+use tonic::Status;
+
 use super::Router;
 use crate::cluster::peers::{Member, Members};
 use crate::error::{Error, Result};
@@ -103,31 +106,27 @@ impl Router {
         }
     }
 
-    /// The one node that owns all of these; what no node owns is left out.
+    /// Returns the one node that has all of these volumes.
     ///
     /// # Errors
-    /// NOT_FOUND where nothing is left; FAILED_PRECONDITION where they are on several nodes.
-    pub(super) fn common_owner<'a>(&self, named: impl IntoIterator<Item = Named<'a>>) -> Result<Arc<Member>> {
-        let members = self.members()?;
-        let (mut found, mut missing) = (Vec::new(), None);
-        for named in named {
-            match member(&members, named) {
-                Some(member) => found.push((named, member)),
-                None => missing = missing.or(Some(named)),
-            }
+    /// NOT_FOUND for a volume that no node has; FAILED_PRECONDITION if they are on several nodes; UNAVAILABLE while the node of
+    /// one of them is not known.
+    pub(super) async fn common_owner(&self, ids: &[String]) -> Result<Arc<Member>, Status> {
+        let located = try_join_all(ids.iter().map(|id| self.locate(id))).await?;
+        let mut found = Vec::new();
+        for (id, member) in ids.iter().zip(located) {
+            found.push((id, member.ok_or_else(|| Named::volume(id).not_found())?));
         }
         let Some((first, owner)) = found.first() else {
-            return Err(
-                missing.map_or_else(|| Error::Invalid("nothing is named".to_owned()), |m| m.not_found())
-            );
+            return Err(Error::Invalid("nothing is named".to_owned()).into());
         };
-        match (found.iter().find(|(_, member)| member.node_id != owner.node_id), missing) {
-            (None, _) => Ok(Arc::clone(owner)),
-            (Some(_), Some(missing)) => Err(missing.not_found()),
-            (Some((other, elsewhere)), None) => Err(Error::InUse(format!(
-                "{} {} is on node {:?} and {} on node {:?}: all must be on one node",
-                first.what, first.id, owner.node_id, other.id, elsewhere.node_id
-            ))),
+        match found.iter().find(|(_, member)| member.node_id != owner.node_id) {
+            None => Ok(Arc::clone(owner)),
+            Some((other, elsewhere)) => Err(Error::InUse(format!(
+                "volume {first} is on node {:?} and volume {other} on node {:?}: all must be on one node",
+                owner.node_id, elsewhere.node_id
+            ))
+            .into()),
         }
     }
 }

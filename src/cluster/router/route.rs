@@ -79,9 +79,10 @@ impl Router {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.owner(named.into()).map(Last::Member),
             },
-            Route::CommonOwner(ids) => {
-                self.common_owner(ids.iter().map(|id| Named::volume(id))).map(Last::Member)
-            }
+            Route::CommonOwner(ids) => match self.common_owner(ids).await {
+                Ok(member) => Ok(Last::Member(member)),
+                Err(status) => return Err(wrong.map_or(status, Status::from)),
+            },
             Route::LastOwner(named) => match self.moved_off(named).await? {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.last_owner(named.into()),
@@ -99,7 +100,7 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume that was made on a node that is not part of the cluster any more, and has moved before.
+    /// Returns the node of a volume that has moved and whose first node has left the cluster.
     async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         match named {
             declare::Named::Volume(id) if self.find(named.into())?.is_none() => self.search(id).await,

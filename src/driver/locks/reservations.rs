@@ -80,8 +80,8 @@ impl Reservations {
 }
 
 impl Driver {
-    /// Tells whether a volume is here, about to be, or neither, and where it is if it has moved away. Its name stays taken
-    /// here.
+    /// Finds out whether this node has a volume, is about to have it, or neither, and where the volume is if it has moved
+    /// away. The name of a volume that has moved away stays in use.
     pub fn find_volume(&self, id: &VolumeId) -> Location {
         // In this order: a reservation ends after the lock is taken, and the lock after the record is there.
         let reserved = self.reservations.is_reserved(id);
@@ -91,10 +91,10 @@ impl Driver {
             () => Found::Nothing,
         };
         match self.store.get(id) {
-            Some(volume) => Location { found, generation: volume.generation, moved_to: None },
+            Some(volume) => Location { found, generation: Some(volume.generation), moved_to: None },
             None => {
                 let retired = self.retired(id).and_then(|volume| volume.retired.clone());
-                Location { found, generation: 0, moved_to: retired.map(|retired| retired.node_id) }
+                Location { found, generation: None, moved_to: retired.map(|retired| retired.node_id) }
             }
         }
     }
@@ -124,7 +124,7 @@ impl Driver {
         self.find_volume(id)
     }
 
-    /// Reports whether the volume is here, or was, or somebody works on it.
+    /// Reports whether the id is in use: by a volume, by one that has moved away, or by a running operation.
     fn is_held(&self, id: &VolumeId) -> bool {
         // First: a volume that is finished in between is there.
         self.locks.is_taken(&id.into())

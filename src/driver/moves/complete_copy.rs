@@ -14,8 +14,8 @@ impl Driver {
     /// this call ends it, and a retry finds the copy's lock free.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION if it has two cuts by halves, or lacks
-    /// something, or is a copy of another volume, or if this node has a volume with the id of its source.
+    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION if it does not have all of one sealed cut, or
+    /// is a copy of another volume, or if this node has a volume with the id of its source.
     pub fn complete_copy(&self, request: &CompleteCopy) -> Result<()> {
         let CompleteCopy { volume_id, stale, becomes } = request;
         let ids = [Some(volume_id), becomes.as_ref().map(|becomes| &becomes.id)];
@@ -73,6 +73,7 @@ impl Driver {
                 },
             )?,
         };
+        self.usage.forget(volume_id);
         tracing::info!(volume.id = %volume.id, ?becomes, stale, "the copy is a volume like any other");
         Ok(())
     }

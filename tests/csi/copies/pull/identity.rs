@@ -14,7 +14,7 @@ use crate::walk::part::ways;
 use hostloop::service::COPY;
 use hostloop_fake_kernel::Kill;
 
-/// A copy that has all of its source, which nobody uses.
+/// A copy that has all of its source. No pod uses the source.
 fn sealed() -> Copied {
     let copied = Copied::new();
     copied.change(1);
@@ -42,6 +42,18 @@ fn complete(
 /// Has the copy take over the id of its source.
 fn succeed(copied: &Copied) -> Result<(), Status> {
     complete(copied, &copied.pair.target, (&copied.copy.id, &copied.vol.id, 1))
+}
+
+/// Completes the copy of a volume whose node is lost.
+fn promote(copied: &Copied) {
+    let request = peer::CompleteCopyRequest {
+        volume_id: copied.copy.id.clone(),
+        stale: true,
+        source_volume_id: copied.vol.id.clone(),
+        generation: 1,
+    };
+    let target = &copied.pair.target;
+    copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("promoted");
 }
 
 /// Retires the volume at a node. Returns the id of what is left.
@@ -200,14 +212,8 @@ fn the_later_generation_is_not_retired() {
 #[test]
 fn a_pod_of_a_retired_volume_can_leave() {
     let copied = Copied::new();
-    let (source, target) = (&copied.pair.source, &copied.pair.target);
-    let request = peer::CompleteCopyRequest {
-        volume_id: copied.copy.id.clone(),
-        stale: true,
-        source_volume_id: copied.vol.id.clone(),
-        generation: 1,
-    };
-    copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("promoted");
+    let source = &copied.pair.source;
+    promote(&copied);
     let left = retire(&copied, source, 1, TARGET).expect("also in use");
     let stage = hostloop::model::request::NodeStageVolume {
         volume_id: copied.vol.id.clone(),
@@ -222,7 +228,7 @@ fn a_pod_of_a_retired_volume_can_leave() {
     has_moved(staged(stage.clone()), TARGET);
     // As kubelet takes a pod down: it knows the volume by its id.
     copied.rest();
-    assert_eq!(source.kernel.loops().len(), 0, "nothing is attached any more");
+    assert_eq!(source.kernel.loops().len(), 0, "nothing is attached");
     let stage = hostloop::model::request::NodeStageVolume { volume_id: left, ..stage };
     copied.refused(staged(stage), Code::FailedPrecondition, "its data move to node \"node-b\"");
 }
@@ -253,14 +259,8 @@ fn brought_back(copied: &Copied) -> String {
 #[test]
 fn a_volume_does_not_come_back_beside_its_pod() {
     let copied = Copied::new();
-    let (first, second) = (&copied.pair.source, &copied.pair.target);
-    let request = peer::CompleteCopyRequest {
-        volume_id: copied.copy.id.clone(),
-        stale: true,
-        source_volume_id: copied.vol.id.clone(),
-        generation: 1,
-    };
-    copied.pair.runtime.block_on(second.peer.clone().complete_copy(request)).expect("promoted");
+    let first = &copied.pair.source;
+    promote(&copied);
     retire(&copied, first, 1, TARGET).expect("also in use");
     let back = brought_back(&copied);
     let completed = complete(&copied, first, (&back, &copied.vol.id, 2));
@@ -307,18 +307,21 @@ fn the_name_of_a_volume_that_has_moved_stays_taken() {
     retire(&copied, source, 1, TARGET).expect("retired");
     let again = copied.pair.runtime.block_on(source.controller.call(create("source", block())));
     has_moved(again, TARGET);
+    // Nor one in the directory of the copy, which is that of the volume by now.
+    let copy = copied.pair.runtime.block_on(copied.pair.target.controller.call(create("copy", block())));
+    copied.refused(copy, Code::FailedPrecondition, &copied.vol.id);
     let question = peer::FindVolumeRequest { volume_id: copied.vol.id.clone() };
     let mut asked = source.peer.clone();
     let found = copied.pair.runtime.block_on(asked.find_volume(question.clone())).expect("an answer");
     let found = found.into_inner();
     assert_eq!(
         (found.presence(), found.generation, found.moved_to.as_str()),
-        (peer::VolumePresence::Held, 0, TARGET)
+        (peer::VolumePresence::Held, None, TARGET)
     );
     let mut asked = copied.pair.target.peer.clone();
     let found = copied.pair.runtime.block_on(asked.find_volume(question)).expect("an answer").into_inner();
     assert_eq!(
         (found.presence(), found.generation, found.moved_to.as_str()),
-        (peer::VolumePresence::Held, 1, "")
+        (peer::VolumePresence::Held, Some(1), "")
     );
 }
