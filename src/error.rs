@@ -33,7 +33,7 @@ pub enum Error {
     /// The volume is in use, or not in the state that the call needs: FAILED_PRECONDITION.
     #[error("{0}")]
     InUse(String),
-    /// The volume is on another node by now: FAILED_PRECONDITION, with that node in the metadata.
+    /// The volume has moved to another node: FAILED_PRECONDITION, with that node in the metadata.
     #[error("volume {id} has moved to node {node_id:?}")]
     Moved {
         /// The volume.

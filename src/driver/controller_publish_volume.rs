@@ -64,6 +64,7 @@ fn is_published(volume: &Volume, wanted: &Attachment) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::sample_volume;
     use crate::model::*;
 
     fn attachment(node: &str, read_only: bool, mode: AccessMode) -> Attachment {
@@ -72,26 +73,7 @@ mod tests {
     }
 
     fn volume(attachments: Vec<Attachment>) -> Volume {
-        Volume {
-            id: VolumeId::of_name(&NodeKey::of("a"), "v"),
-            directory: None,
-            generation: 0,
-            name: "v".to_owned(),
-            phase: Phase::Ready,
-            capacity_bytes: 1 << 30,
-            requested_bytes: None,
-            content: Content::Directory,
-            parameters: VolumeParameters::default(),
-            capabilities: Vec::new(),
-            block_size: 512,
-            source: None,
-            quota: None,
-            copy_of: None,
-            moved_to: None,
-            retired: None,
-            inline_target: None,
-            attachments,
-        }
+        Volume { attachments, ..sample_volume() }
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl Driver {
     }
 }
 
-/// Returns what a copy that is brought up to date has of its source at first.
+/// Returns the first cut of a copy that is brought up to date.
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a source, and for one that is no volume of another node.

@@ -36,7 +36,7 @@ const ATTACH_RPCS: [Rpc; 3] =
 /// Metadata of a CreateVolume that a controller forwards: where the node listens that has the source.
 pub const SOURCE_ADDRESS: &str = "hostloop-source-address";
 
-/// The same: the CSI node id of that node.
+/// Metadata of a CreateVolume that a controller forwards: the CSI node id of the node that has the source.
 pub const SOURCE_NODE: &str = "hostloop-source-node";
 
 /// Metadata of a CreateVolume that a controller forwards, binary: what lets its node read the source there, a

@@ -39,7 +39,7 @@ pub struct Cut {
     /// It was made of a sealed volume, so nothing was written after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
-    /// Its filesystem is what an mkfs has left that was cut off.
+    /// An interrupted mkfs has left its filesystem incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub half_formatted: bool,
 }
@@ -71,9 +71,9 @@ pub struct UpdateCopy {
 pub struct CompleteCopy {
     /// The id of the copy.
     pub volume_id: VolumeId,
-    /// Also if something may have been written to its source that it lacks.
+    /// Complete the copy even if its source may have later data.
     pub stale: bool,
-    /// What it is from then on; `None` if it keeps its own id.
+    /// The identity that it takes over; `None` if it keeps its own id.
     pub becomes: Option<Becomes>,
 }
 
@@ -82,7 +82,7 @@ pub struct CompleteCopy {
 pub struct Becomes {
     /// The id of the source.
     pub id: VolumeId,
-    /// How often the volume has moved then.
+    /// The number of moves of the volume, this move included.
     pub generation: u64,
 }
 

@@ -82,7 +82,7 @@ impl fmt::Display for VolumeSource {
     }
 }
 
-/// What a volume was that has been replaced by its copy on another node.
+/// How a volume was replaced by its copy on another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Retired {
@@ -97,13 +97,13 @@ pub struct Retired {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its id. It keeps it for its life, on whatever node it is.
+    /// Its id, which stays the same when the volume moves to another node.
     pub id: VolumeId,
     /// The name of its directory; `None` if that is its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<VolumeId>,
-    /// How often it has moved to another node. Of two records with one id on two nodes, that with the higher number has the
-    /// data (docs/decisions/0021).
+    /// The number of its moves to another node. If two nodes have a record with the same id, the higher number is the volume
+    /// (docs/decisions/0021).
     #[serde(default, skip_serializing_if = "is_first")]
     pub generation: u64,
     /// The CSI name; for an inline volume the CSI volume id that the caller chose. None for a [removed
@@ -136,7 +136,7 @@ pub struct Volume {
     /// It is sealed: nobody uses it any more, since its data move to this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
-    /// Another node has the volume whose data this was, so nobody uses this any more.
+    /// Its copy on another node has replaced it. It cannot be staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Retired>,
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.

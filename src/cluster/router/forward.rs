@@ -53,11 +53,11 @@ pub(super) type Incoming = tonic::Streaming<Bytes>;
 pub(super) struct Envelope {
     /// When the caller gives up.
     deadline: Option<Instant>,
-    /// Where a node finds the source of a new volume,
+    /// The address of the node that has the source of a new volume (`HOST:PORT`).
     source_address: Option<String>,
-    /// which node that is,
+    /// The CSI node id of that node.
     source_node: Option<String>,
-    /// and what lets it read that.
+    /// The permit to read the source.
     permit: Option<Permit>,
     /// With what the name of a new volume is reserved.
     reservation: Option<String>,

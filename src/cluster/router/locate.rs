@@ -39,7 +39,7 @@ fn next(members: &Members, id: &str, node_id: &str) -> Result<Arc<Member>> {
 }
 
 impl Router {
-    /// Sends a call to a node, and to the node that the volume has moved to, as often as one says so.
+    /// Sends a call to a node. If the node reports that the volume has moved, sends the call to the next node.
     ///
     /// # Errors
     /// As [`Router::call`]; UNAVAILABLE if the volume has moved to a node that is not part of the cluster.
@@ -74,7 +74,7 @@ impl Router {
         for _ in members.iter() {
             match self.location(&member, id).await {
                 Ok(Location { moved_to: Some(node_id), .. }) => member = next(&members, id, &node_id)?,
-                // What is wrong with a node is said by the call for which it is looked for.
+                // If the node does not answer, the call that follows reports why.
                 Ok(_) | Err(_) => return Ok(Some(member)),
             }
         }

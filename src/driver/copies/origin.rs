@@ -133,7 +133,7 @@ impl Driver {
     /// # Errors
     /// NOT_FOUND; those of OpenSource at another node.
     pub(crate) fn origin(&self, source: &Source, wanted: &Wanted) -> Result<Origin> {
-        // The controller sends a way to what is on another node. An id does not tell: a volume keeps it when it moves.
+        // The controller sends a way to what is on another node. An id does not name the node: a volume keeps it when it moves.
         if let Some(source) = named(self, source)
             && let Some(remote) = self.open_remote(source, wanted)?
         {

@@ -78,7 +78,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Reports whether this copy is that volume by now.
+    /// Reports whether this copy has taken over the id.
     fn has_become(&self, copy: &VolumeId, becomes: &Becomes) -> bool {
         let there = self.store.get(&becomes.id);
         there.is_some_and(|it| it.directory() == copy && it.generation == becomes.generation)
@@ -99,7 +99,7 @@ impl Driver {
                 "node {node:?} has volume {id}, with generation {generation}; retire it before copy {copy_id} takes its id over"
             )));
         }
-        // A call that unmounts something of the volume must find what it is of.
+        // NodeUnstageVolume and NodeUnpublishVolume find a volume by its id.
         let retired =
             |volume: &Arc<Volume>| volume.retired.as_ref().is_some_and(|retired| retired.was == *id);
         self.store

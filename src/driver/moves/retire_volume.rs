@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::model::{Retired, Volume, VolumeId};
 
 impl Driver {
-    /// Takes the id of a volume away that has been replaced by its copy on another node. What is left here gets an id of its
-    /// own, by which an administrator can look at it, copy it and delete it. Succeeds if that has been done. A pod that
-    /// still uses it, since this node was lost when the copy was promoted, writes to what nobody reads any more.
+    /// Retires a volume that its copy on another node has replaced: the data on this node get another id, by which an
+    /// administrator can look at them, copy them and delete them. Succeeds if that has been done. If the node was lost when
+    /// the copy was promoted, a pod may still use the volume here. Its writes are lost.
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy, and if this node's volume has

@@ -80,29 +80,10 @@ pub(crate) fn are_asked_for(there: &VolumeParameters, asked: &VolumeParameters) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Content, NodeKey, Phase, VolumeId};
+    use crate::driver::sample_volume;
 
     fn volume(moved_to: Option<&str>) -> Volume {
-        Volume {
-            id: VolumeId::of_name(&NodeKey::of("a"), "v"),
-            directory: None,
-            generation: 0,
-            name: "v".to_owned(),
-            phase: Phase::Ready,
-            capacity_bytes: 1 << 30,
-            requested_bytes: None,
-            content: Content::Block,
-            parameters: VolumeParameters::default(),
-            capabilities: Vec::new(),
-            block_size: 512,
-            source: None,
-            quota: None,
-            copy_of: None,
-            moved_to: moved_to.map(str::to_owned),
-            retired: None,
-            inline_target: None,
-            attachments: Vec::new(),
-        }
+        Volume { moved_to: moved_to.map(str::to_owned), ..sample_volume() }
     }
 
     #[test]

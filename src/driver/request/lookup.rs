@@ -43,14 +43,14 @@ impl Driver {
         there.ok_or_else(|| self.moved(id).unwrap_or_else(|| not_found(volume_id)))
     }
 
-    /// Returns the error that says where the volume with this id is now, if it was on this node. An id that is on this node
-    /// again has a record, which its caller looks for first.
+    /// Returns the error that names the present node of a volume that has moved away from this one. Callers look for a record
+    /// with this id first: the volume may have come back.
     pub(crate) fn moved(&self, id: &VolumeId) -> Option<Error> {
         let retired = self.retired(id)?.retired.clone()?;
         Some(Error::Moved { id: retired.was, node_id: retired.node_id })
     }
 
-    /// Returns what is left of the volume that had this id, and has moved away: the latest if it was here more than once.
+    /// Returns what is left of a volume that has moved away from this node. If it was here several times, returns the latest.
     pub(crate) fn retired(&self, was: &VolumeId) -> Option<Arc<Volume>> {
         let generation =
             |volume: &Volume| volume.retired.as_ref().filter(|is| is.was == *was).map(|is| is.by);
@@ -58,7 +58,7 @@ impl Driver {
         volumes.filter(|volume| generation(volume).is_some()).max_by_key(|volume| generation(volume))
     }
 
-    /// Finds the record of a volume that something of this node may still be mounted of, also if the volume has moved away.
+    /// Returns the record of a volume that may still be mounted on this node, also if the volume has moved away.
     pub(crate) fn known_volume(&self, id: &VolumeId) -> Option<Arc<Volume>> {
         self.store.get(id).or_else(|| self.retired(id))
     }

@@ -86,7 +86,7 @@ fn the_way_out_is_the_sum_of_all_records() {
     assert_eq!(memory.way_out(), put(3, 0).way_out());
 }
 
-/// Only a full disk is told as one: whoever frees space on a broken one waits in vain.
+/// A broken disk is not reported as a full one: to free space would not help.
 #[test]
 fn room_that_cannot_be_had_says_what_failed() {
     let disk = Disk::new();

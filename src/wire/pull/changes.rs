@@ -76,7 +76,7 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
     Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole, most_bytes })
 }
 
-/// CompleteCopy as it arrives.
+/// Decodes CompleteCopy.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for text that is no id, and for an id without a generation.
@@ -92,7 +92,7 @@ pub fn complete_copy(request: peer::CompleteCopyRequest) -> Result<CompleteCopy>
     Ok(CompleteCopy { volume_id: id_of("volume_id", &volume_id)?, stale, becomes })
 }
 
-/// RetireVolume as it arrives.
+/// Decodes RetireVolume.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for text that is no id, and without a generation.

@@ -207,7 +207,7 @@ mod tests {
     fn a_caller_who_hears_nothing_is_told_in_time() {
         assert!(!Heard::now().is_late());
         let ago = |time| Heard(Instant::now().checked_sub(time).expect("the machine runs for longer"));
-        assert!(!ago(HEARD_EVERY / 2).is_late(), "it would be told at each look");
+        assert!(!ago(HEARD_EVERY / 2).is_late(), "a message for each look");
         assert!(ago(HEARD_EVERY).is_late());
     }
 

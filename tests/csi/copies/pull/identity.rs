@@ -24,7 +24,7 @@ fn sealed() -> Copied {
     copied
 }
 
-/// Completes a copy at a node, as what the volume is from then on.
+/// Completes a copy at a node, under another id.
 fn complete(
     copied: &Copied,
     node: &Node,
@@ -39,7 +39,7 @@ fn complete(
     copied.pair.runtime.block_on(node.peer.clone().complete_copy(request)).map(drop)
 }
 
-/// Has the copy take over the id of its source.
+/// Completes the copy under the id of its source.
 fn succeed(copied: &Copied) -> Result<(), Status> {
     complete(copied, &copied.pair.target, (&copied.copy.id, &copied.vol.id, 1))
 }
