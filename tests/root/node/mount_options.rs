@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use hostloop::kernel::LoopDevice;
 use hostloop::model::FsType;
 use hostloop::wire::csi;
 use hostloop::wire::csi::volume_capability::access_mode::Mode;
@@ -13,7 +14,7 @@ use crate::contract::{Cleanup, FOR_BLOCK, directory, flags, formatted};
 use crate::harness::calls::Calls;
 use crate::harness::process::{binary, command};
 use crate::harness::volume::{create_request, restore_request};
-use crate::harness::{Kind, MIB, Vol, World, kernel, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, kernel, run, text};
 use crate::os_contract::setup;
 
 /// The words of fstab that do something to the mount, and those that only mount(8) reads.
@@ -78,13 +79,24 @@ fn shown(target: &Path) -> String {
     mounts[0].options.clone()
 }
 
-/// Mounts a device with mount(8), and says what mountinfo shows; `None` if it refuses.
-fn mounted(device: &Path, target: &Path, words: &str) -> Option<String> {
-    let mount =
-        Command::new("mount").args(["-o", words]).args([device, target]).stderr(Stdio::null()).status();
+/// Mounts a device with mount(8) and returns what mountinfo shows; `None` if mount(8) refuses.
+fn mounted(device: &LoopDevice, target: &Path, words: &str) -> Option<String> {
+    let mount = Command::new("mount")
+        .args(["-o", words])
+        .args([&device.path(), target])
+        .stderr(Stdio::null())
+        .status();
     let shown = mount.expect("mount").success().then(|| shown(target))?;
     run("umount", &[text(target)]);
+    wait_until_released(device.number);
     Some(shown)
+}
+
+/// Waits until the kernel has no superblock of an ext4 on loop device `number`. Mount namespaces of other tests hold copies of this
+/// test's mounts; while one does, the next mount gets the old superblock with the old options (super.c, sget_fc).
+fn wait_until_released(number: u32) {
+    let superblock = format!("/sys/fs/ext4/loop{number}");
+    eventually("every mount of the device is gone", || !Path::new(&superblock).exists());
 }
 
 #[test]
@@ -106,7 +118,7 @@ fn each_word_of_fstab_is_what_mount_8_makes_of_it() {
     let volume = world.csi.create(request("v", &[])).expect("CreateVolume");
     let mut differ = Vec::new();
     for words in WORDS {
-        let expected = mounted(&reference.device.path(), &point, words).expect("mount(8) takes it");
+        let expected = mounted(&reference.device, &point, words).expect("mount(8) takes it");
         let vol = Vol::of(&world, Kind::Ext4, volume.clone()).with_flags(&[words]);
         // The same volume again: the class of a claim that is made anew.
         let created = world.csi.create(request("v", &[words])).map(drop);
@@ -115,7 +127,9 @@ fn each_word_of_fstab_is_what_mount_8_makes_of_it() {
             vol.stage().expect("it is there already");
             vol.publish("a").expect("NodePublishVolume");
             vol.publish("a").expect("it is there already");
+            let devices = kernel::loops(&world.volume_directory(vol.id()));
             vol.down();
+            devices.into_iter().for_each(wait_until_released);
             shown
         });
         match staged {
@@ -145,10 +159,11 @@ fn every_two_words_are_what_mount_8_makes_of_them() {
     let mut differ = Vec::new();
     let pairs = words.iter().flat_map(|first| words.iter().map(move |second| format!("{first},{second}")));
     for words in pairs {
-        let expected = mounted(&device.device.path(), &point, &words).expect("mount(8) takes them");
+        let expected = mounted(&device.device, &point, &words).expect("mount(8) takes them");
         os.mounts.mount(&device.device.path(), &point, FsType::Ext4, &flags(&[&words])).expect("mount");
         let seen = shown(&point);
         os.mounts.unmount(&point).expect("unmount");
+        wait_until_released(device.device.number);
         if seen != expected {
             differ.push(format!("{words}: {seen} is not {expected}"));
         }
