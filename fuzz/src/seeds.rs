@@ -246,6 +246,7 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         block_size: 512,
         data_bytes: 8192,
         sealed: false,
+        generation: 1,
     };
     answer.encode_to_vec()
 }

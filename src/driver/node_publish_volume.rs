@@ -13,8 +13,8 @@ impl Driver {
     /// Makes a staged volume appear at a target path; an inline ephemeral volume is made first.
     ///
     /// # Errors
-    /// NOT_FOUND; FAILED_PRECONDITION without a staging path, for a capability that the volume does not have,
-    /// or for a second target that the access mode forbids; ALREADY_EXISTS where the target shows it in another way.
+    /// NOT_FOUND; FAILED_PRECONDITION without a staging path, for a capability that the volume does not have, for a volume
+    /// that moves to another node, or for a second target that the access mode forbids; ALREADY_EXISTS where the target shows it in another way.
     pub fn node_publish_volume(&self, request: NodePublishVolume) -> Result<()> {
         if request.inline.is_some() {
             return self.publish_inline(&request);
@@ -74,6 +74,8 @@ impl Driver {
             }
             return self.settle_bind(&volume.id, there, is_read_only, read_only, &flags);
         }
+        // Its last pod may have left while another one came, so that it is still staged.
+        check::may_change(volume)?;
         if let Some(staged) = staged.filter(|_| !read_only) {
             expect_writable(place, staged)?;
         }

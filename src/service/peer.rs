@@ -121,8 +121,19 @@ declare! { each of peer;
     call SealVolumeRequest {
         logs: "volume.id" = volume_id;
         route: |_| Route::Peers(Callers::Controllers);
-        check: |request| pull::moved_to(request.moved_to).map(|moved_to| (request.volume_id, moved_to));
-        work: |driver, (id, moved_to)| driver.seal_volume(&id, moved_to).map(|()| peer::SealVolumeResponse {});
+        check: |request| {
+            let (id, generation) = (request.volume_id, request.generation);
+            pull::moved_to(request.moved_to).map(|moved_to| (id, generation, moved_to))
+        };
+        work: |driver, (id, generation, moved_to)| {
+            driver.seal_volume(&id, generation, moved_to).map(|()| peer::SealVolumeResponse {})
+        };
+    }
+    call DeleteCopyRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| pull::delete_copy(&request);
+        work: |driver, request| driver.delete_copy(&request).map(|()| peer::DeleteCopyResponse {});
     }
     call ReleaseCutsRequest {
         logs: "volume.id" = volume_id;

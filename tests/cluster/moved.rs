@@ -43,7 +43,11 @@ async fn move_it(processes: &Processes, id: &str, (from, to): (&str, &str), gene
     let made = within(Client::on(target).send(copy)).await.unwrap().volume.expect("a copy").volume_id;
 
     let (mut source, mut target) = (processes.peer(&by, from).await, processes.peer(&by, to).await);
-    let seal = peer::SealVolumeRequest { volume_id: id.to_owned(), moved_to: to.to_owned() };
+    let seal = peer::SealVolumeRequest {
+        volume_id: id.to_owned(),
+        moved_to: to.to_owned(),
+        generation: generation - 1,
+    };
     source.seal_volume(seal).await.unwrap();
     let update = peer::UpdateCopyRequest {
         volume_id: made.clone(),

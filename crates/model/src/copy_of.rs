@@ -42,6 +42,13 @@ pub struct Cut {
     /// An interrupted mkfs has left its filesystem incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub half_formatted: bool,
+    /// How often the volume had moved when it was made: a copy takes over only from that generation.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u64,
+}
+
+fn is_zero(generation: &u64) -> bool {
+    *generation == 0
 }
 
 impl Cut {
@@ -83,6 +90,18 @@ pub struct Becomes {
     /// The id of the source.
     pub id: VolumeId,
     /// The number of moves of the volume, this move included.
+    pub generation: u64,
+}
+
+/// DeleteCopy of the protocol between processes of a cluster: what a node has beside the volume itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeleteCopy {
+    /// The id of the copy, or of what is left of a volume that has moved away.
+    pub volume_id: VolumeId,
+    /// The volume that it is a copy of, or is left of.
+    pub source: VolumeId,
+    /// Of a copy: the number of moves of its source when the copy was cut. Of what is left: that of the copy which has
+    /// replaced it.
     pub generation: u64,
 }
 

@@ -69,6 +69,8 @@ pub struct SourceDescription {
     pub data_bytes: u64,
     /// It is the cut of a volume that was sealed: nothing was written to that since.
     pub sealed: bool,
+    /// How often that volume had moved.
+    pub generation: u64,
 }
 
 impl SourceDescription {

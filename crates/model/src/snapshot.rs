@@ -78,6 +78,13 @@ pub struct Snapshot {
     /// Its source was sealed when it was cut: nothing was written to it since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
+    /// How often its source had moved when it was cut.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u64,
+}
+
+fn is_zero(generation: &u64) -> bool {
+    *generation == 0
 }
 
 impl Snapshot {

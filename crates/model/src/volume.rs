@@ -133,7 +133,7 @@ pub struct Volume {
     /// (docs/decisions/0019).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<CopyOf>,
-    /// It is sealed: nobody uses it any more, since its data move to this node.
+    /// It is sealed: its data move to this node. It cannot be staged or published. A pod that has it may still use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
     /// Its copy on another node has replaced it. It cannot be staged.

@@ -138,7 +138,7 @@ impl Copies for Router {
                 target.ok_or_else(away)?.node_id.clone()
             }
         };
-        let request = peer::SealVolumeRequest { volume_id: volume.to_owned(), moved_to };
+        let request = peer::SealVolumeRequest { volume_id: volume.to_owned(), moved_to, generation: 0 };
         let sealed = self.call(&member, &Envelope::default().within(LIMIT), request).await;
         sealed.map(|_| ()).map_err(|status| failed(&status))
     }

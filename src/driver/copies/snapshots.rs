@@ -88,7 +88,9 @@ impl Driver {
             group,
             pulled_for,
             kept,
-            sealed: volume.moved_to.is_some(),
+            // A pod that had the volume before it was sealed may still write.
+            sealed: volume.moved_to.is_some() && self.expect_unused(&volume).is_ok(),
+            generation: volume.generation,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let mut reservation = self.reserve_snapshot(&pool, &volume, share, bytes)?;

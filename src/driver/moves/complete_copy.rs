@@ -45,6 +45,9 @@ impl Driver {
             false => volume,
         };
         let Some(copy_of) = &volume.copy_of else { return Ok(()) };
+        if let Some(becomes) = becomes {
+            expect_next(copy_of, becomes)?;
+        }
         if let Some(next) = &copy_of.next {
             return Err(Error::InUse(format!(
                 "copy {} has not all of cut {}, which it is being given; update it first",
@@ -107,5 +110,19 @@ impl Driver {
             .iter()
             .filter(|volume| retired(volume))
             .try_for_each(|was| self.expect_unused(was))
+    }
+}
+
+/// Makes sure that the copy is of the generation before the one that it becomes.
+///
+/// # Errors
+/// FAILED_PRECONDITION.
+fn expect_next(copy_of: &CopyOf, Becomes { id, generation }: &Becomes) -> Result<()> {
+    let has = copy_of.cut.generation;
+    match has.checked_add(1) == Some(*generation) {
+        true => Ok(()),
+        false => Err(Error::InUse(format!(
+            "the copy is of generation {has} of volume {id}, so that it cannot become generation {generation}"
+        ))),
     }
 }

@@ -6,6 +6,7 @@
 //! makes it whole. Only then is the earlier cut given up.
 
 mod complete_copy;
+mod delete_copy;
 mod release_cuts;
 mod retire_volume;
 mod seal_volume;

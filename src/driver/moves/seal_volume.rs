@@ -1,18 +1,18 @@
 //! SealVolume of the protocol between the processes of a cluster.
 
-use crate::backend::presence_of;
+use crate::driver::Driver;
 use crate::driver::request::check;
-use crate::driver::{Driver, settled};
 use crate::error::{Error, Result};
 use crate::model::Volume;
 
 impl Driver {
-    /// Seals a volume because its data move to this node, so that nobody can use it here; or takes that back. Fine where it is
-    /// so already.
+    /// Seals a volume because its data move to another node, so that it cannot be staged or published here; or takes the seal
+    /// back. `generation` is the number of moves of the volume. Succeeds if that has been done and nothing uses the volume.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION while it is in use, and for a copy.
-    pub fn seal_volume(&self, volume_id: &str, moved_to: Option<String>) -> Result<()> {
+    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy and for another generation; the same
+    /// while something uses the volume, which is sealed nevertheless: who has it may go on, and nobody else gets it.
+    pub fn seal_volume(&self, volume_id: &str, generation: u64, moved_to: Option<String>) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
         check::is_no_copy(&volume)?;
         if let Some(retired) = &volume.retired {
@@ -21,20 +21,17 @@ impl Driver {
                 volume.id, retired.was, retired.node_id
             )));
         }
-        if volume.moved_to == moved_to {
-            return Ok(());
-        }
-        if moved_to.is_some() && volume.moved_to.is_none() {
-            self.expect_unpublished(&volume)?;
-            let paths = self.paths(&volume)?;
-            self.see_all_devices()?;
-            let uses = settled(|| presence_of(&volume.content).uses(self.place(&volume, &paths)))?;
-            if uses.any() {
-                return Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe())));
+        check::has_generation(&volume, generation, &self.settings.node_id)?;
+        let volume = match volume.moved_to == moved_to {
+            true => volume,
+            false => {
+                tracing::info!(volume.id = %volume.id, moved_to, "sealed, or not any more");
+                self.store.put(Volume { moved_to, ..(*volume).clone() })?
             }
+        };
+        match volume.moved_to.is_some() {
+            true => self.expect_unpublished(&volume).and_then(|()| self.expect_unused(&volume)),
+            false => Ok(()),
         }
-        tracing::info!(volume.id = %volume.id, moved_to, "sealed, or not any more");
-        self.store.put(Volume { moved_to, ..(*volume).clone() })?;
-        Ok(())
     }
 }

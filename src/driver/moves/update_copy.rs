@@ -83,9 +83,13 @@ impl Driver {
         Ok(updated)
     }
 
-    /// Nobody can stage it; somebody may have attached its image nevertheless.
-    pub(super) fn expect_unused(&self, volume: &Volume) -> Result<()> {
+    /// Makes sure that nothing uses a volume. Nobody can stage it; its earlier users may still be there.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    pub(in crate::driver) fn expect_unused(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
+        self.see_all_devices()?;
         let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         match uses.any() {
             true => Err(Error::InUse(format!("volume {} is in use: {}", volume.id, uses.describe()))),

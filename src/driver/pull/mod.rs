@@ -210,9 +210,10 @@ impl Remote {
 
     /// Its cut, for a record.
     pub(super) fn cut(&self) -> Cut {
-        let SourceDescription { handle, sealed, content, .. } = self.description();
+        let SourceDescription { handle, sealed, content, generation, .. } = self.description();
         let half_formatted = content.format() == Some(Format::Formatting);
-        Cut { id: handle.id.clone(), created: handle.created, sealed: *sealed, half_formatted }
+        let (sealed, generation) = (*sealed, *generation);
+        Cut { id: handle.id.clone(), created: handle.created, sealed, half_formatted, generation }
     }
 
     /// Its cut is left at its node: a record says that it is needed.

@@ -59,6 +59,20 @@ pub(crate) fn may_change(volume: &Volume) -> Result<()> {
     }
 }
 
+/// Makes sure that a volume has moved as often as the caller knows.
+///
+/// # Errors
+/// FAILED_PRECONDITION.
+pub(crate) fn has_generation(volume: &Volume, generation: u64, node_id: &str) -> Result<()> {
+    match volume.generation == generation {
+        true => Ok(()),
+        false => Err(Error::InUse(format!(
+            "node {node_id:?} has generation {} of volume {}, not {generation}",
+            volume.generation, volume.id
+        ))),
+    }
+}
+
 /// Mount flags may be sensitive and say nothing about the volume: a record has none.
 pub(crate) fn without_flags(capability: Capability) -> Capability {
     match capability.access {

@@ -133,6 +133,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         pulled_for: None,
         kept: false,
         sealed: false,
+        generation: 0,
     }
 }
 

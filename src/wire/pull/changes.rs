@@ -2,7 +2,7 @@
 
 use super::{Malformed, consistency, cut, decode_piece, encode_cut, encode_piece};
 use crate::error::{Error, Result};
-use crate::model::copy_of::{Becomes, CompleteCopy, UpdateCopy, Updated};
+use crate::model::copy_of::{Becomes, CompleteCopy, DeleteCopy, UpdateCopy, Updated};
 use crate::model::pull::{Changes, Placed, SourceHandle, Way, Zeros};
 use crate::model::{NodeKey, Permit, Retired, VolumeId};
 use crate::wire::decode::fields;
@@ -90,6 +90,19 @@ pub fn complete_copy(request: peer::CompleteCopyRequest) -> Result<CompleteCopy>
         }),
     };
     Ok(CompleteCopy { volume_id: id_of("volume_id", &volume_id)?, stale, becomes })
+}
+
+/// Decodes DeleteCopy.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no id.
+pub fn delete_copy(request: &peer::DeleteCopyRequest) -> Result<DeleteCopy> {
+    let peer::DeleteCopyRequest { volume_id, source_volume_id, generation } = request;
+    Ok(DeleteCopy {
+        volume_id: id_of("volume_id", volume_id)?,
+        source: id_of("source_volume_id", source_volume_id)?,
+        generation: *generation,
+    })
 }
 
 /// Decodes RetireVolume.

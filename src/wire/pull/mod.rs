@@ -4,8 +4,8 @@ mod changes;
 mod tree;
 
 pub use changes::{
-    changes_request, complete_copy, decode_changes, encode_changes, encode_changes_request, encode_updated,
-    moved_to, release_cuts, retire_volume, update_copy,
+    changes_request, complete_copy, decode_changes, delete_copy, encode_changes, encode_changes_request,
+    encode_updated, moved_to, release_cuts, retire_volume, update_copy,
 };
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 
@@ -113,6 +113,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         block_size: source.block_size,
         data_bytes: source.data_bytes,
         sealed: source.sealed,
+        generation: source.generation,
     }
 }
 
@@ -156,6 +157,7 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         block_size: answer.block_size,
         data_bytes: answer.data_bytes.min(most),
         sealed: answer.sealed,
+        generation: answer.generation,
     })
 }
 

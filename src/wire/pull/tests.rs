@@ -76,6 +76,7 @@ fn a_description_arrives_as_it_was_sent() {
                 block_size,
                 data_bytes,
                 sealed,
+                generation: 2,
             };
             assert_eq!(decode_description(encode_description(&source)), Ok(source));
         }
@@ -90,6 +91,7 @@ fn a_description_arrives_as_it_was_sent() {
             block_size: 512,
             data_bytes: 0,
             sealed: false,
+            generation: 0,
         })
     };
     assert!(decode_description(good()).is_ok());

@@ -5,6 +5,7 @@ mod breaks;
 pub mod copied;
 mod ended_updates;
 mod ends;
+mod fences;
 mod greedy;
 mod identity;
 mod left_out;

@@ -153,6 +153,7 @@ impl Driver {
             block_size: snapshot.block_size,
             data_bytes: data.to_copy(&self.os, &paths)?,
             sealed: snapshot.sealed,
+            generation: snapshot.generation,
         })
     }
 

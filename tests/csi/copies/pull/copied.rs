@@ -97,8 +97,11 @@ impl Copied {
 
     pub fn seal(&self, moved_to: &str) -> Result<(), Status> {
         let mut peer = self.pair.source.peer.clone();
-        let request =
-            peer::SealVolumeRequest { volume_id: self.vol.id.clone(), moved_to: moved_to.to_owned() };
+        let request = peer::SealVolumeRequest {
+            volume_id: self.vol.id.clone(),
+            moved_to: moved_to.to_owned(),
+            generation: 0,
+        };
         self.pair.runtime.block_on(peer.seal_volume(request)).map(drop)
     }
 

@@ -153,6 +153,7 @@ impl Target {
             block_size: 512,
             data_bytes: size_bytes,
             sealed: false,
+            generation: 0,
         };
         let scripts = Mutex::new(scripts.into());
         let [streams, closed, ended] = [0; 3].map(AtomicUsize::new);

@@ -119,8 +119,8 @@ fn is_followed(from: (&str, bool), to: (&str, bool)) {
             );
         }
         assert_eq!(copied.update().sent_bytes, 0);
-        let seal = SealVolumeRequest { volume_id: id.clone(), moved_to: "node".to_owned() };
-        nodes.source.seal_volume(&seal.volume_id, Some(seal.moved_to)).expect("it is sealed");
+        let seal = SealVolumeRequest { volume_id: id.clone(), moved_to: "node".to_owned(), generation: 0 };
+        nodes.source.seal_volume(&seal.volume_id, 0, Some(seal.moved_to)).expect("it is sealed");
         let last = metas(&top);
         assert!(copied.update().sealed);
         copied.complete();
