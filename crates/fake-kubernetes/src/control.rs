@@ -16,7 +16,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-fn is_deleted(object: &Value) -> bool {
+pub(super) fn is_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 

@@ -1,9 +1,12 @@
 //! Kubernetes in memory, as far as a move of a volume meets it: objects with versions and finalizers (this file), the API
-//! server that gives them out (`server.rs`), and what the control plane does with them (`control.rs`). The unit tests of
-//! the mover and the simulated cluster share it.
+//! server that gives them out (`server.rs`, `writes.rs`), and what the control plane does with them (`control.rs`).
+//! The unit tests of the mover and the simulated cluster share it.
 
 pub mod control;
 pub mod server;
+#[cfg(test)]
+mod tests;
+mod writes;
 
 use std::collections::BTreeMap;
 
@@ -64,10 +67,12 @@ pub struct Kubernetes {
     /// Claims whose volumes were bound to them: the version of the claim, and the ticks until it is looked at again if it
     /// does not change.
     half_bound: BTreeMap<String, (Value, u32)>,
+    /// Whether nodeAffinity of a PersistentVolume may change (KEP-5381, the gate MutablePVNodeAffinity).
+    pub mutable_node_affinity: bool,
 }
 
 fn of_kind(kind: &str, name: &str) -> Key {
-    let everywhere = matches!(kind, "persistentvolumes" | "nodes" | "storageclasses");
+    let everywhere = matches!(kind, "persistentvolumes" | "nodes" | "storageclasses" | "volumereplicas");
     key(kind, if everywhere { "" } else { NAMESPACE }, name)
 }
 
@@ -91,6 +96,10 @@ impl Kubernetes {
             all.push(json!(control::PROTECTION));
         }
         *finalizers = json!(all);
+        if writes::is_custom(&key.0) {
+            object["apiVersion"] = json!(writes::API_VERSION);
+            object["metadata"]["generation"] = json!(1);
+        }
         object["kind"] = json!(match key.0.as_str() {
             "persistentvolumeclaims" => "PersistentVolumeClaim",
             "persistentvolumes" => "PersistentVolume",
@@ -99,6 +108,8 @@ impl Kubernetes {
             "leases" => "Lease",
             "statefulsets" => "StatefulSet",
             "events" => "Event",
+            "volumemoves" => "VolumeMove",
+            "volumereplicas" => "VolumeReplica",
             _ => "StorageClass",
         });
         self.put(key, object)
@@ -141,6 +152,10 @@ impl Kubernetes {
         let Some(mut object) = self.objects.get(key).cloned() else { return };
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            // Deletion is a change that controllers have to observe, like one of the spec.
+            if let Some(generation) = object["metadata"]["generation"].as_u64() {
+                object["metadata"]["generation"] = json!(generation + 1);
+            }
             self.put(key.clone(), object);
         }
     }

@@ -3,16 +3,22 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Key, Kubernetes, NAMESPACE, Namespace};
+use super::control::is_deleted;
+use super::{Key, Kubernetes, NAMESPACE, Namespace, writes};
 
 /// The label of PersistentVolumes that a move has changed.
 const MOVING: &str = "hostloop.csi.dev/moving";
 
 /// An answer that is an error.
 pub fn status(code: u16, reason: &str) -> (u16, Value) {
+    refusal(code, reason, reason)
+}
+
+/// Returns an answer that is an error with a message of its own.
+pub(super) fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
     (
         code,
-        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code}),
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code}),
     )
 }
 
@@ -111,6 +117,30 @@ fn event(kubernetes: &mut Kubernetes, key: Key, body: &Value) -> (u16, Value) {
     (201, kubernetes.create((key.0, key.1, name), body.clone()))
 }
 
+/// Returns the answer to a deletion that insists on another object or version than the stored one.
+fn check_preconditions(options: &Value, object: &Value) -> Result<(), (u16, Value)> {
+    for field in ["uid", "resourceVersion"] {
+        let wanted = &options["preconditions"][field];
+        if !wanted.is_null() && *wanted != object["metadata"][field] {
+            return Err(status(409, "Conflict"));
+        }
+    }
+    Ok(())
+}
+
+fn evict(kubernetes: &mut Kubernetes, key: &Key, pod: &Value, body: &Value) -> (u16, Value) {
+    // A budget counts pods that work: one that does not, or is being deleted, is evicted without it.
+    let works = !matches!(pod["status"]["phase"].as_str(), Some("Pending" | "Succeeded" | "Failed"));
+    if kubernetes.budget == 0 && works && !is_deleted(pod) {
+        return status(429, "TooManyRequests");
+    }
+    if let Err(answer) = check_preconditions(&body["deleteOptions"], pod) {
+        return answer;
+    }
+    kubernetes.mark_deleted(key);
+    (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+}
+
 /// Does what a request asks for. A watch is told that it is too old, so that whoever watches lists again.
 pub fn answer(
     kubernetes: &mut Kubernetes,
@@ -120,6 +150,9 @@ pub fn answer(
     body: &Value,
 ) -> (u16, Value) {
     let (key, subresource) = parse(path);
+    if !writes::is_served(path, &key, &subresource) {
+        return status(404, "NotFound");
+    }
     let there = kubernetes.objects.get(&key).cloned();
     match (method, there) {
         (&Method::GET, _) if query.contains("watch=true") => {
@@ -133,47 +166,25 @@ pub fn answer(
             status(422, "Invalid")
         }
         (&Method::POST, None) if key.2.is_empty() => {
-            if let Some(answer) = without_namespace(kubernetes, &key.1).filter(|_| key.1 == NAMESPACE) {
-                return answer;
+            match without_namespace(kubernetes, &key.1).filter(|_| key.1 == NAMESPACE) {
+                Some(answer) => answer,
+                None => writes::create(kubernetes, key, body.clone()),
             }
-            let name = body["metadata"]["name"].as_str().unwrap().to_owned();
-            let key = (key.0, key.1, name);
-            if kubernetes.objects.contains_key(&key) {
-                return status(409, "AlreadyExists");
-            }
-            (201, kubernetes.create(key, body.clone()))
         }
-        (&Method::POST, Some(_)) if subresource == "eviction" => {
-            if kubernetes.budget == 0 {
-                return status(429, "TooManyRequests");
-            }
-            kubernetes.mark_deleted(&key);
-            (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+        (&Method::POST, Some(pod)) if subresource == "eviction" => evict(kubernetes, &key, &pod, body),
+        (&Method::PUT, Some(object)) => writes::update(kubernetes, key, &subresource, &object, body.clone()),
+        (&Method::PATCH, Some(object)) => {
+            let mut wanted = object.clone();
+            merge(&mut wanted, body);
+            writes::update(kubernetes, key, &subresource, &object, wanted)
         }
-        (&Method::PUT, Some(object)) => {
-            if body["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
-                return status(409, "Conflict");
+        (&Method::DELETE, Some(object)) => match check_preconditions(body, &object) {
+            Err(answer) => answer,
+            Ok(()) => {
+                kubernetes.mark_deleted(&key);
+                (200, object)
             }
-            (200, kubernetes.put(key, body.clone()))
-        }
-        (&Method::PATCH, Some(mut object)) => {
-            let wanted = &body["metadata"]["resourceVersion"];
-            if !wanted.is_null() && *wanted != object["metadata"]["resourceVersion"] {
-                return status(409, "Conflict");
-            }
-            merge(&mut object, body);
-            (200, kubernetes.put(key, object))
-        }
-        (&Method::DELETE, Some(object)) => {
-            for field in ["uid", "resourceVersion"] {
-                let wanted = &body["preconditions"][field];
-                if !wanted.is_null() && *wanted != object["metadata"][field] {
-                    return status(409, "Conflict");
-                }
-            }
-            kubernetes.mark_deleted(&key);
-            (200, object)
-        }
+        },
         _ => status(404, "NotFound"),
     }
 }
