@@ -9,6 +9,7 @@ mod tests;
 mod writes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -41,6 +42,16 @@ pub struct Change {
     pub object: Value,
 }
 
+/// What a request does to an object.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Operation {
+    Create,
+    Update,
+}
+
+/// Returns the message with which a request is refused, if it is. It gets the object as it would be stored.
+pub type Admission = Arc<dyn Fn(Operation, &Key, &Value) -> Option<String> + Send + Sync>;
+
 /// The objects, and what the control plane knows beside them.
 #[derive(Default)]
 pub struct Kubernetes {
@@ -69,6 +80,9 @@ pub struct Kubernetes {
     half_bound: BTreeMap<String, (Value, u32)>,
     /// Whether nodeAffinity of a PersistentVolume may change (KEP-5381, the gate MutablePVNodeAffinity).
     pub mutable_node_affinity: bool,
+    /// Refuses what is created or updated through the API server, as a webhook or a ResourceQuota does. It is not asked about
+    /// subresources, which rules of webhooks name apart.
+    pub admission: Option<Admission>,
 }
 
 fn of_kind(kind: &str, name: &str) -> Key {

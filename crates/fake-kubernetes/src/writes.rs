@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::control::is_deleted;
 use super::server::{refusal, status};
-use super::{Key, Kubernetes};
+use super::{Key, Kubernetes, Operation};
 
 /// The custom resources of the driver: `volumemoves`, which are in a namespace, and `volumereplicas`, which are not.
 pub(super) const API_VERSION: &str = "hostloop.csi.dev/v1alpha1";
@@ -50,6 +50,17 @@ fn set(object: &mut Value, field: &str, value: &Value) {
     }
 }
 
+/// Returns the answer of the admission hook, if it refuses the object.
+fn admit(
+    kubernetes: &Kubernetes,
+    operation: Operation,
+    key: &Key,
+    object: &Value,
+) -> Result<(), (u16, Value)> {
+    let refused = kubernetes.admission.as_ref().and_then(|admission| admission(operation, key, object));
+    refused.map_or(Ok(()), |message| Err(refusal(403, "Forbidden", &message)))
+}
+
 /// Creates an object. Its status is that of a new one, whatever the request says.
 pub(super) fn create(kubernetes: &mut Kubernetes, key: Key, mut object: Value) -> (u16, Value) {
     let metadata = &object["metadata"];
@@ -74,6 +85,9 @@ pub(super) fn create(kubernetes: &mut Kubernetes, key: Key, mut object: Value) -
     };
     if has_status(&key.0) {
         set(&mut object, "status", &new);
+    }
+    if let Err(answer) = admit(kubernetes, Operation::Create, &key, &object) {
+        return answer;
     }
     match kubernetes.objects.contains_key(&key) {
         true => status(409, "AlreadyExists"),
@@ -164,7 +178,10 @@ pub(super) fn update(
         if key.0 == "persistentvolumes" {
             check_volume(old, object, kubernetes.mutable_node_affinity)?;
         }
-        Ok(())
+        match subresource.is_empty() {
+            true => admit(kubernetes, Operation::Update, &key, object),
+            false => Ok(()),
+        }
     };
     if let Err(answer) = check_version(&key.0, old, &wanted) {
         return answer;

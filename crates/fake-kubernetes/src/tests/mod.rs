@@ -1,13 +1,14 @@
 //! The API server and the controllers, as requests and ticks meet them.
 
+mod admission;
 mod custom;
 mod volumes;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::server::answer;
 use super::Kubernetes;
+use super::server::answer;
 
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
