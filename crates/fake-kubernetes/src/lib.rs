@@ -53,7 +53,7 @@ pub enum Operation {
 pub type Admission = Arc<dyn Fn(Operation, &Key, &Value) -> Option<String> + Send + Sync>;
 
 /// The objects, and what the control plane knows beside them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Kubernetes {
     pub objects: BTreeMap<Key, Value>,
     pub version: u64,

@@ -117,6 +117,42 @@ fn event(kubernetes: &mut Kubernetes, key: Key, body: &Value) -> (u16, Value) {
     (201, kubernetes.create((key.0, key.1, name), body.clone()))
 }
 
+/// Returns whether a request asks for the answer only: in its query, or in the options of a deletion or an eviction.
+fn is_dry_run(query: &str, body: &Value) -> bool {
+    let all = json!(["All"]);
+    query.split('&').any(|part| part == "dryRun=All")
+        || body["dryRun"] == all
+        || body["deleteOptions"]["dryRun"] == all
+}
+
+/// Does what a request asks for. A watch is told that it is too old, so that whoever watches lists again.
+pub fn answer(
+    kubernetes: &mut Kubernetes,
+    method: &Method,
+    path: &str,
+    query: &str,
+    body: &Value,
+) -> (u16, Value) {
+    if method == Method::GET || !is_dry_run(query, body) {
+        return carry_out(kubernetes, method, path, query, body);
+    }
+    // The history can be long, and no request reads it.
+    let history = std::mem::take(&mut kubernetes.history);
+    let mut copy = kubernetes.clone();
+    kubernetes.history = history;
+    let (code, mut answer) = carry_out(&mut copy, method, path, query, body);
+    if let Some(metadata) = answer.get_mut("metadata").and_then(Value::as_object_mut) {
+        // There is no new version.
+        match kubernetes.objects.get(&parse(path).0) {
+            Some(stored) => drop(
+                metadata.insert("resourceVersion".to_owned(), stored["metadata"]["resourceVersion"].clone()),
+            ),
+            None => drop(metadata.remove("resourceVersion")),
+        }
+    }
+    (code, answer)
+}
+
 /// Returns the answer to a deletion that insists on another object or version than the stored one.
 fn check_preconditions(options: &Value, object: &Value) -> Result<(), (u16, Value)> {
     for field in ["uid", "resourceVersion"] {
@@ -141,8 +177,7 @@ fn evict(kubernetes: &mut Kubernetes, key: &Key, pod: &Value, body: &Value) -> (
     (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
 }
 
-/// Does what a request asks for. A watch is told that it is too old, so that whoever watches lists again.
-pub fn answer(
+fn carry_out(
     kubernetes: &mut Kubernetes,
     method: &Method,
     path: &str,

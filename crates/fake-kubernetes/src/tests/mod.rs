@@ -2,13 +2,14 @@
 
 mod admission;
 mod custom;
+mod dry_run;
 mod volumes;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Kubernetes;
 use super::server::answer;
+use super::{Kubernetes, key};
 
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
