@@ -186,9 +186,14 @@ impl Mover {
             return Ok(Next::After(PRESSING));
         }
         // Before the claim goes: whoever makes one of its name, be it a StatefulSet that is quicker, gets this volume.
-        if reserved_for(old).is_some() {
-            self.reserve(old).await?;
-            return Ok(NOW);
+        match reserved_for(old) {
+            None => {}
+            Some(uid) if view.claim.uid().as_ref() == Some(&uid) => {
+                self.reserve(old).await?;
+                return Ok(NOW);
+            }
+            // The claim was read before it was replaced, and its volume after that: another process was quicker.
+            Some(_) => return Ok(NOW),
         }
         self.cluster.patch_claim(&view.claim, self.without_finalizer(view)).await?;
         Ok(Next::Finished)
