@@ -1,4 +1,5 @@
-//! What the control plane does with claims, PersistentVolumes and pods, one look after the other.
+//! What the control plane does with claims, PersistentVolumes and pods, one look after the other, apart from binding them
+//! (`binding.rs`).
 
 use serde_json::{Value, json};
 
@@ -7,12 +8,25 @@ use super::{Key, Kubernetes, NAMESPACE, Namespace, key};
 /// Holds a claim while a scheduled pod uses it.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
+/// Holds a PersistentVolume while it is bound.
+pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
+
+/// Adds a finalizer, once.
+pub(super) fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let finalizers = &mut object["metadata"]["finalizers"];
+    let mut all = finalizers.as_array().cloned().unwrap_or_default();
+    if !all.iter().any(|there| there == finalizer) {
+        all.push(json!(finalizer));
+    }
+    *finalizers = json!(all);
+}
+
 /// The claim of a pod.
 pub fn claim_of(pod: &Value) -> Option<&str> {
     pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str()
 }
 
-fn name_of(object: &Value) -> String {
+pub(super) fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -45,18 +59,6 @@ pub enum Wants {
 }
 
 impl Kubernetes {
-    fn is_available(&self, volume: &str) -> bool {
-        self.get("persistentvolumes", volume).is_some_and(|volume| volume["status"]["phase"] == "Available")
-    }
-
-    /// A claim of this name is made.
-    pub(super) fn is_made(&mut self, name: &str, claim: &Value) {
-        let volume = claim["spec"]["volumeName"].as_str();
-        if volume.is_some_and(|volume| !self.is_available(volume)) {
-            self.too_early.insert(name.to_owned(), self.resync);
-        }
-    }
-
     /// Somebody deletes the namespace with all that is in it.
     pub fn delete_namespace(&mut self) {
         self.namespace = Namespace::Terminating;
@@ -71,19 +73,6 @@ impl Kubernetes {
         }
     }
 
-    /// The controller of PersistentVolumes looks at those that are reserved.
-    pub fn offer(&mut self) {
-        let reserved = |volume: &&Value| {
-            volume["spec"]["claimRef"]["uid"].is_null() && volume["status"]["phase"] != "Available"
-        };
-        let reserved: Vec<String> = self.all("persistentvolumes").filter(reserved).map(name_of).collect();
-        for name in reserved {
-            self.change("persistentvolumes", &name, |volume| {
-                volume["status"] = json!({"phase": "Available"})
-            });
-        }
-    }
-
     /// The PersistentVolume of a claim that a pod may use, and its volume.
     pub fn volume_of(&self, claim: &str) -> Option<(Value, String)> {
         let claim = self.get("persistentvolumeclaims", claim)?;
@@ -91,65 +80,6 @@ impl Kubernetes {
         let handle = volume["spec"]["csi"]["volumeHandle"].as_str()?.to_owned();
         let usable = claim["status"]["phase"] == "Bound" && !is_deleted(&claim);
         usable.then_some((volume, handle))
-    }
-
-    /// The controller of PersistentVolumes looks at a claim: binds the volume to it, and then it to the volume. A claim for
-    /// which no volume is reserved gets a new one, which is empty.
-    pub fn bind(&mut self, name: &str) {
-        let Some(claim) = self.get("persistentvolumeclaims", name) else { return };
-        match claim["status"]["phase"].as_str() {
-            Some("Bound") => return self.lose(&claim),
-            Some("Lost") => return,
-            _ => {}
-        }
-        if let Some(left) = self.too_early.get_mut(name).filter(|left| **left > 0) {
-            *left -= 1;
-            return;
-        }
-        let named = claim["spec"]["volumeName"].as_str().map(str::to_owned);
-        let uid = claim["metadata"]["uid"].clone();
-        let fits = |volume: &&Value| {
-            let reserved = &volume["spec"]["claimRef"];
-            reserved["name"] == name
-                && (reserved["uid"].is_null() || reserved["uid"] == uid)
-                && named.as_ref().is_none_or(|name| volume["metadata"]["name"] == *name)
-        };
-        let Some(found) = self.all("persistentvolumes").find(fits).map(name_of) else {
-            if named.is_none() {
-                self.wrong.push(format!("claim {name} without a volume got an empty one"));
-            }
-            return;
-        };
-        self.change("persistentvolumes", &found, |volume| {
-            volume["spec"]["claimRef"]["uid"] = uid;
-            volume["status"] = json!({"phase": "Bound"});
-        });
-        if self.halves {
-            let version = claim["metadata"]["resourceVersion"].clone();
-            let resync = self.resync;
-            let (before, left) =
-                self.half_bound.entry(name.to_owned()).or_insert_with(|| (version.clone(), resync));
-            if *before == version && *left > 0 {
-                *left -= 1;
-                return;
-            }
-            self.half_bound.remove(name);
-        }
-        self.change("persistentvolumeclaims", name, |claim| {
-            claim["spec"]["volumeName"] = json!(found);
-            claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
-            claim["status"] = json!({"phase": "Bound"});
-        });
-    }
-
-    /// A claim that is bound, and whose volume does not name it, is *Lost* for ever.
-    fn lose(&mut self, claim: &Value) {
-        let volume =
-            claim["spec"]["volumeName"].as_str().and_then(|name| self.get("persistentvolumes", name));
-        if volume.is_none_or(|volume| volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]) {
-            let name = claim["metadata"]["name"].as_str().unwrap();
-            self.change("persistentvolumeclaims", name, |claim| claim["status"]["phase"] = json!("Lost"));
-        }
     }
 
     /// A claim that is deleted is held as long as a scheduled pod uses it.
@@ -166,17 +96,20 @@ impl Kubernetes {
         }
     }
 
-    /// The PersistentVolumes of claims that are gone whose volumes csi-provisioner may delete.
-    pub fn reclaimable(&self) -> Vec<Value> {
-        let claims: Vec<&Value> =
-            self.all("persistentvolumeclaims").map(|claim| &claim["metadata"]["uid"]).collect();
-        let is_reclaimable = |volume: &&Value| {
-            let uid = &volume["spec"]["claimRef"]["uid"];
-            !uid.is_null()
-                && !claims.contains(&uid)
-                && volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
-        };
-        self.all("persistentvolumes").filter(is_reclaimable).cloned().collect()
+    /// Checks the finalizers of PersistentVolumes: one that is being deleted is held as long as it is Bound. A volume that is
+    /// not being deleted gets a missing finalizer again.
+    pub fn protect_volumes(&mut self) {
+        let names: Vec<String> = self.all("persistentvolumes").map(name_of).collect();
+        for name in names {
+            self.change("persistentvolumes", &name, |volume| match is_deleted(volume) {
+                true if volume["status"]["phase"] != "Bound" => {
+                    let all = volume["metadata"]["finalizers"].as_array_mut();
+                    all.into_iter().for_each(|all| all.retain(|finalizer| finalizer != VOLUME_PROTECTION));
+                }
+                true => {}
+                false => add_finalizer(volume, VOLUME_PROTECTION),
+            });
+        }
     }
 
     /// The controller of StatefulSets makes the pod, and says what it waits for.

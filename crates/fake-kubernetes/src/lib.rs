@@ -1,7 +1,8 @@
 //! Kubernetes in memory, as far as a move of a volume meets it: objects with versions and finalizers (this file), the API
-//! server that gives them out (`server.rs`, `writes.rs`), and what the control plane does with them (`control.rs`).
-//! The unit tests of the mover and the simulated cluster share it.
+//! server that gives them out (`server.rs`, `writes.rs`), and what the control plane does with them (`binding.rs`,
+//! `control.rs`). The unit tests of the mover and the simulated cluster share it.
 
+mod binding;
 pub mod control;
 pub mod server;
 #[cfg(test)]
@@ -75,9 +76,9 @@ pub struct Kubernetes {
     pub resync: u32,
     /// Claims that were tried to be bound too early, and the ticks until they are tried again.
     too_early: BTreeMap<String, u32>,
-    /// Claims whose volumes were bound to them: the version of the claim, and the ticks until it is looked at again if it
-    /// does not change.
-    half_bound: BTreeMap<String, (Value, u32)>,
+    /// Claims that the controller has looked at: the version that it saw, and the ticks until it looks again if that does not
+    /// change.
+    waiting: BTreeMap<String, (Value, u32)>,
     /// Whether nodeAffinity of a PersistentVolume may change (KEP-5381, the gate MutablePVNodeAffinity).
     pub mutable_node_affinity: bool,
     /// Refuses what is created or updated through the API server, as a webhook or a ResourceQuota does. It is not asked about
@@ -104,12 +105,12 @@ impl Kubernetes {
         if key.0 == "persistentvolumeclaims" {
             self.is_made(&key.2, &object);
         }
-        let finalizers = &mut object["metadata"]["finalizers"];
-        let mut all = finalizers.as_array().cloned().unwrap_or_default();
-        if key.0 == "persistentvolumeclaims" {
-            all.push(json!(control::PROTECTION));
+        if key.0 == "persistentvolumes" {
+            control::add_finalizer(&mut object, control::VOLUME_PROTECTION);
         }
-        *finalizers = json!(all);
+        if key.0 == "persistentvolumeclaims" {
+            control::add_finalizer(&mut object, control::PROTECTION);
+        }
         if writes::is_custom(&key.0) {
             object["apiVersion"] = json!(writes::API_VERSION);
             object["metadata"]["generation"] = json!(1);
@@ -174,10 +175,14 @@ impl Kubernetes {
         }
     }
 
+    /// Changes an object. As on the API server, a change that changes nothing makes no new version.
     pub fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let key = of_kind(kind, name);
-        let mut object = self.objects.get(&key).cloned().expect("an object");
+        let before = self.objects.get(&key).expect("an object");
+        let mut object = before.clone();
         change(&mut object);
-        self.put(key, object);
+        if object != *before {
+            self.put(key, object);
+        }
     }
 }

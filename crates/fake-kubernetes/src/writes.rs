@@ -42,7 +42,7 @@ pub(super) fn is_served(path: &str, key: &Key, subresource: &str) -> bool {
 }
 
 /// Writes a field of an object, or removes it if there is no value.
-fn set(object: &mut Value, field: &str, value: &Value) {
+pub(super) fn set(object: &mut Value, field: &str, value: &Value) {
     match (value, object.as_object_mut()) {
         (Value::Null, Some(fields)) => drop(fields.remove(field)),
         (Value::Null, None) => {}

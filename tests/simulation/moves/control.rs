@@ -123,6 +123,7 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
     }
     if does(2) {
         kubernetes.protect(&known.claim);
+        kubernetes.protect_volumes();
     }
     if does(3) && !known.retired {
         known.make(kubernetes);

@@ -25,7 +25,7 @@ fn a_dry_creation_creates_nothing() {
         &volume("pvc-2", "n1", None),
         201,
     );
-    assert_eq!(made["status"], json!({"phase": "Pending"}));
+    assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
     assert_eq!(made["metadata"]["resourceVersion"], Value::Null);
     checked(&mut kubernetes, &Method::POST, &format!("{VOLUMES}{DRY}"), &volume("pvc-1", "n1", None), 409);
     kubernetes.admission = Some(std::sync::Arc::new(|_, _, _| Some("no".to_owned())));

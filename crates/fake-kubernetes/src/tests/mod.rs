@@ -1,8 +1,10 @@
 //! The API server and the controllers, as requests and ticks meet them.
 
 mod admission;
+mod binding;
 mod custom;
 mod dry_run;
+mod protection;
 mod volumes;
 
 use http::Method;
@@ -60,6 +62,7 @@ fn tick(kubernetes: &mut Kubernetes) {
     kubernetes.offer();
     kubernetes.bind("data");
     kubernetes.protect("data");
+    kubernetes.protect_volumes();
 }
 
 /// Returns a cluster in which the claim "data" is bound to the volume "pvc-1".

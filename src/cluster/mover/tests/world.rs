@@ -267,6 +267,7 @@ impl World {
         self.offer();
         pairs.iter().for_each(|(claim, _)| self.bind(claim));
         pairs.iter().for_each(|(claim, _)| self.protect(claim));
+        self.protect_volumes();
         self.release();
         self.end_namespace();
         pairs.iter().for_each(|(claim, pod)| self.set(pod, claim));
