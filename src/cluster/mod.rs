@@ -7,6 +7,7 @@
 pub mod certs;
 pub mod identity;
 pub mod mover;
+pub mod moves;
 pub mod peers;
 pub mod permit;
 pub mod pull;

@@ -1,0 +1,289 @@
+//! The exchange: a PersistentVolume gets another node. Its name, its claim and its volume id stay.
+//!
+//! If the API server lets `nodeAffinity` change (KEP-5381), that is one patch. Otherwise the object is deleted and created
+//! again. The claim is Lost meanwhile, and Bound again as soon as the controller of PersistentVolumes finds one of that name
+//! with its uid. Between the two, nothing but the VolumeReplica has the object: it is recorded there first.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::objects::{Objects, Run, is_outdated};
+use super::resources::VolumeReplicaSpec;
+use crate::model::Settings;
+
+/// Holds a PersistentVolume as long as it is bound (Kubernetes, the storage protection controller).
+const PROTECTION: &str = "kubernetes.io/pv-protection";
+/// Holds a PersistentVolume until csi-provisioner has deleted its volume.
+const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+/// Holds a PersistentVolume as long as it is attached (csi-attacher); the name of the driver follows, with dashes.
+const ATTACHER: &str = "external-attacher/";
+/// On a claim: when it was changed last, so that the controller of PersistentVolumes looks at it.
+const TOUCHED: &str = "hostloop.csi.dev/touched";
+
+/// What an exchange has come to.
+#[derive(Debug, PartialEq)]
+pub enum Progress {
+    /// The claim is bound to the volume on the other node, or the claim is gone.
+    Done,
+    /// The PersistentVolume is about to be deleted: the caller writes it into the VolumeReplica first.
+    Record(Value),
+    /// A step has been done, and the next one comes at once.
+    Next,
+    /// The controller of PersistentVolumes has not bound the claim yet.
+    Unbound,
+    /// Nothing can be done until an administrator has done what this says.
+    Blocked(String),
+}
+
+/// Why an exchange cannot be made. Nothing has been changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// One exchange: the volume of a VolumeReplica gets the node of the copy.
+pub struct Exchange<'a> {
+    objects: &'a Objects,
+    spec: &'a VolumeReplicaSpec,
+}
+
+impl<'a> Exchange<'a> {
+    pub fn new(objects: &'a Objects, spec: &'a VolumeReplicaSpec) -> Self {
+        Exchange { objects, spec }
+    }
+
+    /// Checks whether the exchange can be made, and asks the API server to check each of its requests. Nothing is changed.
+    ///
+    /// # Errors
+    /// The outer one if the API server does not answer, the inner one if it cannot be made.
+    pub async fn check(&self) -> Result<Result<(), Refused>, kube::Error> {
+        let name = &self.spec.persistent_volume.name;
+        let Some(volume) = self.objects.volume(name).await? else {
+            return refuse(format!("PersistentVolume {name} does not exist"));
+        };
+        if !self.is_ours(&volume) {
+            return refuse(self.is_another());
+        }
+        if volume.metadata.deletion_timestamp.is_some() {
+            return refuse(format!("PersistentVolume {name} is being deleted"));
+        }
+        let foreign = foreign(&volume);
+        if !foreign.is_empty() {
+            return refuse(format!(
+                "PersistentVolume {name} is held by {}, and has to be deleted and created again; remove {} first",
+                foreign.join(", "),
+                if foreign.len() == 1 { "that finalizer" } else { "those finalizers" }
+            ));
+        }
+        match self.objects.patch_volume(&volume, self.moved(), Run::Dry).await {
+            Ok(()) => return Ok(Ok(())),
+            Err(error) if is_immutable(&error) => {}
+            Err(error) => return refusal(error),
+        }
+        let mut trial = self.made_again(&volume);
+        // The name is taken; what admission says of another one, it says of this one.
+        trial.metadata.name = Some(format!("{name}-check"));
+        let deleted = self.objects.delete_volume(&volume, Run::Dry).await;
+        match deleted.and(self.objects.create_volume(&trial, Run::Dry).await) {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => refusal(error),
+        }
+    }
+
+    /// Does the next step. `recorded` is the PersistentVolume that the VolumeReplica has. Every step looks again, and may be the
+    /// last one of a process.
+    ///
+    /// # Errors
+    /// If the API server does not answer, or an object changed meanwhile: the step is to be repeated.
+    pub async fn step(&self, recorded: Option<&Value>) -> Result<Progress, kube::Error> {
+        let name = &self.spec.persistent_volume.name;
+        let Some(volume) = self.objects.volume(name).await? else {
+            return match recorded {
+                Some(recorded) => self.create(recorded).await,
+                None => Ok(Progress::Blocked(format!(
+                    "PersistentVolume {name} does not exist, and nothing has recorded it; create it again with volumeHandle {}, \
+                     the uid of its claim, and node {}",
+                    self.spec.volume_id, self.spec.target_node
+                ))),
+            };
+        };
+        if !self.is_ours(&volume) {
+            return Ok(Progress::Blocked(self.is_another()));
+        }
+        let deleted = volume.metadata.deletion_timestamp.is_some();
+        if !deleted && self.has_moved(&volume) {
+            return self.bind(recorded.is_some()).await;
+        }
+        if !deleted && recorded.is_none() {
+            return match self.objects.patch_volume(&volume, self.moved(), Run::Real).await {
+                Ok(()) => Ok(Progress::Next),
+                Err(error) if is_immutable(&error) => Ok(Progress::Record(as_recorded(&volume))),
+                Err(error) => Err(error),
+            };
+        }
+        // Whoever deletes it, what it says is needed.
+        if recorded.is_none() {
+            return Ok(Progress::Record(as_recorded(&volume)));
+        }
+        self.take_away(&volume, deleted).await
+    }
+
+    /// Deletes the PersistentVolume. csi-provisioner must not take that for the deletion of the volume.
+    async fn take_away(&self, volume: &PersistentVolume, deleted: bool) -> Result<Progress, kube::Error> {
+        let spec = volume.spec.as_ref();
+        let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+        if policy != Some("Retain") {
+            let retain = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+            self.objects.patch_volume(volume, retain, Run::Real).await?;
+            return Ok(Progress::Next);
+        }
+        if !deleted {
+            self.objects.delete_volume(volume, Run::Real).await?;
+            return Ok(Progress::Next);
+        }
+        let foreign = foreign(volume);
+        if foreign.len() < volume.finalizers().len() {
+            let left = json!({"metadata": {"finalizers": foreign}});
+            self.objects.patch_volume(volume, left, Run::Real).await?;
+            return Ok(Progress::Next);
+        }
+        Ok(Progress::Blocked(format!(
+            "PersistentVolume {} is to be created again with its other node, and is held by {}; remove that",
+            volume.name_any(),
+            foreign.join(", ")
+        )))
+    }
+
+    async fn create(&self, recorded: &Value) -> Result<Progress, kube::Error> {
+        let Ok(recorded) = serde_json::from_value::<PersistentVolume>(recorded.clone()) else {
+            return Ok(Progress::Blocked(format!(
+                "what status.recorded has is no PersistentVolume; create {} again with volumeHandle {} and node {}",
+                self.spec.persistent_volume.name, self.spec.volume_id, self.spec.target_node
+            )));
+        };
+        match self.objects.create_volume(&self.made_again(&recorded), Run::Real).await {
+            Ok(()) => Ok(Progress::Next),
+            // An earlier request made it; the next look tells.
+            Err(error) if is_outdated(&error) => Ok(Progress::Next),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the claim bound to the volume. The controller of PersistentVolumes looks at a Lost claim again if that changes, or up
+    /// to 15 seconds later.
+    async fn bind(&self, replaced: bool) -> Result<Progress, kube::Error> {
+        let id = &self.spec.claim;
+        let claim = self.objects.claim(&id.namespace, &id.name).await?;
+        let Some(claim) = claim.filter(|claim| claim.uid().as_deref() == Some(id.uid.as_str())) else {
+            // It was deleted meanwhile: what becomes of its volume, Kubernetes decides by the policy.
+            return Ok(Progress::Done);
+        };
+        let touched = claim.annotations().contains_key(TOUCHED);
+        // After a replacement, a claim that is still Bound may become Lost: the controller has not looked at it yet.
+        if phase(&claim) != Some("Lost") && (touched || !replaced) {
+            if touched {
+                let change = json!({"metadata": {"annotations": {TOUCHED: null}}});
+                self.objects.patch_claim(&claim, change).await?;
+            }
+            return Ok(Progress::Done);
+        }
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        self.objects.patch_claim(&claim, json!({"metadata": {"annotations": {TOUCHED: now}}})).await?;
+        Ok(Progress::Unbound)
+    }
+
+    /// Reports whether this is the PersistentVolume of the volume and of its claim, whoever created it.
+    fn is_ours(&self, volume: &PersistentVolume) -> bool {
+        let Some(spec) = &volume.spec else { return false };
+        let (id, driver) = (&self.spec.volume_id, &self.spec.driver);
+        let claim = spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_ref());
+        spec.csi.as_ref().is_some_and(|csi| csi.driver == *driver && csi.volume_handle == *id)
+            && claim == Some(&self.spec.claim.uid)
+    }
+
+    fn is_another(&self) -> String {
+        let VolumeReplicaSpec { persistent_volume, volume_id, claim, .. } = self.spec;
+        format!(
+            "PersistentVolume {} is not that of volume {volume_id} and claim {}/{} any more",
+            persistent_volume.name, claim.namespace, claim.name
+        )
+    }
+
+    fn has_moved(&self, volume: &PersistentVolume) -> bool {
+        let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+        affinity == Some(&affinity_of(&self.spec.target_node))
+    }
+
+    fn moved(&self) -> Value {
+        json!({"spec": {"nodeAffinity": affinity_of(&self.spec.target_node)}})
+    }
+
+    /// Returns the PersistentVolume as it is to be created.
+    fn made_again(&self, recorded: &PersistentVolume) -> PersistentVolume {
+        let mut volume = recorded.clone();
+        let metadata = &mut volume.metadata;
+        metadata.uid = None;
+        metadata.resource_version = None;
+        metadata.creation_timestamp = None;
+        metadata.deletion_timestamp = None;
+        metadata.deletion_grace_period_seconds = None;
+        metadata.generation = None;
+        metadata.managed_fields = None;
+        // The others are set by whoever needs them.
+        metadata.finalizers =
+            metadata.finalizers.take().map(|all| all.into_iter().filter(|f| f == PROVISIONER).collect());
+        volume.status = None;
+        if let Some(spec) = &mut volume.spec {
+            spec.node_affinity = Some(affinity_of(&self.spec.target_node));
+            if let Some(claim) = &mut spec.claim_ref {
+                claim.resource_version = None;
+            }
+        }
+        volume
+    }
+}
+
+/// Returns the PersistentVolume as the VolumeReplica has it.
+fn as_recorded(volume: &PersistentVolume) -> Value {
+    let mut volume = volume.clone();
+    volume.metadata.managed_fields = None;
+    volume.status = None;
+    json!(volume)
+}
+
+/// Returns the finalizers of others than Kubernetes and its sidecars.
+fn foreign(volume: &PersistentVolume) -> Vec<&str> {
+    let known =
+        |finalizer: &str| [PROTECTION, PROVISIONER].contains(&finalizer) || finalizer.starts_with(ATTACHER);
+    volume.finalizers().iter().map(String::as_str).filter(|finalizer| !known(finalizer)).collect()
+}
+
+/// Returns the affinity that csi-provisioner gives to a volume of this node.
+fn affinity_of(node: &str) -> VolumeNodeAffinity {
+    let requirement = json!({"key": Settings::TOPOLOGY_KEY, "operator": "In", "values": [node]});
+    let terms = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}});
+    serde_json::from_value(terms).unwrap_or_default()
+}
+
+fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}
+
+/// Reports whether the API server refuses a change of the affinity as invalid: its field is immutable there.
+fn is_immutable(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 422)
+}
+
+fn refuse(why: String) -> Result<Result<(), Refused>, kube::Error> {
+    Ok(Err(Refused(why)))
+}
+
+/// Returns what the API server refuses as a refusal, and anything else as an error.
+fn refusal(error: kube::Error) -> Result<Result<(), Refused>, kube::Error> {
+    match error {
+        kube::Error::Api(status) if [400, 403, 422].contains(&status.code) => {
+            refuse(format!("the PersistentVolume cannot get another node: {}", status.message))
+        }
+        error => Err(error),
+    }
+}

@@ -1,0 +1,8 @@
+//! Volumes that move to another node, and copies that stand by (docs/decisions/0022).
+
+pub mod exchange;
+pub mod objects;
+pub mod resources;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! The two kinds of objects that a move has to do with (docs/decisions/0022). A VolumeMove is a request, and whoever may
+//! create one asks for a move. A VolumeReplica says that a copy of a volume exists; only the controller writes it, and
+//! nothing else decides what becomes of the copy.
+
+#![expect(clippy::duplicated_attributes, reason = "each printcolumn has a type_ and a json_path")]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Holds an object of either kind until what it stands for has ended.
+pub const FINALIZER: &str = "hostloop.csi.dev/copy";
+
+/// VolumeMove asks for a volume to be moved to another node. Deleting it gives the move up as long as that is possible.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "hostloop.csi.dev",
+    version = "v1alpha1",
+    kind = "VolumeMove",
+    plural = "volumemoves",
+    shortname = "vmove",
+    namespaced,
+    status = "VolumeMoveStatus",
+    derive = "PartialEq",
+    validation = Rule::new("self.spec == oldSelf.spec").message("a VolumeMove cannot be changed: delete it and create another one"),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claimName"),
+    printcolumn(name = "From", type_ = "string", json_path = ".status.sourceNode"),
+    printcolumn(name = "To", type_ = "string", json_path = ".status.targetNode"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMoveSpec {
+    /// The PersistentVolumeClaim, in the namespace of this object, whose volume is to be moved.
+    #[schemars(length(min = 1, max = 253))]
+    pub claim_name: String,
+    /// Where the volume is to be. If it is empty, the controller chooses the node with the most room.
+    #[serde(default)]
+    pub target: Target,
+    /// When the volume changes its node.
+    #[serde(default)]
+    pub when: When,
+    /// Keep the data on the earlier node. The VolumeReplica names them; delete it to delete them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_source: bool,
+    /// Evict pods that no controller creates again as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evict_bare_pods: bool,
+}
+
+/// Where a volume is to be. What is not set, the controller chooses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// The name of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub node: Option<String>,
+    /// The name of the pool on the node. If it is not set, the StorageClass decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub pool: Option<String>,
+}
+
+/// When a volume changes its node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum When {
+    /// As soon as no pod uses it, for example while the node is drained.
+    #[default]
+    PodsLeave,
+    /// As soon as the copy is nearly up to date. The pods are evicted, if their PodDisruptionBudgets allow that.
+    Now,
+}
+
+/// How far a move is. It is for people; nothing is decided by it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMoveStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<MovePhase>,
+    /// What is waited for, or what is wrong and what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// How much of the first copy has been made, or how old the copy is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub progress: String,
+    /// The name of the VolumeReplica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_node: Option<String>,
+    /// For how long no pod could use the volume, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable_milliseconds: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "moment")]
+    pub completion_time: Option<Time>,
+}
+
+/// The phases of a VolumeMove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum MovePhase {
+    /// Nothing has been done; the message says why, and what to do.
+    Refused,
+    /// The first copy waits or is being made.
+    Copying,
+    /// The copy is nearly up to date: the volume changes its node when its pods have left.
+    Ready,
+    /// The volume changes its node; no pod can use it.
+    CuttingOver,
+    /// The volume is on the other node.
+    Done,
+    /// The move has been given up, and the copy is being deleted.
+    GivingUp,
+}
+
+/// VolumeReplica says that a copy of a volume exists on another node. Only the controller writes it. Delete it to have the
+/// copy deleted, even if the node of the volume does not answer.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "hostloop.csi.dev",
+    version = "v1alpha1",
+    kind = "VolumeReplica",
+    plural = "volumereplicas",
+    shortname = "vreplica",
+    status = "VolumeReplicaStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claim.name"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claim.namespace"),
+    printcolumn(name = "From", type_ = "string", json_path = ".spec.sourceNode"),
+    printcolumn(name = "To", type_ = "string", json_path = ".spec.targetNode"),
+    printcolumn(name = "Purpose", type_ = "string", json_path = ".spec.purpose"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Last Pass", type_ = "date", json_path = ".status.lastPass.asked"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeReplicaSpec {
+    /// The name of the driver that has the volume.
+    pub driver: String,
+    /// The CSI id of the volume.
+    pub volume_id: String,
+    /// How often the volume had moved when the copy was made. Nothing is done to a volume of another generation.
+    pub generation: u64,
+    /// The PersistentVolume of the volume.
+    pub persistent_volume: ObjectId,
+    /// The claim that the PersistentVolume was bound to.
+    pub claim: ClaimId,
+    /// The node that has the volume.
+    pub source_node: String,
+    /// The node that has the copy.
+    pub target_node: String,
+    /// The pool of the copy; the StorageClass decides if it is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_pool: Option<String>,
+    /// The CSI name of the copy. No other copy has ever had it.
+    pub copy_name: String,
+    /// The CSI id of the copy until it takes over the id of the volume.
+    pub copy_id: String,
+    pub purpose: Purpose,
+    /// The VolumeMove that asks for the copy, if the purpose is `Move`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<ObjectId>,
+}
+
+/// One object, and not a later one of its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ObjectId {
+    pub name: String,
+    pub uid: String,
+}
+
+/// One claim, and not a later one of its name in a later namespace of its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimId {
+    pub namespace: String,
+    pub namespace_uid: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// What a copy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Purpose {
+    /// The volume moves to the node of the copy.
+    Move,
+    /// The copy takes the volume's place if its node is lost.
+    Standby,
+}
+
+/// How far a copy is. It holds all that the controller knows: another one goes on from here.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeReplicaStatus {
+    #[serde(default)]
+    pub phase: ReplicaPhase,
+    /// What is waited for, or what is wrong and what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The last pass that brought the copy up to date.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_pass: Option<Pass>,
+    /// The number of passes, and what they sent in bytes.
+    #[serde(default)]
+    pub passes: u64,
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// The copy is the same as the volume, which nobody can write to any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
+    /// The copy takes the volume's place although the volume may have later data: its node is lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
+    /// Since when no pod could use the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "moment")]
+    pub fenced: Option<Time>,
+    /// The PersistentVolume as it was before it was deleted, to be created again with the other node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub recorded: Option<serde_json::Value>,
+    /// The CSI id of what the earlier node has left of the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_id: Option<String>,
+}
+
+/// A pass that brought a copy up to date.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pass {
+    /// When the controller asked for it, by the controller's clock.
+    #[schemars(schema_with = "moment")]
+    pub asked: Time,
+    /// When the volume was cut, by the clock of its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "moment")]
+    pub cut: Option<Time>,
+    /// What it sent in bytes.
+    pub sent_bytes: u64,
+    /// The size of the volume in bytes.
+    pub size_bytes: u64,
+}
+
+/// The phases of a VolumeReplica, in the order of a move.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum ReplicaPhase {
+    /// Other first copies are made before this one.
+    #[default]
+    Pending,
+    /// The first copy is being made.
+    Copying,
+    /// Passes bring what has changed meanwhile.
+    Following,
+    /// The copy is nearly up to date.
+    Ready,
+    /// The copy stands by: passes bring it up to date again and again.
+    Standby,
+    /// The volume is fenced, and the last pass is made. The last phase from which a move can be given up.
+    CuttingOver,
+    /// The copy takes over the id of the volume.
+    Completing,
+    /// The PersistentVolume gets the other node.
+    Exchanging,
+    /// The volume is on the other node; what the earlier node has is being retired and deleted.
+    Retiring,
+    /// The earlier node has data that nothing but the deletion of this object deletes.
+    Left,
+    /// The copy is not wanted any more, and is being deleted.
+    Abandoning,
+}
+
+/// The schema of a [`Time`]: with a schema of its own, k8s-openapi would make one of each type of Kubernetes.
+fn moment(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "string", "format": "date-time"})
+}
+
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::{CustomResourceExt as _, Resource as _};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_kinds_have_status_subresources() {
+        for crd in [VolumeMove::crd(), VolumeReplica::crd()] {
+            let [version] = crd.spec.versions.as_slice() else { panic!("{crd:?}") };
+            assert!(version.subresources.as_ref().is_some_and(|both| both.status.is_some()), "{crd:?}");
+            assert!(version.served && version.storage);
+        }
+        assert_eq!(VolumeMove::plural(&()), "volumemoves");
+        assert_eq!(VolumeReplica::crd().spec.scope, "Cluster");
+    }
+
+    #[test]
+    fn a_move_asks_for_little_and_cannot_change() {
+        let asked: VolumeMove = serde_json::from_value(json!({"apiVersion": "hostloop.csi.dev/v1alpha1",
+            "kind": "VolumeMove", "metadata": {"name": "m"}, "spec": {"claimName": "data"}}))
+        .unwrap();
+        assert_eq!((asked.spec.when, asked.spec.target), (When::PodsLeave, Target::default()));
+        let crd = serde_json::to_value(VolumeMove::crd()).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        assert_eq!(schema["x-kubernetes-validations"][0]["rule"], "self.spec == oldSelf.spec", "{schema:#}");
+        assert_eq!(schema["properties"]["spec"]["required"], json!(["claimName"]));
+    }
+
+    #[test]
+    fn a_recorded_volume_keeps_fields_of_later_releases() {
+        let crd = serde_json::to_value(VolumeReplica::crd()).unwrap();
+        let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+        assert_eq!(
+            status["properties"]["recorded"]["x-kubernetes-preserve-unknown-fields"], true,
+            "{status:#}"
+        );
+        let text = json!({"phase": "Exchanging", "recorded": {"spec": {"later": [1]}}});
+        let status: VolumeReplicaStatus = serde_json::from_value(text.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&status).unwrap()["recorded"], text["recorded"]);
+    }
+}
