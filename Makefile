@@ -224,7 +224,7 @@ mutants: ## Change the code in many ways, and see that a test fails for each; MO
 	$(CARGO) build --quiet --locked --manifest-path tests/mutants/Cargo.toml --target-dir "$(TARGET_DIR)/mutants-tool"
 	$(WITH_TOOLS) $(if $(KERNEL),unshare --mount) "$(TARGET_DIR)/mutants-tool/debug/mutants" $(addprefix --module ,$(MODULE)) $(addprefix --file ,$(FILE)) \
 	  $(addprefix --sample ,$(SAMPLE)) $(addprefix --seed ,$(SEED)) $(addprefix --shard ,$(SHARD)) $(addprefix --minutes ,$(MINUTES)) \
-	  $(addprefix --only ,$(ONLY)) $(if $(FIRST),--first) $(if $(LAST),--last) $(if $(KERNEL),--kernel)
+	  $(addprefix --only ,$(ONLY)) $(if $(FIRST),--first) $(if $(LAST),--last) $(if $(KERNEL),--kernel) $(addprefix --each ,$(EACH))
 
 mutants-diff: ## The same with the lines that differ from BASE=rev, 60 mutants and five minutes at most
 	@echo '==> mutants-diff'

@@ -29,7 +29,7 @@ use run::{Programs, Verdict};
 /// Anything that goes wrong is told and ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--first] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel]
+const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FILE] [--first] [--last] [--sample N] [--seed N] [--shard I/N] [--diff FILE] [--total N] [--minutes N] [--jobs N] [--kernel] [--each N]
 
   --module   driver, store, backend, wire, cluster or kernel/linux; all without it
   --file     files with this in their path only
@@ -42,7 +42,8 @@ const USAGE: &str = "Usage: mutants [--module NAME]... [--file PART] [--only FIL
   --total    so many at most, chosen by the seed
   --minutes  so long after everything is built; the table tells what was not tested
   --jobs     so many at once (2)
-  --kernel   with tests on the real kernel (root)";
+  --kernel   with tests on the real kernel (root)
+  --each     so many seconds of cheap tests for a mutant that the quickest do not notice (15)";
 
 /// What is tested, and how.
 struct Options {
@@ -59,6 +60,7 @@ struct Options {
     limit: Option<Duration>,
     jobs: usize,
     kernel: bool,
+    cheap: Duration,
 }
 
 /// What a test may take by itself before it is put off to the end, where a change is tested.
@@ -80,6 +82,7 @@ fn options() -> Result<Options> {
         limit: None,
         jobs: 2,
         kernel: false,
+        cheap: run::CHEAP,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -101,6 +104,7 @@ fn options() -> Result<Options> {
             "--total" => options.total = value()?.parse()?,
             "--minutes" => options.limit = Some(Duration::from_secs(60 * value()?.parse::<u64>()?)),
             "--kernel" => options.kernel = true,
+            "--each" => options.cheap = Duration::from_secs(value()?.parse()?),
             "--jobs" => options.jobs = value()?.parse()?,
             _ => return Err(USAGE.into()),
         }
@@ -197,6 +201,7 @@ fn test(options: &Options) -> Result<bool> {
         tree: tree.tree.clone(),
         scratch: run::scratch()?,
         killers: Mutex::default(),
+        cheap: options.cheap,
     };
     let (verdicts, broken) = verdicts(options, &programs, &mutants, &viable, &tree.target)?;
     let enough = report::report(&mutants, &chosen, &absent, &verdicts);

@@ -22,8 +22,8 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 /// be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FACTOR: u32 = 4;
-/// So long a mutant is tested with what is cheap, by the times that these tests need by themselves.
-const CHEAP: Duration = Duration::from_secs(15);
+/// So long a mutant is tested with what is cheap, by the times that these tests need by themselves, unless it is said otherwise.
+pub const CHEAP: Duration = Duration::from_secs(15);
 /// So long a mutant is tested with one portion after the other of what is exhaustive.
 const BUDGET: Duration = Duration::from_secs(60);
 /// Where the system calls are.
@@ -81,6 +81,8 @@ pub struct Programs {
     pub scratch: PathBuf,
     /// How many mutants of a file a test has killed: it is likely to kill the next, too.
     pub killers: Mutex<HashMap<String, HashMap<Name, usize>>>,
+    /// How long a mutant is tested with the cheap tests that come after the quickest ones.
+    pub cheap: Duration,
 }
 
 impl Verdict {
@@ -231,7 +233,7 @@ impl Programs {
         let mut needed = Duration::ZERO;
         rest.retain(|test| {
             needed += test.time;
-            needed < CHEAP
+            needed < self.cheap
         });
         for batch in [reaching, others, rest].iter().flat_map(|batch| self.batches(batch)) {
             let verdict = self.ask(mutant, file, &batch, jobs)?;
