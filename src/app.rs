@@ -33,7 +33,7 @@ use crate::version;
 
 use self::anchor::Anchors;
 pub use self::checks::DataDir;
-pub use self::controller::run_controller;
+pub use self::controller::{Secure, run_controller};
 pub use self::node::{OtherNodes, connector, run_node};
 pub use self::start_error::StartError;
 pub use self::watch::{IDLE_SOURCES, ORPHANED, watch_sources};

@@ -158,8 +158,8 @@ fn counted(figures: &Figures) -> MoveFigures {
     }
 }
 
-/// The way to a node: TLS with certificates on both sides.
-struct Secure(Tls);
+/// The way of a controller to a node: TLS with certificates on both sides.
+pub struct Secure(pub Tls);
 
 #[tonic::async_trait]
 impl Connect for Secure {

@@ -27,6 +27,7 @@ mod list_pages;
 mod lists;
 mod log;
 mod lost_answers;
+mod move_calls;
 mod moved;
 mod newer;
 mod peer;

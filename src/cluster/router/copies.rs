@@ -189,7 +189,7 @@ fn failed(status: &Status) -> CopyError {
     }
 }
 
-fn request(copy: &NewCopy) -> csi::CreateVolumeRequest {
+pub(super) fn request(copy: &NewCopy) -> csi::CreateVolumeRequest {
     let segments = [(Settings::TOPOLOGY_KEY.to_owned(), copy.target.clone())].into();
     let there = vec![csi::Topology { segments }];
     csi::CreateVolumeRequest {
@@ -214,7 +214,7 @@ fn request(copy: &NewCopy) -> csi::CreateVolumeRequest {
 }
 
 /// As csi-provisioner asks for it: one capability for each access mode.
-fn capabilities(access: &Access) -> Vec<csi::VolumeCapability> {
+pub(super) fn capabilities(access: &Access) -> Vec<csi::VolumeCapability> {
     let mode = |mode: &String| match mode.as_str() {
         "ReadWriteOncePod" => Mode::SingleNodeSingleWriter,
         "ReadOnlyMany" => Mode::MultiNodeReaderOnly,

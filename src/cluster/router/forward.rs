@@ -259,10 +259,23 @@ where
     stream::iter(members.into_iter().map(ask)).buffer_unordered(AT_ONCE).collect().await
 }
 
+/// The source of the status of a call for which there is no connection: the node has not answered it.
+#[derive(Debug, thiserror::Error)]
+#[error("the node cannot be reached")]
+struct Unreachable;
+
 /// UNAVAILABLE, with the name of the node.
 pub(super) fn unreachable(member: &Member, why: &str) -> Status {
     let node_id = &member.node_id;
-    Error::Unavailable(format!("node {node_id:?} cannot be reached; try again: {why}")).into()
+    let message = format!("node {node_id:?} cannot be reached; try again: {why}");
+    let mut status: Status = Error::Unavailable(message).into();
+    status.set_source(Arc::new(Unreachable));
+    status
+}
+
+/// Reports whether a call failed because there is no connection to its node. UNAVAILABLE can also be what a node answers.
+pub(super) fn is_unreachable(status: &Status) -> bool {
+    std::error::Error::source(status).is_some_and(|source| source.is::<Unreachable>())
 }
 
 /// A node's status without what belongs to its connection.

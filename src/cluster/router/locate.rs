@@ -12,13 +12,22 @@ use super::owner::{Named, member};
 use crate::cluster::peers::{Member, Members};
 use crate::error::{Error, Result};
 use crate::model::VolumeId;
-use crate::model::answer::Location;
+use crate::model::answer::{Found, Location};
 use crate::service::{MOVED_TO, table};
 use crate::wire::rpc::Unary;
 use crate::wire::{peer, reserve};
 
 /// How long a node may take to say whether it has a volume.
 const QUESTION: Duration = Duration::from_secs(2);
+
+/// A node that has a volume, and the generation of the volume there; `None` for a node that does not have it.
+type Held = Option<(u64, Arc<Member>)>;
+
+/// Returns the node with the highest generation of a volume.
+fn latest(answers: Vec<Held>) -> Option<Arc<Member>> {
+    let latest = answers.into_iter().flatten().max_by_key(|(generation, _)| *generation);
+    latest.map(|(_, member)| member)
+}
 
 /// Returns the node that the volume of this answer has moved to.
 fn moved_to(status: &Status) -> Option<String> {
@@ -74,6 +83,8 @@ impl Router {
         for _ in members.iter() {
             match self.location(&member, id).await {
                 Ok(Location { moved_to: Some(node_id), .. }) => member = next(&members, id, &node_id)?,
+                // What is left of a volume that has moved is deleted some time, and a disk may have been replaced.
+                Ok(Location { found: Found::Nothing, generation: None, .. }) => return self.search(id).await,
                 // If the node does not answer, the call that follows reports why.
                 Ok(_) | Err(_) => return Ok(Some(member)),
             }
@@ -91,23 +102,35 @@ impl Router {
         Ok((location.generation == Some(0)).then_some(member))
     }
 
-    /// Asks every node for a volume whose first node has left the cluster. If several nodes have it, the one with the highest
+    /// Asks every node for a volume whose first node does not have it, or has left the cluster. If several nodes have it, the one with the highest
     /// generation is returned.
     ///
     /// # Errors
     /// UNAVAILABLE if a node did not answer: it may have a higher generation.
     pub(super) async fn search(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        self.ask_all(id).await?.into_iter().collect::<Result<Vec<_>, _>>().map(latest)
+    }
+
+    /// Asks every node for a volume, as [`Router::search`] does, and ignores nodes that do not answer. For a call that a node has
+    /// answered with NOT_FOUND: the answer stays the same if no node has the volume.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the nodes are not known.
+    pub(super) async fn find_elsewhere(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        Ok(latest(self.ask_all(id).await?.into_iter().filter_map(Result::ok).collect()))
+    }
+
+    /// Returns the answer of each node that was asked for a volume, with its generation there.
+    async fn ask_all(&self, id: &str) -> Result<Vec<Result<Held, Status>>, Status> {
         if !id.parse::<VolumeId>().is_ok_and(|id| !id.is_inline()) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
         let ask = |member: Arc<Member>| async move {
             let location = self.location(&member, id).await?;
-            Ok::<_, Status>(location.generation.map(|generation| (generation, member)))
+            Ok(location.generation.map(|generation| (generation, member)))
         };
-        let answers = ask_each(members, ask).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let latest = answers.into_iter().flatten().max_by_key(|(generation, _)| *generation);
-        Ok(latest.map(|(_, member)| member))
+        Ok(ask_each(members, ask).await)
     }
 
     async fn location(&self, member: &Member, id: &str) -> Result<Location, Status> {

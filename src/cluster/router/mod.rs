@@ -17,6 +17,7 @@ mod get_capacity;
 mod links;
 mod lists;
 mod locate;
+mod moves;
 mod owner;
 mod placement;
 mod reserve;

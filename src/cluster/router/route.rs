@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use prost::bytes::Bytes;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::Router;
 use super::forward::Envelope;
@@ -83,7 +83,7 @@ impl Router {
                 Ok(member) => Ok(Last::Member(member)),
                 Err(status) => return Err(wrong.map_or(status, Status::from)),
             },
-            Route::LastOwner(named) => match self.moved_off(named).await? {
+            Route::LastOwner(named) => match self.located(named).await? {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.last_owner(named.into()),
             },
@@ -91,7 +91,13 @@ impl Router {
         };
         match (found, wrong) {
             (Ok(Last::Member(member)), _) => {
-                let (member, answer) = self.follow::<Q>(member, &envelope, bytes).await?;
+                let (member, answer) = match self.follow::<Q>(member, &envelope, bytes.clone()).await {
+                    Err(status) if status.code() == Code::NotFound => {
+                        let member = self.elsewhere(request.route(), status).await?;
+                        self.follow::<Q>(member, &envelope, bytes).await?
+                    }
+                    answer => answer?,
+                };
                 observe_made(&request, &member.node_id);
                 Ok(Response::new(answer))
             }
@@ -105,6 +111,28 @@ impl Router {
         match named {
             declare::Named::Volume(id) if self.find(named.into())?.is_none() => self.search(id).await,
             _ => Ok(None),
+        }
+    }
+
+    /// Returns the node of a volume that is to be deleted or unpublished. Its first node may have nothing left of it, and would
+    /// report success.
+    async fn located(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        match named {
+            declare::Named::Volume(id) => self.locate(id).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the node of a volume that its first node does not have.
+    ///
+    /// # Errors
+    /// The status of the first node if no node has the volume, or if the status is about something else.
+    async fn elsewhere(&self, route: Route<'_>, status: Status) -> Result<Arc<Member>, Status> {
+        let Route::Owner(named @ declare::Named::Volume(id)) = route else { return Err(status) };
+        let first = self.find(named.into())?;
+        match self.find_elsewhere(id).await? {
+            Some(member) if first.is_none_or(|first| first.node_id != member.node_id) => Ok(member),
+            _ => Err(status),
         }
     }
 

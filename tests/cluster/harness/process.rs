@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hostloop::app::{self, Ended, StartError};
+use hostloop::cluster::peers::Fixed;
+use hostloop::cluster::permit;
+use hostloop::cluster::router::{Router, RouterSettings};
 use hostloop::cluster::tls::Tls;
 use hostloop::config::{
     Config, ControllerSettings, Discovery, OperationConfig, PeerPort, Role, ServerConfig, StaticPeer,
@@ -148,6 +151,21 @@ impl Processes {
 
     pub fn node(&self, id: &str) -> &NodeProcess {
         self.nodes.iter().find(|node| node.id == id).expect("a node")
+    }
+
+    /// Returns a router to these nodes, such as a controller has.
+    pub fn router(&self, ids: &[&str]) -> Router {
+        let known = self.nodes.iter().filter(|node| ids.contains(&node.id.as_str()));
+        let peers = Fixed::new(known.map(|node| (node.id.clone(), node.address.clone())));
+        let settings =
+            RouterSettings { driver_name: DRIVER.to_owned(), attach: true, forget_nodes: Default::default() };
+        let tls = self.pki.tls("router", &controller());
+        Router::new(settings, &peers, Box::new(app::Secure(tls.clone())), permit::signer(tls))
+    }
+
+    /// Ends the process of a node, without a word to anybody.
+    pub fn lose(&mut self, id: &str) {
+        self.nodes.retain(|node| node.id != id);
     }
 
     /// The certificates of a node.

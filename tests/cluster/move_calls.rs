@@ -1,0 +1,183 @@
+//! The calls that a move makes, on real connections: each does what it says, and an error says whose it is.
+
+use hostloop::cluster::mover::copies::{Access, NewCopy};
+use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest};
+use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
+use hostloop::model::{NodeKey, VolumeId};
+use hostloop::wire::csi::ControllerGetVolumeRequest;
+use tonic::Code;
+
+use crate::harness::process::{Certificates, Processes};
+use crate::harness::{place, volume, within};
+use crate::requests::{MIB, delete};
+use crate::wait::until;
+
+const SIZE: i64 = 512 * MIB;
+
+fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u64) -> VolumeReplicaSpec {
+    VolumeReplicaSpec {
+        driver: "hostloop.csi.dev".to_owned(),
+        volume_id: volume_id.to_owned(),
+        generation,
+        persistent_volume: ObjectId { name: "pvc-1".to_owned(), uid: "1".to_owned() },
+        claim: ClaimId {
+            namespace: "default".to_owned(),
+            namespace_uid: "2".to_owned(),
+            name: "data".to_owned(),
+            uid: "3".to_owned(),
+        },
+        source_node: from.to_owned(),
+        target_node: to.to_owned(),
+        target_pool: None,
+        copy_name: name.to_owned(),
+        copy_id: VolumeId::of_name(&NodeKey::of(to), name).to_string(),
+        purpose: Purpose::Move,
+        requested_by: None,
+    }
+}
+
+/// A copy like the volumes of these tests.
+fn copy(replica: &VolumeReplicaSpec) -> NewCopy {
+    NewCopy {
+        name: replica.copy_name.clone(),
+        source: replica.volume_id.clone(),
+        target: replica.target_node.clone(),
+        bytes: SIZE as u64,
+        access: Access {
+            block: true,
+            fs_type: String::new(),
+            mount_options: Vec::new(),
+            modes: vec!["ReadWriteOnce".to_owned()],
+        },
+        parameters: Default::default(),
+        mutable_parameters: Default::default(),
+    }
+}
+
+fn pass() -> PassRequest {
+    PassRequest { parameters: Default::default(), whole: true, most_bytes: 2 * SIZE as u64 }
+}
+
+/// Makes the copy. A call says that it goes on if that takes longer than it waits.
+async fn create(nodes: &dyn Nodes, copy: &NewCopy) {
+    while let Err(error) = nodes.create(copy).await {
+        assert!(matches!(error, NodeError::Running(_)), "{error:?}");
+    }
+}
+
+/// The cuts on the disks of all nodes.
+fn cuts(processes: &Processes) -> Vec<String> {
+    processes.nodes.iter().flat_map(|node| node.snapshots()).collect()
+}
+
+#[tokio::test]
+async fn a_move_leaves_one_volume_with_its_id() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let router = processes.router(&["a", "b"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    for (way, generation) in [(("a", "b"), 0), (("b", "a"), 1), (("a", "b"), 2)] {
+        let replica = replica(&id, &format!("copy-{generation}"), way, generation);
+        assert!(nodes.room(&copy(&replica)).await.unwrap() > SIZE as u64);
+        create(nodes, &copy(&replica)).await;
+        let updated = nodes.update(&replica, &pass()).await.unwrap();
+        assert!(updated.source_in_use && updated.cut_ns > 0, "nobody has fenced it");
+        let early = nodes.complete(&replica, false).await.unwrap_err();
+        assert!(matches!(early, NodeError::InUse(_)), "{early:?}");
+        nodes.fence(&replica).await.unwrap();
+        assert!(!nodes.update(&replica, &pass()).await.unwrap().source_in_use);
+        for _ in 0..2 {
+            nodes.complete(&replica, false).await.unwrap();
+        }
+        let left = nodes.retire(&replica).await.unwrap();
+        assert_eq!(nodes.generation(way.0, &id).await, Ok(None));
+        assert_eq!(nodes.generation(way.1, &id).await, Ok(Some(generation + 1)));
+        let found = processes.controller.call(ControllerGetVolumeRequest { volume_id: id.clone() });
+        assert_eq!(place(&found.await.unwrap().volume.unwrap()), way.1);
+        let never = nodes.delete_left(&replica, &id).await;
+        assert_eq!(never, Ok(()), "the earlier node has nothing of that id");
+        nodes.release(&replica).await.unwrap();
+        let other = VolumeReplicaSpec { generation: generation + 1, ..replica.clone() };
+        assert!(matches!(nodes.delete_left(&other, &left).await, Err(NodeError::InUse(_))));
+        nodes.delete_left(&replica, &left).await.unwrap();
+        assert_eq!(nodes.generation(way.1, &id).await, Ok(Some(generation + 1)));
+        assert_eq!(cuts(&processes), Vec::<String>::new());
+    }
+    // Its first node has nothing of it any more, and would call it deleted.
+    within(processes.controller.call(delete(&id))).await.unwrap();
+    assert_eq!(nodes.generation("b", &id).await, Ok(None));
+}
+
+/// The first node of a volume has nothing of it any more, and a third one does not answer.
+#[tokio::test]
+async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
+    let mut processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
+    let router = processes.router(&["a", "b"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    create(nodes, &copy(&replica)).await;
+    nodes.fence(&replica).await.unwrap();
+    nodes.update(&replica, &pass()).await.unwrap();
+    nodes.complete(&replica, false).await.unwrap();
+    let left = nodes.retire(&replica).await.unwrap();
+    nodes.release(&replica).await.unwrap();
+    nodes.delete_left(&replica, &left).await.unwrap();
+
+    processes.lose("c");
+    let get = ControllerGetVolumeRequest { volume_id: id.clone() };
+    assert_eq!(place(&within(processes.controller.call(get)).await.unwrap().volume.unwrap()), "b");
+    let unknown =
+        async || within(processes.controller.call(delete(&id))).await.err().map(|status| status.code());
+    until("node c does not answer", async || unknown().await == Some(Code::Unavailable)).await;
+    assert_eq!(nodes.generation("b", &id).await, Ok(Some(1)), "c may have a later one");
+}
+
+#[tokio::test]
+async fn a_move_that_is_given_up_leaves_the_volume() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let router = processes.router(&["a", "b"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    create(nodes, &copy(&replica)).await;
+    nodes.fence(&replica).await.unwrap();
+    let other = VolumeReplicaSpec { generation: 1, ..replica.clone() };
+    for refused in [nodes.unfence(&other).await, nodes.delete_copy(&other).await] {
+        assert!(matches!(refused, Err(NodeError::InUse(_))), "{refused:?}");
+    }
+    nodes.unfence(&replica).await.unwrap();
+    nodes.release(&replica).await.unwrap();
+    for _ in 0..2 {
+        nodes.delete_copy(&replica).await.unwrap();
+    }
+    assert_eq!(nodes.generation("a", &id).await, Ok(Some(0)));
+    let gone = nodes.update(&replica, &pass()).await.unwrap_err();
+    assert!(matches!(gone, NodeError::NotFound(_)), "{gone:?}");
+    assert_eq!(cuts(&processes), Vec::<String>::new());
+}
+
+/// Only the source's own silence may lead to a promotion.
+#[tokio::test]
+async fn silence_is_told_from_errors_by_the_node_asked() {
+    let mut processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let router = processes.router(&["a", "b"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    create(nodes, &copy(&replica)).await;
+    let nowhere = VolumeReplicaSpec { source_node: "c".to_owned(), ..replica.clone() };
+    assert!(matches!(nodes.fence(&nowhere).await, Err(NodeError::Silent(_))));
+    let unknown = VolumeReplicaSpec { volume_id: replica.copy_id.clone(), ..replica.clone() };
+    assert!(matches!(nodes.fence(&unknown).await, Err(NodeError::NotFound(_))));
+
+    processes.lose("a");
+    let is_silent = async || matches!(nodes.fence(&replica).await, Err(NodeError::Silent(_)));
+    until("the process has ended", is_silent).await;
+    assert!(matches!(nodes.generation("a", &id).await, Err(NodeError::Silent(_))));
+    // The copy's node answers, and says that it does not reach the source.
+    let update = nodes.update(&replica, &pass()).await.unwrap_err();
+    assert!(!matches!(update, NodeError::Silent(_)), "{update:?}");
+    nodes.complete(&replica, true).await.unwrap();
+    assert_eq!(nodes.generation("b", &id).await, Ok(Some(1)));
+}
