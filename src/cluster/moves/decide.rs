@@ -1,0 +1,331 @@
+//! What comes next for a VolumeReplica, of what is known. No I/O. Every step looks again before it acts, and each can be the
+//! last one of a process.
+//!
+//! The rules, by the numbers that the tests name:
+//!
+//! 1. Nothing that the owner of a claim can write decides what is deleted, bound or fenced: a [`View`] has none of it.
+//! 2. A copy is deleted only if the node of the volume has just answered that it has this generation, or that the volume was
+//!    deleted; or if an administrator deletes the VolumeReplica.
+//! 3. A claim is never deleted.
+//! 4. Only the silence of the volume's own node leads to a promotion without a last pass, and not while Kubernetes says that
+//!    the node is ready.
+//! 5. Every call to a node names the volume and its generation (`nodes.rs`).
+//! 6. What is unknown changes nothing.
+//! 7. There is a way forward or back from every phase that does not wait for a node which never comes back.
+//! 8. What can be refused is asked for as a dry run before the volume is fenced.
+//! 9. Claims that a pod uses together go together.
+//! 10. A last pass waits for no first copy.
+
+use std::time::Duration;
+
+use super::resources::{Purpose, ReplicaPhase, When};
+use super::view::{NodeState, Says, User, View, Wanted};
+
+/// Between two looks while pods run.
+const CALM: Duration = Duration::from_secs(1);
+/// Between two looks while no pod can run.
+const PRESSING: Duration = Duration::from_millis(250);
+/// Between two looks at what only an administrator or a node that comes back can change.
+const LONG: Duration = Duration::from_secs(15);
+/// A copy that is ready is brought up to date when it is this old.
+const BEHIND: Duration = Duration::from_secs(60);
+/// The node of a volume is given up after it has been silent for so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Look again after this time; the text says what for.
+    Wait(Duration, String),
+    /// Write the next phase into the status.
+    Enter(ReplicaPhase, String),
+    /// Make the first copy.
+    Create,
+    /// Bring the copy up to date.
+    Pass,
+    /// Ask for everything that can be refused as a dry run, and enter `CuttingOver` if nothing is.
+    Check,
+    /// Keep other pods away from the volume, and write since when.
+    Fence,
+    /// Ask these pods to leave.
+    Evict(Vec<String>),
+    /// Make the copy the same as the volume, which nobody uses any more.
+    LastPass,
+    /// The volume's node is lost: write that the copy takes its place as it is.
+    GiveUpSource,
+    /// Make the copy the volume.
+    Complete,
+    /// Give the PersistentVolume the other node.
+    Exchange,
+    /// Take the id away from what the earlier node has.
+    Retire,
+    /// Delete what the earlier node has left.
+    DeleteLeft,
+    /// Let pods use the volume again.
+    Unfence,
+    /// Delete the copy.
+    DeleteCopy,
+    /// Nothing is left to do: remove the VolumeReplica.
+    Finish,
+}
+
+/// Returns what comes next.
+pub fn decide(view: &View) -> Step {
+    match view.status.phase {
+        ReplicaPhase::Pending
+        | ReplicaPhase::Copying
+        | ReplicaPhase::Following
+        | ReplicaPhase::Ready
+        | ReplicaPhase::Standby => before(view),
+        ReplicaPhase::CuttingOver => cutting_over(view),
+        ReplicaPhase::Completing => Step::Complete,
+        ReplicaPhase::Exchanging => Step::Exchange,
+        ReplicaPhase::Retiring => retiring(view),
+        ReplicaPhase::Left => left(view),
+        ReplicaPhase::Abandoning => abandoning(view),
+    }
+}
+
+/// Returns why nobody wants the copy any more.
+fn unwanted(view: &View) -> Option<String> {
+    if view.is_deleted {
+        return Some("the VolumeReplica is being deleted".to_owned());
+    }
+    if view.claim_is_deleted == Some(true) {
+        return Some("the claim is being deleted".to_owned());
+    }
+    match &view.wanted {
+        Wanted::Nothing(why) => Some(why.clone()),
+        Wanted::Move { .. } | Wanted::Standby { .. } | Wanted::Unknown(_) => None,
+    }
+}
+
+/// Returns what is not known (rule 6).
+fn unknown(view: &View) -> Option<String> {
+    match &view.wanted {
+        Wanted::Unknown(why) => Some(why.clone()),
+        _ if view.claim_is_deleted.is_none() => Some("the claim cannot be read".to_owned()),
+        _ => None,
+    }
+}
+
+/// As long as pods may use the volume.
+fn before(view: &View) -> Step {
+    if let Some(why) = unwanted(view) {
+        return Step::Enter(ReplicaPhase::Abandoning, why);
+    }
+    if let Some(why) = unknown(view) {
+        return Step::Wait(LONG, why);
+    }
+    let has_data =
+        matches!(view.status.phase, ReplicaPhase::Following | ReplicaPhase::Ready | ReplicaPhase::Standby);
+    if has_data && (view.is_promoted || is_lost(view) && view.spec.purpose == Purpose::Standby) {
+        return promoted(view);
+    }
+    match (view.status.phase, &view.wanted) {
+        (ReplicaPhase::Pending, _) if view.queue > 0 => {
+            Step::Wait(CALM, format!("{} first copies are made before this one", view.queue))
+        }
+        (ReplicaPhase::Pending, _) => {
+            Step::Enter(ReplicaPhase::Copying, "the first copy is being made".to_owned())
+        }
+        (ReplicaPhase::Copying, _) => Step::Create,
+        (ReplicaPhase::Following, _) => Step::Pass,
+        (ReplicaPhase::Ready, Wanted::Standby { .. }) => {
+            Step::Enter(ReplicaPhase::Standby, "the copy stands by".to_owned())
+        }
+        (ReplicaPhase::Standby, Wanted::Standby { interval }) => standing_by(view, *interval),
+        (ReplicaPhase::Standby, _) => {
+            Step::Enter(ReplicaPhase::Following, "the volume moves to its standby copy".to_owned())
+        }
+        _ => ready(view),
+    }
+}
+
+/// The copy is nearly up to date, and the volume moves as soon as its pods let it.
+fn ready(view: &View) -> Step {
+    let is_behind = view.age.is_none_or(|age| age >= BEHIND);
+    let wait = |why: String| if is_behind { Step::Pass } else { Step::Wait(CALM, why) };
+    if let Some(why) = &view.hindered {
+        return wait(why.clone());
+    }
+    let staying: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving).collect();
+    let Wanted::Move { when, evict_bare_pods, .. } = &view.wanted else {
+        return wait("nothing asks for a move".to_owned());
+    };
+    match when {
+        When::PodsLeave if !staying.is_empty() => {
+            return wait(format!("waiting until {} left; drain the node, or use when: Now", have(&staying)));
+        }
+        When::Now if !evict_bare_pods => {
+            if let Some(bare) = staying.iter().find(|user| !user.has_controller) {
+                return wait(format!(
+                    "pod {} has no controller that creates it again; delete it, or set evictBarePods",
+                    bare.name
+                ));
+            }
+        }
+        When::PodsLeave | When::Now => {}
+    }
+    if is_behind { Step::Pass } else { Step::Check }
+}
+
+/// A copy that stands by follows the volume.
+fn standing_by(view: &View, interval: Duration) -> Step {
+    match view.age {
+        Some(age) if age < interval => {
+            Step::Wait((interval - age).min(LONG), "the copy stands by".to_owned())
+        }
+        Some(_) | None => Step::Pass,
+    }
+}
+
+/// The copy is to take the place of the volume, whose node may be lost.
+fn promoted(view: &View) -> Step {
+    if let Some(why) = &view.hindered {
+        return Step::Wait(CALM, why.clone());
+    }
+    // A pod that runs still writes, whatever anybody says of its node.
+    let running: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect();
+    match running.is_empty() {
+        true => Step::Check,
+        false => Step::Wait(CALM, format!("the copy takes the volume's place when {} left", have(&running))),
+    }
+}
+
+/// Reports whether the node of the volume is lost, by the word of Kubernetes.
+fn is_lost(view: &View) -> bool {
+    matches!(view.source_node, NodeState::OutOfService | NodeState::Gone)
+}
+
+/// No pod may use the volume. The last phase from which a move can be given up.
+fn cutting_over(view: &View) -> Step {
+    if let Some(why) = unwanted(view) {
+        return Step::Enter(ReplicaPhase::Abandoning, why);
+    }
+    if let Some(why) = unknown(view) {
+        return Step::Wait(CALM, why);
+    }
+    if view.status.exact || view.status.stale {
+        let why = "the copy takes over the id of the volume".to_owned();
+        return Step::Enter(ReplicaPhase::Completing, why);
+    }
+    if let Says::Silent(silent) = view.source
+        && is_promotion(view)
+    {
+        return match view.source_node != NodeState::Ready && silent >= PATIENCE {
+            true => Step::GiveUpSource,
+            false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
+        };
+    }
+    if view.status.fenced.is_none() {
+        return Step::Fence;
+    }
+    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
+    let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
+    // A pod that never ran came after the fence, and cannot start here.
+    let sent_away =
+        |user: &&User| !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran);
+    let sent_away: Vec<String> = view.users.iter().filter(sent_away).map(|user| user.name.clone()).collect();
+    if !sent_away.is_empty() {
+        return Step::Evict(sent_away);
+    }
+    match view.users.is_empty() {
+        true => Step::LastPass,
+        false => {
+            let users: Vec<&User> = view.users.iter().collect();
+            Step::Wait(PRESSING, format!("waiting until {} left", have(&users)))
+        }
+    }
+}
+
+/// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, unless an
+/// administrator says otherwise.
+fn is_promotion(view: &View) -> bool {
+    view.spec.purpose == Purpose::Standby || view.is_promoted
+}
+
+/// The volume is on its new node.
+fn retiring(view: &View) -> Step {
+    let keeps = matches!(view.wanted, Wanted::Move { keep_source: true, .. });
+    match &view.status.left_id {
+        // An administrator knows that the node never comes back (rule 7).
+        None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,
+        None => Step::Retire,
+        Some(_) if view.status.stale => Step::Enter(
+            ReplicaPhase::Left,
+            format!(
+                "what was written after the last pass is on node {}; delete this object to delete it",
+                view.spec.source_node
+            ),
+        ),
+        Some(_) if keeps => Step::Enter(
+            ReplicaPhase::Left,
+            format!("node {} keeps its data; delete this object to delete them", view.spec.source_node),
+        ),
+        // A request that cannot be read may have asked to keep them (rule 6).
+        Some(_) if matches!(view.wanted, Wanted::Unknown(_)) => {
+            Step::Wait(LONG, unknown(view).unwrap_or_default())
+        }
+        Some(_) if has(&view.target, view.spec.next_generation()) => Step::DeleteLeft,
+        Some(_) => {
+            Step::Wait(CALM, format!("node {} does not say that it has the volume", view.spec.target_node))
+        }
+    }
+}
+
+/// The earlier node has data that only an administrator deletes.
+fn left(view: &View) -> Step {
+    match view.is_deleted {
+        // The data have gone with the node (rule 7).
+        true if view.source_node == NodeState::Gone && matches!(view.source, Says::Silent(_)) => Step::Finish,
+        true => Step::DeleteLeft,
+        false => Step::Wait(LONG, view.status.message.clone()),
+    }
+}
+
+/// The copy is not wanted any more.
+fn abandoning(view: &View) -> Step {
+    let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
+    if view.status.fenced.is_some() {
+        return match view.source {
+            Says::Deleted => Step::DeleteCopy,
+            // An administrator who deletes this object does not wait for a node that may never come back (rule 7).
+            Says::Silent(_) | Says::Nothing if view.is_deleted => Step::DeleteCopy,
+            _ => Step::Unfence,
+        };
+    }
+    if view.is_deleted && view.target_is_gone {
+        return Step::Finish;
+    }
+    if view.is_deleted || has(&view.source, view.spec.generation) || view.source == Says::Deleted {
+        return Step::DeleteCopy;
+    }
+    let why = match &view.source {
+        Says::Silent(_) => format!("node {node} does not answer"),
+        Says::Error(why) => format!("node {node}: {why}"),
+        Says::Has(_) | Says::Deleted | Says::Nothing | Says::NotAsked => {
+            format!("node {node} does not say that it has generation {} of volume {id}", view.spec.generation)
+        }
+    };
+    Step::Wait(
+        LONG,
+        format!("the copy may be the only one, and is kept: {why}; delete this object to delete the copy"),
+    )
+}
+
+fn has(says: &Says, generation: u64) -> bool {
+    *says == Says::Has(generation)
+}
+
+/// Returns the names of pods with their verb.
+fn have(users: &[&User]) -> String {
+    let names: Vec<&str> = users.iter().map(|user| user.name.as_str()).collect();
+    match names.as_slice() {
+        [one] => format!("pod {one} has"),
+        some => format!("pods {} have", some.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+use std::sync::LazyLock;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::cluster::moves::resources::{ClaimId, ObjectId, VolumeReplicaSpec, VolumeReplicaStatus};
+
+const GENERATION: u64 = 3;
+
+fn view() -> View {
+    let object = || ObjectId { name: "n".to_owned(), uid: "u".to_owned() };
+    View {
+        spec: VolumeReplicaSpec {
+            driver: "hostloop.csi.dev".to_owned(),
+            volume_id: "vol-1".to_owned(),
+            generation: GENERATION,
+            persistent_volume: object(),
+            claim: ClaimId {
+                namespace: "default".to_owned(),
+                namespace_uid: "n".to_owned(),
+                name: "data".to_owned(),
+                uid: "c".to_owned(),
+            },
+            source_node: "a".to_owned(),
+            target_node: "b".to_owned(),
+            target_pool: None,
+            copy_name: "copy".to_owned(),
+            copy_id: "vol-2".to_owned(),
+            purpose: Purpose::Move,
+            requested_by: None,
+        },
+        status: VolumeReplicaStatus::default(),
+        is_deleted: false,
+        is_promoted: false,
+        wanted: moving(When::PodsLeave, false),
+        claim_is_deleted: Some(false),
+        hindered: None,
+        users: Vec::new(),
+        source_node: NodeState::Ready,
+        source: Says::Has(GENERATION),
+        target: Says::Nothing,
+        target_is_gone: false,
+        age: Some(Duration::ZERO),
+        queue: 0,
+    }
+}
+
+fn moving(when: When, evict_bare_pods: bool) -> Wanted {
+    Wanted::Move { when, keep_source: false, evict_bare_pods }
+}
+
+fn in_phase(phase: ReplicaPhase) -> View {
+    let mut view = view();
+    view.status.phase = phase;
+    view
+}
+
+fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
+    User { name: "p".to_owned(), is_leaving, never_ran, has_controller }
+}
+
+const PHASES: [ReplicaPhase; 11] = [
+    ReplicaPhase::Pending,
+    ReplicaPhase::Copying,
+    ReplicaPhase::Following,
+    ReplicaPhase::Ready,
+    ReplicaPhase::Standby,
+    ReplicaPhase::CuttingOver,
+    ReplicaPhase::Completing,
+    ReplicaPhase::Exchanging,
+    ReplicaPhase::Retiring,
+    ReplicaPhase::Left,
+    ReplicaPhase::Abandoning,
+];
+
+fn answers() -> Vec<Says> {
+    let silent = |seconds| Says::Silent(Duration::from_secs(seconds));
+    let has = [GENERATION - 1, GENERATION, GENERATION + 1].map(Says::Has);
+    let others = [
+        Says::Deleted,
+        Says::Nothing,
+        Says::Error("broken".to_owned()),
+        silent(29),
+        silent(30),
+        Says::NotAsked,
+    ];
+    has.into_iter().chain(others).collect()
+}
+
+fn wishes() -> Vec<Wanted> {
+    let mut all = vec![
+        Wanted::Standby { interval: Duration::from_secs(60) },
+        Wanted::Nothing("it is not asked for".to_owned()),
+        Wanted::Unknown("the StorageClass is missing".to_owned()),
+        Wanted::Move { when: When::PodsLeave, keep_source: true, evict_bare_pods: false },
+    ];
+    for when in [When::PodsLeave, When::Now] {
+        all.extend([moving(when, false), moving(when, true)]);
+    }
+    all
+}
+
+/// Chooses without a pattern, the same for each run.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % count
+    }
+
+    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())].clone()
+    }
+
+    fn is(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    fn pods(&mut self) -> Vec<User> {
+        (0..self.below(3)).map(|_| pod(self.is(), self.is(), self.is())).collect()
+    }
+
+    /// A view with anything that can be known at once.
+    fn view(&mut self) -> View {
+        let mut view = in_phase(self.one(&PHASES));
+        let nodes = [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService, NodeState::Gone];
+        view.wanted = self.one(&wishes());
+        (view.source, view.target) = (self.one(&answers()), self.one(&answers()));
+        (view.source_node, view.users) = (self.one(&nodes), self.pods());
+        (view.is_deleted, view.is_promoted) = (self.below(4) == 0, self.below(4) == 0);
+        view.claim_is_deleted = self.one(&[Some(false), Some(false), Some(true), None]);
+        view.hindered = self.is().then(|| "a claim of the same pods".to_owned());
+        view.age = self.one(&[
+            None,
+            Some(Duration::ZERO),
+            Some(Duration::from_secs(59)),
+            Some(Duration::from_secs(60)),
+        ]);
+        (view.queue, view.target_is_gone) = (self.below(2), self.below(4) == 0);
+        (view.status.exact, view.status.stale) = (self.is(), self.is());
+        view.status.left_id = self.is().then(|| "vol-3".to_owned());
+        view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
+        if self.is() {
+            view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+        }
+        view
+    }
+}
+
+/// Many views, each with what is decided.
+static DECIDED: LazyLock<Vec<(View, Step)>> = LazyLock::new(|| {
+    let mut choices = Choices(37);
+    let decided = |view: View| {
+        let step = decide(&view);
+        (view, step)
+    };
+    (0..50_000).map(|_| decided(choices.view())).collect()
+});
+
+/// Checks a rule. `applies` says whether the rule has anything to say of a step: a rule that is never asked shows nothing.
+fn check(rule: &str, applies: impl Fn(&View, &Step) -> bool, holds: impl Fn(&View, &Step) -> bool) {
+    let asked: Vec<_> = DECIDED.iter().filter(|(view, step)| applies(view, step)).collect();
+    assert!(asked.len() > 10, "{rule}: {} views", asked.len());
+    if let Some((view, step)) = asked.into_iter().find(|(view, step)| !holds(view, step)) {
+        panic!("{rule}: {step:?} of {view:#?}");
+    }
+}
+
+/// Whether the copy, or the volume at its earlier node, can still be given up: the copy has not taken over the id.
+fn is_before_the_end(view: &View) -> bool {
+    view.status.phase <= ReplicaPhase::CuttingOver
+}
+
+#[test]
+fn rule_2_a_copy_goes_by_the_word_of_its_source() {
+    check(
+        "a copy",
+        |_, step| *step == Step::DeleteCopy,
+        |view, _| {
+            let source_has = view.source == Says::Has(GENERATION) || view.source == Says::Deleted;
+            view.status.phase == ReplicaPhase::Abandoning && (view.is_deleted || source_has)
+        },
+    );
+    check(
+        "what is left",
+        |_, step| *step == Step::DeleteLeft,
+        |view, _| {
+            let keeps = matches!(view.wanted, Wanted::Move { keep_source: true, .. } | Wanted::Unknown(_));
+            let target_has = view.target == Says::Has(GENERATION + 1);
+            match view.status.phase {
+                ReplicaPhase::Retiring => target_has && !keeps && !view.status.stale,
+                phase => phase == ReplicaPhase::Left && view.is_deleted,
+            }
+        },
+    );
+}
+
+#[test]
+fn rule_4_only_lasting_silence_of_the_source_counts() {
+    check(
+        "the source is given up",
+        |_, step| *step == Step::GiveUpSource,
+        |view, _| {
+            let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby;
+            let silent = matches!(view.source, Says::Silent(time) if time >= Duration::from_secs(30));
+            silent && is_promotion && view.source_node != NodeState::Ready
+        },
+    );
+    check(
+        "the end of a cutover",
+        |_, step| matches!(step, Step::Enter(ReplicaPhase::Completing, _)),
+        |view, _| view.status.exact || view.status.stale,
+    );
+}
+
+#[test]
+fn rule_6_what_is_unknown_changes_nothing() {
+    let is_unknown =
+        |view: &View| matches!(view.wanted, Wanted::Unknown(_)) || view.claim_is_deleted.is_none();
+    let is_told = |view: &View| {
+        view.is_deleted || view.claim_is_deleted == Some(true) || matches!(view.wanted, Wanted::Nothing(_))
+    };
+    check(
+        "unknown",
+        |view, _| is_before_the_end(view) && is_unknown(view) && !is_told(view),
+        |_, step| matches!(step, Step::Wait(_, why) if !why.is_empty()),
+    );
+}
+
+#[test]
+fn rule_8_a_cutover_begins_with_a_check() {
+    check(
+        "before a cutover",
+        |view, _| view.status.phase < ReplicaPhase::CuttingOver,
+        |_, step| match step {
+            Step::Enter(phase, _) => *phase < ReplicaPhase::CuttingOver || *phase == ReplicaPhase::Abandoning,
+            step => matches!(step, Step::Wait(..) | Step::Create | Step::Pass | Step::Check),
+        },
+    );
+}
+
+#[test]
+fn rule_9_claims_of_one_pod_wait_for_each_other() {
+    check("a check", |_, step| *step == Step::Check, |view, _| view.hindered.is_none());
+}
+
+#[test]
+fn a_last_pass_is_made_when_no_pod_is_left() {
+    check(
+        "the last pass",
+        |_, step| *step == Step::LastPass,
+        |view, _| view.users.is_empty() && view.status.fenced.is_some() && is_before_the_end(view),
+    );
+}
+
+#[test]
+fn pods_are_sent_away_as_their_users_allow() {
+    check(
+        "an eviction",
+        |_, step| matches!(step, Step::Evict(_)),
+        |view, step| {
+            let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
+            let Step::Evict(names) = step else { return false };
+            let can = |user: &&User| !user.is_leaving && (user.has_controller || bare);
+            view.status.fenced.is_some() && names.len() <= view.users.iter().filter(can).count()
+        },
+    );
+}
+
+#[test]
+fn nothing_is_given_up_after_the_id_is_taken_over() {
+    check(
+        "the end of a move",
+        |view, _| {
+            view.status.phase > ReplicaPhase::CuttingOver && view.status.phase < ReplicaPhase::Abandoning
+        },
+        |_, step| {
+            !matches!(step, Step::Enter(ReplicaPhase::Abandoning, _) | Step::Unfence | Step::DeleteCopy)
+        },
+    );
+}
+
+/// What a step does to a view if every node that answers does it.
+fn apply(view: &mut View, step: &Step) {
+    let is_silent = |says: &Says| matches!(says, Says::Silent(_));
+    let status = &mut view.status;
+    match step {
+        Step::Enter(phase, _) => status.phase = *phase,
+        Step::Create if !is_silent(&view.target) => status.phase = ReplicaPhase::Following,
+        Step::Pass if !is_silent(&view.source) && !is_silent(&view.target) => {
+            view.age = Some(Duration::ZERO);
+            if status.phase == ReplicaPhase::Following {
+                status.phase = ReplicaPhase::Ready;
+            }
+        }
+        Step::Check => status.phase = ReplicaPhase::CuttingOver,
+        Step::Fence if !is_silent(&view.source) => {
+            status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+        }
+        Step::Evict(_) => view.users.clear(),
+        Step::LastPass if !is_silent(&view.source) => status.exact = true,
+        Step::GiveUpSource => status.stale = true,
+        Step::Complete if !is_silent(&view.target) => {
+            status.phase = ReplicaPhase::Exchanging;
+            view.target = Says::Has(GENERATION + 1);
+        }
+        Step::Exchange => status.phase = ReplicaPhase::Retiring,
+        Step::Retire if !is_silent(&view.source) => status.left_id = Some("vol-3".to_owned()),
+        Step::Unfence if !is_silent(&view.source) => status.fenced = None,
+        _ => {}
+    }
+}
+
+/// Returns the last step of a controller to whom nothing happens but its own steps.
+fn end_of(mut view: View) -> (View, Step) {
+    let mut step = decide(&view);
+    for _ in 0..40 {
+        if matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Finish) {
+            break;
+        }
+        apply(&mut view, &step);
+        step = decide(&view);
+    }
+    (view, step)
+}
+
+#[test]
+fn a_move_and_a_promotion_come_to_their_end() {
+    for when in [When::PodsLeave, When::Now] {
+        let mut view = in_phase(ReplicaPhase::Pending);
+        view.wanted = moving(when, false);
+        if when == When::Now {
+            view.users = vec![pod(false, false, true)];
+        }
+        let (view, step) = end_of(view);
+        assert_eq!((step, view.status.phase), (Step::DeleteLeft, ReplicaPhase::Retiring), "{when:?}");
+        assert!(view.status.exact && !view.status.stale);
+    }
+    let mut view = in_phase(ReplicaPhase::Standby);
+    view.spec.purpose = Purpose::Standby;
+    view.wanted = Wanted::Standby { interval: Duration::from_secs(60) };
+    (view.source_node, view.source) = (NodeState::Gone, Says::Silent(PATIENCE));
+    let (mut view, step) = end_of(view);
+    assert_eq!((step, view.status.phase), (Step::Retire, ReplicaPhase::Retiring));
+    assert!(view.status.stale, "the volume had later data");
+    // Its node is back.
+    view.source = Says::Has(GENERATION);
+    let (mut view, _) = end_of(view);
+    assert_eq!(view.status.phase, ReplicaPhase::Left);
+    view.is_deleted = true;
+    assert_eq!(decide(&view), Step::DeleteLeft);
+}
+
+#[test]
+fn rule_7_an_administrator_ends_every_phase() {
+    let gone = || Says::Silent(Duration::from_secs(3600));
+    for phase in PHASES.into_iter().filter(|phase| *phase != ReplicaPhase::Completing) {
+        for fenced in [false, true] {
+            let mut view = in_phase(phase);
+            if fenced {
+                view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+            }
+            (view.source, view.source_node, view.is_deleted) = (gone(), NodeState::Gone, true);
+            let (view, step) = end_of(view);
+            let ends = matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Finish);
+            assert!(ends, "{phase:?}, fenced: {fenced}: {step:?} in {:?}", view.status.phase);
+        }
+    }
+}
+
+#[test]
+fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
+    let mut view = in_phase(ReplicaPhase::Abandoning);
+    (view.target, view.target_is_gone) = (Says::Silent(PATIENCE), true);
+    assert_eq!(decide(&view), Step::DeleteCopy, "it may come back");
+    view.is_deleted = true;
+    assert_eq!(decide(&view), Step::Finish);
+}
+
+#[test]
+fn a_source_that_has_nothing_keeps_its_copy() {
+    for source in
+        [Says::Nothing, Says::Error("broken".to_owned()), Says::Silent(PATIENCE), Says::Has(GENERATION + 1)]
+    {
+        let mut view = in_phase(ReplicaPhase::Standby);
+        view.source = source.clone();
+        view.wanted = Wanted::Nothing("the StorageClass asks for none any more".to_owned());
+        let (_, step) = end_of(view);
+        assert!(
+            matches!(&step, Step::Wait(_, why) if why.contains("may be the only one")),
+            "{source:?}: {step:?}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! What is known of a copy before the next step. No I/O. Nothing here is believed because the owner of a claim has written it.
+
+use std::time::Duration;
+
+use super::resources::{VolumeReplicaSpec, VolumeReplicaStatus, When};
+
+/// Why a copy exists, as far as that is known.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// A VolumeMove asks for it.
+    Move { when: When, keep_source: bool, evict_bare_pods: bool },
+    /// The StorageClass, or the claim where its class lets it, asks for a copy that is at most this old.
+    Standby { interval: Duration },
+    /// Nothing asks for it any more, and why.
+    Nothing(String),
+    /// It is not known, and why: an object is missing or cannot be read.
+    Unknown(String),
+}
+
+/// What Kubernetes says of the volume's node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    Ready,
+    /// It has not reported for a while.
+    NotReady,
+    /// An administrator says that it is shut down (the taint node.kubernetes.io/out-of-service).
+    OutOfService,
+    /// It has no Node object any more, as clouds do with a machine that is gone.
+    Gone,
+}
+
+/// What a node has just answered about the volume.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Says {
+    /// It has the volume, and this generation of it.
+    Has(u64),
+    /// The volume was deleted there, by its id.
+    Deleted,
+    /// It does not have the volume. Its disk may have been replaced.
+    Nothing,
+    /// It answers, and not this.
+    Error(String),
+    /// No connection to it can be made, for so long by now.
+    Silent(Duration),
+    /// It was not asked: this phase does not need it.
+    NotAsked,
+}
+
+/// A pod that uses the claim on the volume's node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub is_leaving: bool,
+    /// No container of it has ever run.
+    pub never_ran: bool,
+    /// A controller creates it again.
+    pub has_controller: bool,
+}
+
+/// What is known of a copy and of what surrounds it.
+#[derive(Debug, Clone)]
+pub struct View {
+    pub spec: VolumeReplicaSpec,
+    pub status: VolumeReplicaStatus,
+    /// An administrator deletes the VolumeReplica.
+    pub is_deleted: bool,
+    /// An administrator has said that the copy is to take the volume's place.
+    pub is_promoted: bool,
+    pub wanted: Wanted,
+    /// The claim is being deleted, or is gone; `None` if that is not known.
+    pub claim_is_deleted: Option<bool>,
+    /// What is in the way of a cutover for now: an expansion, or a claim of the same pods that is not ready (rule 9).
+    pub hindered: Option<String>,
+    pub users: Vec<User>,
+    pub source_node: NodeState,
+    pub source: Says,
+    pub target: Says,
+    /// The node of the copy has no Node object any more.
+    pub target_is_gone: bool,
+    /// How old the data of the copy are.
+    pub age: Option<Duration>,
+    /// How many first copies come before this one.
+    pub queue: usize,
+}
