@@ -81,7 +81,7 @@ async fn a_move_leaves_one_volume_with_its_id() {
         assert!(nodes.room(&copy(&replica)).await.unwrap() > SIZE as u64);
         create(nodes, &copy(&replica)).await;
         let updated = nodes.update(&replica, &pass()).await.unwrap();
-        assert!(updated.source_in_use && updated.cut_ns > 0, "nobody has fenced it");
+        assert!(updated.source_in_use && updated.cut_ns > 0, "it is not fenced");
         let early = nodes.complete(&replica, false).await.unwrap_err();
         assert!(matches!(early, NodeError::InUse(_)), "{early:?}");
         nodes.fence(&replica).await.unwrap();
@@ -103,12 +103,12 @@ async fn a_move_leaves_one_volume_with_its_id() {
         assert_eq!(nodes.generation(way.1, &id).await, Ok(Some(generation + 1)));
         assert_eq!(cuts(&processes), Vec::<String>::new());
     }
-    // Its first node has nothing of it any more, and would call it deleted.
+    // Its first node has nothing left of it, and would answer that it is deleted.
     within(processes.controller.call(delete(&id))).await.unwrap();
     assert_eq!(nodes.generation("b", &id).await, Ok(None));
 }
 
-/// The first node of a volume has nothing of it any more, and a third one does not answer.
+/// The first node of a volume has nothing left of it, and a third one does not answer.
 #[tokio::test]
 async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
     let mut processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;

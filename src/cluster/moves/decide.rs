@@ -49,7 +49,7 @@ pub enum Step {
     Fence,
     /// Ask these pods to leave.
     Evict(Vec<String>),
-    /// Make the copy the same as the volume, which nobody uses any more.
+    /// Make the copy identical to the volume, which no pod uses.
     LastPass,
     /// The volume's node is lost: write that the copy takes its place as it is.
     GiveUpSource,
@@ -86,7 +86,7 @@ pub fn decide(view: &View) -> Step {
     }
 }
 
-/// Returns why nobody wants the copy any more.
+/// Returns why the copy is not needed; `None` while it is, or while that is not known.
 fn unwanted(view: &View) -> Option<String> {
     if view.is_deleted {
         return Some("the VolumeReplica is being deleted".to_owned());
@@ -185,7 +185,7 @@ fn promoted(view: &View) -> Step {
     if let Some(why) = &view.hindered {
         return Step::Wait(CALM, why.clone());
     }
-    // A pod that runs still writes, whatever anybody says of its node.
+    // A running pod still writes, even if Kubernetes reports its node as lost.
     let running: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect();
     match running.is_empty() {
         true => Step::Check,
@@ -284,7 +284,7 @@ fn left(view: &View) -> Step {
     }
 }
 
-/// The copy is not wanted any more.
+/// The copy is not needed, and is to be deleted.
 fn abandoning(view: &View) -> Step {
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
     if view.status.fenced.is_some() {

@@ -121,7 +121,7 @@ impl<'a> Exchange<'a> {
                 Err(error) => Err(error),
             };
         }
-        // Whoever deletes it, what it says is needed.
+        // Another client deletes it, and its contents are needed.
         if recorded.is_none() {
             return Ok(Progress::Record(as_recorded(&volume)));
         }
@@ -192,7 +192,7 @@ impl<'a> Exchange<'a> {
         Ok(Progress::Unbound)
     }
 
-    /// Reports whether this is the PersistentVolume of the volume and of its claim, whoever created it.
+    /// Reports whether this is the PersistentVolume of the volume and of its claim; an administrator may have created it.
     fn is_ours(&self, volume: &PersistentVolume) -> bool {
         let Some(spec) = &volume.spec else { return false };
         let (id, driver) = (&self.spec.volume_id, &self.spec.driver);
@@ -204,7 +204,7 @@ impl<'a> Exchange<'a> {
     fn is_another(&self) -> String {
         let VolumeReplicaSpec { persistent_volume, volume_id, claim, .. } = self.spec;
         format!(
-            "PersistentVolume {} is not that of volume {volume_id} and claim {}/{} any more",
+            "PersistentVolume {} is not that of volume {volume_id} and claim {}/{}",
             persistent_volume.name, claim.namespace, claim.name
         )
     }
@@ -229,7 +229,7 @@ impl<'a> Exchange<'a> {
         metadata.deletion_grace_period_seconds = None;
         metadata.generation = None;
         metadata.managed_fields = None;
-        // The others are set by whoever needs them.
+        // Kubernetes and csi-attacher set theirs again.
         metadata.finalizers =
             metadata.finalizers.take().map(|all| all.into_iter().filter(|f| f == PROVISIONER).collect());
         volume.status = None;

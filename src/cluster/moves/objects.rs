@@ -1,4 +1,4 @@
-//! The calls of the API server that an exchange makes. Each change names the version of the object that was looked at.
+//! The calls of the API server that an exchange makes. Each change names the version of the object that was read.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 pub type Result<T> = std::result::Result<T, kube::Error>;
 
-/// Whether a request is carried out, or only checked.
+/// How the API server treats a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
+    /// Carries it out.
     Real,
     /// The API server does all its checks, admission included, and changes nothing (dryRun=All).
     Dry,
@@ -40,7 +41,7 @@ impl Objects {
         self.claims(namespace).get_opt(name).await
     }
 
-    /// Changes a PersistentVolume that is as it was looked at.
+    /// Changes a PersistentVolume, if it is unchanged since it was read.
     pub async fn patch_volume(&self, seen: &PersistentVolume, change: Value, run: Run) -> Result<()> {
         let params = PatchParams { dry_run: run == Run::Dry, ..PatchParams::default() };
         let change = Patch::Merge(versioned(change, seen.resource_version()));
@@ -48,7 +49,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Deletes a PersistentVolume that is as it was looked at. It stays until nothing holds it.
+    /// Deletes a PersistentVolume, if it is unchanged since it was read. It stays until it has no finalizer.
     pub async fn delete_volume(&self, seen: &PersistentVolume, run: Run) -> Result<()> {
         let same = Preconditions { uid: seen.uid(), resource_version: seen.resource_version() };
         let params = DeleteParams { dry_run: run == Run::Dry, ..DeleteParams::default() }.preconditions(same);
@@ -62,7 +63,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Changes a claim that is as it was looked at.
+    /// Changes a claim, if it is unchanged since it was read.
     pub async fn patch_claim(&self, seen: &PersistentVolumeClaim, change: Value) -> Result<()> {
         let change = Patch::Merge(versioned(change, seen.resource_version()));
         let claims = self.claims(&seen.namespace().unwrap_or_default());
@@ -80,7 +81,7 @@ fn versioned(mut change: Value, version: Option<String>) -> Value {
     change
 }
 
-/// Reports whether an object has changed since it was looked at, or is gone, so that it has to be looked at again.
+/// Returns whether an object was changed or deleted after it was read.
 pub fn is_outdated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 || status.code == 404)
 }

@@ -1,5 +1,5 @@
-//! The two kinds of objects that a move has to do with (docs/decisions/0022). A VolumeMove is a request, and whoever may
-//! create one asks for a move. A VolumeReplica says that a copy of a volume exists; only the controller writes it, and
+//! The two kinds of objects that a move has to do with (docs/decisions/0022). A VolumeMove is a request: to create one is
+//! to ask for a move. A VolumeReplica says that a copy of a volume exists; only the controller writes it, and
 //! nothing else decides what becomes of the copy.
 
 #![expect(clippy::duplicated_attributes, reason = "each printcolumn has a type_ and a json_path")]
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Holds an object of either kind until what it stands for has ended.
 pub const FINALIZER: &str = "hostloop.csi.dev/copy";
 
-/// VolumeMove asks for a volume to be moved to another node. Deleting it gives the move up as long as that is possible.
+/// VolumeMove asks for a volume to be moved to another node. Deleting it cancels the move as long as that is possible.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "hostloop.csi.dev",
@@ -212,7 +212,7 @@ pub struct VolumeReplicaStatus {
     pub passes: u64,
     #[serde(default)]
     pub sent_bytes: u64,
-    /// The copy is the same as the volume, which nobody can write to any more.
+    /// The copy is identical to the volume, which is fenced and not in use.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
     /// The copy takes the volume's place although the volume may have later data: its node is lost.
@@ -222,7 +222,7 @@ pub struct VolumeReplicaStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "moment")]
     pub fenced: Option<Time>,
-    /// The PersistentVolume as it was before it was deleted, to be created again with the other node.
+    /// The PersistentVolume before its deletion, to be created again with the other node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub recorded: Option<serde_json::Value>,
@@ -274,7 +274,7 @@ pub enum ReplicaPhase {
     Retiring,
     /// The earlier node has data that nothing but the deletion of this object deletes.
     Left,
-    /// The copy is not wanted any more, and is being deleted.
+    /// The copy is not needed, and is being deleted.
     Abandoning,
 }
 

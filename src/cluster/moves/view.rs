@@ -9,9 +9,9 @@ use super::resources::{VolumeReplicaSpec, VolumeReplicaStatus, When};
 pub enum Wanted {
     /// A VolumeMove asks for it.
     Move { when: When, keep_source: bool, evict_bare_pods: bool },
-    /// The StorageClass, or the claim where its class lets it, asks for a copy that is at most this old.
+    /// The StorageClass, or the claim if its class allows that, asks for a copy that is at most this old.
     Standby { interval: Duration },
-    /// Nothing asks for it any more, and why.
+    /// Nothing asks for it, and why.
     Nothing(String),
     /// It is not known, and why: an object is missing or cannot be read.
     Unknown(String),
@@ -25,7 +25,7 @@ pub enum NodeState {
     NotReady,
     /// An administrator says that it is shut down (the taint node.kubernetes.io/out-of-service).
     OutOfService,
-    /// It has no Node object any more, as clouds do with a machine that is gone.
+    /// Its Node object was deleted, as clouds do when a machine is gone.
     Gone,
 }
 
@@ -75,7 +75,7 @@ pub struct View {
     pub source_node: NodeState,
     pub source: Says,
     pub target: Says,
-    /// The node of the copy has no Node object any more.
+    /// The Node object of the copy's node was deleted.
     pub target_is_gone: bool,
     /// How old the data of the copy are.
     pub age: Option<Duration>,

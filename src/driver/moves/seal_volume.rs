@@ -11,7 +11,7 @@ impl Driver {
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy and for another generation; the same
-    /// while something uses the volume, which is sealed nevertheless: who has it may go on, and nobody else gets it.
+    /// while the volume is in use. It is sealed nevertheless: its pods go on, and no other pod gets it.
     pub fn seal_volume(&self, volume_id: &str, generation: u64, moved_to: Option<String>) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
         check::is_no_copy(&volume)?;
@@ -25,7 +25,7 @@ impl Driver {
         let volume = match volume.moved_to == moved_to {
             true => volume,
             false => {
-                tracing::info!(volume.id = %volume.id, moved_to, "sealed, or not any more");
+                tracing::info!(volume.id = %volume.id, moved_to, "fence changed");
                 self.store.put(Volume { moved_to, ..(*volume).clone() })?
             }
         };

@@ -163,7 +163,7 @@ impl Processes {
         Router::new(settings, &peers, Box::new(app::Secure(tls.clone())), permit::signer(tls))
     }
 
-    /// Ends the process of a node, without a word to anybody.
+    /// Ends the process of a node.
     pub fn lose(&mut self, id: &str) {
         self.nodes.retain(|node| node.id != id);
     }

@@ -385,7 +385,7 @@ fn a_source_that_has_nothing_keeps_its_copy() {
     {
         let mut view = in_phase(ReplicaPhase::Standby);
         view.source = source.clone();
-        view.wanted = Wanted::Nothing("the StorageClass asks for none any more".to_owned());
+        view.wanted = Wanted::Nothing("the StorageClass asks for no copy".to_owned());
         let (_, step) = end_of(view);
         assert!(
             matches!(&step, Step::Wait(_, why) if why.contains("may be the only one")),

@@ -39,7 +39,7 @@ fn delete_copy(
 fn a_fence_keeps_other_pods_away_at_once() {
     let copied = Copied::new();
     copied.refused(copied.seal(TARGET), Code::FailedPrecondition, "is in use");
-    publish(&copied, "pod").expect("it is there already");
+    publish(&copied, "pod").expect("it is published");
     let refused = publish(&copied, "pod-again").expect_err("it moves");
     assert!(refused.to_string().contains("its data move to node"), "{refused}");
     copied.change(1);
@@ -57,7 +57,7 @@ fn a_fence_keeps_other_pods_away_at_once() {
 fn a_fence_that_is_taken_back_lets_pods_in() {
     let copied = Copied::new();
     copied.refused(copied.seal(TARGET), Code::FailedPrecondition, "is in use");
-    copied.seal("").expect("not any more");
+    copied.seal("").expect("unfenced");
     let (volume_id, target_path) = (copied.vol.id.clone(), copied.vol.target("pod").into());
     let unpublish = NodeUnpublishVolume { volume_id, target_path };
     copied.pair.source.driver.node_unpublish_volume(unpublish).expect("unpublished");

@@ -37,7 +37,7 @@ fn a_fence_holds_while_a_pod_still_has_the_volume() {
             assert_eq!(driver.recover().damaged, 0);
             let seal = || driver.seal_volume(&id, 0, Some("other".to_owned()));
             assert!(matches!(seal(), Err(Error::InUse(why)) if why.contains("is in use")), "{kind:?}");
-            publish(&driver, &id, &staging_path, &first).expect("it is there already");
+            publish(&driver, &id, &staging_path, &first).expect("it is published");
             let refused = publish(&driver, &id, &staging_path, &second).expect_err("it moves");
             assert!(refused.to_string().contains("its data move to node"), "{kind:?}: {refused}");
             let (volume_id, target_path) = (id.clone(), first);
