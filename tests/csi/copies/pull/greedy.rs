@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use hostloop::driver::Driver;
 use hostloop::error::{Error, Result};
-use hostloop::model::copy_of::{CompleteCopy, UpdateCopy};
+use hostloop::model::copy_of::{CompleteCopy, DeleteCopy, UpdateCopy};
 use hostloop::model::pull::{Blocks, Changes, Piece, Placed, Way};
 use hostloop::model::request::{CreateVolume, Source};
 use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
-use hostloop::model::{Consistency, Limits, NodeKey, Permit, SizeRange, VolumeId};
+use hostloop::model::{Consistency, Limits, NodeKey, Permit, SizeRange, VolumeId, VolumeSource};
 use hostloop::wire::peer;
 use nix::errno::Errno;
 use tonic::Code;
@@ -176,11 +176,22 @@ fn stale(id: &str) -> CompleteCopy {
     CompleteCopy { volume_id: id.parse().expect("an id"), stale: true, becomes: None }
 }
 
+/// DeleteCopy of this copy.
+fn deletion(driver: &Driver, id: &str) -> DeleteCopy {
+    let volume_id = id.parse().expect("an id");
+    let copy = driver.store().get(&volume_id).expect("a copy");
+    let Some(VolumeSource::Volume(source)) = copy.source.clone() else { panic!("{copy:?}") };
+    DeleteCopy { volume_id, source, generation: 0 }
+}
+
 /// The first call ends the update and fails with ABORTED; its retry succeeds.
 #[test]
 fn completion_and_deletion_end_an_update() {
-    let calls: [fn(&Driver, &str) -> Result<()>; 2] =
-        [|driver, id| driver.complete_copy(&stale(id)), |driver, id| driver.delete_volume(id)];
+    let calls: [fn(&Driver, &str) -> Result<()>; 3] = [
+        |driver, id| driver.complete_copy(&stale(id)),
+        |driver, id| driver.delete_volume(id),
+        |driver, id| driver.delete_copy(&deletion(driver, id)),
+    ];
     for call in calls {
         let copy = Copy::new(SIZE, vec![vec![changed(0, 0, 10), no_more(10, 10)]]);
         let (driver, id) = (Arc::clone(&copy.target.driver), copy.id.to_string());
