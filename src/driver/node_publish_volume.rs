@@ -14,7 +14,8 @@ impl Driver {
     ///
     /// # Errors
     /// NOT_FOUND; FAILED_PRECONDITION without a staging path, for a capability that the volume does not have, for a volume
-    /// that moves to another node, or for a second target that the access mode forbids; ALREADY_EXISTS where the target shows it in another way.
+    /// that moves to another node, or for a second target that the access mode forbids; ALREADY_EXISTS if the target
+    /// shows it in another way.
     pub fn node_publish_volume(&self, request: NodePublishVolume) -> Result<()> {
         if request.inline.is_some() {
             return self.publish_inline(&request);

@@ -32,6 +32,7 @@ fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u6
         copy_name: name.to_owned(),
         copy_id: VolumeId::of_name(&NodeKey::of(to), name).to_string(),
         purpose: Purpose::Move,
+        keep_source: false,
         requested_by: None,
     }
 }

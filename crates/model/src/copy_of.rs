@@ -43,12 +43,8 @@ pub struct Cut {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub half_formatted: bool,
     /// How often the volume had moved when it was made: a copy takes over only from that generation.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::volume::is_first")]
     pub generation: u64,
-}
-
-fn is_zero(generation: &u64) -> bool {
-    *generation == 0
 }
 
 impl Cut {

@@ -79,12 +79,8 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sealed: bool,
     /// How often its source had moved when it was cut.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::volume::is_first")]
     pub generation: u64,
-}
-
-fn is_zero(generation: &u64) -> bool {
-    *generation == 0
 }
 
 impl Snapshot {

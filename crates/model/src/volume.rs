@@ -154,7 +154,7 @@ pub(super) fn requested(requested_bytes: Option<u64>, bytes: u64) -> u64 {
 
 // serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_first(generation: &u64) -> bool {
+pub(crate) fn is_first(generation: &u64) -> bool {
     *generation == 0
 }
 

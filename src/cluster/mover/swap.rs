@@ -193,7 +193,7 @@ impl Mover {
                 return Ok(NOW);
             }
             // The claim was read before it was replaced, and its volume after that: another process was quicker.
-            Some(_) => return Ok(NOW),
+            Some(_) => return Ok(Next::After(LATER)),
         }
         self.cluster.patch_claim(&view.claim, self.without_finalizer(view)).await?;
         Ok(Next::Finished)

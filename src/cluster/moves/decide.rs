@@ -11,7 +11,9 @@
 //!    the node is ready.
 //! 5. Every call to a node names the volume and its generation (`nodes.rs`).
 //! 6. What is unknown changes nothing.
-//! 7. There is a way forward or back from every phase that does not wait for a node which never comes back.
+//! 7. There is a way forward or back from every phase that does not wait for a node which never comes back. Missing: from
+//!    `Completing`, if the node of the copy is lost. It may have taken over the id, so that the volume would need a higher
+//!    generation before pods use it again.
 //! 8. What can be refused is asked for as a dry run before the volume is fenced.
 //! 9. Claims that a pod uses together go together.
 //! 10. A last pass waits for no first copy.
@@ -150,7 +152,7 @@ fn ready(view: &View) -> Step {
         return wait(why.clone());
     }
     let staying: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving).collect();
-    let Wanted::Move { when, evict_bare_pods, .. } = &view.wanted else {
+    let Wanted::Move { when, evict_bare_pods } = &view.wanted else {
         return wait("nothing asks for a move".to_owned());
     };
     match when {
@@ -247,7 +249,6 @@ fn is_promotion(view: &View) -> bool {
 
 /// The volume is on its new node.
 fn retiring(view: &View) -> Step {
-    let keeps = matches!(view.wanted, Wanted::Move { keep_source: true, .. });
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
         None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,
@@ -259,14 +260,10 @@ fn retiring(view: &View) -> Step {
                 view.spec.source_node
             ),
         ),
-        Some(_) if keeps => Step::Enter(
+        Some(_) if view.spec.keep_source => Step::Enter(
             ReplicaPhase::Left,
             format!("node {} keeps its data; delete this object to delete them", view.spec.source_node),
         ),
-        // A request that cannot be read may have asked to keep them (rule 6).
-        Some(_) if matches!(view.wanted, Wanted::Unknown(_)) => {
-            Step::Wait(LONG, unknown(view).unwrap_or_default())
-        }
         Some(_) if has(&view.target, view.spec.next_generation()) => Step::DeleteLeft,
         Some(_) => {
             Step::Wait(CALM, format!("node {} does not say that it has the volume", view.spec.target_node))

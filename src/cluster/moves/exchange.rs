@@ -4,7 +4,10 @@
 //! again. The claim is Lost meanwhile, and Bound again as soon as the controller of PersistentVolumes finds one of that name
 //! with its uid. Between the two, nothing but the VolumeReplica has the object: it is recorded there first.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
+    VolumeNodeAffinity,
+};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
@@ -260,9 +263,13 @@ fn foreign(volume: &PersistentVolume) -> Vec<&str> {
 
 /// Returns the affinity that csi-provisioner gives to a volume of this node.
 fn affinity_of(node: &str) -> VolumeNodeAffinity {
-    let requirement = json!({"key": Settings::TOPOLOGY_KEY, "operator": "In", "values": [node]});
-    let terms = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}});
-    serde_json::from_value(terms).unwrap_or_default()
+    let on_node = NodeSelectorRequirement {
+        key: Settings::TOPOLOGY_KEY.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let term = NodeSelectorTerm { match_expressions: Some(vec![on_node]), match_fields: None };
+    VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: vec![term] }) }
 }
 
 fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {

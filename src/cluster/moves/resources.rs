@@ -164,6 +164,9 @@ pub struct VolumeReplicaSpec {
     /// The CSI id of the copy until it takes over the id of the volume.
     pub copy_id: String,
     pub purpose: Purpose,
+    /// What the earlier node has is kept after the move, as the VolumeMove asked when the copy was made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_source: bool,
     /// The VolumeMove that asks for the copy, if the purpose is `Move`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<ObjectId>,

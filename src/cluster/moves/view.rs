@@ -8,7 +8,7 @@ use super::resources::{VolumeReplicaSpec, VolumeReplicaStatus, When};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
     /// A VolumeMove asks for it.
-    Move { when: When, keep_source: bool, evict_bare_pods: bool },
+    Move { when: When, evict_bare_pods: bool },
     /// The StorageClass, or the claim if its class allows that, asks for a copy that is at most this old.
     Standby { interval: Duration },
     /// Nothing asks for it, and why.
@@ -69,7 +69,7 @@ pub struct View {
     pub wanted: Wanted,
     /// The claim is being deleted, or is gone; `None` if that is not known.
     pub claim_is_deleted: Option<bool>,
-    /// What is in the way of a cutover for now: an expansion, or a claim of the same pods that is not ready (rule 9).
+    /// What delays a cutover: an expansion, or a claim of the same pods that is not ready (rule 9).
     pub hindered: Option<String>,
     pub users: Vec<User>,
     pub source_node: NodeState,

@@ -27,6 +27,7 @@ fn view() -> View {
             copy_name: "copy".to_owned(),
             copy_id: "vol-2".to_owned(),
             purpose: Purpose::Move,
+            keep_source: false,
             requested_by: None,
         },
         status: VolumeReplicaStatus::default(),
@@ -46,7 +47,7 @@ fn view() -> View {
 }
 
 fn moving(when: When, evict_bare_pods: bool) -> Wanted {
-    Wanted::Move { when, keep_source: false, evict_bare_pods }
+    Wanted::Move { when, evict_bare_pods }
 }
 
 fn in_phase(phase: ReplicaPhase) -> View {
@@ -92,7 +93,6 @@ fn wishes() -> Vec<Wanted> {
         Wanted::Standby { interval: Duration::from_secs(60) },
         Wanted::Nothing("it is not asked for".to_owned()),
         Wanted::Unknown("the StorageClass is missing".to_owned()),
-        Wanted::Move { when: When::PodsLeave, keep_source: true, evict_bare_pods: false },
     ];
     for when in [When::PodsLeave, When::Now] {
         all.extend([moving(when, false), moving(when, true)]);
@@ -140,6 +140,7 @@ impl Choices {
         (view.queue, view.target_is_gone) = (self.below(2), self.below(4) == 0);
         (view.status.exact, view.status.stale) = (self.is(), self.is());
         view.status.left_id = self.is().then(|| "vol-3".to_owned());
+        view.spec.keep_source = self.is();
         view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
         if self.is() {
             view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
@@ -186,10 +187,9 @@ fn rule_2_a_copy_goes_by_the_word_of_its_source() {
         "what is left",
         |_, step| *step == Step::DeleteLeft,
         |view, _| {
-            let keeps = matches!(view.wanted, Wanted::Move { keep_source: true, .. } | Wanted::Unknown(_));
             let target_has = view.target == Says::Has(GENERATION + 1);
             match view.status.phase {
-                ReplicaPhase::Retiring => target_has && !keeps && !view.status.stale,
+                ReplicaPhase::Retiring => target_has && !view.spec.keep_source && !view.status.stale,
                 phase => phase == ReplicaPhase::Left && view.is_deleted,
             }
         },
@@ -367,6 +367,16 @@ fn rule_7_an_administrator_ends_every_phase() {
             assert!(ends, "{phase:?}, fenced: {fenced}: {step:?} in {:?}", view.status.phase);
         }
     }
+}
+
+/// A user may delete the VolumeMove as soon as the volume has moved.
+#[test]
+fn a_kept_source_stays_when_its_request_is_gone() {
+    let mut view = in_phase(ReplicaPhase::Retiring);
+    view.spec.keep_source = true;
+    view.wanted = Wanted::Nothing("the VolumeMove was deleted".to_owned());
+    (view.target, view.status.left_id) = (Says::Has(GENERATION + 1), Some("vol-3".to_owned()));
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Left, _)));
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn spec(server: &Server) -> VolumeReplicaSpec {
         copy_name: "pvc-1-a".to_owned(),
         copy_id: "vol-a".to_owned(),
         purpose: Purpose::Move,
+        keep_source: false,
         requested_by: None,
     }
 }
@@ -171,6 +172,22 @@ fn an_exchange_that_fails_anywhere_goes_on() {
             expect_moved(&server, &before, &format!("mutable: {mutable}, request {number}, {fault:?}"));
         }
     }
+}
+
+/// The controller of PersistentVolumes may look at the claim late, and then find no volume.
+#[test]
+fn a_claim_that_is_still_bound_is_changed_once() {
+    let server = cluster(false);
+    let (spec, mut recorded, mut ends) = (spec(&server), None, Vec::new());
+    while ends.last() != Some(&Progress::Done) {
+        match step(&server, &spec, recorded.as_ref()).expect("a step") {
+            Progress::Record(there) => recorded = Some(there),
+            Progress::Next => {}
+            end => ends.push(end),
+        }
+        assert_eq!(claim(&server)["status"]["phase"], "Bound", "it is not looked at");
+    }
+    assert_eq!(ends, [Progress::Unbound, Progress::Done]);
 }
 
 #[test]
