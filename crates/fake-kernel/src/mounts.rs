@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -14,6 +14,9 @@ use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Outcome, Process};
 use hostloop_kernel::{Frozen, MountEntry, Mounts, Pinned, Propagation};
 use hostloop_model::{FsType, MountFlags, OptionName, VfsFlag};
+
+/// How long a look by another thread may keep a mount from being unmounted.
+const PASSING_USE: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(super) struct Mount {
@@ -157,8 +160,11 @@ impl World {
 
     /// A mount gets more flags.
     fn tighten(&mut self, number: u64, flags: &MountFlags) -> Outcome<()> {
-        // Whoever has something open here may write.
-        if flags.read_only && self.keeps_busy(number) {
+        // Whoever has something open here may write, except through a descriptor that only names a path (O_PATH).
+        let writes = |(id, open): (&u64, &Open)| open.mount == Some(number) && !self.pins.contains_key(id);
+        if flags.read_only
+            && (self.opens.iter().any(writes) || self.loops.values().any(|device| device.mount == number))
+        {
             return Err(Errno::EBUSY);
         }
         let mount = self.mounts.get_mut(&number).ok_or(Errno::ESTALE)?;
@@ -291,6 +297,25 @@ impl World {
     }
 }
 
+impl Process {
+    /// Waits while another thread looks at a mount, or at a copy of it, as the real one does before it says EBUSY.
+    fn wait_for_looks(&self, mount: impl Fn(&World) -> Option<u64>) {
+        let last_try = Instant::now() + PASSING_USE;
+        let is_looked_at = || {
+            let mut world = self.kernel.lock();
+            let Some(number) = mount(&world).filter(|number| world.mounts.contains_key(number)) else {
+                return false;
+            };
+            let mut mounts = world.copies_of(number);
+            mounts.push(number);
+            world.pins.keys().any(|pin| world.opens[pin].mount.is_some_and(|at| mounts.contains(&at)))
+        };
+        while is_looked_at() && Instant::now() < last_try {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Mounts for Process {
     fn list(&self) -> std::io::Result<Vec<MountEntry>> {
         self.look("read", "/proc/self/mountinfo", |world| {
@@ -363,10 +388,12 @@ impl Mounts for Process {
     }
 
     fn unmount(&self, target: &Path) -> std::io::Result<()> {
+        self.wait_for_looks(|world| world.mount_point(target).ok());
         self.step("unmount", target.display(), |world| world.unmount(target))
     }
 
     fn unmount_exactly(&self, mount: &MountEntry) -> std::io::Result<()> {
+        self.wait_for_looks(|_| Some(mount.id));
         self.step("unmount", mount.target.display(), |world| match world.mounts.contains_key(&mount.id) {
             true => world.reach(mount).and_then(|_| world.unmount(&mount.target)),
             false => Ok(()),

@@ -1,6 +1,9 @@
 //! Unpublishing and deleting take away what is the volume's, and never anything else.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -220,5 +223,27 @@ fn a_mount_inside_of_a_snapshot_is_named() {
     run("umount", &[text(&inside)]);
     world.csi.delete_snapshot(&cut.snapshot_id).expect("DeleteSnapshot");
     vol.delete().expect("DeleteVolume");
+    world.finish();
+}
+
+/// NodeGetVolumeStats and the checks of health open a mount for a moment, and take no lock.
+#[test]
+fn a_look_at_the_volume_only_delays_unpublishing() {
+    let mut world = World::new(&[]);
+    for kind in Kind::ALL {
+        world.serve(kind);
+        let vol = Vol::create(&world, kind, &format!("{kind:?}"), 512 * MIB, &[]);
+        vol.up();
+        let look = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(vol.target("a"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(look.expect("open"));
+            });
+            vol.unpublish("a").unwrap_or_else(|refused| panic!("{kind:?}: {refused}"));
+        });
+        vol.publish("a").expect("NodePublishVolume");
+        vol.remove();
+    }
     world.finish();
 }

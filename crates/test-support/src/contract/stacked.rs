@@ -66,9 +66,26 @@ fn tightened(os: &Os, target: &Path, staged: &Path) {
     os.mounts.unmount_exactly(&now).expect("unmount");
 }
 
-/// What is held is busy, and can be detached all the same; it ends with its last user.
+/// What is held is busy, and can be detached all the same; it ends with its last user. A hold that ends soon only delays.
 fn busy(os: &Os, own: &MountEntry) {
+    let looked_at = directory(os, own.target.with_extension("looked-at"));
+    for exactly in [true, false] {
+        os.mounts.bind(&own.target, &looked_at, &flags(&[])).expect("bind");
+        let [bound] = at(os, &looked_at).try_into().expect("one");
+        let pinned = os.mounts.pin(&bound).expect("pin");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(pinned);
+            });
+            let unmounted =
+                if exactly { os.mounts.unmount_exactly(&bound) } else { os.mounts.unmount(&looked_at) };
+            unmounted.expect("the look ends");
+        });
+    }
+    os.files.remove_directory(&looked_at).expect("rmdir");
     let pinned = os.mounts.pin(own).expect("pin");
+    os.mounts.tighten(own, &flags(&["ro"])).expect("nobody writes through it");
     assert_eq!(errno(os.mounts.unmount_exactly(own)), Some(Errno::EBUSY));
     os.mounts.detach(own).expect("detach");
     assert_eq!(at(os, &own.target), []);
