@@ -102,7 +102,7 @@ declare! { each of csi;
     }
     call DeleteVolumeRequest {
         logs: "volume.id" = volume_id;
-        route: |request| Route::LastOwner(Named::Volume(&request.volume_id));
+        route: |request| Route::Deletion(&request.volume_id);
         check: |request| decode::volume_of(request.volume_id, &request.secrets);
         work: |driver, id| driver.delete_volume(&id).map(|()| csi::DeleteVolumeResponse {});
     }

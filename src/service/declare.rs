@@ -41,6 +41,8 @@ pub(crate) enum Route<'a> {
     Owner(Named<'a>),
     /// The same for a call that ends it: where there is nothing to end, that is an end as well.
     LastOwner(Named<'a>),
+    /// The same for a volume, of which no node remembers anything afterwards.
+    Deletion(&'a str),
     /// On the one node of all of these volumes.
     CommonOwner(&'a [String]),
     /// On several nodes, or on one that the controller chooses: it has a function for that.

@@ -114,8 +114,8 @@ declare! { each of peer;
         route: |_| Route::Peers(Callers::Controllers);
         check: |request| pull::retire_volume(request);
         work: |driver, (id, retired)| {
-            let retired = driver.retire_volume(&id, retired);
-            retired.map(|volume| peer::RetireVolumeResponse { volume_id: volume.id.to_string() })
+            let left = driver.retire_volume(&id, retired);
+            left.map(|left| peer::RetireVolumeResponse { volume_id: left.to_string() })
         };
     }
     call SealVolumeRequest {
@@ -128,6 +128,12 @@ declare! { each of peer;
         work: |driver, (id, generation, moved_to)| {
             driver.seal_volume(&id, generation, moved_to).map(|()| peer::SealVolumeResponse {})
         };
+    }
+    call ForgetVolumeRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| reserve::volume(&request.volume_id);
+        work: |driver, id| driver.forget_volume(&id).map(|()| peer::ForgetVolumeResponse {});
     }
     call DeleteCopyRequest {
         logs: "volume.id" = volume_id;

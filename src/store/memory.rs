@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::record::{Change, Delete, Put, Rename};
 use crate::model::{
-    GroupSnapshot, GroupSnapshotId, Phase, PoolName, Provisioning, Snapshot, SnapshotId, Volume, VolumeId,
+    GroupSnapshot, GroupSnapshotId, Moved, PoolName, Provisioning, Snapshot, SnapshotId, Volume, VolumeId,
 };
 
 /// What has been promised in a pool. Volumes and snapshots of the directory backend count in none: nothing is
@@ -38,6 +38,8 @@ pub(super) struct Memory {
     pub volumes: BTreeMap<VolumeId, Arc<Volume>>,
     pub snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
     pub groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
+    /// By the id of the volume.
+    pub moved: BTreeMap<VolumeId, Arc<Moved>>,
     /// Wider than what is reported: sums of thin sizes may pass any limit.
     sums: BTreeMap<PoolName, Sums>,
     /// Sum of [`Put::way_out`] of all records.
@@ -69,11 +71,13 @@ impl Memory {
             Change::Put(Put::Volume(volume)) => drop(self.volumes.insert(volume.id.clone(), volume.clone())),
             Change::Put(Put::Snapshot(put)) => drop(self.snapshots.insert(put.id.clone(), put.clone())),
             Change::Put(Put::GroupSnapshot(put)) => drop(self.groups.insert(put.id.clone(), put.clone())),
+            Change::Put(Put::Moved(put)) => drop(self.moved.insert(put.id.clone(), put.clone())),
             Change::Rename(Rename { from: id, .. }) | Change::Delete(Delete::Volume(id)) => {
                 drop(self.volumes.remove(id));
             }
             Change::Delete(Delete::Snapshot(id)) => drop(self.snapshots.remove(id)),
             Change::Delete(Delete::GroupSnapshot(id)) => drop(self.groups.remove(id)),
+            Change::Delete(Delete::Moved(id)) => drop(self.moved.remove(id)),
         }
     }
 
@@ -83,7 +87,7 @@ impl Memory {
         match put {
             Put::Volume(volume) => self.count_volume(volume, sum),
             Put::Snapshot(snapshot) => self.count_snapshot(snapshot, sum),
-            Put::GroupSnapshot(_) => {}
+            Put::GroupSnapshot(_) | Put::Moved(_) => {}
         }
     }
 
@@ -111,13 +115,16 @@ impl Memory {
         let volume = |id| self.volumes.get(id).cloned().map(Put::Volume);
         let snapshot = |id| self.snapshots.get(id).cloned().map(Put::Snapshot);
         let group = |id| self.groups.get(id).cloned().map(Put::GroupSnapshot);
+        let moved = |id| self.moved.get(id).cloned().map(Put::Moved);
         match change {
             Change::Put(Put::Volume(put)) => volume(&put.id),
             Change::Put(Put::Snapshot(put)) => snapshot(&put.id),
             Change::Put(Put::GroupSnapshot(put)) => group(&put.id),
+            Change::Put(Put::Moved(put)) => moved(&put.id),
             Change::Rename(Rename { from: id, .. }) | Change::Delete(Delete::Volume(id)) => volume(id),
             Change::Delete(Delete::Snapshot(id)) => snapshot(id),
             Change::Delete(Delete::GroupSnapshot(id)) => group(id),
+            Change::Delete(Delete::Moved(id)) => moved(id),
         }
     }
 
@@ -137,7 +144,7 @@ impl Memory {
             Change::Rename(_) => false,
             Change::Delete(_) => true,
             // A new one is what is left of another, which can go without it.
-            Change::Put(put) if put.phase() == Phase::Deleting => self.before(change).is_some(),
+            Change::Put(put) if put.is_going() => self.before(change).is_some(),
             Change::Put(put) => self.before(change).is_some_and(|old| put.attachments() < old.attachments()),
         }
     }
@@ -154,7 +161,7 @@ impl Memory {
 
     /// How many records there are of every kind.
     pub fn len(&self) -> usize {
-        self.volumes.len() + self.snapshots.len() + self.groups.len()
+        self.volumes.len() + self.snapshots.len() + self.groups.len() + self.moved.len()
     }
 
     /// Every record, in a fixed order.
@@ -162,7 +169,8 @@ impl Memory {
         let volumes = self.volumes.values().map(|volume| Put::Volume(Arc::clone(volume)));
         let snapshots = self.snapshots.values().map(|snapshot| Put::Snapshot(Arc::clone(snapshot)));
         let groups = self.groups.values().map(|group| Put::GroupSnapshot(Arc::clone(group)));
-        volumes.chain(snapshots).chain(groups).collect()
+        let moved = self.moved.values().map(|moved| Put::Moved(Arc::clone(moved)));
+        volumes.chain(snapshots).chain(groups).chain(moved).collect()
     }
 
     /// The sums of a pool.

@@ -71,7 +71,8 @@ use std::sync::Arc;
 
 use crate::kernel::Files;
 use crate::model::{
-    GroupSnapshot, GroupSnapshotId, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId, format_bytes,
+    GroupSnapshot, GroupSnapshotId, Moved, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId,
+    format_bytes,
 };
 
 pub use commit::Durability;
@@ -208,6 +209,33 @@ impl Store {
     /// [`StoreError::Io`]: the record is what it was before.
     pub fn delete_group(&self, id: &GroupSnapshotId, durability: Durability) -> Result<(), StoreError> {
         self.committer.commit(Change::Delete(Delete::GroupSnapshot(id.clone())), durability)
+    }
+
+    /// [`put`](Self::put) for where a volume went.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn put_moved(&self, moved: Moved) -> Result<(), StoreError> {
+        self.committer.commit(Change::Put(Put::Moved(Arc::new(moved))), Durability::Synced)
+    }
+
+    /// [`delete`](Self::delete) for where a volume went.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the record is what it was before.
+    pub fn delete_moved(&self, id: &VolumeId, durability: Durability) -> Result<(), StoreError> {
+        self.committer.commit(Change::Delete(Delete::Moved(id.clone())), durability)
+    }
+
+    /// Returns where a volume went that has moved away.
+    pub fn moved(&self, id: &VolumeId) -> Option<Arc<Moved>> {
+        self.committer.read(|memory| memory.moved.get(id).cloned())
+    }
+
+    /// Reports whether there is a cut of a volume for a copy on another node.
+    pub fn has_cut(&self, of: &VolumeId) -> bool {
+        let is_cut = |snapshot: &Arc<Snapshot>| snapshot.source == *of && snapshot.pulled_for.is_some();
+        self.committer.read(|memory| memory.snapshots.values().any(is_cut))
     }
 
     /// One snapshot.

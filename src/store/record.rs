@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, Snapshot, SnapshotId, Volume, VolumeId};
+use crate::model::{GroupSnapshot, GroupSnapshotId, Moved, Phase, Snapshot, SnapshotId, Volume, VolumeId};
 
 /// The format that is written, and the latest that is read; so is every earlier one. Raise it if an earlier version of
 /// hostloop would misread what is written. tests/upgrade/run raises it in a copy of the tree.
@@ -45,6 +45,7 @@ pub(super) enum Put {
     Volume(Arc<Volume>),
     Snapshot(Arc<Snapshot>),
     GroupSnapshot(Arc<GroupSnapshot>),
+    Moved(Arc<Moved>),
 }
 
 /// A volume that gets another id.
@@ -61,6 +62,8 @@ pub(super) enum Delete {
     Volume(VolumeId),
     Snapshot(SnapshotId),
     GroupSnapshot(GroupSnapshotId),
+    /// By the id of the volume that moved away.
+    Moved(VolumeId),
 }
 
 /// The first line.
@@ -114,20 +117,22 @@ struct Mark {
 }
 
 impl Put {
-    /// The phase that the record says.
-    pub fn phase(&self) -> Phase {
-        match self {
+    /// Reports whether the record says that what it is about is being deleted.
+    pub fn is_going(&self) -> bool {
+        let phase = match self {
             Put::Volume(volume) => volume.phase,
             Put::Snapshot(snapshot) => snapshot.phase,
             Put::GroupSnapshot(group) => group.phase,
-        }
+            Put::Moved(_) => return false,
+        };
+        phase == Phase::Deleting
     }
 
     /// How many nodes the volume is published to (`--attach`).
     pub fn attachments(&self) -> usize {
         match self {
             Put::Volume(volume) => volume.attachments.len(),
-            Put::Snapshot(_) | Put::GroupSnapshot(_) => 0,
+            Put::Snapshot(_) | Put::GroupSnapshot(_) | Put::Moved(_) => 0,
         }
     }
 
@@ -165,16 +170,18 @@ impl Change {
         Ok(json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().to_owned())
     }
 
-    /// The id of what it is about; those of different kinds differ.
+    /// The id of what it is about; those of different kinds differ, except that a volume and where it went have one id.
     pub fn id(&self) -> &str {
         match self {
             Change::Put(Put::Volume(volume)) => volume.id.as_str(),
             Change::Put(Put::Snapshot(snapshot)) => snapshot.id.as_str(),
             Change::Put(Put::GroupSnapshot(group)) => group.id.as_str(),
+            Change::Put(Put::Moved(moved)) => moved.id.as_str(),
             Change::Rename(Rename { from, .. }) => from.as_str(),
             Change::Delete(Delete::Volume(id)) => id.as_str(),
             Change::Delete(Delete::Snapshot(id)) => id.as_str(),
             Change::Delete(Delete::GroupSnapshot(id)) => id.as_str(),
+            Change::Delete(Delete::Moved(id)) => id.as_str(),
         }
     }
 }

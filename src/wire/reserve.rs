@@ -25,11 +25,12 @@ pub fn encode(found: Found) -> Presence {
 
 /// Encodes a node's answer to FindVolume.
 pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
-    let Location { found, generation, moved_to } = location;
+    let Location { found, generation, moved_to, deleted } = location;
     peer::FindVolumeResponse {
         presence: encode(*found).into(),
         generation: *generation,
         moved_to: moved_to.clone().unwrap_or_default(),
+        deleted: *deleted,
     }
 }
 
@@ -39,6 +40,7 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
         found: decode(answer.presence()),
         generation: answer.generation,
         moved_to: Some(answer.moved_to).filter(|node| !node.is_empty()),
+        deleted: answer.deleted,
     }
 }
 
@@ -77,8 +79,11 @@ mod tests {
             assert_eq!(decode(encode(found)), found);
         }
         for (generation, moved_to) in [(Some(0), None), (Some(3), None), (None, Some("b".to_owned()))] {
-            let location = Location { found: Found::Held, generation, moved_to };
-            assert_eq!(decode_location(encode_location(&location)), location);
+            for deleted in [false, true] {
+                let location =
+                    Location { found: Found::Held, generation, moved_to: moved_to.clone(), deleted };
+                assert_eq!(decode_location(encode_location(&location)), location);
+            }
         }
         for reserved in [Reserved::Held, Reserved::Token("1-a".to_owned())] {
             assert_eq!(decode_reserved(encode_reserved(reserved.clone())), reserved);

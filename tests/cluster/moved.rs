@@ -192,6 +192,41 @@ async fn a_group_is_made_where_its_volumes_are_now() {
     assert_eq!(apart.code(), Code::FailedPrecondition, "{apart:?}");
 }
 
+/// Deletes what a volume that has moved left at its earlier node.
+async fn delete_left(processes: &Processes, id: &str, node: &str, generation: u64) {
+    let left = VolumeId::of_retired(&NodeKey::of(node), &id.parse().unwrap(), generation);
+    let request =
+        peer::DeleteCopyRequest { volume_id: left.to_string(), source_volume_id: id.to_owned(), generation };
+    processes
+        .peer(&processes.pki.tls("mover", &controller()), node)
+        .await
+        .delete_copy(request)
+        .await
+        .unwrap();
+}
+
+/// The name is free again as soon as the volume itself is deleted, and not before.
+#[tokio::test]
+async fn a_moved_volume_is_not_made_twice() {
+    let processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    for (from, to, generation) in [("a", "b", 1), ("b", "c", 2)] {
+        move_it(&processes, &id, (from, to), generation).await;
+        delete_left(&processes, &id, from, generation).await;
+    }
+    let again = processes.create(volume("v", SIZE, &["a"])).await.expect_err("it is somewhere else");
+    assert_eq!(again.code(), Code::FailedPrecondition, "{again:?}");
+    assert_eq!(place(&get(&processes.controller, &id).await.expect("it is there")), "c");
+    // A node on its way has left the cluster.
+    let (controller, _process) = processes.controller_of(&["a", "c"]).await;
+    assert_eq!(place(&get(&controller, &id).await.expect("it is there")), "c");
+    for _ in 0..2 {
+        within(processes.controller.call(delete(&id))).await.expect("deleted");
+    }
+    let again = processes.create(volume("v", SIZE, &["a"])).await.expect("another one");
+    assert_eq!((again.volume_id.as_str(), place(&again)), (id.as_str(), "a".to_owned()));
+}
+
 /// The silent node may have a later generation.
 #[tokio::test]
 async fn a_search_that_misses_a_node_is_unavailable() {

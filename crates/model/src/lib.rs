@@ -45,4 +45,4 @@ pub use size::{
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
 pub use standby::Standby;
 pub use topology::{TopologyRequirement, check_topology_value};
-pub use volume::{Attachment, Phase, Retired, Volume, VolumeSource};
+pub use volume::{Attachment, Moved, Phase, Retired, Volume, VolumeSource};

@@ -94,6 +94,21 @@ pub struct Retired {
     pub node_id: String,
 }
 
+/// Where a volume went that has moved away from this node. It is remembered when nothing of the volume is left here, so that its
+/// id and its name stay in use until it is deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Moved {
+    /// The id of the volume.
+    pub id: VolumeId,
+    /// The id of what it left here, which may be gone.
+    pub left: VolumeId,
+    /// The generation that it has had since.
+    pub by: u64,
+    /// The CSI node id of the node that it went to.
+    pub node_id: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {

@@ -76,7 +76,7 @@ impl Router {
                 .map(|(node, id)| (node, VolumeSource::Snapshot(id))),
             Some(Source::Volume(volume_id)) => match volume_id.parse::<VolumeId>() {
                 Ok(id) if !id.is_inline() => {
-                    self.locate(volume_id).await?.map(|node| (node, VolumeSource::Volume(id)))
+                    self.locate(volume_id).await?.node.map(|node| (node, VolumeSource::Volume(id)))
                 }
                 _ => None,
             },

@@ -9,7 +9,7 @@ use tonic::Status;
 use super::Router;
 use super::forward::{Envelope, ask_each};
 use super::owner::{Named, member};
-use crate::cluster::peers::{Member, Members};
+use crate::cluster::peers::Member;
 use crate::error::{Error, Result};
 use crate::model::VolumeId;
 use crate::model::answer::{Found, Location};
@@ -35,23 +35,33 @@ fn moved_to(status: &Status) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Returns the node that a volume has moved to.
-///
-/// # Errors
-/// UNAVAILABLE if it is not part of the cluster now.
-fn next(members: &Members, id: &str, node_id: &str) -> Result<Arc<Member>> {
-    members.with_id(node_id).cloned().ok_or_else(|| {
-        Error::Unavailable(format!(
-            "volume {id} has moved to node {node_id:?}, which is not part of the cluster now; bring the node back"
-        ))
-    })
+/// Returns the error for a volume that has moved to a node that is not part of the cluster now.
+fn is_away(id: &str, node_id: &str) -> Status {
+    let message = format!(
+        "volume {id} has moved to node {node_id:?}, which is not part of the cluster now; bring the node back"
+    );
+    Error::Unavailable(message).into()
+}
+
+/// Where a volume is.
+pub(super) struct Located {
+    /// The node that has it; `None` if its id names no node and no node has it.
+    pub node: Option<Arc<Member>>,
+    /// A node may remember that it moved away.
+    pub has_moved: bool,
+}
+
+impl Located {
+    fn at(node: Arc<Member>, has_moved: bool) -> Located {
+        Located { node: Some(node), has_moved }
+    }
 }
 
 impl Router {
     /// Sends a call to a node. If the node reports that the volume has moved, sends the call to the next node.
     ///
     /// # Errors
-    /// As [`Router::call`]; UNAVAILABLE if the volume has moved to a node that is not part of the cluster.
+    /// As [`Router::call`]. If the next node is not part of the cluster, the status is that of the node before it.
     pub(super) async fn follow<Q: Unary>(
         &self,
         first: Arc<Member>,
@@ -68,28 +78,73 @@ impl Router {
             };
             let Some(node_id) = moved_to(&status) else { return Err(status) };
             tracing::debug!(from = member.node_id, to = node_id, "the volume has moved");
-            member = next(&members, "of this call", &node_id)?;
+            let Some(next) = members.with_id(&node_id) else { return Err(status) };
+            member = Arc::clone(next);
         }
         Err(Status::unavailable("the nodes do not agree where the volume is; try again"))
     }
 
-    /// Returns the node that has a volume now; `None` if its id names no node and no node has it.
+    /// Finds the node that has a volume now.
     ///
     /// # Errors
     /// UNAVAILABLE while that is not known.
-    pub(super) async fn locate(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+    pub(super) async fn locate(&self, id: &str) -> Result<Located, Status> {
         let members = self.members()?;
-        let Some(mut member) = member(&members, Named::volume(id)) else { return self.search(id).await };
+        let Some(mut member) = member(&members, Named::volume(id)) else {
+            return Ok(Located { node: self.search(id).await?, has_moved: true });
+        };
+        let mut has_moved = false;
         for _ in members.iter() {
             match self.location(&member, id).await {
-                Ok(Location { moved_to: Some(node_id), .. }) => member = next(&members, id, &node_id)?,
-                // What is left of a volume that has moved is deleted some time, and a disk may have been replaced.
-                Ok(Location { found: Found::Nothing, generation: None, .. }) => return self.search(id).await,
+                Ok(Location { moved_to: Some(node_id), .. }) => match members.with_id(&node_id) {
+                    Some(next) => (member, has_moved) = (Arc::clone(next), true),
+                    // It may have moved on from there before.
+                    None => {
+                        let found = self.search(id).await?.ok_or_else(|| is_away(id, &node_id))?;
+                        return Ok(Located::at(found, true));
+                    }
+                },
+                // A disk may have been replaced.
+                Ok(Location { found: Found::Nothing, generation: None, .. }) => {
+                    let node = self.search(id).await?;
+                    let has_moved = has_moved || node.is_some();
+                    return Ok(Located { node, has_moved });
+                }
                 // If the node does not answer, the call that follows reports why.
-                Ok(_) | Err(_) => return Ok(Some(member)),
+                Ok(_) | Err(_) => return Ok(Located::at(member, has_moved)),
             }
         }
         Err(Status::unavailable(format!("the nodes do not agree where volume {id} is; try again")))
+    }
+
+    /// Has every node forget that a deleted volume had moved away from there. A node that does not answer keeps the id and the
+    /// name of the volume in use.
+    pub(super) async fn forget_moves(&self, id: &str) -> Result<(), Status> {
+        let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
+        let tell = |member: Arc<Member>| async move {
+            let request = table::encode(&peer::ForgetVolumeRequest { volume_id: id.to_owned() });
+            let envelope = Envelope::default();
+            let told = self.ask::<peer::ForgetVolumeRequest>(&member, &envelope, request, QUESTION).await;
+            if let Err(status) = told {
+                tracing::warn!(
+                    node = member.node_id,
+                    volume.id = id,
+                    error = status.message(),
+                    "the node may remember that this deleted volume has moved, and its name stays in use there"
+                );
+            }
+        };
+        ask_each(members, tell).await;
+        Ok(())
+    }
+
+    /// Returns the node of a volume that has moved to a node that is not part of the cluster now.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if no node has it; the status itself if it is about something else.
+    pub(super) async fn beyond(&self, id: &str, status: Status) -> Result<Arc<Member>, Status> {
+        let Some(node_id) = moved_to(&status) else { return Err(status) };
+        self.find_elsewhere(id).await?.ok_or_else(|| is_away(id, &node_id))
     }
 
     /// Returns the node of a volume that has never moved; `None` for any other volume.

@@ -114,8 +114,8 @@ impl Router {
     pub(super) async fn common_owner(&self, ids: &[String]) -> Result<Arc<Member>, Status> {
         let located = try_join_all(ids.iter().map(|id| self.locate(id))).await?;
         let mut found = Vec::new();
-        for (id, member) in ids.iter().zip(located) {
-            found.push((id, member.ok_or_else(|| Named::volume(id).not_found())?));
+        for (id, located) in ids.iter().zip(located) {
+            found.push((id, located.node.ok_or_else(|| Named::volume(id).not_found())?));
         }
         let Some((first, owner)) = found.first() else {
             return Err(Error::Invalid("nothing is named".to_owned()).into());

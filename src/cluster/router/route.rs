@@ -74,6 +74,7 @@ impl Router {
     async fn route<Q: Call>(&self, request: Request<Bytes>) -> Answer<Bytes> {
         let Asked { bytes, request, wrong, envelope } =
             self.ask_of::<Q>(request, |request, metadata| request.check(metadata).err())?;
+        let mut has_moved = false;
         let found = match request.route() {
             Route::Owner(named) => match self.moved_off(named).await? {
                 Some(member) => Ok(Last::Member(member)),
@@ -83,22 +84,35 @@ impl Router {
                 Ok(member) => Ok(Last::Member(member)),
                 Err(status) => return Err(wrong.map_or(status, Status::from)),
             },
-            Route::LastOwner(named) => match self.located(named).await? {
+            // Its first node may have nothing left of it, and would report success.
+            Route::LastOwner(named @ declare::Named::Volume(id)) => match self.locate(id).await?.node {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.last_owner(named.into()),
             },
+            Route::LastOwner(named) => self.last_owner(named.into()),
+            Route::Deletion(id) => {
+                let located = self.locate(id).await?;
+                has_moved = located.has_moved;
+                match located.node {
+                    Some(member) => Ok(Last::Member(member)),
+                    None => self.last_owner(Named::volume(id)),
+                }
+            }
             Route::Controller | Route::Node | Route::Peers(_) => return Err(Status::unimplemented(Q::PATH)),
         };
         match (found, wrong) {
             (Ok(Last::Member(member)), _) => {
                 let (member, answer) = match self.follow::<Q>(member, &envelope, bytes.clone()).await {
-                    Err(status) if status.code() == Code::NotFound => {
+                    Err(status) => {
                         let member = self.elsewhere(request.route(), status).await?;
                         self.follow::<Q>(member, &envelope, bytes).await?
                     }
-                    answer => answer?,
+                    Ok(answer) => answer,
                 };
                 observe_made(&request, &member.node_id);
+                if let (Route::Deletion(id), true) = (request.route(), has_moved) {
+                    self.forget_moves(id).await?;
+                }
                 Ok(Response::new(answer))
             }
             (Err(error), None) | (_, Some(error)) => Err(error.into()),
@@ -114,21 +128,16 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume that is to be deleted or unpublished. Its first node may have nothing left of it, and would
-    /// report success.
-    async fn located(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        match named {
-            declare::Named::Volume(id) => self.locate(id).await,
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns the node of a volume that its first node does not have.
+    /// Returns the node of a volume that its first node does not have, or that has moved to a node which is not part of the
+    /// cluster now.
     ///
     /// # Errors
     /// The status of the first node if no node has the volume, or if the status is about something else.
     async fn elsewhere(&self, route: Route<'_>, status: Status) -> Result<Arc<Member>, Status> {
         let Route::Owner(named @ declare::Named::Volume(id)) = route else { return Err(status) };
+        if status.code() != Code::NotFound {
+            return self.beyond(id, status).await;
+        }
         let first = self.find(named.into())?;
         match self.find_elsewhere(id).await? {
             Some(member) if first.is_none_or(|first| first.node_id != member.node_id) => Ok(member),

@@ -91,10 +91,15 @@ impl Driver {
             () => Found::Nothing,
         };
         match self.store.get(id) {
-            Some(volume) => Location { found, generation: Some(volume.generation), moved_to: None },
+            Some(volume) => {
+                let deleted = volume.phase == Phase::Deleting;
+                Location { found, generation: Some(volume.generation), moved_to: None, deleted }
+            }
             None => {
-                let retired = self.retired(id).and_then(|volume| volume.retired.clone());
-                Location { found, generation: None, moved_to: retired.map(|retired| retired.node_id) }
+                let moved_to = self.store.moved(id).map(|moved| moved.node_id.clone());
+                // A disk that was replaced has no cut either.
+                let deleted = moved_to.is_none() && self.store.has_cut(id);
+                Location { found, generation: None, moved_to, deleted }
             }
         }
     }
@@ -129,7 +134,7 @@ impl Driver {
         // First: a volume that is finished in between is there.
         self.locks.is_taken(&id.into())
             || self.store.get(id).is_some_and(|v| v.phase != Phase::Creating)
-            || self.retired(id).is_some()
+            || self.store.moved(id).is_some()
     }
 
     /// Takes the reservation with which a volume is made; the caller holds its lock.

@@ -7,6 +7,7 @@ use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::copy_of::{Becomes, CompleteCopy};
 use crate::model::{Content, CopyOf, Volume, VolumeId, VolumeSource};
+use crate::store::Durability;
 
 impl Driver {
     /// Makes a volume like any other of a copy, under its own id or under that of its source; succeeds if that has been
@@ -63,19 +64,21 @@ impl Driver {
         self.remove_staged(&volume)?;
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {
-            None => self.store.put(completed)?,
-            // The directory keeps its name, so that this is one step.
-            Some(Becomes { id, generation }) => self.store.rename(
-                volume_id,
-                Volume {
+            None => drop(self.store.put(completed)?),
+            Some(Becomes { id, generation }) => {
+                let became = Volume {
                     id: id.clone(),
                     directory: Some(volume.directory().clone()),
                     generation: *generation,
                     source: None,
                     ..completed
-                },
-            )?,
-        };
+                };
+                // The directory keeps its name, so that this is one step.
+                self.store.rename(volume_id, became)?;
+                // The volume has come back. A record with its id comes before this one, also after a crash.
+                self.store.delete_moved(id, Durability::Lazy)?;
+            }
+        }
         self.usage.forget(volume_id);
         tracing::info!(volume.id = %volume.id, ?becomes, stale, "the copy is a volume like any other");
         Ok(())

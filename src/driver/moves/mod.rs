@@ -7,6 +7,7 @@
 
 mod complete_copy;
 mod delete_copy;
+mod forget_volume;
 mod release_cuts;
 mod retire_volume;
 mod seal_volume;

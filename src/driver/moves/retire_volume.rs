@@ -1,26 +1,24 @@
 //! RetireVolume of the protocol between the processes of a cluster.
 
-use std::sync::Arc;
-
 use crate::driver::Driver;
 use crate::driver::request::check;
 use crate::error::{Error, Result};
-use crate::model::{Retired, Volume, VolumeId};
+use crate::model::{Moved, Retired, Volume, VolumeId};
 
 impl Driver {
     /// Retires a volume that its copy on another node has replaced: the data on this node get another id, by which an
-    /// administrator can look at them, copy them and delete them. Succeeds if that has been done. If the node was lost when
+    /// administrator can look at them, copy them and delete them. Returns that id, also if that has been done. If the node was lost when
     /// the copy was promoted, a pod may still use the volume here. Its writes are lost.
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy, and if this node's volume has
     /// the generation of that copy or a later one.
-    pub fn retire_volume(&self, id: &VolumeId, retired: Retired) -> Result<Arc<Volume>> {
+    pub fn retire_volume(&self, id: &VolumeId, retired: Retired) -> Result<VolumeId> {
         let _guard = self.lock(id)?;
         let Some(volume) = self.store.get(id).filter(|volume| volume.is_ready()) else {
-            return match self.retired(id) {
-                Some(volume) if volume.retired.as_ref().is_some_and(|was| was.by >= retired.by) => Ok(volume),
-                _ => self.ready_volume(id, id.as_str()),
+            return match self.store.moved(id) {
+                Some(moved) if moved.by >= retired.by => Ok(moved.left.clone()),
+                _ => self.ready_volume(id, id.as_str()).map(|volume| volume.id.clone()),
             };
         };
         check::is_no_copy(&volume)?;
@@ -32,8 +30,12 @@ impl Driver {
                 retired.by
             )));
         }
+        let (left, by) = (VolumeId::of_retired(&self.node_key, id, retired.by), retired.by);
+        // First: the id must not be free when nothing here has it any more. A record with the id itself comes before this one.
+        let node_id = retired.node_id.clone();
+        self.store.put_moved(Moved { id: id.clone(), left: left.clone(), by, node_id })?;
         let left = Volume {
-            id: VolumeId::of_retired(&self.node_key, id, retired.by),
+            id: left,
             directory: Some(volume.directory().clone()),
             moved_to: Some(retired.node_id.clone()),
             retired: Some(retired),
@@ -43,6 +45,6 @@ impl Driver {
         self.usage.forget(id);
         self.health.forget(id);
         tracing::info!(volume.id = %id, left = %left.id, node = left.moved_to, "retired: another node has the volume");
-        Ok(left)
+        Ok(left.id.clone())
     }
 }

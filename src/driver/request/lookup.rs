@@ -46,16 +46,13 @@ impl Driver {
     /// Returns the error that names the present node of a volume that has moved away from this one. Callers look for a record
     /// with this id first: the volume may have come back.
     pub(crate) fn moved(&self, id: &VolumeId) -> Option<Error> {
-        let retired = self.retired(id)?.retired.clone()?;
-        Some(Error::Moved { id: retired.was, node_id: retired.node_id })
+        let moved = self.store.moved(id)?;
+        Some(Error::Moved { id: moved.id.clone(), node_id: moved.node_id.clone() })
     }
 
     /// Returns what is left of a volume that has moved away from this node. If it was here several times, returns the latest.
     pub(crate) fn retired(&self, was: &VolumeId) -> Option<Arc<Volume>> {
-        let generation =
-            |volume: &Volume| volume.retired.as_ref().filter(|is| is.was == *was).map(|is| is.by);
-        let volumes = self.store.volumes().into_iter();
-        volumes.filter(|volume| generation(volume).is_some()).max_by_key(|volume| generation(volume))
+        self.store.get(&self.store.moved(was)?.left)
     }
 
     /// Returns the record of a volume that may still be mounted on this node, also if the volume has moved away.

@@ -1,7 +1,7 @@
 //! What the store remembers, and what it makes of files that are not its own.
 
 use super::*;
-use crate::model::PoolName;
+use crate::model::{Moved, PoolName};
 use crate::store::record::{self, FORMAT};
 use crate::store::writer::Writer;
 use crate::store::{Durability, SLACK, Totals, load};
@@ -217,6 +217,30 @@ fn a_change_is_of_the_record_with_its_id() {
     for change in [put, rename, delete] {
         assert_eq!(change.id(), id(1).as_str());
     }
+}
+
+/// A volume and where it went have one id, and are two records.
+#[test]
+fn where_a_volume_went_is_a_record_of_its_own() {
+    let moved = Moved { id: id(1), left: id(2), by: 3, node_id: "node-b".to_owned() };
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    store.put(volume(1, 1000)).unwrap();
+    store.put_moved(moved.clone()).unwrap();
+    drop(store);
+    let store = open(&disk).unwrap();
+    assert_eq!((store.len(), store.moved(&id(2))), (1, None));
+    assert_eq!((store.get(&id(1)).is_some(), store.moved(&id(1)).as_deref()), (true, Some(&moved)));
+    store.delete(&id(1), Durability::Synced).unwrap();
+    drop(store);
+    let store = open(&disk).unwrap();
+    assert_eq!((store.get(&id(1)), store.moved(&id(1)).as_deref()), (None, Some(&moved)));
+    let put = Change::Put(record::Put::Moved(Arc::new(moved)));
+    let delete = Change::Delete(record::Delete::Moved(id(1)));
+    assert_eq!((put.id(), delete.id()), (id(1).as_str(), id(1).as_str()));
+    store.delete_moved(&id(1), Durability::Synced).unwrap();
+    drop(store);
+    assert_eq!(open(&disk).unwrap().moved(&id(1)), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A copy that takes the id of its source over, and what is left of the volume at its earlier node.
 
 use hostloop::service::MOVED_TO;
+use hostloop::wire::peer::VolumePresence as Presence;
 use hostloop::wire::{csi, peer};
 use tonic::{Code, Status};
 
@@ -294,7 +295,7 @@ fn a_volume_comes_back_to_its_first_node() {
     assert!(blocks(&first.kernel, &image, SIZE) == data);
     delete(&copied, first, id).expect("deleted");
     assert_eq!(ids(first), std::slice::from_ref(&left), "the first one is another volume");
-    has_moved(get(&copied, first, id), TARGET);
+    assert_eq!(get(&copied, first, id).expect_err("it was deleted here").code(), Code::NotFound);
     delete(&copied, first, &left).expect("deleted");
     assert_eq!(first.files(), Vec::<String>::new());
 }
@@ -311,18 +312,66 @@ fn the_name_of_a_volume_that_has_moved_stays_taken() {
     // Nor one in the directory of the copy, which is that of the volume by now.
     let copy = copied.pair.runtime.block_on(copied.pair.target.controller.call(create("copy", block())));
     copied.refused(copy, Code::FailedPrecondition, &copied.vol.id);
+    assert_eq!(found(&copied, source), (Presence::Held, None, TARGET.to_owned(), false));
+    assert_eq!(found(&copied, &copied.pair.target), (Presence::Held, Some(1), String::new(), false));
+}
+
+/// Returns what a node answers to FindVolume.
+fn found(copied: &Copied, node: &Node) -> (Presence, Option<u64>, String, bool) {
     let question = peer::FindVolumeRequest { volume_id: copied.vol.id.clone() };
-    let mut asked = source.peer.clone();
-    let found = copied.pair.runtime.block_on(asked.find_volume(question.clone())).expect("an answer");
-    let found = found.into_inner();
-    assert_eq!(
-        (found.presence(), found.generation, found.moved_to.as_str()),
-        (peer::VolumePresence::Held, None, TARGET)
-    );
-    let mut asked = copied.pair.target.peer.clone();
-    let found = copied.pair.runtime.block_on(asked.find_volume(question)).expect("an answer").into_inner();
-    assert_eq!(
-        (found.presence(), found.generation, found.moved_to.as_str()),
-        (peer::VolumePresence::Held, Some(1), "")
-    );
+    let found = copied.pair.runtime.block_on(node.peer.clone().find_volume(question));
+    let found = found.expect("an answer").into_inner();
+    (found.presence(), found.generation, found.moved_to, found.deleted)
+}
+
+fn forget(copied: &Copied, node: &Node) {
+    let request = peer::ForgetVolumeRequest { volume_id: copied.vol.id.clone() };
+    copied.pair.runtime.block_on(node.peer.clone().forget_volume(request)).expect("forgotten");
+}
+
+/// Otherwise a provisioner that asks for the volume once more would get a second volume with its id.
+#[test]
+fn a_node_remembers_a_move_of_which_nothing_is_left() {
+    let mut copied = sealed();
+    succeed(&copied).expect("it takes the id over");
+    let left = retire(&copied, &copied.pair.source, 1, TARGET).expect("retired");
+    forget(&copied, &copied.pair.source);
+    assert_eq!(found(&copied, &copied.pair.source).2, TARGET, "kubelet unmounts what is left by this id");
+    delete(&copied, &copied.pair.source, &left).expect("deleted");
+    // A cut is still there, and no sign of a deletion.
+    for round in ["before a power cut", "after it"] {
+        let source = &copied.pair.source;
+        assert!(source.cuts() > 0 && ids(source).is_empty(), "{round}");
+        assert_eq!(found(&copied, source), (Presence::Held, None, TARGET.to_owned(), false), "{round}");
+        has_moved(get(&copied, source, &copied.vol.id), TARGET);
+        has_moved(delete(&copied, source, &copied.vol.id), TARGET);
+        has_moved(copied.pair.runtime.block_on(source.controller.call(create("source", block()))), TARGET);
+        assert_eq!(retire(&copied, source, 1, TARGET).expect("again"), left, "{round}");
+        copied.pair.power_cut_source();
+    }
+    copied.release();
+    let source = &copied.pair.source;
+    delete(&copied, &copied.pair.target, &copied.vol.id).expect("deleted");
+    for round in ["once", "again"] {
+        forget(&copied, source);
+        assert_eq!(found(&copied, source), (Presence::None, None, String::new(), false), "{round}");
+    }
+    let again = copied.pair.runtime.block_on(source.controller.call(create("source", block())));
+    assert_eq!(again.expect("another one").volume.expect("a volume").volume_id, copied.vol.id);
+}
+
+/// A disk that was replaced by an empty one has no cut either, so nobody takes it for a deletion.
+#[test]
+fn a_node_tells_that_a_volume_with_a_copy_was_deleted() {
+    let mut copied = Copied::new();
+    copied.rest();
+    assert_eq!(found(&copied, &copied.pair.source), (Presence::Held, Some(0), String::new(), false));
+    delete(&copied, &copied.pair.source, &copied.vol.id).expect("deleted");
+    for round in ["before a power cut", "after it"] {
+        let found = found(&copied, &copied.pair.source);
+        assert_eq!(found, (Presence::None, None, String::new(), true), "{round}");
+        copied.pair.power_cut_source();
+    }
+    copied.release();
+    assert_eq!(found(&copied, &copied.pair.source), (Presence::None, None, String::new(), false));
 }
