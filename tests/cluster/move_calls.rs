@@ -1,7 +1,7 @@
 //! The calls that a move makes, on real connections: each does what it says, and an error says whose it is.
 
 use hostloop::cluster::mover::copies::{Access, NewCopy};
-use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest};
+use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence};
 use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
 use hostloop::model::{NodeKey, VolumeId};
 use hostloop::wire::csi::ControllerGetVolumeRequest;
@@ -91,8 +91,8 @@ async fn a_move_leaves_one_volume_with_its_id() {
             nodes.complete(&replica, false).await.unwrap();
         }
         let left = nodes.retire(&replica).await.unwrap();
-        assert_eq!(nodes.generation(way.0, &id).await, Ok(None));
-        assert_eq!(nodes.generation(way.1, &id).await, Ok(Some(generation + 1)));
+        assert_eq!(nodes.find(way.0, &id).await, Ok(Presence::Nothing));
+        assert_eq!(nodes.find(way.1, &id).await, Ok(Presence::Has(generation + 1)));
         let found = processes.controller.call(ControllerGetVolumeRequest { volume_id: id.clone() });
         assert_eq!(place(&found.await.unwrap().volume.unwrap()), way.1);
         let never = nodes.delete_left(&replica, &id).await;
@@ -101,12 +101,12 @@ async fn a_move_leaves_one_volume_with_its_id() {
         let other = VolumeReplicaSpec { generation: generation + 1, ..replica.clone() };
         assert!(matches!(nodes.delete_left(&other, &left).await, Err(NodeError::InUse(_))));
         nodes.delete_left(&replica, &left).await.unwrap();
-        assert_eq!(nodes.generation(way.1, &id).await, Ok(Some(generation + 1)));
+        assert_eq!(nodes.find(way.1, &id).await, Ok(Presence::Has(generation + 1)));
         assert_eq!(cuts(&processes), Vec::<String>::new());
     }
     // Its first node has nothing left of it, and would answer that it is deleted.
     within(processes.controller.call(delete(&id))).await.unwrap();
-    assert_eq!(nodes.generation("b", &id).await, Ok(None));
+    assert_eq!(nodes.find("b", &id).await, Ok(Presence::Nothing));
 }
 
 /// The first node of a volume has nothing left of it, and a third one does not answer.
@@ -131,7 +131,7 @@ async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
     let unknown =
         async || within(processes.controller.call(delete(&id))).await.err().map(|status| status.code());
     until("node c does not answer", async || unknown().await == Some(Code::Unavailable)).await;
-    assert_eq!(nodes.generation("b", &id).await, Ok(Some(1)), "c may have a later one");
+    assert_eq!(nodes.find("b", &id).await, Ok(Presence::Has(1)), "c may have a later one");
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_move_that_is_given_up_leaves_the_volume() {
     for _ in 0..2 {
         nodes.delete_copy(&replica).await.unwrap();
     }
-    assert_eq!(nodes.generation("a", &id).await, Ok(Some(0)));
+    assert_eq!(nodes.find("a", &id).await, Ok(Presence::Has(0)));
     let gone = nodes.update(&replica, &pass()).await.unwrap_err();
     assert!(matches!(gone, NodeError::NotFound(_)), "{gone:?}");
     assert_eq!(cuts(&processes), Vec::<String>::new());
@@ -175,10 +175,10 @@ async fn silence_is_told_from_errors_by_the_node_asked() {
     processes.lose("a");
     let is_silent = async || matches!(nodes.fence(&replica).await, Err(NodeError::Silent(_)));
     until("the process has ended", is_silent).await;
-    assert!(matches!(nodes.generation("a", &id).await, Err(NodeError::Silent(_))));
+    assert!(matches!(nodes.find("a", &id).await, Err(NodeError::Silent(_))));
     // The copy's node answers, and says that it does not reach the source.
     let update = nodes.update(&replica, &pass()).await.unwrap_err();
     assert!(!matches!(update, NodeError::Silent(_)), "{update:?}");
     nodes.complete(&replica, true).await.unwrap();
-    assert_eq!(nodes.generation("b", &id).await, Ok(Some(1)));
+    assert_eq!(nodes.find("b", &id).await, Ok(Presence::Has(1)));
 }

@@ -87,7 +87,8 @@ pub struct Kubernetes {
 }
 
 fn of_kind(kind: &str, name: &str) -> Key {
-    let everywhere = matches!(kind, "persistentvolumes" | "nodes" | "storageclasses" | "volumereplicas");
+    let everywhere =
+        matches!(kind, "persistentvolumes" | "namespaces" | "nodes" | "storageclasses" | "volumereplicas");
     key(kind, if everywhere { "" } else { NAMESPACE }, name)
 }
 
@@ -120,6 +121,7 @@ impl Kubernetes {
             "persistentvolumes" => "PersistentVolume",
             "pods" => "Pod",
             "nodes" => "Node",
+            "namespaces" => "Namespace",
             "leases" => "Lease",
             "statefulsets" => "StatefulSet",
             "events" => "Event",

@@ -43,7 +43,7 @@ pub fn parse(path: &str) -> (Key, String) {
     let skipped = if parts.next() == Some("api") { 1 } else { 2 };
     let rest: Vec<&str> = parts.skip(skipped).collect();
     let part = |n: usize| rest.get(n).copied().unwrap_or_default().to_owned();
-    match part(0) == "namespaces" {
+    match part(0) == "namespaces" && !part(2).is_empty() {
         true => ((part(2), part(1), part(3)), part(4)),
         false => ((part(0), String::new(), part(1)), part(2)),
     }

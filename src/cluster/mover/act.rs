@@ -385,7 +385,7 @@ pub(super) fn counted(status: &Status, updated: &super::copies::Updated, asked: 
 }
 
 /// What the driver gets of the parameters of a class.
-pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
+pub(in crate::cluster) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use kube::ResourceExt as _;
 
 /// Why a new pod like this cannot run on the node; `None` where nothing is in the way.
-pub(super) fn obstacle(pod: &Pod, node: &Node) -> Option<String> {
+pub(in crate::cluster) fn obstacle(pod: &Pod, node: &Node) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let named = pod.name_any();
     let labels = node.labels();
@@ -26,12 +26,12 @@ pub(super) fn obstacle(pod: &Pod, node: &Node) -> Option<String> {
 }
 
 /// Whether no new pods come to the node.
-pub(super) fn is_cordoned(node: &Node) -> bool {
+pub(in crate::cluster) fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)
 }
 
 /// Whether pods on the node can use the volume.
-pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
+pub(in crate::cluster) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     affinity.and_then(|affinity| affinity.required.as_ref()).is_none_or(|selector| matches(selector, node))
 }

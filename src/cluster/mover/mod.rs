@@ -5,23 +5,23 @@
 //! if they cannot). When the copy is complete, its PersistentVolume holds the record of the claim, and the claim is made again
 //! for it (`rebind.rs`). What the nodes have to do is in `copies.rs`.
 
-mod act;
+pub(in crate::cluster) mod act;
 mod api;
 pub mod copies;
 mod decide;
 mod figures;
-mod fits;
+pub(in crate::cluster) mod fits;
 mod hindered;
 mod lease;
 mod look;
-mod objects;
+pub(in crate::cluster) mod objects;
 mod rebind;
 mod refuse;
 mod run;
 mod standby;
 pub mod status;
 mod swap;
-mod view;
+pub(in crate::cluster) mod view;
 
 pub use self::act::{Failure, Mover, Next};
 pub use self::figures::Figures;

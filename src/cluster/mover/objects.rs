@@ -34,7 +34,7 @@ pub(super) fn reserved_for(volume: &PersistentVolume) -> Option<String> {
 }
 
 /// How pods see the volume.
-pub(super) fn access(volume: &PersistentVolume) -> Access {
+pub(in crate::cluster) fn access(volume: &PersistentVolume) -> Access {
     let spec = volume.spec.clone().unwrap_or_default();
     Access {
         block: spec.volume_mode.as_deref() == Some("Block"),

@@ -95,9 +95,7 @@ impl View {
 
     /// Size of the PersistentVolume in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        let spec = self.volume.as_ref().and_then(|volume| volume.spec.as_ref());
-        let capacity = spec.and_then(|spec| spec.capacity.as_ref());
-        capacity.and_then(|capacity| capacity.get("storage")).and_then(quantity).unwrap_or(0)
+        self.volume.as_ref().map_or(0, bytes_of)
     }
 
     /// Pods that are on a node and not at their end.
@@ -107,21 +105,27 @@ impl View {
 
     /// Whether what kubelet or csi-resizer does to the volume is not finished.
     pub(super) fn is_changing(&self) -> bool {
-        let Some(status) = &self.claim.status else { return false };
-        let resizing =
-            |kind: &str| ["Resizing", "FileSystemResizePending", "ModifyingVolume"].contains(&kind);
-        let mut conditions = status.conditions.iter().flatten();
-        let class = self.claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_ref());
-        conditions.any(|condition| resizing(&condition.type_) && condition.status == "True")
-            || (class.is_some() && class != status.current_volume_attributes_class_name.as_ref())
-            || self.asks_for() > self.bytes()
+        is_changing(&self.claim, self.bytes())
     }
+}
 
-    fn asks_for(&self) -> u64 {
-        let spec = self.claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-        let requests = spec.and_then(|resources| resources.requests.as_ref());
-        requests.and_then(|requests| requests.get("storage")).and_then(quantity).unwrap_or(0)
-    }
+/// Reports whether what kubelet or csi-resizer does to a volume of this size is not finished.
+pub(in crate::cluster) fn is_changing(claim: &PersistentVolumeClaim, bytes: u64) -> bool {
+    let Some(status) = &claim.status else { return false };
+    let resizing = |kind: &str| ["Resizing", "FileSystemResizePending", "ModifyingVolume"].contains(&kind);
+    let mut conditions = status.conditions.iter().flatten();
+    let spec = claim.spec.as_ref();
+    let class = spec.and_then(|spec| spec.volume_attributes_class_name.as_ref());
+    let requests = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+    conditions.any(|condition| resizing(&condition.type_) && condition.status == "True")
+        || (class.is_some() && class != status.current_volume_attributes_class_name.as_ref())
+        || requests.and_then(quantity).unwrap_or(0) > bytes
+}
+
+/// Returns the size of a PersistentVolume in bytes.
+pub(in crate::cluster) fn bytes_of(volume: &PersistentVolume) -> u64 {
+    let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
+    capacity.and_then(|capacity| capacity.get("storage")).and_then(quantity).unwrap_or(0)
 }
 
 pub(super) fn status(claim: &PersistentVolumeClaim) -> Option<Status> {
@@ -170,19 +174,19 @@ pub fn node_of(volume: &PersistentVolume) -> Option<String> {
     }
 }
 
-pub(super) fn is_leaving(pod: &Pod) -> bool {
+pub(in crate::cluster) fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
 /// Whether a pod is on a node and not at its end: only such a one holds its claims.
-fn is_scheduled(pod: &Pod) -> bool {
+pub(in crate::cluster) fn is_scheduled(pod: &Pod) -> bool {
     let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|n| !n.is_empty()));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     placed && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether no container of the pod has ever run. With a claim that is being deleted none ever will.
-pub(super) fn never_ran(pod: &Pod) -> bool {
+pub(in crate::cluster) fn never_ran(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return true };
     let containers =
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
@@ -192,19 +196,19 @@ pub(super) fn never_ran(pod: &Pod) -> bool {
 }
 
 /// The controller of a pod: what makes it again.
-pub(super) fn controller(pod: &Pod) -> Option<&str> {
+pub(in crate::cluster) fn controller(pod: &Pod) -> Option<&str> {
     let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     Some(owner.kind.as_str())
 }
 
 /// The claims that a pod uses.
-pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
+pub(in crate::cluster) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
 /// A quantity in bytes, rounded up; `None` for what is no size.
-pub(super) fn quantity(quantity: &Quantity) -> Option<u64> {
+pub(in crate::cluster) fn quantity(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.trim();
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(at)?;

@@ -8,7 +8,7 @@
 //!    deleted; or if an administrator deletes the VolumeReplica.
 //! 3. A claim is never deleted.
 //! 4. Only the silence of the volume's own node leads to a promotion without a last pass, and not while Kubernetes says that
-//!    the node is ready.
+//!    the node is ready. If the node answers that it has nothing, an administrator has to say so.
 //! 5. Every call to a node names the volume and its generation (`nodes.rs`).
 //! 6. What is unknown changes nothing.
 //! 7. There is a way forward or back from every phase that does not wait for a node which never comes back. Missing: from
@@ -26,9 +26,9 @@ use super::view::{NodeState, Says, User, View, Wanted};
 /// Between two looks while pods run.
 const CALM: Duration = Duration::from_secs(1);
 /// Between two looks while no pod can run.
-const PRESSING: Duration = Duration::from_millis(250);
+pub const PRESSING: Duration = Duration::from_millis(250);
 /// Between two looks at what only an administrator or a node that comes back can change.
-const LONG: Duration = Duration::from_secs(15);
+pub const LONG: Duration = Duration::from_secs(15);
 /// A copy that is ready is brought up to date when it is this old.
 const BEHIND: Duration = Duration::from_secs(60);
 /// The node of a volume is given up after it has been silent for so long.
@@ -114,7 +114,11 @@ fn unknown(view: &View) -> Option<String> {
 /// As long as pods may use the volume.
 fn before(view: &View) -> Step {
     if let Some(why) = unwanted(view) {
-        return Step::Enter(ReplicaPhase::Abandoning, why);
+        // A copy is made only in a later phase.
+        return match view.status.phase {
+            ReplicaPhase::Pending => Step::Finish,
+            _ => Step::Enter(ReplicaPhase::Abandoning, why),
+        };
     }
     if let Some(why) = unknown(view) {
         return Step::Wait(LONG, why);
@@ -212,6 +216,10 @@ fn cutting_over(view: &View) -> Step {
         let why = "the copy takes over the id of the volume".to_owned();
         return Step::Enter(ReplicaPhase::Completing, why);
     }
+    // An administrator knows that the disk was replaced.
+    if view.source == Says::Nothing && view.is_promoted {
+        return Step::GiveUpSource;
+    }
     if let Says::Silent(silent) = view.source
         && is_promotion(view)
     {
@@ -249,6 +257,12 @@ fn is_promotion(view: &View) -> bool {
 
 /// The volume is on its new node.
 fn retiring(view: &View) -> Step {
+    // They came after the fence. kubelet lets no pod start where its PersistentVolume is not.
+    let stuck = view.users.iter().filter(|user| !user.is_leaving && user.never_ran && user.has_controller);
+    let stuck: Vec<String> = stuck.map(|user| user.name.clone()).collect();
+    if !stuck.is_empty() {
+        return Step::Evict(stuck);
+    }
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
         None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,

@@ -32,6 +32,17 @@ pub enum NodeError {
 /// The result of a call to a node.
 pub type Result<T> = std::result::Result<T, NodeError>;
 
+/// What a node knows of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It has the volume, which has moved so often.
+    Has(u64),
+    /// The volume was deleted there, by its id.
+    Deleted,
+    /// It does not have the volume, which may have moved away, or its disk may have been replaced.
+    Nothing,
+}
+
 /// What a pass asks for, beside the copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassRequest {
@@ -55,8 +66,8 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError`], as of all calls.
     async fn room(&self, copy: &NewCopy) -> Result<u64>;
 
-    /// Returns how often the volume `volume_id` of this node has moved; `None` if the node does not have it.
-    async fn generation(&self, node: &str, volume_id: &str) -> Result<Option<u64>>;
+    /// Returns what this node knows of the volume `volume_id`.
+    async fn find(&self, node: &str, volume_id: &str) -> Result<Presence>;
 
     /// Makes the copy. It holds what the volume held at some moment since. No pod can use it until it is completed.
     ///

@@ -1,9 +1,16 @@
-//! The calls of the API server that an exchange makes. Each change names the version of the object that was read.
+//! The calls of the API server that a move makes. Each change names the version of the object that was read.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
+
+use super::resources::{FINALIZER, VolumeMove, VolumeReplica};
 
 pub type Result<T> = std::result::Result<T, kube::Error>;
 
@@ -61,6 +68,111 @@ impl Objects {
         let params = PostParams { dry_run: run == Run::Dry, ..PostParams::default() };
         self.volumes().create(&params, volume).await?;
         Ok(())
+    }
+
+    pub async fn node(&self, name: &str) -> Result<Option<Node>> {
+        Api::<Node>::all(self.0.clone()).get_opt(name).await
+    }
+
+    pub async fn class(&self, name: &str) -> Result<Option<StorageClass>> {
+        Api::<StorageClass>::all(self.0.clone()).get_opt(name).await
+    }
+
+    /// Returns the parameters of a VolumeAttributesClass, which Kubernetes 1.34 has made stable; `None` if it does not exist.
+    pub async fn attributes(&self, name: &str) -> Result<Option<BTreeMap<String, String>>> {
+        for version in ["v1", "v1beta1"] {
+            let kind = ApiResource {
+                group: "storage.k8s.io".to_owned(),
+                version: version.to_owned(),
+                api_version: format!("storage.k8s.io/{version}"),
+                kind: "VolumeAttributesClass".to_owned(),
+                plural: "volumeattributesclasses".to_owned(),
+            };
+            let class = Api::<DynamicObject>::all_with(self.0.clone(), &kind).get_opt(name).await?;
+            if let Some(class) = class {
+                let parameters = class.data.get("parameters").cloned().unwrap_or_default();
+                return Ok(Some(serde_json::from_value(parameters).unwrap_or_default()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn moves(&self, namespace: &str) -> Api<VolumeMove> {
+        Api::namespaced(self.0.clone(), namespace)
+    }
+
+    fn replicas(&self) -> Api<VolumeReplica> {
+        Api::all(self.0.clone())
+    }
+
+    pub async fn a_move(&self, namespace: &str, name: &str) -> Result<Option<VolumeMove>> {
+        self.moves(namespace).get_opt(name).await
+    }
+
+    /// Writes the status of a VolumeMove, if the object is unchanged since it was read.
+    pub async fn put_move_status(&self, changed: &VolumeMove) -> Result<VolumeMove> {
+        let moves = self.moves(&changed.namespace().unwrap_or_default());
+        moves.replace_status(&changed.name_any(), &PostParams::default(), changed).await
+    }
+
+    /// Creates a VolumeReplica; `None` if there is one of its name, such as one that an earlier request has created.
+    pub async fn create_replica(&self, replica: &VolumeReplica) -> Result<Option<VolumeReplica>> {
+        match self.replicas().create(&PostParams::default(), replica).await {
+            Ok(created) => Ok(Some(created)),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the uid of a namespace; `None` if it does not exist.
+    pub async fn namespace_uid(&self, name: &str) -> Result<Option<String>> {
+        let namespace = Api::<Namespace>::all(self.0.clone()).get_opt(name).await?;
+        Ok(namespace.and_then(|namespace| namespace.uid()))
+    }
+
+    /// Writes a VolumeReplica without its status, if it is unchanged since it was read.
+    pub async fn put_replica(&self, changed: &VolumeReplica) -> Result<VolumeReplica> {
+        self.replicas().replace(&changed.name_any(), &PostParams::default(), changed).await
+    }
+
+    /// Writes the status of a VolumeReplica, if the object is unchanged since it was read.
+    pub async fn put_status(&self, changed: &VolumeReplica) -> Result<VolumeReplica> {
+        self.replicas().replace_status(&changed.name_any(), &PostParams::default(), changed).await
+    }
+
+    /// Removes a VolumeReplica, if it is unchanged since it was read. Finalizers of others hold it.
+    pub async fn remove_replica(&self, seen: &VolumeReplica) -> Result<()> {
+        let mut released = seen.clone();
+        released.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+        if released.metadata.finalizers == seen.metadata.finalizers {
+            return self.delete_replica(seen).await;
+        }
+        match self.put_replica(&released).await {
+            // It was being deleted, and is gone with its last finalizer.
+            Ok(released) if released.metadata.deletion_timestamp.is_some() => Ok(()),
+            Ok(released) => self.delete_replica(&released).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete_replica(&self, seen: &VolumeReplica) -> Result<()> {
+        let same = Preconditions { uid: seen.uid(), resource_version: seen.resource_version() };
+        let params = DeleteParams::default().preconditions(same);
+        self.replicas().delete(&seen.name_any(), &params).await?;
+        Ok(())
+    }
+
+    /// Asks a pod to leave, if its budget allows that. One that is gone has left.
+    pub async fn evict(&self, pod: &Pod, run: Run) -> Result<()> {
+        let same = Preconditions { uid: pod.uid(), resource_version: None };
+        let delete_options = Some(DeleteParams::default().preconditions(same));
+        let post_options = PostParams { dry_run: run == Run::Dry, ..PostParams::default() };
+        let pods: Api<Pod> = Api::namespaced(self.0.clone(), &pod.namespace().unwrap_or_default());
+        match pods.evict(&pod.name_any(), &EvictParams { delete_options, post_options }).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes a claim, if it is unchanged since it was read.

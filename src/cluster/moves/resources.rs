@@ -167,7 +167,7 @@ pub struct VolumeReplicaSpec {
     /// What the earlier node has is kept after the move, as the VolumeMove asked when the copy was made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_source: bool,
-    /// The VolumeMove that asks for the copy, if the purpose is `Move`.
+    /// The VolumeMove that asks for the copy, or to which the standby copy is lent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<ObjectId>,
 }
@@ -229,6 +229,9 @@ pub struct VolumeReplicaStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub recorded: Option<serde_json::Value>,
+    /// For how long no pod could use the volume, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable_milliseconds: Option<i64>,
     /// The CSI id of what the earlier node has left of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_id: Option<String>,

@@ -10,7 +10,7 @@ use super::copies::{capabilities, request};
 use super::forward::{Envelope, is_unreachable};
 use super::route::Asked;
 use crate::cluster::mover::copies::{NewCopy, Updated};
-use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Result};
+use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Result};
 use crate::cluster::moves::resources::VolumeReplicaSpec;
 use crate::cluster::peers::Member;
 use crate::cluster::permit;
@@ -39,9 +39,14 @@ impl Nodes for Router {
         Ok(u64::try_from(answer.available_capacity).unwrap_or(0))
     }
 
-    async fn generation(&self, node: &str, volume_id: &str) -> Result<Option<u64>> {
+    async fn find(&self, node: &str, volume_id: &str) -> Result<Presence> {
         let question = peer::FindVolumeRequest { volume_id: volume_id.to_owned() };
-        Ok(self.tell(node, question).await?.generation)
+        let answer = self.tell(node, question).await?;
+        Ok(match answer.generation {
+            _ if answer.deleted => Presence::Deleted,
+            Some(generation) => Presence::Has(generation),
+            None => Presence::Nothing,
+        })
     }
 
     async fn create(&self, copy: &NewCopy) -> Result<()> {

@@ -204,7 +204,8 @@ fn rule_4_only_lasting_silence_of_the_source_counts() {
         |view, _| {
             let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby;
             let silent = matches!(view.source, Says::Silent(time) if time >= Duration::from_secs(30));
-            silent && is_promotion && view.source_node != NodeState::Ready
+            let replaced = view.source == Says::Nothing && view.is_promoted;
+            silent && is_promotion && view.source_node != NodeState::Ready || replaced
         },
     );
     check(
@@ -233,8 +234,9 @@ fn rule_8_a_cutover_begins_with_a_check() {
     check(
         "before a cutover",
         |view, _| view.status.phase < ReplicaPhase::CuttingOver,
-        |_, step| match step {
+        |view, step| match step {
             Step::Enter(phase, _) => *phase < ReplicaPhase::CuttingOver || *phase == ReplicaPhase::Abandoning,
+            Step::Finish => view.status.phase == ReplicaPhase::Pending,
             step => matches!(step, Step::Wait(..) | Step::Create | Step::Pass | Step::Check),
         },
     );
@@ -262,8 +264,14 @@ fn pods_are_sent_away_as_their_users_allow() {
         |view, step| {
             let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
             let Step::Evict(names) = step else { return false };
-            let can = |user: &&User| !user.is_leaving && (user.has_controller || bare);
-            view.status.fenced.is_some() && names.len() <= view.users.iter().filter(can).count()
+            // Once the volume has moved, a pod that runs may be that of a lost node: it ends with its own time.
+            let has_moved = view.status.phase == ReplicaPhase::Retiring;
+            let can = |user: &&User| match has_moved {
+                true => !user.is_leaving && user.has_controller && user.never_ran,
+                false => !user.is_leaving && (user.has_controller || bare),
+            };
+            let is_time = has_moved || view.status.fenced.is_some() && is_before_the_end(view);
+            is_time && names.len() <= view.users.iter().filter(can).count()
         },
     );
 }

@@ -1,0 +1,286 @@
+//! Collects what has to be known of a copy before the next step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::act::{Moves, Result};
+use super::nodes::{NodeError, Presence};
+use super::pods::{Companion, Goal, is_same, left_behind, other_claims, user, uses};
+use super::queue::ahead;
+use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica};
+use super::seen::Seen;
+use super::view::{NodeState, Says, View, Wanted};
+use crate::cluster::mover::act::parameters;
+use crate::cluster::mover::status::{OUT_OF_SERVICE, STANDBY, STANDBY_INTERVAL};
+use crate::cluster::mover::view::{bytes_of, is_changing};
+use crate::model::Standby;
+
+/// On a VolumeReplica: an administrator says that the copy is to take the place of the volume.
+pub const PROMOTE: &str = "hostloop.csi.dev/promote";
+/// The parameter of a StorageClass that lets each of its claims ask for a standby copy.
+const BY_CLAIM: &str = "standbyByClaim";
+
+impl Moves {
+    /// Returns what is known of a copy.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub(super) async fn look(&self, replica: &VolumeReplica) -> Result<View> {
+        let spec = &replica.spec;
+        let status = replica.status.clone().unwrap_or_default();
+        let phase = status.phase;
+        let claim = self.claim_of(&spec.claim).await?;
+        // After that, nobody asks any more what is wanted.
+        let may_be_given_up = phase <= ReplicaPhase::CuttingOver;
+        let wanted = match may_be_given_up {
+            true => self.wanted(replica, claim.as_deref()).await?,
+            false => Wanted::Unknown("the volume is on its way".to_owned()),
+        };
+        let source_node = node_state(self.node(&spec.source_node).await?.as_deref());
+        let target = self.node(&spec.target_node).await?;
+        let pods = self.pods_of(replica);
+        let is_promotion = spec.purpose == Purpose::Standby && source_node != NodeState::Ready;
+        let goal = Goal { target: &spec.target_node, node: target.as_deref(), is_promotion };
+        let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
+            (true, Some(claim)) => self.delayed(claim, &pods, goal).await?,
+            _ => None,
+        };
+        let asks_source = matches!(
+            phase,
+            ReplicaPhase::CuttingOver
+                | ReplicaPhase::Retiring
+                | ReplicaPhase::Left
+                | ReplicaPhase::Abandoning
+        );
+        let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
+        Ok(View {
+            is_deleted: replica.metadata.deletion_timestamp.is_some(),
+            is_promoted: replica.annotations().get(PROMOTE).is_some_and(|value| value == "true"),
+            wanted,
+            claim_is_deleted: Some(is_deleted),
+            hindered,
+            users: pods.iter().map(|pod| user(pod)).collect(),
+            source_node,
+            source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
+            target: self.ask(phase == ReplicaPhase::Retiring, &spec.target_node, &spec.volume_id).await,
+            target_is_gone: target.is_none(),
+            age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
+            queue: ahead(&self.seen.replicas.state(), replica),
+            spec: spec.clone(),
+            status,
+        })
+    }
+
+    /// Returns the claim of a copy; `None` if it is gone, whether there is a later one of its name or not.
+    pub(super) async fn claim_of(&self, id: &ClaimId) -> Result<Option<Arc<PersistentVolumeClaim>>> {
+        let seen = self.seen.claim(&id.namespace, &id.name).filter(|claim| is_same(claim, id));
+        if seen.is_some() {
+            return Ok(seen);
+        }
+        let claim = self.objects.claim(&id.namespace, &id.name).await?;
+        Ok(claim.filter(|claim| is_same(claim, id)).map(Arc::new))
+    }
+
+    pub(super) async fn volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>> {
+        match Seen::get(&self.seen.volumes, name) {
+            Some(volume) => Ok(Some(volume)),
+            None => Ok(self.objects.volume(name).await?.map(Arc::new)),
+        }
+    }
+
+    pub(super) async fn node(&self, name: &str) -> Result<Option<Arc<Node>>> {
+        match Seen::get(&self.seen.nodes, name) {
+            Some(node) => Ok(Some(node)),
+            None => Ok(self.objects.node(name).await?.map(Arc::new)),
+        }
+    }
+
+    /// Returns a StorageClass; `None` if it does not exist.
+    pub(super) async fn class(&self, name: &str) -> Result<Option<Arc<StorageClass>>> {
+        match Seen::get(&self.seen.classes, name) {
+            Some(class) => Ok(Some(class)),
+            None if name.is_empty() => Ok(None),
+            None => Ok(self.objects.class(name).await?.map(Arc::new)),
+        }
+    }
+
+    /// Returns the pods that use the volume of a copy, on the node of the volume.
+    pub(super) fn pods_of(&self, replica: &VolumeReplica) -> Vec<Arc<Pod>> {
+        let (claim, node) = (&replica.spec.claim, &replica.spec.source_node);
+        self.seen.pods.state_filter(|pod| uses(pod, &claim.namespace, &claim.name, node))
+    }
+
+    /// Returns why the copy exists.
+    async fn wanted(&self, replica: &VolumeReplica, claim: Option<&PersistentVolumeClaim>) -> Result<Wanted> {
+        let spec = &replica.spec;
+        if let Some(by) = &spec.requested_by {
+            if let Some(asked) = self.move_of(&spec.claim.namespace, &by.name, &by.uid).await? {
+                let (when, evict_bare_pods) = (asked.spec.when, asked.spec.evict_bare_pods);
+                return Ok(Wanted::Move { when, evict_bare_pods });
+            }
+            if spec.purpose == Purpose::Move {
+                return Ok(Wanted::Nothing(format!("VolumeMove {} was deleted", by.name)));
+            }
+        }
+        match (spec.purpose, claim) {
+            (Purpose::Move, _) => Ok(Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned())),
+            // The claim is gone, which comes first.
+            (Purpose::Standby, None) => Ok(Wanted::Unknown("the claim is gone".to_owned())),
+            (Purpose::Standby, Some(claim)) => self.standby(claim).await,
+        }
+    }
+
+    /// Returns whether a claim is to have a standby copy.
+    pub(super) async fn standby(&self, claim: &PersistentVolumeClaim) -> Result<Wanted> {
+        let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        Ok(match self.class(&name).await? {
+            None => Wanted::Unknown(format!(
+                "StorageClass {name} does not exist, so that nothing says whether the copy is needed; create the class again"
+            )),
+            Some(class) => standby_of(claim, &class),
+        })
+    }
+
+    /// Returns a VolumeMove that is there and is not being deleted.
+    async fn move_of(&self, namespace: &str, name: &str, uid: &str) -> Result<Option<Arc<VolumeMove>>> {
+        let is_it = |asked: &Arc<VolumeMove>| asked.uid().as_deref() == Some(uid);
+        let asked = match self.seen.a_move(namespace, name).filter(is_it) {
+            Some(seen) => Some(seen),
+            None => self.objects.a_move(namespace, name).await?.map(Arc::new).filter(is_it),
+        };
+        Ok(asked.filter(|asked| asked.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Returns what delays a cutover.
+    async fn delayed(
+        &self,
+        claim: &PersistentVolumeClaim,
+        pods: &[Arc<Pod>],
+        goal: Goal<'_>,
+    ) -> Result<Option<String>> {
+        let volume_of = |claim: &PersistentVolumeClaim| {
+            claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default()
+        };
+        if let Some(volume) = self.volume(&volume_of(claim)).await?
+            && is_changing(claim, bytes_of(&volume))
+        {
+            return Ok(Some("the volume is being expanded or modified".to_owned()));
+        }
+        let namespace = claim.namespace().unwrap_or_default();
+        for name in other_claims(pods.iter().map(AsRef::as_ref), &claim.name_any()) {
+            let Some(other) = self.seen.claim(&namespace, &name) else {
+                return Ok(Some(format!("the same pods use claim {name}, which is not known")));
+            };
+            let volume = match volume_of(&other) {
+                name if name.is_empty() => None,
+                name => self.volume(&name).await?,
+            };
+            let replicas = self.seen.replicas_of(&other.uid().unwrap_or_default());
+            let replicas = replicas.iter().map(AsRef::as_ref).collect();
+            let companion = Companion { name: &name, volume: volume.as_deref(), replicas };
+            if let Some(why) = left_behind(&companion, goal) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns how long ago a moment was, by the clock of this controller.
+    fn since(&self, moment: &Timestamp) -> Duration {
+        self.now().0.duration_since(*moment).try_into().unwrap_or_default()
+    }
+
+    /// Asks a node about the volume, if that is needed.
+    async fn ask(&self, needed: bool, node: &str, volume_id: &str) -> Says {
+        if !needed {
+            return Says::NotAsked;
+        }
+        let answer = self.nodes.find(node, volume_id).await;
+        if !matches!(answer, Err(NodeError::Silent(_))) {
+            self.silence.is_heard(node);
+        }
+        match answer {
+            Ok(Presence::Has(generation)) => Says::Has(generation),
+            Ok(Presence::Deleted) => Says::Deleted,
+            Ok(Presence::Nothing) => Says::Nothing,
+            Err(NodeError::Silent(_)) => Says::Silent(self.silence.is_silent(node)),
+            Err(error) => Says::Error(error.to_string()),
+        }
+    }
+}
+
+/// Returns what a StorageClass says about standby copies. Its claims may say it themselves only if it lets them.
+fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted {
+    let class = parameters(class);
+    let by_claim = class.get(BY_CLAIM).is_some_and(|value| value == "true");
+    let said = |annotation: &str, parameter: &str| {
+        let own = claim.annotations().get(annotation).filter(|_| by_claim);
+        own.or_else(|| class.get(parameter)).map(String::as_str)
+    };
+    let interval = said(STANDBY_INTERVAL, Standby::INTERVAL_PARAMETER);
+    match Standby::of(said(STANDBY, Standby::PARAMETER), interval) {
+        Ok(Some(Standby { interval })) => Wanted::Standby { interval },
+        Ok(None) => Wanted::Nothing("nothing asks for a standby copy any more".to_owned()),
+        Err(why) => Wanted::Unknown(why),
+    }
+}
+
+/// Returns what Kubernetes says of a node.
+fn node_state(node: Option<&Node>) -> NodeState {
+    let Some(node) = node else { return NodeState::Gone };
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    if taints.any(|taint| taint.key == OUT_OF_SERVICE) {
+        return NodeState::OutOfService;
+    }
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    match conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+        true => NodeState::Ready,
+        false => NodeState::NotReady,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_a_class_lets_claims_ask_for_copies() {
+        let wanted = |annotations: Value, parameters: Value| {
+            let claim = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
+            let class = json!({"provisioner": "d", "parameters": parameters});
+            standby_of(&claim, &serde_json::from_value(class).unwrap())
+        };
+        let asks = json!({"hostloop.csi.dev/standby": "1", "hostloop.csi.dev/standby-interval": "20s"});
+        let standby = |seconds| Wanted::Standby { interval: Duration::from_secs(seconds) };
+        assert!(matches!(wanted(asks.clone(), json!({})), Wanted::Nothing(_)));
+        assert_eq!(wanted(asks.clone(), json!({"standbyByClaim": "true"})), standby(20));
+        assert_eq!(wanted(asks.clone(), json!({"standby": "1"})), standby(60));
+        let none = json!({"hostloop.csi.dev/standby": "0"});
+        assert_eq!(wanted(none.clone(), json!({"standby": "1"})), standby(60));
+        let by_claim = json!({"standby": "1", "standbyByClaim": "true"});
+        assert!(matches!(wanted(none, by_claim), Wanted::Nothing(_)));
+        assert!(matches!(wanted(json!({}), json!({"standby": "2"})), Wanted::Unknown(_)));
+    }
+
+    #[test]
+    fn a_node_is_what_kubernetes_says() {
+        let state = |node: Value| node_state(Some(&serde_json::from_value(node).unwrap()));
+        let ready = |status: &str| json!({"conditions": [{"type": "Ready", "status": status}]});
+        assert_eq!(node_state(None), NodeState::Gone);
+        assert_eq!(state(json!({"status": ready("True")})), NodeState::Ready);
+        assert_eq!(state(json!({"status": ready("Unknown")})), NodeState::NotReady);
+        assert_eq!(state(json!({})), NodeState::NotReady);
+        let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+        assert_eq!(
+            state(json!({"spec": {"taints": taints}, "status": ready("True")})),
+            NodeState::OutOfService
+        );
+    }
+}

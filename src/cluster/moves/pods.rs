@@ -1,0 +1,169 @@
+//! What pods mean for a move: who uses a volume, and which claims have to go together (rule 9). No I/O.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+
+use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeReplica};
+use super::view::User;
+use crate::cluster::mover::fits::reaches;
+use crate::cluster::mover::view::{claims_of, controller, is_leaving, is_scheduled, never_ran};
+
+/// Reports whether a pod uses a claim on a node, and is not at its end.
+pub fn uses(pod: &Pod, namespace: &str, claim: &str, node: &str) -> bool {
+    pod.namespace().as_deref() == Some(namespace)
+        && is_scheduled(pod)
+        && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)
+        && claims_of(pod).any(|used| used == claim)
+}
+
+/// Returns what a move has to know of a pod that uses its claim.
+pub fn user(pod: &Pod) -> User {
+    User {
+        name: pod.name_any(),
+        is_leaving: is_leaving(pod),
+        never_ran: never_ran(pod),
+        has_controller: controller(pod).is_some(),
+    }
+}
+
+/// Returns the names of the other claims that these pods use, sorted.
+pub fn other_claims<'a>(pods: impl IntoIterator<Item = &'a Pod>, claim: &str) -> BTreeSet<String> {
+    let used = pods.into_iter().flat_map(claims_of);
+    used.filter(|other| *other != claim).map(str::to_owned).collect()
+}
+
+/// A claim that pods use together with the one that is to move.
+pub struct Companion<'a> {
+    pub name: &'a str,
+    /// Its PersistentVolume; `None` if it has none.
+    pub volume: Option<&'a PersistentVolume>,
+    /// Its copies.
+    pub replicas: Vec<&'a VolumeReplica>,
+}
+
+/// Where a volume goes, and why.
+#[derive(Debug, Clone, Copy)]
+pub struct Goal<'a> {
+    /// The CSI node id of the node.
+    pub target: &'a str,
+    /// Its Node object; `None` if that is not known.
+    pub node: Option<&'a Node>,
+    /// The node of the volume is lost, and its standby copy takes its place.
+    pub is_promotion: bool,
+}
+
+/// Returns why the volume of a claim cannot leave now: a claim of the same pods would stay behind.
+pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> {
+    let (volume, Goal { target, node, is_promotion }) = (companion.volume?, goal);
+    if node.is_some_and(|node| reaches(volume, node)) {
+        return None;
+    }
+    let name = companion.name;
+    let Some(replica) = companion.replicas.iter().find(|replica| replica.spec.target_node == target) else {
+        return Some(format!("the same pods use claim {name}, whose volume is not moved to node {target}"));
+    };
+    let phase = replica.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    let is_ready = match phase {
+        ReplicaPhase::Ready | ReplicaPhase::CuttingOver => true,
+        ReplicaPhase::Completing | ReplicaPhase::Exchanging | ReplicaPhase::Retiring | ReplicaPhase::Left => {
+            true
+        }
+        // If the node is lost, it is promoted as well.
+        ReplicaPhase::Standby => is_promotion && replica.spec.purpose == Purpose::Standby,
+        ReplicaPhase::Pending
+        | ReplicaPhase::Copying
+        | ReplicaPhase::Following
+        | ReplicaPhase::Abandoning => false,
+    };
+    (!is_ready).then(|| format!("the same pods use claim {name}, whose copy is not ready"))
+}
+
+/// Reports whether this is the claim, and not a later one of its name.
+pub fn is_same(claim: &PersistentVolumeClaim, id: &ClaimId) -> bool {
+    claim.uid().as_deref() == Some(id.uid.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: Value, status: Value) -> Pod {
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        let metadata = json!({"name": "p", "namespace": "default"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    fn with_claims(claims: &[&str], node: &str) -> Value {
+        let volume = |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        json!({"nodeName": node, "volumes": claims.iter().map(volume).collect::<Vec<_>>()})
+    }
+
+    #[test]
+    fn a_pod_uses_its_claims_on_its_node_until_its_end() {
+        let running = pod(with_claims(&["data", "log"], "n1"), json!({"phase": "Running"}));
+        assert!(uses(&running, "default", "data", "n1"));
+        for (namespace, claim, node) in
+            [("other", "data", "n1"), ("default", "x", "n1"), ("default", "data", "n2")]
+        {
+            assert!(!uses(&running, namespace, claim, node), "{namespace} {claim} {node}");
+        }
+        let ended = pod(with_claims(&["data"], "n1"), json!({"phase": "Succeeded"}));
+        assert!(!uses(&ended, "default", "data", "n1"));
+        assert_eq!(other_claims([&running, &ended], "data"), BTreeSet::from(["log".to_owned()]));
+    }
+
+    fn replica(phase: &str, purpose: &str, target: &str) -> VolumeReplica {
+        let claim = json!({"namespace": "default", "namespaceUid": "u", "name": "log", "uid": "u"});
+        let spec = json!({"driver": "d", "volumeId": "v", "generation": 0, "persistentVolume": {"name": "p", "uid": "u"},
+            "claim": claim, "sourceNode": "n1", "targetNode": target, "copyName": "c", "copyId": "i", "purpose": purpose});
+        let object = json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeReplica",
+            "metadata": {"name": "r"}, "spec": spec, "status": {"phase": phase}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn claims_of_one_pod_go_together() {
+        let on_n1 = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+            [{"key": "node", "operator": "In", "values": ["n1"]}]}]}});
+        let local: PersistentVolume =
+            serde_json::from_value(json!({"spec": {"nodeAffinity": on_n1}})).unwrap();
+        let shared: PersistentVolume = serde_json::from_value(json!({"spec": {}})).unwrap();
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n2", "labels": {"node": "n2"}}})).unwrap();
+        let goal = Goal { target: "n2", node: Some(&node), is_promotion: false };
+        let why_for = |volume: Option<&PersistentVolume>, replicas: &[VolumeReplica], goal| {
+            let companion = Companion { name: "log", volume, replicas: replicas.iter().collect() };
+            left_behind(&companion, goal)
+        };
+        let why = |volume, replicas, node| why_for(volume, replicas, Goal { node, ..goal });
+        assert_eq!(why(None, &[], Some(&node)), None);
+        assert_eq!(why(Some(&shared), &[], Some(&node)), None);
+        assert!(why(Some(&shared), &[], None).is_some(), "a node that is not known is no answer");
+        let elsewhere = [replica("Ready", "Move", "n3")];
+        for replicas in [&[][..], &elsewhere] {
+            assert!(why(Some(&local), replicas, Some(&node)).unwrap().contains("not moved to node n2"));
+        }
+        for (phase, purpose, waits) in [
+            ("Pending", "Move", true),
+            ("Copying", "Move", true),
+            ("Following", "Move", true),
+            ("Abandoning", "Move", true),
+            ("Standby", "Move", true),
+            ("Standby", "Standby", true),
+            ("Ready", "Move", false),
+            ("CuttingOver", "Move", false),
+            ("Exchanging", "Move", false),
+        ] {
+            let replicas = [replica(phase, purpose, "n2")];
+            let why = why_for(Some(&local), &replicas, goal);
+            assert_eq!(why.is_some_and(|why| why.contains("is not ready")), waits, "{phase} {purpose}");
+        }
+        let both = [replica("Standby", "Standby", "n2")];
+        assert_eq!(why_for(Some(&local), &both, Goal { is_promotion: true, ..goal }), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Which first copies are made now. A first copy carries a whole volume: too many at once would slow each other, and the passes of
+//! volumes that wait for their last one (rule 10). No I/O.
+
+use std::collections::HashMap;
+
+use kube::ResourceExt as _;
+
+use super::resources::{ReplicaPhase, VolumeReplica};
+
+/// First copies that a node sends or receives at a time.
+const AT_ONCE: usize = 2;
+
+/// Returns how many first copies come before this one; 0 if it can be made now. The namespaces take turns, so that one with many
+/// volumes does not delay the others.
+pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
+    let phase =
+        |replica: &VolumeReplica| replica.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    let all = || all.iter().map(AsRef::as_ref);
+    let mut busy = HashMap::<&str, usize>::new();
+    for replica in all().filter(|replica| phase(replica) == ReplicaPhase::Copying) {
+        take(&mut busy, replica);
+    }
+    let mut waiting: Vec<&VolumeReplica> =
+        all().filter(|replica| phase(replica) == ReplicaPhase::Pending && !is_deleted(replica)).collect();
+    waiting.sort_by_key(|replica| (replica.creation_timestamp(), replica.name_any()));
+    let mut turns = HashMap::<&str, usize>::new();
+    let mut in_turn: Vec<(usize, &VolumeReplica)> = waiting
+        .into_iter()
+        .map(|replica| {
+            let turn = turns.entry(&replica.spec.claim.namespace).or_default();
+            *turn += 1;
+            (*turn, replica)
+        })
+        .collect();
+    in_turn.sort_by_key(|(turn, _)| *turn);
+    let mut ahead = 0;
+    for (_, replica) in in_turn {
+        let fits = has_room(&busy, replica);
+        if replica.uid() == of.uid() {
+            return if fits { 0 } else { ahead + 1 };
+        }
+        match fits {
+            true => take(&mut busy, replica),
+            false => ahead += 1,
+        }
+    }
+    0
+}
+
+fn is_deleted(replica: &VolumeReplica) -> bool {
+    replica.metadata.deletion_timestamp.is_some()
+}
+
+fn has_room(busy: &HashMap<&str, usize>, replica: &VolumeReplica) -> bool {
+    let free = |node: &String| busy.get(node.as_str()).is_none_or(|count| *count < AT_ONCE);
+    free(&replica.spec.source_node) && free(&replica.spec.target_node)
+}
+
+fn take<'a>(busy: &mut HashMap<&'a str, usize>, replica: &'a VolumeReplica) {
+    for node in [&replica.spec.source_node, &replica.spec.target_node] {
+        *busy.entry(node).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Named by their numbers, created in this order.
+    fn replicas(all: &[(&str, &str, (&str, &str))]) -> Vec<Arc<VolumeReplica>> {
+        let replica = |(number, (phase, namespace, (from, to))): (usize, &(&str, &str, (&str, &str)))| {
+            let claim = json!({"namespace": namespace, "namespaceUid": "u", "name": "c", "uid": "u"});
+            let spec = json!({"driver": "d", "volumeId": "v", "generation": 0, "claim": claim, "sourceNode": from,
+                "persistentVolume": {"name": "p", "uid": "u"}, "targetNode": to, "copyName": "c", "copyId": "i",
+                "purpose": "Move"});
+            let created = format!("2026-01-01T00:00:{number:02}Z");
+            let metadata = json!({"name": format!("r{number}"), "uid": number.to_string(), "creationTimestamp": created});
+            let object = json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeReplica",
+                "metadata": metadata, "spec": spec, "status": {"phase": phase}});
+            Arc::new(serde_json::from_value(object).unwrap())
+        };
+        all.iter().enumerate().map(replica).collect()
+    }
+
+    fn queue(all: &[(&str, &str, (&str, &str))]) -> Vec<usize> {
+        let all = replicas(all);
+        all.iter().map(|of| ahead(&all, of)).collect()
+    }
+
+    #[test]
+    fn two_first_copies_of_a_node_are_made_at_a_time() {
+        let pending = ("Pending", "a", ("n1", "n2"));
+        assert_eq!(queue(&[pending; 4]), [0, 0, 1, 2]);
+        let copying = ("Copying", "a", ("n1", "n2"));
+        assert_eq!(queue(&[copying, pending, pending])[1..], [0, 1]);
+        assert_eq!(queue(&[copying, copying, pending])[2], 1);
+        assert_eq!(queue(&[("Ready", "a", ("n1", "n2")), pending, pending])[1..], [0, 0]);
+        // The other nodes are free.
+        assert_eq!(queue(&[copying, copying, ("Pending", "a", ("n3", "n4"))])[2], 0);
+        assert_eq!(queue(&[copying, copying, ("Pending", "a", ("n3", "n2"))])[2], 1);
+    }
+
+    #[test]
+    fn namespaces_take_turns() {
+        let of = |namespace| ("Pending", namespace, ("n1", "n2"));
+        assert_eq!(queue(&[of("a"), of("a"), of("a"), of("b")]), [0, 1, 2, 0]);
+    }
+}

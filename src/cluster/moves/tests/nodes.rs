@@ -1,0 +1,249 @@
+//! The nodes: volumes of numbers. They refuse what real ones refuse, and note what must never be asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::api::Fault;
+use crate::cluster::mover::copies::{NewCopy, Updated};
+use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Result};
+use crate::cluster::moves::resources::VolumeReplicaSpec;
+use crate::model::{NodeKey, VolumeId};
+
+/// What a node has under an id.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Held {
+    pub(super) generation: u64,
+    /// What a pod wrote last.
+    pub(super) data: u64,
+    /// The source of a copy that is not complete.
+    pub(super) copy_of: Option<String>,
+    /// The copy has all of a sealed source that nobody used.
+    pub(super) exact: bool,
+    pub(super) sealed: bool,
+    /// A pod uses it.
+    pub(super) in_use: bool,
+    /// The id that it had before it moved away.
+    pub(super) was: Option<String>,
+}
+
+#[derive(Default)]
+pub(super) struct Cluster {
+    pub(super) nodes: BTreeMap<String, BTreeMap<String, Held>>,
+    /// These do not answer.
+    pub(super) silent: BTreeSet<String>,
+    /// Source and copy of the cuts that are kept.
+    pub(super) cuts: BTreeSet<(String, String)>,
+    /// What must never be.
+    pub(super) wrong: Vec<String>,
+    /// The names of all calls.
+    pub(super) calls: Vec<&'static str>,
+    /// The call of this number, counted from 0, fails.
+    pub(super) fault: Option<(usize, Fault)>,
+    /// An administrator deletes the copies: rule 2 does not hold them.
+    pub(super) administrator_deletes: bool,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct FakeNodes(Arc<Mutex<Cluster>>);
+
+impl FakeNodes {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Cluster> {
+        self.0.lock().unwrap()
+    }
+
+    fn call<T>(
+        &self,
+        name: &'static str,
+        node: &str,
+        act: impl FnOnce(&mut Cluster, &mut BTreeMap<String, Held>) -> Result<T>,
+    ) -> Result<T> {
+        let mut cluster = self.lock();
+        let number = cluster.calls.len();
+        cluster.calls.push(name);
+        let fault = cluster.fault.filter(|(failing, _)| *failing == number).map(|(_, fault)| fault);
+        let silent = || Err(NodeError::Silent(format!("node {node} does not answer")));
+        if cluster.silent.contains(node) || fault == Some(Fault::Lost) {
+            return silent();
+        }
+        let Some(mut held) = cluster.nodes.remove(node) else { return silent() };
+        let answer = act(&mut cluster, &mut held);
+        cluster.nodes.insert(node.to_owned(), held);
+        if fault == Some(Fault::AnswerLost) {
+            Err(NodeError::Running("no answer in time".to_owned()))
+        } else {
+            answer
+        }
+    }
+}
+
+fn missing<T>(id: &str) -> Result<T> {
+    Err(NodeError::NotFound(format!("volume {id} does not exist")))
+}
+
+fn in_use<T>(why: &str) -> Result<T> {
+    Err(NodeError::InUse(why.to_owned()))
+}
+
+/// Returns the volume of a spec at its source, if that has the generation.
+fn source<'a>(held: &'a mut BTreeMap<String, Held>, spec: &VolumeReplicaSpec) -> Result<&'a mut Held> {
+    match held.get_mut(&spec.volume_id) {
+        None => missing(&spec.volume_id),
+        Some(volume) if volume.generation != spec.generation => in_use("it has another generation"),
+        Some(volume) => Ok(volume),
+    }
+}
+
+#[tonic::async_trait]
+impl Nodes for FakeNodes {
+    fn members(&self) -> Option<Vec<String>> {
+        Some(self.lock().nodes.keys().cloned().collect())
+    }
+
+    async fn room(&self, copy: &NewCopy) -> Result<u64> {
+        self.call("room", &copy.target, |_, held| Ok((100 - held.len() as u64) << 30))
+    }
+
+    async fn find(&self, node: &str, volume_id: &str) -> Result<Presence> {
+        self.call("find", node, |cluster, held| {
+            let is_cut = cluster.cuts.iter().any(|(source, _)| source == volume_id);
+            let has_left = held.values().any(|volume| volume.was.as_deref() == Some(volume_id));
+            Ok(match held.get(volume_id) {
+                Some(volume) => Presence::Has(volume.generation),
+                None if is_cut && !has_left && !held.is_empty() => Presence::Deleted,
+                None => Presence::Nothing,
+            })
+        })
+    }
+
+    async fn create(&self, copy: &NewCopy) -> Result<()> {
+        let id = VolumeId::of_name(&NodeKey::of(&copy.target), &copy.name).to_string();
+        self.call("create", &copy.target, |cluster, held| {
+            let Some(volume) = cluster.nodes.values().find_map(|held| held.get(&copy.source)) else {
+                return missing(&copy.source);
+            };
+            let (generation, data) = (volume.generation, volume.data);
+            cluster.cuts.insert((copy.source.clone(), id.clone()));
+            let made = Held { generation, data, copy_of: Some(copy.source.clone()), ..Held::default() };
+            held.entry(id).or_insert(made);
+            Ok(())
+        })
+    }
+
+    async fn update(&self, spec: &VolumeReplicaSpec, _pass: &PassRequest) -> Result<Updated> {
+        self.call("update", &spec.target_node, |cluster, held| {
+            let Some(copy) = held.get_mut(&spec.copy_id) else { return missing(&spec.copy_id) };
+            if cluster.silent.contains(&spec.source_node) {
+                return Err(NodeError::Failed("the node of the source does not answer".to_owned()));
+            }
+            if !cluster.cuts.contains(&(spec.volume_id.clone(), spec.copy_id.clone())) {
+                return missing("the cut");
+            }
+            let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
+            let changed_bytes = volume.data - copy.data;
+            (copy.data, copy.exact) = (volume.data, volume.sealed && !volume.in_use);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+            Ok(Updated { sent_bytes: changed_bytes, changed_bytes, cut_ns: now, source_in_use: !copy.exact })
+        })
+    }
+
+    async fn complete(&self, spec: &VolumeReplicaSpec, stale: bool) -> Result<()> {
+        self.call("complete", &spec.target_node, |_, held| {
+            let next = spec.next_generation();
+            let Some(copy) = held.get(&spec.copy_id) else {
+                let done = held.get(&spec.volume_id).is_some_and(|volume| volume.generation == next);
+                return if done { Ok(()) } else { missing(&spec.copy_id) };
+            };
+            if held.contains_key(&spec.volume_id) {
+                return in_use("the node has the volume");
+            }
+            if !copy.exact && !stale {
+                return in_use("seal the source first");
+            }
+            let mut volume = held.remove(&spec.copy_id).expect("a copy");
+            (volume.copy_of, volume.generation) = (None, next);
+            held.insert(spec.volume_id.clone(), volume);
+            Ok(())
+        })
+    }
+
+    async fn fence(&self, spec: &VolumeReplicaSpec) -> Result<()> {
+        self.call("fence", &spec.source_node, |_, held| {
+            let volume = source(held, spec)?;
+            volume.sealed = true;
+            if volume.in_use { in_use("a pod uses it") } else { Ok(()) }
+        })
+    }
+
+    async fn unfence(&self, spec: &VolumeReplicaSpec) -> Result<()> {
+        self.call("unfence", &spec.source_node, |cluster, held| {
+            if cluster.nodes.values().any(|other| other.contains_key(&spec.volume_id)) {
+                cluster.wrong.push("two nodes give the volume to pods".to_owned());
+            }
+            source(held, spec)?.sealed = false;
+            Ok(())
+        })
+    }
+
+    async fn retire(&self, spec: &VolumeReplicaSpec) -> Result<String> {
+        self.call("retire", &spec.source_node, |_, held| {
+            let left = VolumeId::of_retired(
+                &NodeKey::of(&spec.source_node),
+                &spec.volume_id.parse().expect("an id"),
+                1,
+            );
+            let left = left.to_string();
+            if held.get(&left).is_some() {
+                return Ok(left);
+            }
+            let mut volume = source(held, spec)?.clone();
+            volume.was = Some(spec.volume_id.clone());
+            held.remove(&spec.volume_id);
+            held.insert(left.clone(), volume);
+            Ok(left)
+        })
+    }
+
+    async fn release(&self, spec: &VolumeReplicaSpec) -> Result<()> {
+        self.call("release", &spec.source_node, |cluster, _| {
+            cluster.cuts.remove(&(spec.volume_id.clone(), spec.copy_id.clone()));
+            Ok(())
+        })
+    }
+
+    async fn delete_copy(&self, spec: &VolumeReplicaSpec) -> Result<()> {
+        self.call("delete-copy", &spec.target_node, |cluster, held| {
+            let Some(copy) = held.get(&spec.copy_id) else { return Ok(()) };
+            if copy.copy_of.as_ref() != Some(&spec.volume_id) || copy.generation != spec.generation {
+                return in_use("it is no copy of this volume");
+            }
+            let at_source = cluster.nodes.get(&spec.source_node);
+            let has_volume = at_source.is_some_and(|there| there.contains_key(&spec.volume_id));
+            let lost = cluster.silent.contains(&spec.source_node) || at_source.is_none_or(BTreeMap::is_empty);
+            if !has_volume && lost && !cluster.administrator_deletes {
+                cluster.wrong.push("the only copy was deleted".to_owned());
+            }
+            held.remove(&spec.copy_id);
+            Ok(())
+        })
+    }
+
+    async fn delete_left(&self, spec: &VolumeReplicaSpec, left_id: &str) -> Result<()> {
+        self.call("delete-left", &spec.source_node, |cluster, held| {
+            match held.get(left_id) {
+                None => return missing(left_id),
+                Some(left) if left.was.as_ref() != Some(&spec.volume_id) => return in_use("it is a volume"),
+                Some(left) if left.in_use => return in_use("a pod uses it"),
+                Some(_) => {}
+            }
+            let target = cluster.nodes.get(&spec.target_node);
+            if !target.is_some_and(|target| target.contains_key(&spec.volume_id)) {
+                cluster.wrong.push(
+                    "the data of the earlier node were deleted before the volume was elsewhere".to_owned(),
+                );
+            }
+            held.remove(left_id);
+            Ok(())
+        })
+    }
+}
