@@ -306,7 +306,9 @@ impl Moves {
             .moves
             .state_filter(|asked| asked.namespace().as_ref() == Some(&namespace) && !is_over(asked));
         let asked_for: Vec<String> = asked_for.iter().map(|asked| asked.spec.claim_name.clone()).collect();
-        let (nodes, members) = (self.seen.nodes.state(), self.nodes.members());
+        let (mut nodes, members) = (self.seen.nodes.state(), self.nodes.members());
+        // Of nodes with the same room, the first by name is chosen.
+        nodes.sort_by_key(|node| node.name_any());
         let case = Case {
             driver: &self.driver,
             claim,
