@@ -67,6 +67,12 @@ impl Memory {
         if let Some(before) = before {
             self.count(&before, u64::saturating_sub, u128::saturating_sub);
         }
+        // In the same line of the file: no crash leaves a returned volume with the record of its earlier move.
+        if let Change::Put(Put::Volume(volume)) = change
+            && self.moved.get(&volume.id).is_some_and(|moved| moved.by <= volume.generation)
+        {
+            self.apply(&Change::Delete(Delete::Moved(volume.id.clone())));
+        }
         match change {
             Change::Put(Put::Volume(volume)) => drop(self.volumes.insert(volume.id.clone(), volume.clone())),
             Change::Put(Put::Snapshot(put)) => drop(self.snapshots.insert(put.id.clone(), put.clone())),

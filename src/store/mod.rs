@@ -211,7 +211,8 @@ impl Store {
         self.committer.commit(Change::Delete(Delete::GroupSnapshot(id.clone())), durability)
     }
 
-    /// [`put`](Self::put) for where a volume went.
+    /// Records that a volume has moved away. The record ends if the volume comes back: if a volume with this id is put that has
+    /// this generation or a later one.
     ///
     /// # Errors
     /// [`StoreError::Io`]: the record is what it was before.

@@ -170,7 +170,7 @@ impl Change {
         Ok(json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default().to_owned())
     }
 
-    /// The id of what it is about; those of different kinds differ, except that a volume and where it went have one id.
+    /// The id of what it is about; ids of different kinds differ, except that a volume and the record of its move have the same one.
     pub fn id(&self) -> &str {
         match self {
             Change::Put(Put::Volume(volume)) => volume.id.as_str(),

@@ -5,10 +5,12 @@ use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence};
 use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
 use hostloop::model::{NodeKey, VolumeId};
 use hostloop::wire::csi::ControllerGetVolumeRequest;
+use hostloop::wire::peer::ForgetVolumeRequest;
 use tonic::Code;
 
 use crate::harness::process::{Certificates, Processes};
 use crate::harness::{place, volume, within};
+use crate::pki::controller;
 use crate::requests::{MIB, delete};
 use crate::wait::until;
 
@@ -109,7 +111,7 @@ async fn a_move_leaves_one_volume_with_its_id() {
     assert_eq!(nodes.find("b", &id).await, Ok(Presence::Nothing));
 }
 
-/// The first node of a volume has nothing left of it, and a third one does not answer.
+/// The first node of a volume remembers nothing of it, as if its disk were replaced, and a third one does not answer.
 #[tokio::test]
 async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
     let mut processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
@@ -124,6 +126,9 @@ async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
     let left = nodes.retire(&replica).await.unwrap();
     nodes.release(&replica).await.unwrap();
     nodes.delete_left(&replica, &left).await.unwrap();
+    let by = processes.pki.tls("controller", &controller());
+    let forget = ForgetVolumeRequest { volume_id: id.clone() };
+    processes.peer(&by, "a").await.forget_volume(forget).await.unwrap();
 
     processes.lose("c");
     let get = ControllerGetVolumeRequest { volume_id: id.clone() };

@@ -28,6 +28,7 @@ mod filesystems;
 mod freeze;
 mod images;
 mod logs;
+mod looks;
 mod loops;
 mod losses;
 mod machine;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -11,12 +11,9 @@ use super::mountable::is_known;
 use super::resolve::Last;
 use super::tree::{Backing, Filesystem, Node, NodeRef, ROOT};
 use super::world::{Open, Opened, Resolved, World};
-use super::{Descriptor, Outcome, Process};
+use super::{Outcome, Process};
 use hostloop_kernel::{Frozen, MountEntry, Mounts, Pinned, Propagation};
 use hostloop_model::{FsType, MountFlags, OptionName, VfsFlag};
-
-/// How long a look by another thread may keep a mount from being unmounted.
-const PASSING_USE: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(super) struct Mount {
@@ -160,7 +157,7 @@ impl World {
 
     /// A mount gets more flags.
     fn tighten(&mut self, number: u64, flags: &MountFlags) -> Outcome<()> {
-        // Whoever has something open here may write, except through a descriptor that only names a path (O_PATH).
+        // An open file may be written to, except by a descriptor that only names a path (O_PATH).
         let writes = |(id, open): (&u64, &Open)| open.mount == Some(number) && !self.pins.contains_key(id);
         if flags.read_only
             && (self.opens.iter().any(writes) || self.loops.values().any(|device| device.mount == number))
@@ -182,7 +179,7 @@ impl World {
     }
 
     /// Where exactly this mount can be reached: ESTALE where it has gone, or another one hides it.
-    fn reach(&self, mount: &MountEntry) -> Outcome<Resolved> {
+    pub(super) fn reach(&self, mount: &MountEntry) -> Outcome<Resolved> {
         let place = self.walk(&mount.target, Last::Keep)?;
         if place.mount == mount.id { Ok(place) } else { Err(Errno::ESTALE) }
     }
@@ -297,25 +294,6 @@ impl World {
     }
 }
 
-impl Process {
-    /// Waits while another thread looks at a mount, or at a copy of it, as the real one does before it says EBUSY.
-    fn wait_for_looks(&self, mount: impl Fn(&World) -> Option<u64>) {
-        let last_try = Instant::now() + PASSING_USE;
-        let is_looked_at = || {
-            let mut world = self.kernel.lock();
-            let Some(number) = mount(&world).filter(|number| world.mounts.contains_key(number)) else {
-                return false;
-            };
-            let mut mounts = world.copies_of(number);
-            mounts.push(number);
-            world.pins.keys().any(|pin| world.opens[pin].mount.is_some_and(|at| mounts.contains(&at)))
-        };
-        while is_looked_at() && Instant::now() < last_try {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
 impl Mounts for Process {
     fn list(&self) -> std::io::Result<Vec<MountEntry>> {
         self.look("read", "/proc/self/mountinfo", |world| {
@@ -333,18 +311,7 @@ impl Mounts for Process {
 
     /// Like every open, no step.
     fn pin(&self, mount: &MountEntry) -> std::io::Result<Pinned> {
-        let subject = mount.target.display();
-        let place = self.look("open", &subject, |world| world.reach(mount))?;
-        let mut world = self.kernel.lock();
-        if !world.alive.contains(&self.generation) {
-            return Err(hostloop_kernel::errno_error(Errno::EIO, format!("open {subject}")));
-        }
-        let what = Opened::File(place.node);
-        let id = world.open(Open { generation: Some(self.generation), mount: Some(place.mount), what });
-        world.pins.insert(id, place);
-        drop(world);
-        let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
-        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
+        self.pin_mount(mount)
     }
 
     /// Like every question to the kernel, no step.

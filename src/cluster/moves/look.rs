@@ -35,7 +35,7 @@ impl Moves {
         let status = replica.status.clone().unwrap_or_default();
         let phase = status.phase;
         let claim = self.claim_of(&spec.claim).await?;
-        // After that, nobody asks any more what is wanted.
+        // In the later phases the move is always finished.
         let may_be_given_up = phase <= ReplicaPhase::CuttingOver;
         let wanted = match may_be_given_up {
             true => self.wanted(replica, claim.as_deref()).await?,

@@ -2,6 +2,9 @@
 
 pub mod act;
 pub mod admit;
+pub mod begin;
+mod copying;
+mod cutover;
 pub mod decide;
 pub mod exchange;
 pub mod look;

@@ -110,8 +110,11 @@ impl Router {
                     let has_moved = has_moved || node.is_some();
                     return Ok(Located { node, has_moved });
                 }
+                Ok(Location { generation, .. }) => {
+                    return Ok(Located::at(member, has_moved || generation > Some(0)));
+                }
                 // If the node does not answer, the call that follows reports why.
-                Ok(_) | Err(_) => return Ok(Located::at(member, has_moved)),
+                Err(_) => return Ok(Located::at(member, has_moved)),
             }
         }
         Err(Status::unavailable(format!("the nodes do not agree where volume {id} is; try again")))

@@ -7,7 +7,6 @@ use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::copy_of::{Becomes, CompleteCopy};
 use crate::model::{Content, CopyOf, Volume, VolumeId, VolumeSource};
-use crate::store::Durability;
 
 impl Driver {
     /// Makes a volume like any other of a copy, under its own id or under that of its source; succeeds if that has been
@@ -73,10 +72,8 @@ impl Driver {
                     source: None,
                     ..completed
                 };
-                // The directory keeps its name, so that this is one step.
+                // The directory keeps its name, so that this is one step. It also ends the record of an earlier move away.
                 self.store.rename(volume_id, became)?;
-                // The volume has come back. A record with its id comes before this one, also after a crash.
-                self.store.delete_moved(id, Durability::Lazy)?;
             }
         }
         self.usage.forget(volume_id);

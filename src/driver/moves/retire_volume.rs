@@ -31,7 +31,7 @@ impl Driver {
             )));
         }
         let (left, by) = (VolumeId::of_retired(&self.node_key, id, retired.by), retired.by);
-        // First: the id must not be free when nothing here has it any more. A record with the id itself comes before this one.
+        // Written first, so that the id is never free. A volume with this id takes precedence over the record.
         let node_id = retired.node_id.clone();
         self.store.put_moved(Moved { id: id.clone(), left: left.clone(), by, node_id })?;
         let left = Volume {

@@ -219,7 +219,7 @@ fn a_change_is_of_the_record_with_its_id() {
     }
 }
 
-/// A volume and where it went have one id, and are two records.
+/// A volume and the record of its move have the same id.
 #[test]
 fn where_a_volume_went_is_a_record_of_its_own() {
     let moved = Moved { id: id(1), left: id(2), by: 3, node_id: "node-b".to_owned() };
@@ -241,6 +241,25 @@ fn where_a_volume_went_is_a_record_of_its_own() {
     store.delete_moved(&id(1), Durability::Synced).unwrap();
     drop(store);
     assert_eq!(open(&disk).unwrap().moved(&id(1)), None);
+}
+
+#[test]
+fn a_volume_that_returns_ends_the_record_of_its_move() {
+    let moved = || Moved { id: id(1), left: id(2), by: 3, node_id: "node-b".to_owned() };
+    let of = |generation| Volume { generation, ..volume(1, 1000) };
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    store.put(volume(7, 1000)).unwrap();
+    store.put_moved(moved()).unwrap();
+    store.put(of(2)).unwrap();
+    assert_eq!(store.moved(&id(1)).as_deref(), Some(&moved()), "it has not left yet");
+    store.delete(&id(1), Durability::Synced).unwrap();
+    // A copy takes over the id, in one line.
+    store.rename(&id(7), of(4)).unwrap();
+    assert_eq!((store.len(), store.moved(&id(1))), (1, None));
+    disk.power_cut();
+    let store = open(&disk).unwrap();
+    assert_eq!((store.get(&id(1)).map(|there| there.generation), store.moved(&id(1))), (Some(4), None));
 }
 
 #[test]

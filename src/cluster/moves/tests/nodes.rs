@@ -18,7 +18,7 @@ pub(super) struct Held {
     pub(super) data: u64,
     /// The source of a copy that is not complete.
     pub(super) copy_of: Option<String>,
-    /// The copy has all of a sealed source that nobody used.
+    /// The copy is identical to its source, which was fenced and not in use.
     pub(super) exact: bool,
     pub(super) sealed: bool,
     /// A pod uses it.

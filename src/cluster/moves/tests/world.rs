@@ -152,7 +152,7 @@ impl World {
         let Some(pod) = self.server.with(|k| k.get("pods", POD)) else { return };
         let Some(node) = pod["spec"]["nodeName"].as_str() else { return };
         if self.nodes.lock().silent.contains(node) {
-            // Whoever deletes the pod of a lost node does it by force.
+            // Kubernetes deletes the pods of a lost node by force.
             if !pod["metadata"]["deletionTimestamp"].is_null() {
                 self.server.with(|k| k.remove(&key("pods", NAMESPACE, POD)));
             }

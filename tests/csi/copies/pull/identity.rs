@@ -360,7 +360,7 @@ fn a_node_remembers_a_move_of_which_nothing_is_left() {
     assert_eq!(again.expect("another one").volume.expect("a volume").volume_id, copied.vol.id);
 }
 
-/// A disk that was replaced by an empty one has no cut either, so nobody takes it for a deletion.
+/// A disk that was replaced by an empty one has no cut either, so it does not report a deletion.
 #[test]
 fn a_node_tells_that_a_volume_with_a_copy_was_deleted() {
     let mut copied = Copied::new();

@@ -1,0 +1,48 @@
+//! Holds on mounts: a process that looks at a mount keeps it from being unmounted for a moment.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::world::{Open, Opened, World};
+use super::{Descriptor, Process};
+use hostloop_kernel::{MountEntry, Pinned};
+
+/// How long the kernel's caller waits for the looks of its other threads.
+const PASSING_USE: Duration = Duration::from_secs(2);
+
+impl Process {
+    /// Waits while another thread looks at a mount, or at a copy of it, as the real one does before it says EBUSY.
+    pub(super) fn wait_for_looks(&self, mount: impl Fn(&World) -> Option<u64>) {
+        let last_try = Instant::now() + PASSING_USE;
+        let is_looked_at = || {
+            let mut world = self.kernel.lock();
+            let Some(number) = mount(&world).filter(|number| world.mounts.contains_key(number)) else {
+                return false;
+            };
+            let mut mounts = world.copies_of(number);
+            mounts.push(number);
+            world.pins.keys().any(|pin| world.opens[pin].mount.is_some_and(|at| mounts.contains(&at)))
+        };
+        while is_looked_at() && Instant::now() < last_try {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Opens the root of a mount without a step.
+    pub(super) fn pin_mount(&self, mount: &MountEntry) -> std::io::Result<Pinned> {
+        let subject = mount.target.display();
+        let place = self.look("open", &subject, |world| world.reach(mount))?;
+        let mut world = self.kernel.lock();
+        if !world.alive.contains(&self.generation) {
+            return Err(hostloop_kernel::errno_error(Errno::EIO, format!("open {subject}")));
+        }
+        let what = Opened::File(place.node);
+        let id = world.open(Open { generation: Some(self.generation), mount: Some(place.mount), what });
+        world.pins.insert(id, place);
+        drop(world);
+        let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
+        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
+    }
+}

@@ -1,0 +1,277 @@
+//! Creates the VolumeReplica of a copy: finds out whether the copy may be made, and chooses its node.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use tokio::sync::MutexGuard;
+
+use super::act::{Moves, Result};
+use super::admit::{Case, candidates, refusal};
+use super::nodes::{NodeError, Presence};
+use super::pods::{Companion, other_claims};
+use super::request::is_over;
+use super::resources::{ClaimId, FINALIZER, ObjectId, Purpose, Target, VolumeReplica, VolumeReplicaSpec};
+use crate::cluster::mover::act::parameters;
+use crate::cluster::mover::copies::NewCopy;
+use crate::cluster::mover::objects::access;
+use crate::cluster::mover::view::{bytes_of, claims_of, node_of};
+use crate::model::{NodeKey, VolumeId};
+
+/// How many copies there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub all: usize,
+    pub of_namespace: usize,
+    pub on_node: usize,
+    /// The sizes of all volumes that have a copy on a node, in bytes.
+    pub bytes_on_node: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { all: 1000, of_namespace: 100, on_node: 200, bytes_on_node: u64::MAX }
+    }
+}
+
+/// VolumeReplicas that were created, and that watches may not have shown yet.
+pub type Created = Vec<Arc<VolumeReplica>>;
+
+/// A copy that is asked for.
+pub(super) struct Request<'a> {
+    pub claim: &'a PersistentVolumeClaim,
+    pub purpose: Purpose,
+    pub target: Target,
+    pub keep_source: bool,
+    pub evict_bare_pods: bool,
+    pub requested_by: Option<ObjectId>,
+}
+
+impl Moves {
+    /// Creates the VolumeReplica of a copy, or tells why not.
+    pub(super) async fn begin(&self, request: &Request<'_>) -> Result<std::result::Result<(), String>> {
+        // One after the other, so that claims of one pod do not choose two nodes, and that no limit is passed.
+        let mut created = self.created.lock().await;
+        created.retain(|replica| self.seen.replicas.find(|seen| seen.uid() == replica.uid()).is_none());
+        let claim = request.claim;
+        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        let volume = match volume_name.is_empty() {
+            true => None,
+            false => self.volume(&volume_name).await?,
+        };
+        if volume.as_deref().and_then(node_of).is_some_and(|node| request.target.node.as_ref() == Some(&node))
+        {
+            return Ok(Err(format!(
+                "the volume is on node {} already",
+                request.target.node.as_deref().unwrap_or_default()
+            )));
+        }
+        let targets = match self.admit(request, volume.as_deref(), &created).await? {
+            Ok(targets) => targets,
+            Err(why) => return Ok(Err(why)),
+        };
+        let Some((volume, source)) = volume.and_then(|volume| node_of(&volume).map(|node| (volume, node)))
+        else {
+            return Ok(Err("the claim has no volume on a node".to_owned()));
+        };
+        let volume_id = handle(&volume);
+        let generation = match self.nodes.find(&source, &volume_id).await {
+            Ok(Presence::Has(generation)) => generation,
+            Ok(Presence::Deleted | Presence::Nothing) => {
+                return Ok(Err(format!("node {source} does not have volume {volume_id}")));
+            }
+            Err(error) => return Ok(Err(format!("node {source}: {error}"))),
+        };
+        let copy_name = format!("{}-{}", volume.name_any(), uuid::Uuid::new_v4().simple());
+        let Some(target) = self.roomiest(request, &volume, &copy_name, targets, &created).await? else {
+            return Ok(Err("no other node has room for it".to_owned()));
+        };
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let Some(namespace_uid) = self.objects.namespace_uid(&namespace).await? else {
+            return Ok(Err(format!("namespace {namespace} does not exist")));
+        };
+        let spec = VolumeReplicaSpec {
+            driver: self.driver.clone(),
+            volume_id,
+            generation,
+            persistent_volume: ObjectId { name: volume.name_any(), uid: volume.uid().unwrap_or_default() },
+            claim: ClaimId { namespace, namespace_uid, name, uid: claim.uid().unwrap_or_default() },
+            source_node: source,
+            copy_id: VolumeId::of_name(&NodeKey::of(&target), &copy_name).to_string(),
+            target_node: target,
+            target_pool: request.target.pool.clone(),
+            copy_name,
+            purpose: request.purpose,
+            keep_source: request.keep_source,
+            requested_by: request.requested_by.clone(),
+        };
+        self.create_replica(spec, &mut created).await?;
+        Ok(Ok(()))
+    }
+
+    async fn create_replica(
+        &self,
+        spec: VolumeReplicaSpec,
+        created: &mut MutexGuard<'_, Created>,
+    ) -> Result<()> {
+        // One for each volume: of two controllers, or two requests, the first one creates it.
+        let mut replica = VolumeReplica::new(&spec.persistent_volume.name.clone(), spec);
+        replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        if let Some(replica) = self.objects.create_replica(&replica).await? {
+            tracing::info!(
+                replica = replica.name_any(), target = replica.spec.target_node, purpose = ?replica.spec.purpose,
+                "a volume gets a copy"
+            );
+            created.push(Arc::new(replica));
+        }
+        Ok(())
+    }
+
+    /// Returns the nodes that can have the copy, or why none can.
+    async fn admit(
+        &self,
+        request: &Request<'_>,
+        volume: Option<&PersistentVolume>,
+        created: &[Arc<VolumeReplica>],
+    ) -> Result<std::result::Result<Vec<String>, String>> {
+        let claim = request.claim;
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let class_name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
+        let class = self.class(&class_name.unwrap_or_default()).await?;
+        let pods = self.seen.pods.state_filter(|pod| {
+            pod.namespace().as_ref() == Some(&namespace)
+                && !has_ended(pod)
+                && claims_of(pod).any(|used| used == name)
+        });
+        let mut others = Vec::new();
+        for other in other_claims(pods.iter().map(AsRef::as_ref), &name) {
+            let Some(claim) = self.seen.claim(&namespace, &other) else {
+                return Ok(Err(format!("the same pods use claim {other}, which does not exist")));
+            };
+            let volume = match claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
+                Some(name) if !name.is_empty() => self.volume(&name).await?,
+                _ => None,
+            };
+            let uid = claim.uid().unwrap_or_default();
+            let mut replicas = self.seen.replicas_of(&uid);
+            replicas.extend(created.iter().filter(|replica| replica.spec.claim.uid == uid).cloned());
+            others.push((other, volume, replicas));
+        }
+        let companions: Vec<Companion<'_>> = others
+            .iter()
+            .map(|(name, volume, replicas)| Companion {
+                name,
+                volume: volume.as_deref(),
+                replicas: replicas.iter().map(AsRef::as_ref).collect(),
+            })
+            .collect();
+        let asked_for = self
+            .seen
+            .moves
+            .state_filter(|asked| asked.namespace().as_ref() == Some(&namespace) && !is_over(asked));
+        let asked_for: Vec<String> = asked_for.iter().map(|asked| asked.spec.claim_name.clone()).collect();
+        let (mut nodes, members) = (self.seen.nodes.state(), self.nodes.members());
+        // Of nodes with the same room, the first by name is chosen.
+        nodes.sort_by_key(|node| node.name_any());
+        let case = Case {
+            driver: &self.driver,
+            claim,
+            volume,
+            class: class.as_deref(),
+            pods: &pods,
+            companions: &companions,
+            asked_for: &asked_for,
+            nodes: &nodes,
+            members: members.as_deref(),
+            target: request.target.node.as_deref(),
+            purpose: request.purpose,
+            evict_bare_pods: request.evict_bare_pods,
+        };
+        Ok(match refusal(&case).or_else(|| self.beyond_limits(&namespace, created)) {
+            Some(why) => Err(why),
+            None => candidates(&case),
+        })
+    }
+
+    /// Returns the copies that there are, also those that watches have not shown yet.
+    fn all_replicas(&self, created: &[Arc<VolumeReplica>]) -> Vec<Arc<VolumeReplica>> {
+        let mut all = self.seen.replicas.state();
+        all.extend(created.iter().cloned());
+        all
+    }
+
+    /// Returns which limit one more copy would pass.
+    fn beyond_limits(&self, namespace: &str, created: &[Arc<VolumeReplica>]) -> Option<String> {
+        let all = self.all_replicas(created);
+        let of_namespace = all.iter().filter(|replica| replica.spec.claim.namespace == namespace).count();
+        let limits = self.limits;
+        if all.len() >= limits.all {
+            return Some(format!("there are {} copies, and no more are allowed", limits.all));
+        }
+        (of_namespace >= limits.of_namespace)
+            .then(|| format!("namespace {namespace} has {of_namespace} copies, and no more are allowed"))
+    }
+
+    /// Returns the node with the most room for a copy, within the limits; `None` if no node has room.
+    async fn roomiest(
+        &self,
+        request: &Request<'_>,
+        volume: &PersistentVolume,
+        copy_name: &str,
+        targets: Vec<String>,
+        created: &[Arc<VolumeReplica>],
+    ) -> Result<Option<String>> {
+        let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
+        let class = self.class(&class_name.unwrap_or_default()).await?;
+        let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
+        if let Some(pool) = &request.target.pool {
+            parameters.insert("pool".to_owned(), pool.clone());
+        }
+        let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
+        let mut best: Option<(u64, String)> = None;
+        for target in targets {
+            let there = all.iter().filter(|replica| replica.spec.target_node == target);
+            let size = |replica: &Arc<VolumeReplica>| {
+                let pass = replica.status.as_ref().and_then(|status| status.last_pass.as_ref());
+                pass.map_or(0, |pass| pass.size_bytes)
+            };
+            let (count, taken) = there
+                .fold((0, 0_u64), |(count, taken), replica| (count + 1, taken.saturating_add(size(replica))));
+            if count >= self.limits.on_node || taken.saturating_add(bytes) > self.limits.bytes_on_node {
+                continue;
+            }
+            let copy = NewCopy {
+                name: copy_name.to_owned(),
+                source: handle(volume),
+                target: target.clone(),
+                bytes,
+                access: access(volume),
+                parameters: parameters.clone(),
+                mutable_parameters: Default::default(),
+            };
+            let room = match self.nodes.room(&copy).await {
+                Ok(room) => room,
+                Err(NodeError::Silent(_)) => continue,
+                Err(error) => {
+                    tracing::debug!(node = target, %error, "the node does not tell its room");
+                    continue;
+                }
+            };
+            if room >= bytes && best.as_ref().is_none_or(|(most, _)| room > *most) {
+                best = Some((room, target));
+            }
+        }
+        Ok(best.map(|(_, target)| target))
+    }
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Returns the CSI volume id of a PersistentVolume.
+fn handle(volume: &PersistentVolume) -> String {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.map(|csi| csi.volume_handle.clone()).unwrap_or_default()
+}

@@ -1,0 +1,176 @@
+//! The steps that make a copy and bring it up to date.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use super::act::{Moves, Next, RETRY, Result};
+use super::decide::{LONG, PRESSING};
+use super::nodes::{NodeError, PassRequest, Presence};
+use super::resources::{Pass, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
+use crate::cluster::mover::act::parameters;
+use crate::cluster::mover::copies::{NewCopy, Updated, most_bytes};
+use crate::cluster::mover::objects::access;
+use crate::cluster::mover::view::bytes_of;
+
+/// A pass that sends less is followed by no other one before the cutover.
+const SMALL: u64 = 32 << 20;
+/// The same for a pass that takes less time.
+const QUICK: Duration = Duration::from_secs(3);
+
+impl Moves {
+    pub(super) async fn create(&self, replica: &VolumeReplica) -> Result<Next> {
+        let copy = match self.new_copy(replica).await? {
+            Ok(copy) => copy,
+            Err(why) => return self.wait(replica, LONG, &why).await,
+        };
+        match self.nodes.create(&copy).await {
+            Ok(()) => {
+                let why = "passes bring what has changed meanwhile";
+                self.enter(replica, ReplicaPhase::Following, why).await
+            }
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// Returns the PersistentVolume of a copy's volume, and the parameters of its class; or what is missing.
+    async fn described(
+        &self,
+        replica: &VolumeReplica,
+    ) -> Result<std::result::Result<(Arc<PersistentVolume>, BTreeMap<String, String>), String>> {
+        let name = &replica.spec.persistent_volume.name;
+        let Some(volume) = self.volume(name).await? else {
+            return Ok(Err(format!("PersistentVolume {name} does not exist; create it again")));
+        };
+        let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        let Some(found) = self.class(&class).await? else {
+            return Ok(Err(format!(
+                "StorageClass {class} does not exist; create it again, since the copy is made with its parameters"
+            )));
+        };
+        Ok(Ok((volume, parameters(&found))))
+    }
+
+    async fn new_copy(&self, replica: &VolumeReplica) -> Result<std::result::Result<NewCopy, String>> {
+        let spec = &replica.spec;
+        let (volume, mut parameters) = match self.described(replica).await? {
+            Ok(described) => described,
+            Err(why) => return Ok(Err(why)),
+        };
+        if let Some(pool) = &spec.target_pool {
+            parameters.insert("pool".to_owned(), pool.clone());
+        }
+        let attributes = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let mutable_parameters = match attributes.filter(|name| !name.is_empty()) {
+            None => BTreeMap::new(),
+            Some(name) => match self.objects.attributes(&name).await? {
+                Some(parameters) => parameters,
+                None => {
+                    return Ok(Err(format!("VolumeAttributesClass {name} does not exist; create it again")));
+                }
+            },
+        };
+        Ok(Ok(NewCopy {
+            name: spec.copy_name.clone(),
+            source: spec.volume_id.clone(),
+            target: spec.target_node.clone(),
+            bytes: bytes_of(&volume),
+            access: access(&volume),
+            parameters,
+            mutable_parameters,
+        }))
+    }
+
+    /// Returns what a pass asks for, and the size of the volume; or what is missing.
+    async fn pass_request(
+        &self,
+        replica: &VolumeReplica,
+    ) -> Result<std::result::Result<(PassRequest, u64), String>> {
+        Ok(self.described(replica).await?.map(|(volume, parameters)| {
+            let bytes = bytes_of(&volume);
+            // A pass in place that ends early leaves a mixture of two cuts, which cannot be promoted.
+            let whole = replica.spec.purpose == Purpose::Standby;
+            (PassRequest { parameters, whole, most_bytes: most_bytes(bytes) }, bytes)
+        }))
+    }
+
+    pub(super) async fn pass(&self, replica: &VolumeReplica) -> Result<Next> {
+        let (request, bytes) = match self.pass_request(replica).await? {
+            Ok(request) => request,
+            Err(why) => return self.wait(replica, LONG, &why).await,
+        };
+        let (began, asked) = (Instant::now(), self.now());
+        let updated = match self.nodes.update(&replica.spec, &request).await {
+            Ok(updated) => updated,
+            Err(NodeError::NotFound(why)) => return self.lost_copy(replica, &why).await,
+            Err(error) => return self.hindered(replica, error).await,
+        };
+        self.write(replica, |status| {
+            let before = status.last_pass.as_ref().map(|pass| pass.sent_bytes);
+            let is_near = updated.sent_bytes < SMALL
+                || began.elapsed() < QUICK
+                || before.is_some_and(|before| updated.sent_bytes >= before);
+            passed(status, &updated, asked, bytes);
+            if status.phase == ReplicaPhase::Following && is_near {
+                status.phase = ReplicaPhase::Ready;
+                "the copy is nearly up to date".clone_into(&mut status.message);
+            }
+        })
+        .await
+    }
+
+    /// The copy, its volume, or the cut that both have, is gone. If the volume is there, another copy is made.
+    async fn lost_copy(&self, replica: &VolumeReplica, why: &str) -> Result<Next> {
+        let spec = &replica.spec;
+        match self.nodes.find(&spec.source_node, &spec.volume_id).await {
+            Ok(Presence::Has(generation)) if generation == spec.generation => {
+                self.enter(replica, ReplicaPhase::Abandoning, why).await
+            }
+            _ => self.wait(replica, LONG, why).await,
+        }
+    }
+
+    /// Makes the copy identical to the volume. No pod uses it.
+    pub(super) async fn last_pass(&self, replica: &VolumeReplica) -> Result<Next> {
+        // A repeated fence answers whether kubelet has unmounted the volume.
+        if let Err(error) = self.nodes.fence(&replica.spec).await {
+            return match error {
+                NodeError::InUse(why) => self.wait(replica, PRESSING, &why).await,
+                error => self.hindered(replica, error).await,
+            };
+        }
+        let (request, bytes) = match self.pass_request(replica).await? {
+            Ok(request) => request,
+            Err(why) => return self.wait(replica, RETRY, &why).await,
+        };
+        let asked = self.now();
+        match self.nodes.update(&replica.spec, &request).await {
+            Ok(updated) if updated.source_in_use => {
+                self.wait(replica, PRESSING, "the volume was in use during the last pass").await
+            }
+            Ok(updated) => {
+                self.write(replica, |status| {
+                    passed(status, &updated, asked, bytes);
+                    status.exact = true;
+                })
+                .await
+            }
+            Err(NodeError::NotFound(why)) => self.lost_copy(replica, &why).await,
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+}
+
+/// Writes down a pass.
+fn passed(status: &mut VolumeReplicaStatus, updated: &Updated, asked: Time, size_bytes: u64) {
+    let cut = i64::try_from(updated.cut_ns / 1_000_000).ok();
+    let cut = cut.and_then(|cut| Timestamp::from_millisecond(cut).ok());
+    let sent_bytes = updated.sent_bytes;
+    status.last_pass = Some(Pass { asked, cut: cut.map(Time), sent_bytes, size_bytes });
+    status.passes = status.passes.saturating_add(1);
+    status.sent_bytes = status.sent_bytes.saturating_add(sent_bytes);
+}
