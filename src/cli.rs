@@ -129,8 +129,8 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID", value_parser = Value(node_ids))]
     pub forget_node: Vec<List<String>>,
 
-    /// Role controller in Kubernetes, with --peer-service: also move volumes whose claims have the annotation
-    /// hostloop.csi.dev/move-to. Of several controllers one does so, by a Lease in the Service's namespace
+    /// Role controller in Kubernetes, with --peer-service: also move volumes as VolumeMoves ask, and keep standby copies. Of
+    /// several controllers one does so, by a Lease in the Service's namespace
     #[arg(long = "move", env = "HOSTLOOP_MOVE", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = Value(truth))]

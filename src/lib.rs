@@ -43,7 +43,7 @@
 //! `docs/architecture.md` has a table of who may import whom, the way of a call, and the files to touch for the most
 //! common additions. TLS is in `cluster/tls/`, the making of certificates in `cluster/certs/`. System calls are in
 //! `crates/kernel`, `unsafe` is in its `linux/ioctl.rs`, child processes start in its `linux/exec.rs`, JSON is in
-//! `store/`, `bench/`, `admin/` and `cluster/mover/`, gRPC is above `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
+//! `store/`, `bench/`, `admin/` and `cluster/moves/`, gRPC is above `driver`. `tests/layers/` reads the sources and fails if they break this; `clippy.toml` refuses the functions of std
 //! and nix that bypass [`kernel`]; `Cargo.toml` denies `unsafe`, `unwrap`, `expect`, `panic!` and indexing (tests may use
 //! them). An exception is an `allow` with its reason, in the file that needs it.
 

@@ -2,24 +2,26 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::sync::Mutex;
+use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use kube::api::{ListParams, Patch, PatchParams};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::seen::{Claim, Leader, Machine, Name, Record, Seen, Volume, told};
+use super::seen::{Claim, Leader, Machine, Move, Name, Replica, Told, Volume, read};
 use crate::cli::ClusterArgs;
-use crate::cluster::mover::status::{FINALIZER, MOVE_RECORD, MOVE_STATUS, MOVING, seconds_since};
-use crate::cluster::mover::{lease_name, node_of};
+use crate::cluster::moves::claims::node_of;
+use crate::cluster::moves::lease::lease_name;
+use crate::cluster::moves::look::{PROMOTE, standby_of};
+use crate::cluster::moves::resources::{VolumeMove, VolumeMoveSpec, VolumeReplica};
+use crate::cluster::moves::view::Wanted;
 
 /// A Lease that was not renewed for so long has no holder any more, in seconds. Clocks of machines differ.
 const FORSAKEN: i64 = 120;
@@ -30,7 +32,13 @@ pub(super) enum Failure {
     /// The user lacks a right, or is not known.
     #[error("{0}; docs/moving.md lists the rights that this command needs")]
     Forbidden(String),
-    /// The object was changed by somebody else, or is gone.
+    /// The API server does not know the kinds of objects that a move needs.
+    #[error(
+        "the cluster has no VolumeMoves: their CustomResourceDefinitions are not installed; set move.enabled in the chart, or \
+         use the component move of kustomize"
+    )]
+    NotInstalled,
+    /// Another client has changed or deleted the object.
     #[error("the object was changed meanwhile; run the command again")]
     Outdated,
     /// It may work later.
@@ -53,7 +61,24 @@ impl From<kube::Error> for Failure {
     }
 }
 
-/// An error with what caused it, each said once.
+/// Returns why a list of VolumeMoves or VolumeReplicas failed.
+fn of_list(error: kube::Error) -> Failure {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Failure::NotInstalled,
+        error => error.into(),
+    }
+}
+
+/// Returns `None` for what the user may not read.
+pub(super) fn permitted<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(Failure::Forbidden(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns an error with what caused it, each part once.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -85,16 +110,14 @@ fn missing(error: &KubeconfigError) -> Option<String> {
 /// The API server, as a user of it.
 pub(super) struct Cluster {
     client: Client,
-    /// The namespace where none is given.
+    /// The namespace if a command names none.
     pub(super) namespace: String,
-    /// The nodes of PersistentVolumes that were looked at: they never change.
-    nodes: Mutex<HashMap<String, Option<String>>>,
 }
 
 impl Cluster {
     pub(super) fn new(client: Client) -> Self {
         let namespace = client.default_namespace().to_owned();
-        Cluster { client, namespace, nodes: Mutex::default() }
+        Cluster { client, namespace }
     }
 
     /// Reads the kubeconfig.
@@ -123,89 +146,117 @@ impl Cluster {
         Client::try_from(config).map(Cluster::new).map_err(|error| chain(&error))
     }
 
-    fn claims_in(&self, namespace: Option<&str>) -> Api<PersistentVolumeClaim> {
+    fn in_namespace<K>(&self, namespace: Option<&str>) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
         match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         }
     }
 
-    fn volumes_api(&self) -> Api<PersistentVolume> {
-        Api::all(self.client.clone())
-    }
-
-    pub(super) async fn claim(&self, name: &Name) -> Result<Option<Claim>> {
-        let found = self.claims_in(Some(&name.namespace)).get_opt(&name.name).await?;
-        Ok(found.as_ref().map(claim))
-    }
-
-    /// The claims of a namespace, or all.
-    pub(super) async fn claims(&self, namespace: Option<&str>) -> Result<Vec<(Name, Claim)>> {
-        let all = self.claims_in(namespace).list(&ListParams::default()).await?.items;
-        Ok(all.iter().map(|found| (name_of(found), claim(found))).collect())
-    }
-
-    pub(super) async fn volumes(&self) -> Result<Vec<Volume>> {
-        Ok(self.volumes_api().list(&ListParams::default()).await?.items.iter().map(volume).collect())
-    }
-
-    /// The PersistentVolumes for which claims are being made again. Nobody knows of them without the right to list them.
-    pub(super) async fn records(&self) -> Result<Vec<Record>> {
-        let moving = ListParams::default().labels(&format!("{MOVING}=true"));
-        let found = self.volumes_api().list(&moving).await?.items;
-        Ok(found.iter().filter_map(|found| volume(found).record).collect())
-    }
-
-    /// The node of a PersistentVolume; `None` also without the right to read it.
-    async fn node_of(&self, name: &str) -> Result<Option<String>> {
-        let known = self.nodes.lock().ok().and_then(|nodes| nodes.get(name).cloned());
-        if let Some(node) = known {
-            return Ok(node);
-        }
-        let node = match self.volumes_api().get_opt(name).await.map_err(Failure::from) {
-            Ok(Some(volume)) => node_of(&volume),
-            Ok(None) => return Ok(None),
-            Err(Failure::Forbidden(_)) => None,
-            Err(error) => return Err(error),
+    /// Returns the VolumeMoves of a namespace, or all.
+    pub(super) async fn moves(&self, namespace: Option<&str>) -> Result<Vec<Move>> {
+        let kind = ApiResource::erase::<VolumeMove>(&());
+        let moves: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
         };
-        if let Ok(mut nodes) = self.nodes.lock() {
-            nodes.insert(name.to_owned(), node.clone());
-        }
-        Ok(node)
+        Ok(moves.list(&ListParams::default()).await.map_err(of_list)?.items.iter().map(a_move).collect())
     }
 
-    /// All that tells of the move of a claim.
-    pub(super) async fn look(&self, name: &Name) -> Result<Seen> {
-        let claim = self.claim(name).await?;
-        let silent = claim.as_ref().is_none_or(|claim| claim.told.is_none());
-        let record = match silent {
-            true => match self.records().await {
-                Ok(all) => all.into_iter().find(|r| r.namespace == name.namespace && r.name == name.name),
-                Err(Failure::Forbidden(_)) => None,
-                Err(error) => return Err(error),
-            },
-            false => None,
-        };
-        let node = match claim.as_ref().and_then(|claim| claim.volume.as_deref()) {
-            Some(volume) => self.node_of(volume).await?,
-            None => None,
-        };
-        Ok(Seen { claim, record, node })
+    /// Returns the VolumeReplicas of a driver.
+    pub(super) async fn replicas(&self, driver: &str) -> Result<Vec<Replica>> {
+        let kind = ApiResource::erase::<VolumeReplica>(&());
+        let replicas: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+        let all = replicas.list(&ListParams::default()).await.map_err(of_list)?.items;
+        Ok(all.iter().map(replica).filter(|replica| replica.spec.driver == driver).collect())
     }
 
-    /// Changes annotations of a claim that is as it was looked at; `None` removes one.
-    pub(super) async fn annotate(
+    /// Creates a VolumeMove; `None` if there is one of its name.
+    pub(super) async fn create_move(
         &self,
-        name: &Name,
-        seen: &Claim,
-        changes: &[(&str, Option<&str>)],
-    ) -> Result<()> {
-        let annotations: serde_json::Map<String, Value> =
-            changes.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
-        let change = json!({"metadata": {"annotations": annotations, "resourceVersion": seen.version}});
-        let claims = self.claims_in(Some(&name.namespace));
-        claims.patch(&name.name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        namespace: &str,
+        name: &str,
+        spec: &VolumeMoveSpec,
+    ) -> Result<Option<Move>> {
+        let moves = self.in_namespace::<VolumeMove>(Some(namespace));
+        match moves.create(&PostParams::default(), &VolumeMove::new(name, spec.clone())).await {
+            Ok(created) => Ok(Some(Move {
+                name: name.to_owned(),
+                uid: created.uid().unwrap_or_default(),
+                claim: Name { namespace: namespace.to_owned(), name: spec.claim_name.clone() },
+                spec: Some(created.spec),
+                ..Move::default()
+            })),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes a VolumeMove, with `unchanged` only if it is as it was read. Returns whether it is gone, or is being deleted.
+    pub(super) async fn delete_move(&self, seen: &Move, unchanged: bool) -> Result<bool> {
+        let moves = self.in_namespace::<VolumeMove>(Some(&seen.claim.namespace));
+        let resource_version = unchanged.then(|| seen.version.clone());
+        let same = Preconditions { uid: Some(seen.uid.clone()), resource_version };
+        match moves.delete(&seen.name, &DeleteParams::default().preconditions(same)).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(!unchanged),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes that a copy is to take the place of its volume.
+    pub(super) async fn promote(&self, seen: &Replica) -> Result<()> {
+        let replicas: Api<VolumeReplica> = Api::all(self.client.clone());
+        let change = json!({"metadata": {"uid": seen.uid, "annotations": {PROMOTE: "true"}}});
+        replicas.patch(&seen.name, &PatchParams::default(), &Patch::Merge(change)).await?;
         Ok(())
+    }
+
+    /// Returns a claim; `None` if there is none.
+    pub(super) async fn claim(&self, name: &Name) -> Result<Option<Claim>> {
+        let claims = self.in_namespace::<PersistentVolumeClaim>(Some(&name.namespace));
+        let Some(claim) = claims.get_opt(&name.name).await? else { return Ok(None) };
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let node = match volume {
+            None | Some("") => None,
+            Some(volume) => self.node_of(volume).await?,
+        };
+        Ok(Some(Claim { uid: claim.uid().unwrap_or_default(), node }))
+    }
+
+    /// Returns the node of a PersistentVolume; `None` also if the user may not read it.
+    pub(super) async fn node_of(&self, volume: &str) -> Result<Option<String>> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let found = permitted(volumes.get_opt(volume).await.map_err(Failure::from))?.flatten();
+        // One that is being deleted comes again, with another node.
+        let found = found.filter(|volume| volume.metadata.deletion_timestamp.is_none());
+        Ok(found.as_ref().and_then(node_of))
+    }
+
+    /// Returns the PersistentVolumes that are bound to claims.
+    pub(super) async fn volumes(&self) -> Result<Vec<Volume>> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        Ok(volumes.list(&ListParams::default()).await?.items.iter().filter_map(volume).collect())
+    }
+
+    /// Returns how old the standby copy of each claim may become, by the uid of the claim.
+    pub(super) async fn intervals(&self, namespace: Option<&str>) -> Result<HashMap<String, Duration>> {
+        let all = ListParams::default();
+        let classes = Api::<StorageClass>::all(self.client.clone()).list(&all).await?.items;
+        let claims = self.in_namespace::<PersistentVolumeClaim>(namespace).list(&all).await?.items;
+        let interval = |claim: &PersistentVolumeClaim| {
+            let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone())?;
+            match standby_of(claim, classes.iter().find(|class| class.name_any() == name)?) {
+                Wanted::Standby { interval } => Some((claim.uid()?, interval)),
+                Wanted::Move { .. } | Wanted::Nothing(_) | Wanted::Unknown(_) => None,
+            }
+        };
+        Ok(claims.iter().filter_map(interval).collect())
     }
 
     pub(super) async fn machine(&self, name: &str) -> Result<Option<Machine>> {
@@ -219,79 +270,65 @@ impl Cluster {
         }))
     }
 
-    /// Which controller moves the volumes of the driver. Its Lease may be in any namespace.
+    /// Returns which controller moves the volumes of the driver. Its Lease may be in any namespace.
     pub(super) async fn leader(&self, driver: &str) -> Result<Leader> {
         let name = lease_name(driver);
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
-        let leases = match Api::<Lease>::all(self.client.clone()).list(&named).await.map_err(Failure::from) {
-            Ok(leases) => leases.items,
-            Err(Failure::Forbidden(_)) => return Ok(Leader::Unknown),
-            Err(error) => return Err(error),
-        };
+        let leases = Api::<Lease>::all(self.client.clone()).list(&named).await.map_err(Failure::from);
+        let Some(leases) = permitted(leases)? else { return Ok(Leader::Unknown) };
         let holder = |lease: &Lease| {
             let spec = lease.spec.as_ref()?;
-            let renewed = spec.renew_time.as_ref().and_then(|time| seconds_since(&time.0.to_string()));
+            let renewed = spec.renew_time.as_ref().map(|time| seconds_since(time.0));
             let fresh = renewed.is_some_and(|age| age < FORSAKEN);
             spec.holder_identity.clone().filter(|holder| fresh && !holder.is_empty())
         };
-        let held = leases.iter().filter(|lease| lease.name_any() == name).find_map(holder);
+        let held = leases.items.iter().filter(|lease| lease.name_any() == name).find_map(holder);
         Ok(held.map_or(Leader::Nobody, Leader::Leads))
     }
+}
 
-    /// The claims that change, of one namespace or of all. It tells nothing without the right to watch them.
-    pub(super) fn changes(&self, namespace: Option<&str>, name: Option<&str>) -> BoxStream<'static, Name> {
-        let mut config = watcher::Config::default();
-        if let Some(name) = name {
-            config = config.fields(&format!("metadata.name={name}"));
-        }
-        let claims: Api<PartialObjectMeta<PersistentVolumeClaim>> = match namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        };
-        let events = watcher(claims, config).default_backoff();
-        let changed = |event: watcher::Result<Event<PartialObjectMeta<PersistentVolumeClaim>>>| {
-            stream::iter(match event {
-                Ok(Event::Apply(claim) | Event::InitApply(claim) | Event::Delete(claim)) => {
-                    Some(name_of(&claim))
-                }
-                Ok(Event::Init | Event::InitDone) | Err(_) => None,
-            })
-        };
-        events.flat_map(changed).boxed()
+fn seconds_since(moment: Timestamp) -> i64 {
+    Timestamp::now().as_second().saturating_sub(moment.as_second())
+}
+
+fn a_move(object: &DynamicObject) -> Move {
+    let part = |name| object.data.get(name).unwrap_or(&Value::Null);
+    let spec: Option<VolumeMoveSpec> = read(part("spec"));
+    let claim = part("spec").get("claimName").and_then(Value::as_str).unwrap_or_default();
+    Move {
+        name: object.name_any(),
+        uid: object.uid().unwrap_or_default(),
+        version: object.resource_version().unwrap_or_default(),
+        claim: Name { namespace: object.namespace().unwrap_or_default(), name: claim.to_owned() },
+        spec,
+        told: read::<Told>(part("status")),
+        being_deleted: object.metadata.deletion_timestamp.is_some(),
     }
 }
 
-fn name_of(object: &impl kube::Resource) -> Name {
-    let metadata = object.meta();
-    Name {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
+fn replica(object: &DynamicObject) -> Replica {
+    let part = |name| object.data.get(name).unwrap_or(&Value::Null);
+    let read = Replica::read(part("spec"), part("status"));
+    let asked = read.last_pass.as_deref().and_then(|moment| moment.parse().ok());
+    Replica {
+        name: object.name_any(),
+        uid: object.uid().unwrap_or_default(),
+        promoted: object.annotations().get(PROMOTE).is_some_and(|value| value == "true"),
+        age: asked.map(seconds_since),
+        ..read
     }
 }
 
-fn claim(claim: &PersistentVolumeClaim) -> Claim {
-    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-    Claim {
-        version: claim.resource_version().unwrap_or_default(),
-        annotations: claim.annotations().clone(),
-        volume: volume.filter(|name| !name.is_empty()),
-        held: claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
-        being_deleted: claim.metadata.deletion_timestamp.is_some(),
-        told: claim.annotations().get(MOVE_STATUS).and_then(|text| told(text)),
-    }
-}
-
-fn volume(volume: &PersistentVolume) -> Volume {
-    let spec = volume.spec.as_ref();
-    let of = spec.and_then(|spec| spec.claim_ref.as_ref());
-    Volume {
-        name: volume.name_any(),
-        driver: spec.and_then(|spec| spec.csi.as_ref()).map(|csi| csi.driver.clone()).unwrap_or_default(),
+fn volume(volume: &PersistentVolume) -> Option<Volume> {
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let spec = volume.spec.as_ref().filter(|_| phase == Some("Bound"))?;
+    let claim = spec.claim_ref.as_ref()?;
+    Some(Volume {
+        driver: spec.csi.as_ref().map(|csi| csi.driver.clone()).unwrap_or_default(),
         node: node_of(volume),
-        claim: of.map(|claim| Name {
+        claim: Name {
             namespace: claim.namespace.clone().unwrap_or_default(),
             name: claim.name.clone().unwrap_or_default(),
-        }),
-        record: volume.annotations().get(MOVE_RECORD).and_then(|text| serde_json::from_str(text).ok()),
-    }
+        },
+    })
 }

@@ -1,178 +1,165 @@
-//! Wishes on claims: what has to be written for one, given what is there. And how that is written.
+//! Requests for moves: which VolumeMove has to be created, followed or deleted for a claim. And how that is done.
 
 use super::Session;
-use super::api::Failure;
-use super::follow::{Ending, Follow, Goal};
-use super::seen::{Claim, Name, PROMOTE, Seen, is_asked_for};
-use crate::cluster::mover::status::{ANY, KEEP_SOURCE, MOVE_BARE_PODS, MOVE_NOW, MOVE_STATUS, MOVE_TO};
+use super::api::{Failure, permitted};
+use super::follow::{AS_BEFORE, Ending, Follow, Goal};
+use super::seen::{Move, Name, Replica};
+use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 
-/// How often a claim is looked at again that was changed meanwhile.
+/// How often the VolumeMoves are read again that another client has changed meanwhile.
 const TRIES: usize = 8;
 
-/// What is to be done with a claim before it is followed.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Plan {
-    /// Annotations to write; `None` removes one.
-    pub(super) changes: Vec<(&'static str, Option<String>)>,
-    /// How it has ended then; `None` where it is to be followed.
-    pub(super) ending: Option<Ending>,
-}
-
-impl Plan {
-    fn end(ending: Ending) -> Self {
-        Plan { changes: Vec::new(), ending: Some(ending) }
-    }
-
-    fn write(changes: Vec<(&'static str, Option<String>)>) -> Self {
-        Plan { changes, ending: None }
-    }
-}
-
-/// Something that is asked of the mover.
-pub(super) trait Asking {
-    fn goal(&self) -> Goal;
-    fn plan(&self, seen: &Seen) -> Plan;
-}
-
-/// A move to this node. A flag that is `None` stays as it is.
-#[derive(Debug, Clone)]
+/// A move that a user asks for.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Wish {
-    pub(super) to: String,
-    pub(super) now: Option<bool>,
-    pub(super) keep_source: Option<bool>,
-    pub(super) bare_pods: Option<bool>,
+    /// The same for each claim. The name of the claim is empty.
+    pub(super) spec: VolumeMoveSpec,
+    /// The node that is being emptied: a claim that goes elsewhere already stays on its way.
+    pub(super) away_from: Option<String>,
 }
 
-impl Asking for Wish {
-    fn goal(&self) -> Goal {
-        Goal::Moved(self.to.clone())
-    }
+/// What is to be done for a claim before its move is followed.
+#[derive(Debug, PartialEq)]
+pub(super) enum Plan {
+    /// This VolumeMove asks for it already.
+    Follow(Move),
+    /// Create a VolumeMove, after this one is deleted.
+    Create {
+        name: String,
+        spec: VolumeMoveSpec,
+        instead_of: Option<Move>,
+    },
+    End(Ending),
+}
 
-    fn plan(&self, seen: &Seen) -> Plan {
-        let told = seen.told();
-        let under_way = seen.record.is_some() || told.is_some_and(|told| told.is_under_way());
-        let last = seen.record.is_some() || told.is_some_and(|told| told.is(&["Rebinding"]));
-        if let Some(told) = told.filter(|_| last) {
-            // The claim is about to be made again, without what is asked of this one.
-            return match is_asked_for(&self.to, &told.target) {
-                true => Plan::write(Vec::new()),
-                false => Plan::end(Ending::Refused(format!(
-                    "it is moving to node {}, and cannot be given up any more; run the command again when that is done",
-                    told.target
+impl Wish {
+    /// Returns what is to be done for a claim. `moves` are all VolumeMoves of its namespace, `node` has its volume.
+    pub(super) fn plan(&self, claim: &Name, moves: &[Move], node: Option<&str>) -> Plan {
+        let spec = VolumeMoveSpec { claim_name: claim.name.clone(), ..self.spec.clone() };
+        if let Some(asked) = under_way(claim, moves).next() {
+            return match asked.spec.as_ref().is_some_and(|asked| self.is_met_by(asked, &spec)) {
+                true => Plan::Follow(asked.clone()),
+                false => Plan::End(Ending::Refused(format!(
+                    "VolumeMove {} asks for another move already{}, and cannot change: wait for its end, or give it up with \
+                     --cancel and run the command again",
+                    asked.name,
+                    asked.spec.as_ref().map(described).unwrap_or_default()
                 ))),
             };
         }
-        let Some(claim) = &seen.claim else { return Plan::end(Ending::Gone) };
-        if claim.being_deleted && !under_way {
-            return Plan::end(Ending::Refused("the claim is being deleted".to_owned()));
+        if let Some(to) = spec.target.node.as_deref().filter(|to| node == Some(to)) {
+            return Plan::End(Ending::Done(format!("the volume is on node {to} already")));
         }
-        if seen.node.as_deref() == Some(self.to.as_str()) && !under_way {
-            let changes = if claim.wanted().is_some() { taken_back(claim) } else { Vec::new() };
-            let there = format!("the volume is on node {} already", self.to);
-            return Plan { changes, ending: Some(Ending::Done(there)) };
-        }
-        let truth = |wanted: bool| wanted.then(|| "true".to_owned());
-        let mut changes = vec![(MOVE_TO, Some(self.to.clone()))];
-        changes.extend(self.now.map(|now| (MOVE_NOW, truth(now))));
-        changes.extend(self.keep_source.map(|keep| (KEEP_SOURCE, truth(keep))));
-        changes.extend(self.bare_pods.map(|bare| (MOVE_BARE_PODS, truth(bare))));
-        changes.retain(|(key, value)| claim.annotations.get(*key) != value.as_ref());
-        changes.extend(stale(claim));
-        Plan::write(changes)
-    }
-}
-
-/// No move.
-pub(super) struct Cancel;
-
-impl Asking for Cancel {
-    fn goal(&self) -> Goal {
-        Goal::GivenUp
-    }
-
-    fn plan(&self, seen: &Seen) -> Plan {
-        let Some(claim) = &seen.claim else {
-            return match seen.record {
-                Some(_) => Plan::write(Vec::new()),
-                None => Plan::end(Ending::Gone),
-            };
+        let named = |name: &str| moves.iter().find(|asked| asked.name == name);
+        let is_free = |name: &String| {
+            named(name).is_none_or(|there| there.claim == *claim && there.is_over() && !there.being_deleted)
         };
-        let stands_by = seen.told().is_some_and(|told| told.stands_by());
-        let moves = !stands_by && (claim.held || seen.told().is_some_and(|told| told.is_under_way()));
-        if claim.wanted().is_none() && !moves {
-            return Plan::end(Ending::GivenUp("no move was asked for".to_owned()));
-        }
-        Plan::write(taken_back(claim))
+        let others = (2..).map(|number: u64| format!("{}-{number}", claim.name));
+        let mut names = std::iter::once(claim.name.clone()).chain(others);
+        let name = names.find(is_free).unwrap_or_default();
+        let instead_of = named(&name).cloned();
+        let refused = instead_of.as_ref().filter(|old| old.told.is(&["Refused"]) && self.away_from.is_some());
+        let spec = match refused.and_then(|old| old.spec.as_ref()) {
+            // Its owner has said more than a command for a whole node does.
+            Some(VolumeMoveSpec { keep_source, evict_bare_pods, .. }) => {
+                VolumeMoveSpec { keep_source: *keep_source, evict_bare_pods: *evict_bare_pods, ..spec }
+            }
+            None => spec,
+        };
+        Plan::Create { name, spec, instead_of }
+    }
+
+    fn is_met_by(&self, asked: &VolumeMoveSpec, wanted: &VolumeMoveSpec) -> bool {
+        let Some(from) = &self.away_from else { return asked == wanted };
+        let leaves = match &wanted.target.node {
+            Some(to) => asked.target.node.as_ref() == Some(to),
+            None => asked.target.node.as_ref() != Some(from),
+        };
+        leaves && (wanted.when == When::PodsLeave || asked.when == When::Now)
     }
 }
 
-/// The copy that stands by.
-pub(super) struct Promotion {
-    /// The node of the copy.
-    pub(super) to: String,
+/// Returns the VolumeMoves of a claim that are not at their end.
+fn under_way<'a>(claim: &'a Name, moves: &'a [Move]) -> impl Iterator<Item = &'a Move> {
+    moves.iter().filter(move |asked| asked.claim == *claim && !asked.is_over() && !asked.being_deleted)
 }
 
-impl Asking for Promotion {
-    fn goal(&self) -> Goal {
-        Goal::Promoted(self.to.clone())
-    }
-
-    fn plan(&self, seen: &Seen) -> Plan {
-        let asked = seen.claim.as_ref().is_some_and(|claim| claim.annotations.contains_key(PROMOTE));
-        if asked || seen.claim.is_none() {
-            return Plan::write(Vec::new());
-        }
-        Plan::write(vec![(PROMOTE, Some("true".to_owned()))])
-    }
-}
-
-/// What was asked of a claim, and what the mover has answered if nothing came of it.
-fn taken_back(claim: &Claim) -> Vec<(&'static str, Option<String>)> {
-    let wishes = [MOVE_TO, MOVE_NOW, KEEP_SOURCE, MOVE_BARE_PODS];
-    let there = wishes.into_iter().filter(|key| claim.annotations.contains_key(*key));
-    let refused = claim.told.as_ref().is_some_and(|told| told.is(&["Refused"])) && !claim.held;
-    there.map(|key| (key, None)).chain(refused.then_some((MOVE_STATUS, None))).collect()
-}
-
-/// The answer to an earlier wish: without it, the next one is the answer to this one.
-fn stale(claim: &Claim) -> Option<(&'static str, Option<String>)> {
-    let ended = claim.told.as_ref().is_some_and(|told| told.is(&["Refused", "Done"]));
-    (ended && !claim.held).then_some((MOVE_STATUS, None))
+/// Returns what a VolumeMove asks for, in parentheses.
+fn described(spec: &VolumeMoveSpec) -> String {
+    let Target { node, pool } = &spec.target;
+    let to = node.as_ref().map_or_else(|| "to any node".to_owned(), |node| format!("to node {node}"));
+    let pool = pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+    let when = match spec.when {
+        When::PodsLeave => "when its pods leave",
+        When::Now => "now",
+    };
+    let keeps = if spec.keep_source { ", keeping the source" } else { "" };
+    let bare = if spec.evict_bare_pods { ", evicting bare pods" } else { "" };
+    format!(" ({to}{pool}, {when}{keeps}{bare})")
 }
 
 impl Session {
-    /// Asks for something, and returns what is to be followed.
-    pub(super) async fn ask(&mut self, name: Name, asking: &impl Asking) -> Result<Follow, Failure> {
-        let mut tries = 0;
-        loop {
-            let seen = self.cluster.look(&name).await?;
-            let Plan { changes, ending } = asking.plan(&seen);
-            if let (Some(claim), false) = (&seen.claim, changes.is_empty()) {
-                let changes: Vec<(&str, Option<&str>)> =
-                    changes.iter().map(|(key, value)| (*key, value.as_deref())).collect();
-                match self.cluster.annotate(&name, claim, &changes).await {
-                    Ok(()) => {}
-                    Err(Failure::Outdated) if tries < TRIES => {
-                        tries = tries.saturating_add(1);
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            let follow = match ending {
-                None => return Ok(Follow::new(name, asking.goal())),
-                Some(ending) => Follow::ended(name, asking.goal(), ending),
+    /// Asks for a move, and returns what is to be followed.
+    pub(super) async fn ask(&mut self, claim: Name, wish: &Wish) -> Result<Follow, Failure> {
+        for _ in 0..TRIES {
+            let moves = self.cluster.moves(Some(&claim.namespace)).await?;
+            // Without the right to read claims, the controller says whether there is one.
+            let found = permitted(self.cluster.claim(&claim).await)?;
+            let plan = match &found {
+                Some(None) => Plan::End(Ending::Gone),
+                Some(Some(found)) => wish.plan(&claim, &moves, found.node.as_deref()),
+                None => wish.plan(&claim, &moves, None),
             };
-            self.screen.ended(&follow);
-            return Ok(follow);
+            let (name, spec, instead_of) = match plan {
+                Plan::Follow(asked) => return Ok(Follow::of_move(&asked)),
+                Plan::End(ending) => return Ok(self.ended(claim, Goal::Moved, ending)),
+                Plan::Create { name, spec, instead_of } => (name, spec, instead_of),
+            };
+            if let Some(old) = instead_of
+                && !self.cluster.delete_move(&old, true).await?
+            {
+                continue;
+            }
+            if let Some(created) = self.cluster.create_move(&claim.namespace, &name, &spec).await? {
+                return Ok(Follow::of_move(&created));
+            }
+        }
+        Err(Failure::Outdated)
+    }
+
+    /// Deletes the VolumeMoves of a claim, and returns what is to be followed.
+    pub(super) async fn cancel(&mut self, claim: Name, driver: &str) -> Result<Follow, Failure> {
+        let moves = self.cluster.moves(Some(&claim.namespace)).await?;
+        let asked: Vec<&Move> =
+            moves.iter().filter(|asked| asked.claim == claim && !asked.told.is(&["Done"])).collect();
+        for asked in &asked {
+            self.cluster.delete_move(asked, false).await?;
+        }
+        let end = |how: &str| Ending::GivenUp(how.to_owned());
+        let nothing = if asked.is_empty() { "no move is under way" } else { AS_BEFORE };
+        let Some(replicas) = permitted(self.cluster.replicas(driver).await)? else {
+            let how = match asked.iter().any(|asked| asked.told.is(&["CuttingOver"])) {
+                true => "if it was not too late: you may not read the VolumeReplica, which says that",
+                false if asked.is_empty() => nothing,
+                false => "the controller deletes the copy",
+            };
+            return Ok(self.ended(claim, Goal::GivenUp, end(how)));
+        };
+        // Also one whose VolumeMove was deleted before: its end is waited for as well.
+        let is_its = |replica: &&Replica| {
+            asked.iter().any(|asked| asked.uid == replica.spec.requested_by.uid)
+                || replica.claim == claim && !replica.stands_by() && !replica.told.is(&["Retiring", "Left"])
+        };
+        match replicas.iter().find(is_its) {
+            Some(replica) => Ok(Follow::of_replica(replica, Goal::GivenUp)),
+            None => Ok(self.ended(claim, Goal::GivenUp, end(nothing))),
         }
     }
-}
 
-/// The node to ask for when a node is emptied: a claim that goes elsewhere already stays on its way.
-pub(super) fn away_from(node: &str, to: &str, seen: &Seen) -> String {
-    match seen.wanted() {
-        Some(wanted) if to == ANY && wanted != node => wanted.to_owned(),
-        _ => to.to_owned(),
+    /// Prints an end that came before the beginning, and returns it.
+    pub(super) fn ended(&mut self, claim: Name, goal: Goal, ending: Ending) -> Follow {
+        let follow = Follow::ended(claim, goal, ending);
+        self.screen.ended(&follow);
+        follow
     }
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::ask::{Cancel, Wish, away_from};
+use super::api::permitted;
+use super::ask::Wish;
 use super::follow::{Follow, State};
-use super::seen::{Name, Seen, Volume};
+use super::seen::{Move, Name, Volume};
 use super::wait::{Until, Waited};
-use super::{Failure, Outcome, Session, parting};
+use super::{Failure, Outcome, Session, parting, target, when};
 use crate::cli::{AdminCommand, EvacuateArgs};
+use crate::cluster::moves::resources::VolumeMoveSpec;
 
 impl Session {
     pub(super) async fn evacuate(&mut self, args: &EvacuateArgs) -> Result<Outcome, Failure> {
@@ -18,23 +20,20 @@ impl Session {
             ));
             return Ok(Outcome::Failed);
         }
-        let names = on_node(&self.cluster.volumes().await?, node, driver, args.namespace.as_deref());
+        let moves = self.cluster.moves(args.namespace.as_deref()).await?;
+        let volumes = self.cluster.volumes().await?;
+        let names = on_node(&volumes, &moves, node, driver, args.namespace.as_deref());
         if !args.cancel {
             self.tell_of(node, names.is_empty()).await?;
         }
+        let (to, when) = (target(&args.to, None), when(args.now));
+        let spec = VolumeMoveSpec { target: to, when, ..VolumeMoveSpec::default() };
+        let wish = Wish { spec, away_from: Some(args.node.clone()) };
         let mut follows = Vec::new();
         for name in names {
-            let seen = self.cluster.look(&name).await?;
-            if !is_on(&seen, node) {
-                continue;
-            }
-            let to = away_from(node, &args.to, &seen);
             follows.push(match args.cancel {
-                true => self.ask(name, &Cancel).await?,
-                false => {
-                    let wish = Wish { to, now: args.now.then_some(true), keep_source: None, bare_pods: None };
-                    self.ask(name, &wish).await?
-                }
+                true => self.cancel(name, driver).await?,
+                false => self.ask(name, &wish).await?,
             });
         }
         if follows.is_empty() {
@@ -49,22 +48,21 @@ impl Session {
         Ok(self.sum_up(args, &follows))
     }
 
-    /// What to know of the node before.
+    /// Says what to know of the node before.
     async fn tell_of(&mut self, node: &str, empty: bool) -> Result<(), Failure> {
-        match self.cluster.machine(node).await {
-            Ok(None) if empty => {
+        match permitted(self.cluster.machine(node).await)? {
+            Some(None) if empty => {
                 self.screen.say(&format!("there is no node {node} in this cluster"));
             }
-            Ok(None) => self.screen.say(&format!(
+            Some(None) => self.screen.say(&format!(
                 "there is no node {node} any more: volumes that nobody can read do not move; see `{} promote`",
                 self.program
             )),
-            Ok(Some(machine)) if !machine.cordoned && !empty => self.screen.say(&format!(
-                "node {node} is not cordoned: pods that are made again may come back to it, and new volumes too. \
+            Some(Some(machine)) if !machine.cordoned && !empty => self.screen.say(&format!(
+                "node {node} is not cordoned: pods that are created again may come back to it, and new volumes too. \
                  First: kubectl cordon {node}"
             )),
-            Ok(Some(_)) | Err(Failure::Forbidden(_)) => {}
-            Err(error) => return Err(error),
+            Some(Some(_)) | None => {}
         }
         Ok(())
     }
@@ -86,82 +84,66 @@ impl Session {
             ));
         }
         if !bad.is_empty() {
-            self.screen
-                .say("These have not; the controller tries them again as long as they are asked to move:");
+            self.screen.say("These have not; the controller looks again at each that has a VolumeMove:");
             for follow in &bad {
-                let why = follow.told.as_ref().map(|told| told.message.as_str()).unwrap_or_default();
-                self.screen.say(&format!("  {}: {why}", follow.name));
+                self.screen.say(&format!("  {}: {}", follow.name, follow.why()));
             }
         }
         Outcome::of(bad.is_empty())
     }
 }
 
-/// The claims that may have a volume on the node, by the PersistentVolumes of the cluster.
-fn on_node(volumes: &[Volume], node: &str, driver: &str, namespace: Option<&str>) -> BTreeSet<Name> {
+/// Returns the claims that have a volume on the node, or one that is just leaving it.
+fn on_node(
+    volumes: &[Volume],
+    moves: &[Move],
+    node: &str,
+    driver: &str,
+    namespace: Option<&str>,
+) -> BTreeSet<Name> {
     let ours = volumes.iter().filter(|volume| volume.driver == driver);
-    let names = ours.flat_map(|volume| {
-        let there = volume.claim.clone().filter(|_| volume.node.as_deref() == Some(node));
-        // While a claim is made again, its new PersistentVolume says where it came from.
-        let record = volume.record.as_ref().filter(|record| record.status.source == node);
-        let leaving = record.map(|r| Name { namespace: r.namespace.clone(), name: r.name.clone() });
-        [there, leaving].into_iter().flatten()
-    });
+    let there = ours.filter(|volume| volume.node.as_deref() == Some(node)).map(|volume| &volume.claim);
+    // Its PersistentVolume may have been deleted, to be created again with the other node.
+    let is_leaving = |asked: &&Move| asked.told.is(&["CuttingOver"]) && asked.told.source_node == node;
+    let leaving = moves.iter().filter(is_leaving).map(|asked| &asked.claim);
+    let names = there.chain(leaving).cloned();
     names.filter(|name| namespace.is_none_or(|namespace| name.namespace == namespace)).collect()
-}
-
-/// Whether the volume of a claim is on the node, or is just leaving it. An old PersistentVolume may name a claim that has
-/// another one by now.
-fn is_on(seen: &Seen, node: &str) -> bool {
-    let leaving = seen.told().is_some_and(|told| told.source == node && told.is_under_way());
-    leaving || seen.claim.is_some() && seen.node.as_deref().is_none_or(|of_volume| of_volume == node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::seen::{Claim, Record, Told};
+    use crate::admin::seen::Told;
 
-    fn volume(name: &str, node: &str, claim: &str) -> Volume {
-        Volume {
-            name: name.to_owned(),
-            driver: "hostloop.csi.dev".to_owned(),
-            node: Some(node.to_owned()),
-            claim: Some(Name { namespace: "shop".to_owned(), name: claim.to_owned() }),
-            record: None,
-        }
-    }
+    const DRIVER: &str = "hostloop.csi.dev";
 
-    fn told(phase: &str) -> Told {
-        Told { phase: phase.to_owned(), source: "node-1".to_owned(), ..Told::default() }
+    fn claim(name: &str) -> Name {
+        Name { namespace: "shop".to_owned(), name: name.to_owned() }
     }
 
     #[test]
     fn the_claims_of_a_node_are_on_it_or_leave_it() {
-        let other = Volume { driver: "other".to_owned(), ..volume("d", "node-1", "other") };
-        let record =
-            Record { namespace: "shop".to_owned(), name: "leaving".to_owned(), status: told("Rebinding") };
-        let leaving = Volume { record: Some(record), ..volume("c", "node-2", "leaving") };
-        let volumes = [volume("a", "node-1", "data"), volume("b", "node-2", "log"), leaving, other];
+        let volume = |driver: &str, node: &str, name: &str| Volume {
+            driver: driver.to_owned(),
+            node: Some(node.to_owned()),
+            claim: claim(name),
+        };
+        let asked = |phase: &str, source: &str, name: &str| {
+            let told = Told { phase: phase.to_owned(), source_node: source.to_owned(), ..Told::default() };
+            Move { claim: claim(name), told, ..Move::default() }
+        };
+        let volumes = [volume(DRIVER, "n1", "data"), volume(DRIVER, "n2", "log"), volume("other", "n1", "x")];
+        let moves = [
+            asked("CuttingOver", "n1", "leaving"),
+            asked("CuttingOver", "n2", "coming"),
+            asked("Done", "n1", "gone"),
+        ];
         let names = |namespace| {
-            let names = on_node(&volumes, "node-1", "hostloop.csi.dev", namespace);
+            let names = on_node(&volumes, &moves, "n1", DRIVER, namespace);
             names.into_iter().map(|name| name.name).collect::<Vec<_>>()
         };
         assert_eq!(names(None), ["data", "leaving"]);
         assert_eq!(names(Some("shop")), ["data", "leaving"]);
         assert!(names(Some("else")).is_empty());
-    }
-
-    #[test]
-    fn a_claim_that_has_left_is_not_moved_again() {
-        let seen = |node: &str, phase: &str| Seen {
-            claim: Some(Claim { told: Some(told(phase)), ..Claim::default() }),
-            node: Some(node.to_owned()),
-            record: None,
-        };
-        assert!(is_on(&seen("node-1", "Copying"), "node-1"));
-        assert!(is_on(&seen("node-2", "Rebinding"), "node-1"));
-        assert!(!is_on(&seen("node-2", "Done"), "node-1"));
-        assert!(!is_on(&Seen::default(), "node-1"));
     }
 }

@@ -1,26 +1,25 @@
-//! What a claim's state means for somebody who waits for the end of its move. No I/O.
+//! What the state of an object means for a command that waits for its end. No I/O.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::seen::{Name, PROMOTE, Seen, Told, is_asked_for};
-use crate::cluster::mover::status::{HAS_GROWN, NOT_ASKED_FOR};
+use super::seen::{Move, Name, Replica, Told};
 
-/// A claim of the same pods may be asked to come along meanwhile. The mover looks at what it has refused every 30 seconds.
+/// A claim of the same pods may be asked to move as well meanwhile. The controller looks at what it has refused every 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often a claim may be missing that is just being made again; there is a look each second.
-const PATIENT_LOOKS: u32 = 60;
+/// How a move ends that was given up in time.
+pub(super) const AS_BEFORE: &str = "everything is as it was before";
 
 /// What is waited for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// The volume is on this node, or on any other.
-    Moved(String),
+    /// The volume is on the node that its VolumeMove asks for.
+    Moved,
     /// The move is given up.
     GivenUp,
-    /// The claim has its copy, which is on this node.
-    Promoted(String),
+    /// The claim has its copy.
+    Promoted,
 }
 
 /// How it ended.
@@ -29,9 +28,9 @@ pub(super) enum Ending {
     Done(String),
     /// Nothing was done; the message says why.
     Refused(String),
-    /// It was given up, by somebody or for this reason.
+    /// It was given up, by a user or for this reason.
     GivenUp(String),
-    /// There is no claim of that name any more.
+    /// There is no claim of that name.
     Gone,
 }
 
@@ -44,50 +43,76 @@ pub(super) enum State {
     Ended(Ending),
 }
 
-/// One claim whose move is followed.
+/// One claim whose move or promotion is followed.
 #[derive(Debug, Clone)]
 pub(super) struct Follow {
     pub(super) name: Name,
     pub(super) goal: Goal,
     pub(super) state: State,
-    /// What was last told.
+    /// What the controller has written last; `None` before it has looked.
     pub(super) told: Option<Told>,
-    /// Whether others are asked for at the same time, which the mover may find one after the other.
+    /// The uid of the VolumeMove, or of the VolumeReplica if the goal is another one than a move.
+    pub(super) uid: String,
+    /// The PersistentVolume, and the node of its copy; empty for a move.
+    pub(super) volume: String,
+    target: String,
+    /// Others are asked for at the same time, which the controller may find one after the other.
     pub(super) among_others: bool,
-    /// Whether the move that is waited for was seen under way.
+    /// The move that is waited for was seen under way.
     began: bool,
     refused: Option<(Instant, String)>,
-    /// Looks in a row that found neither the claim nor a record of it.
-    missing: u32,
 }
 
 impl Follow {
-    pub(super) fn new(name: Name, goal: Goal) -> Self {
+    fn new(name: Name, goal: Goal) -> Self {
         Follow {
             name,
             goal,
             state: State::Going,
             told: None,
+            uid: String::new(),
+            volume: String::new(),
+            target: String::new(),
             among_others: false,
             began: false,
             refused: None,
-            missing: 0,
         }
     }
 
-    /// One that has ended before it began.
+    pub(super) fn of_move(asked: &Move) -> Self {
+        Follow { uid: asked.uid.clone(), ..Follow::new(asked.claim.clone(), Goal::Moved) }
+    }
+
+    pub(super) fn of_replica(replica: &Replica, goal: Goal) -> Self {
+        Follow {
+            uid: replica.uid.clone(),
+            volume: replica.spec.persistent_volume.name.clone(),
+            target: replica.spec.target_node.clone(),
+            ..Follow::new(replica.claim.clone(), goal)
+        }
+    }
+
+    /// Returns one that has ended before it began.
     pub(super) fn ended(name: Name, goal: Goal, ending: Ending) -> Self {
         Follow { state: State::Ended(ending), ..Follow::new(name, goal) }
     }
 
-    /// Whether it ended as it was to.
+    /// Returns whether it ended as it was to.
     pub(super) fn is_good(&self) -> bool {
-        match (&self.state, &self.goal) {
-            (State::Ended(Ending::Done(_)), Goal::Moved(_) | Goal::Promoted(_)) => true,
-            (State::Ended(Ending::GivenUp(_) | Ending::Gone), Goal::GivenUp) => true,
-            (State::Ended(_), _) => false,
-            (State::Ready, goal) => matches!(goal, Goal::Moved(_)),
-            (State::Going, _) => false,
+        match (&self.state, self.goal) {
+            (State::Ended(Ending::Done(_)), Goal::Moved | Goal::Promoted) => true,
+            (State::Ended(Ending::GivenUp(_)), Goal::GivenUp) => true,
+            (State::Ready, Goal::Moved) => true,
+            (State::Ended(_) | State::Ready | State::Going, _) => false,
+        }
+    }
+
+    /// Returns why it ended, or what the controller has written last.
+    pub(super) fn why(&self) -> &str {
+        match &self.state {
+            State::Ended(Ending::Done(why) | Ending::Refused(why) | Ending::GivenUp(why)) => why,
+            State::Ended(Ending::Gone) => "there is no claim of this name",
+            State::Ready | State::Going => self.told.as_ref().map_or("", |told| &told.message),
         }
     }
 
@@ -95,141 +120,88 @@ impl Follow {
         matches!(self.state, State::Ended(_))
     }
 
-    /// Whether changes may come without one of the claim: while it is made again, only its PersistentVolumes change.
-    pub(super) fn is_pressing(&self) -> bool {
-        !self.has_ended()
-            && (self.missing > 0
-                || self.told.as_ref().is_none_or(|told| told.is(&["Switching", "Rebinding"])))
-    }
-
-    /// Takes in what was seen. Returns whether the mover has told something new.
-    pub(super) fn see(&mut self, seen: &Seen, now: Instant) -> bool {
-        if self.has_ended() {
+    /// Takes in its VolumeMove as it is now. Returns whether the controller has written something new.
+    pub(super) fn see_move(&mut self, asked: Option<&Move>, now: Instant) -> bool {
+        let Some(asked) = asked else {
+            self.state = State::Ended(Ending::GivenUp("its VolumeMove was deleted".to_owned()));
             return false;
-        }
-        self.missing = match seen.claim.is_none() && seen.record.is_none() {
-            true => self.missing.saturating_add(1),
-            false => 0,
         };
-        self.state = self.judge(seen, now);
-        let told = seen.told().filter(|told| self.concerns(told)).cloned();
-        let new = told.is_some() && told != self.told;
-        if told.is_some() {
-            self.told = told;
-        }
-        new
+        self.state = self.is_moving(&asked.told, now);
+        self.is_told(&asked.told)
     }
 
-    /// Whether a status is one of this move, not of one to another node before it.
-    fn concerns(&self, told: &Told) -> bool {
-        match &self.goal {
-            Goal::Moved(to) => told.target.is_empty() || is_asked_for(to, &told.target),
-            Goal::GivenUp | Goal::Promoted(_) => true,
-        }
-    }
-
-    fn judge(&mut self, seen: &Seen, now: Instant) -> State {
-        if self.missing > 0 {
-            // Between two calls, the claim may have been made and its record have gone. And not everybody may see records.
-            let swapping = self.told.as_ref().is_some_and(|told| told.is(&["Switching", "Rebinding"]));
-            let most = if swapping { PATIENT_LOOKS } else { 1 };
-            return if self.missing > most { State::Ended(Ending::Gone) } else { State::Going };
-        }
-        match self.goal.clone() {
-            Goal::Moved(to) => self.is_moving(seen, &to, now),
-            Goal::GivenUp => is_given_up(seen),
-            Goal::Promoted(to) => is_promoted(seen, &to),
-        }
-    }
-
-    fn is_moving(&mut self, seen: &Seen, to: &str, now: Instant) -> State {
-        let Some(told) = seen.told() else {
-            let asked = seen.wanted().is_some() || seen.is_held();
-            return match asked {
-                true => State::Going,
-                false => State::Ended(Ending::GivenUp("its annotation move-to was removed".to_owned())),
-            };
+    /// Takes in its VolumeReplica as it is now, and the node of its PersistentVolume if that is known. Returns whether the
+    /// controller has written something new.
+    pub(super) fn see_replica(&mut self, replica: Option<&Replica>, node: Option<&str>) -> bool {
+        let has_moved =
+            node == Some(&self.target) || replica.is_some_and(|r| r.told.is(&["Retiring", "Left"]));
+        self.state = match self.goal {
+            Goal::Promoted => self.is_promoted(replica, has_moved),
+            Goal::GivenUp | Goal::Moved => self.is_given_up(replica, has_moved),
         };
+        replica.is_some_and(|replica| self.is_told(&replica.told))
+    }
+
+    fn is_told(&mut self, told: &Told) -> bool {
+        let is_new = !told.phase.is_empty() && self.told.as_ref() != Some(told);
+        if is_new {
+            self.told = Some(told.clone());
+        }
+        is_new
+    }
+
+    fn is_moving(&mut self, told: &Told, now: Instant) -> State {
         if told.is(&["Refused"]) {
-            return self.is_refused(seen, told, to, now);
+            return self.is_refused(&told.message, now);
         }
         self.refused = None;
-        if !is_asked_for(to, &told.target) {
-            return State::Going;
-        }
+        self.began |= !told.phase.is_empty();
         match told.phase.as_str() {
-            // One that is asked to move again has not ended this move.
-            "Done" if seen.wanted().is_none_or(|wanted| wanted == told.target) => {
-                State::Ended(Ending::Done(format!("the volume is on node {}", told.target)))
-            }
-            "Ready" | "Switching" | "Rebinding" => {
-                self.began = true;
-                State::Ready
-            }
-            "Copying" | "CatchingUp" | "Cancelling" | "Returning" => {
-                self.began = true;
-                State::Going
-            }
+            "Done" => State::Ended(Ending::Done(format!("the volume is on node {}", told.target_node))),
+            "Ready" | "CuttingOver" => State::Ready,
             _ => State::Going,
         }
     }
 
-    fn is_refused(&mut self, seen: &Seen, told: &Told, to: &str, now: Instant) -> State {
-        let why = &told.message;
-        if seen.wanted().is_none() {
-            return State::Ended(Ending::GivenUp(why.clone()));
-        }
-        if seen.node.as_deref() == Some(to) {
-            return State::Ended(Ending::Done(format!("the volume is on node {to}")));
-        }
-        if [HAS_GROWN, NOT_ASKED_FOR].contains(&why.as_str()) {
-            return State::Going;
-        }
+    fn is_refused(&mut self, why: &str, now: Instant) -> State {
         let since = match &self.refused {
             Some((since, before)) if before == why => *since,
             _ => now,
         };
-        self.refused = Some((since, why.clone()));
+        self.refused = Some((since, why.to_owned()));
         // What was seen under way failed; what has not begun may begin when another claim is asked for.
         if self.began || !self.among_others || now.duration_since(since) >= PATIENCE {
-            return State::Ended(Ending::Refused(why.clone()));
+            return State::Ended(Ending::Refused(why.to_owned()));
         }
         State::Going
     }
-}
 
-fn is_given_up(seen: &Seen) -> State {
-    let all_as_before = || State::Ended(Ending::GivenUp("everything is as it was before".to_owned()));
-    match seen.told() {
-        _ if seen.wanted().is_some() => State::Going,
-        None if !seen.is_held() => all_as_before(),
-        Some(told) if told.is(&["Done"]) => {
-            State::Ended(Ending::Done(format!("it was too late: the volume is on node {}", told.target)))
+    fn is_given_up(&self, replica: Option<&Replica>, has_moved: bool) -> State {
+        let before = ["Pending", "Copying", "Following", "Ready", "Standby"];
+        match replica {
+            _ if has_moved => {
+                State::Ended(Ending::Done(format!("it was too late: the volume is on node {}", self.target)))
+            }
+            // The copy was lent to the move, and stands by again.
+            Some(replica) if !(replica.stands_by() && replica.told.is(&before)) => State::Going,
+            Some(_) | None => State::Ended(Ending::GivenUp(AS_BEFORE.to_owned())),
         }
-        // Its finalizer is that of the copy.
-        Some(told) if told.stands_by() => all_as_before(),
-        Some(told) if !told.is_under_way() && !seen.is_held() => all_as_before(),
-        _ => State::Going,
     }
-}
 
-fn is_promoted(seen: &Seen, to: &str) -> State {
-    let asked = seen.claim.as_ref().is_some_and(|claim| claim.annotations.contains_key(PROMOTE));
-    let swapping = seen.told().is_some_and(|told| told.is(&["Switching", "Rebinding"]));
-    match seen.told() {
-        Some(told) if told.is(&["Refused"]) && (asked || seen.node.as_deref() != Some(to)) => {
-            State::Ended(Ending::Refused(told.message.clone()))
+    fn is_promoted(&self, replica: Option<&Replica>, has_moved: bool) -> State {
+        let given_up = |why: &str| State::Ended(Ending::GivenUp(why.to_owned()));
+        match replica {
+            _ if has_moved => {
+                State::Ended(Ending::Done(format!("the claim has the copy on node {}", self.target)))
+            }
+            None => given_up("its VolumeReplica is gone"),
+            Some(replica) if replica.told.is(&["Abandoning"]) => given_up(&replica.told.message),
+            Some(replica)
+                if !replica.promoted && !replica.told.is(&["Exchanging", "LastPass", "Completing"]) =>
+            {
+                given_up("the annotation promote of its VolumeReplica was removed")
+            }
+            Some(_) => State::Going,
         }
-        Some(told) if told.is(&["Done"]) && told.target == to => {
-            State::Ended(Ending::Done(format!("the claim has the copy on node {to}")))
-        }
-        _ if !asked && !swapping && seen.node.as_deref() == Some(to) => {
-            State::Ended(Ending::Done(format!("the claim has the copy on node {to}")))
-        }
-        // The wish was taken back before anything was done.
-        Some(told) if !asked && seen.claim.is_some() && told.is(&["Standby"]) => {
-            State::Ended(Ending::GivenUp("its annotation promote was removed".to_owned()))
-        }
-        _ => State::Going,
     }
 }

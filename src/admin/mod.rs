@@ -1,6 +1,6 @@
-//! `hostloop move`, `evacuate`, `status` and `promote`: what administrators do with the volumes of a cluster. They write
-//! wishes on claims, and follow what the mover (`cluster/mover/`) writes there. Nothing else is kept: each command can be
-//! ended and started again.
+//! `hostloop move`, `evacuate`, `status` and `promote`: what administrators do with the volumes of a cluster. They create and
+//! delete VolumeMoves, and follow what the controller (`cluster/moves/`) writes into them and into VolumeReplicas. They keep
+//! nothing: each command can be ended and started again.
 
 mod api;
 mod ask;
@@ -17,13 +17,17 @@ mod wait;
 use std::pin::Pin;
 
 use self::api::{Cluster, Failure};
-use self::ask::{Cancel, Wish};
+use self::ask::Wish;
 use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
 use crate::cli::{AdminCommand, ClusterArgs, MoveArgs};
+use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 use crate::shutdown::Shutdown;
+
+/// The node that leaves the choice to the controller.
+const ANY: &str = "any";
 
 /// How a command ended: its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub enum Outcome {
     Done = 0,
     /// Refused, given up, failed or interrupted.
     Failed = 1,
-    /// It was not said that the loss is wanted.
+    /// The user has not said that the loss is wanted.
     Unconfirmed = 2,
 }
 
@@ -118,23 +122,25 @@ impl Session {
     }
 
     async fn move_claims(&mut self, args: &MoveArgs) -> Result<Outcome, Failure> {
+        let wish = args.to.as_ref().map(|to| Wish {
+            spec: VolumeMoveSpec {
+                claim_name: String::new(),
+                target: target(to, args.pool.clone()),
+                when: when(args.now),
+                keep_source: args.keep_source,
+                evict_bare_pods: args.move_bare_pods,
+            },
+            away_from: None,
+        });
+        let driver = &args.cluster.driver_name;
         let mut follows = Vec::new();
         for name in self.names(args.namespace.as_deref(), &args.claims) {
-            follows.push(match &args.to {
-                Some(to) => {
-                    let wish = Wish {
-                        to: to.clone(),
-                        now: Some(args.now),
-                        keep_source: Some(args.keep_source),
-                        bare_pods: Some(args.move_bare_pods),
-                    };
-                    self.ask(name, &wish).await?
-                }
-                None => self.ask(name, &Cancel).await?,
+            follows.push(match &wish {
+                Some(wish) => self.ask(name, wish).await?,
+                None => self.cancel(name, driver).await?,
             });
         }
         let until = if args.wait { Until::Ended } else { Until::Ready };
-        let driver = &args.cluster.driver_name;
         if self.wait(&mut follows, until, driver).await? == Waited::ForNobody {
             self.nobody_moves(&parting(&AdminCommand::Move(args.clone()), self.program));
             return Ok(Outcome::Failed);
@@ -146,8 +152,7 @@ impl Session {
     /// Says what is left to do for the claims whose copies are ready.
     fn tell_ready(&mut self, follows: &[Follow]) {
         for follow in follows.iter().filter(|follow| !follow.has_ended()) {
-            let message = follow.told.as_ref().map(|told| told.message.as_str()).unwrap_or_default();
-            self.screen.say(&format!("{}: ready: {message}", follow.name));
+            self.screen.say(&format!("{}: ready: {}", follow.name, follow.why()));
         }
     }
 
@@ -162,7 +167,16 @@ impl Session {
     }
 }
 
-/// What to say when a command is interrupted: what goes on, and how to see and to end it.
+/// Returns where the volumes are to be. `any` leaves the choice to the controller.
+fn target(to: &str, pool: Option<String>) -> Target {
+    Target { node: (to != ANY).then(|| to.to_owned()), pool }
+}
+
+fn when(now: bool) -> When {
+    if now { When::Now } else { When::PodsLeave }
+}
+
+/// Returns what to say when a command is interrupted: what goes on, and how to see and to end it.
 fn parting(command: &AdminCommand, program: &str) -> Vec<String> {
     let (cancel, namespace, cluster) = match command {
         AdminCommand::Move(args) => {

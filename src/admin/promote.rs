@@ -1,116 +1,130 @@
 //! `hostloop promote`: claims go on with their copies, because the node of their volumes is lost.
 
-use super::ask::Promotion;
+use super::api::permitted;
 use super::follow::{Ending, Follow, Goal};
 use super::screen::age;
-use super::seen::{Name, PROMOTE, Seen, Told};
+use super::seen::{Name, Replica};
 use super::wait::{Until, Waited};
 use super::{Failure, Outcome, Session, parting};
 use crate::cli::{AdminCommand, PromoteArgs};
 
 impl Session {
     pub(super) async fn promote(&mut self, args: &PromoteArgs) -> Result<Outcome, Failure> {
+        let driver = &args.cluster.driver_name;
+        let replicas = self.cluster.replicas(driver).await?;
         let mut follows = Vec::new();
-        let mut standing_by = Vec::new();
+        let mut copies = Vec::new();
         for name in self.names(args.namespace.as_deref(), &args.claims) {
-            let seen = self.cluster.look(&name).await?;
-            match copy(&seen) {
-                Ok(told) => {
-                    self.say_what_is_lost(&name, &told).await?;
-                    standing_by.push((name, told.target));
+            let copy = match self.cluster.claim(&name).await? {
+                Some(claim) => copy(&replicas, &name, &claim.uid),
+                None => Err(Ending::Gone),
+            };
+            match copy {
+                Ok(replica) => {
+                    self.say_what_is_lost(replica).await?;
+                    copies.push(replica);
                 }
-                Err(ending) => {
-                    let follow = Follow::ended(name, Goal::Promoted(String::new()), ending);
-                    self.screen.ended(&follow);
-                    follows.push(follow);
-                }
+                Err(ending) => follows.push(self.ended(name, Goal::Promoted, ending)),
             }
         }
-        if !args.yes && !standing_by.is_empty() {
+        if !args.yes && !copies.is_empty() {
             self.screen.say("Nothing was done. If the loss is accepted, give the command --yes.");
             return Ok(Outcome::Unconfirmed);
         }
-        for (name, to) in standing_by {
-            follows.push(self.ask(name, &Promotion { to }).await?);
+        for replica in copies {
+            if !replica.promoted {
+                self.cluster.promote(replica).await?;
+            }
+            follows.push(Follow::of_replica(replica, Goal::Promoted));
         }
-        if self.wait(&mut follows, Until::Ended, &args.cluster.driver_name).await? == Waited::ForNobody {
+        if self.wait(&mut follows, Until::Ended, driver).await? == Waited::ForNobody {
             self.nobody_moves(&parting(&AdminCommand::Promote(args.clone()), self.program));
             return Ok(Outcome::Failed);
         }
         Ok(Outcome::of(follows.iter().all(Follow::is_good)))
     }
 
-    async fn say_what_is_lost(&mut self, name: &Name, told: &Told) -> Result<(), Failure> {
-        self.screen.say(&format!("{name}: {}", loss(told)));
-        let ready = match self.cluster.machine(&told.source).await {
-            Ok(machine) => machine.is_some_and(|machine| machine.ready),
-            Err(Failure::Forbidden(_)) => false,
-            Err(error) => return Err(error),
-        };
-        if ready {
+    async fn say_what_is_lost(&mut self, replica: &Replica) -> Result<(), Failure> {
+        let (name, source, target) = (&replica.claim, &replica.spec.source_node, &replica.spec.target_node);
+        self.screen.say(&format!("{name}: {}", loss(replica)));
+        let machine = permitted(self.cluster.machine(source).await)?.flatten();
+        if machine.is_some_and(|machine| machine.ready) {
             self.screen.say(&format!(
-                "{name}: node {} is Ready, so nothing has to be lost: {} move {} --to {}",
-                told.source, self.program, name.name, told.target
+                "{name}: node {source} is Ready, so nothing has to be lost: {} move {} -n {} --to {target}",
+                self.program, name.name, name.namespace
             ));
         }
         Ok(())
     }
 }
 
-/// What is lost with the volume.
-fn loss(told: &Told) -> String {
-    let (to, from) = (&told.target, &told.source);
-    match &told.last_cut {
-        Some(cut) => format!(
-            "gets its copy on node {to}, of {cut} ({} ago). What was written after that on node {from} is lost",
-            age(Some(cut))
+/// Returns what is lost with the volume.
+fn loss(replica: &Replica) -> String {
+    let (to, from) = (&replica.spec.target_node, &replica.spec.source_node);
+    match &replica.last_pass {
+        Some(asked) => format!(
+            "gets its copy on node {to}, of {asked} ({} ago). What was written after that on node {from} is lost",
+            age(replica.age)
         ),
         None => format!("gets its copy on node {to}, whose age is not known. What is not in it is lost"),
     }
 }
 
-/// What is told of the claim's copy, or why there is none.
-fn copy(seen: &Seen) -> Result<Told, Ending> {
-    if seen.claim.is_none() && seen.record.is_none() {
-        return Err(Ending::Gone);
-    }
-    let asked = seen.claim.as_ref().is_some_and(|claim| claim.annotations.contains_key(PROMOTE));
-    match seen.told() {
-        Some(told) if (told.stands_by() || asked) && !told.target.is_empty() => Ok(told.clone()),
-        _ => Err(Ending::Refused("no copy of it stands by; docs/moving.md says how to have one".to_owned())),
+/// Returns the copy of a claim that has data, or why there is none.
+fn copy<'a>(replicas: &'a [Replica], name: &Name, uid: &str) -> Result<&'a Replica, Ending> {
+    let refused = |why: String| Err(Ending::Refused(why));
+    let is_its = |replica: &&Replica| replica.claim == *name && replica.spec.claim.uid == uid;
+    let Some(replica) = replicas.iter().find(is_its) else {
+        return refused("it has no copy; docs/moving.md says how to have one stand by".to_owned());
+    };
+    let target = &replica.spec.target_node;
+    match replica.told.phase.as_str() {
+        "Pending" | "Copying" => refused(format!("its copy on node {target} has no data yet")),
+        "Abandoning" => {
+            refused(format!("its copy on node {target} is being deleted: {}", replica.told.message))
+        }
+        "Retiring" | "Left" => {
+            refused(format!("its volume is on node {target} already, and it has no other copy"))
+        }
+        _ => Ok(replica),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::admin::seen::Claim;
+
+    fn replica(phase: &str) -> Replica {
+        let spec = json!({"claim": {"namespace": "shop", "name": "data", "uid": "u"}, "sourceNode": "n1",
+            "targetNode": "n2", "purpose": "Standby"});
+        Replica::read(&spec, &json!({"phase": phase, "lastPass": {"asked": "2026-01-02T03:04:05Z"}}))
+    }
 
     #[test]
-    fn only_a_copy_that_stands_by_is_promoted() {
-        let of = |phase: &str, standby| {
-            let told =
-                Told { phase: phase.to_owned(), target: "node-2".to_owned(), standby, ..Told::default() };
-            Seen { claim: Some(Claim { told: Some(told), ..Claim::default() }), ..Seen::default() }
-        };
-        assert_eq!(copy(&of("Standby", true)).unwrap().target, "node-2");
-        assert!(copy(&of("CatchingUp", true)).is_ok());
-        for seen in [of("Copying", false), Seen { claim: Some(Claim::default()), ..Seen::default() }] {
-            assert!(copy(&seen).is_err(), "{seen:?}");
+    fn only_a_copy_with_data_is_promoted() {
+        let name = replica("").claim;
+        for phase in ["Following", "Ready", "Standby", "CuttingOver", "Exchanging", "LastPass", "Levitating"]
+        {
+            assert!(copy(&[replica(phase)], &name, "u").is_ok(), "{phase}");
         }
-        assert!(copy(&Seen::default()).is_err());
+        let why = |phase: &str, uid| match copy(&[replica(phase)], &name, uid) {
+            Err(Ending::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why("Pending", "u"), "its copy on node n2 has no data yet");
+        assert_eq!(why("Copying", "u"), "its copy on node n2 has no data yet");
+        assert!(why("Abandoning", "u").starts_with("its copy on node n2 is being deleted"));
+        assert!(why("Left", "u").starts_with("its volume is on node n2 already"));
+        assert!(why("Standby", "of a later claim").starts_with("it has no copy"));
     }
 
     #[test]
     fn a_loss_has_a_time() {
-        let told = Told {
-            source: "node-1".to_owned(),
-            target: "node-2".to_owned(),
-            last_cut: Some("2026-01-02T03:04:05Z".to_owned()),
-            ..Told::default()
-        };
-        let text = loss(&told);
-        assert!(text.contains("node-2, of 2026-01-02T03:04:05Z (") && text.contains("d ago)"), "{text}");
-        assert!(loss(&Told { last_cut: None, ..told }).contains("not known"));
+        let known = Replica { age: Some(3 * 86400), ..replica("Standby") };
+        let text = loss(&known);
+        assert!(text.contains("node n2, of 2026-01-02T03:04:05Z (3d ago)"), "{text}");
+        assert!(loss(&Replica { last_pass: None, ..known }).contains("not known"));
     }
 }

@@ -3,13 +3,11 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::follow::{Ending, Follow, Goal, State};
 use super::seen::{Name, Told};
-use crate::cluster::mover::status::seconds_since;
-use crate::model::format_bytes;
 
 /// The width of a bar.
 const BAR: usize = 24;
@@ -38,32 +36,37 @@ pub(super) struct Screen {
     drawn: usize,
 }
 
-/// A move or a copy that stands by, as a program reads it.
+/// A move or a copy, as a program reads it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row<'a> {
-    namespace: &'a str,
-    claim: &'a str,
-    phase: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    source: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    target: &'a str,
-    bytes: u64,
-    rounds: u32,
-    sent_bytes: u64,
-    changed_bytes: u64,
-    last_sent_bytes: u64,
+pub(super) struct Row<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) claim: &'a str,
+    /// The kind and the name of the object, as kubectl takes them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) object: String,
+    #[serde(flatten)]
+    pub(super) told: Told,
+    pub(super) standby: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_cut: Option<&'a str>,
-    /// Seconds since the last cut.
+    pub(super) last_pass: Option<&'a str>,
+    /// Seconds since the last pass.
     #[serde(skip_serializing_if = "Option::is_none")]
-    age: Option<i64>,
-    standby: bool,
-    message: &'a str,
-    /// How it ended, for a command that waits.
+    pub(super) age: Option<i64>,
+    /// The standby copy is older than its StorageClass allows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) late: bool,
+    /// How it ended, if a command waited for that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<&'static str>,
+    pub(super) outcome: Option<&'static str>,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn new(name: &'a Name, told: Told) -> Self {
+        let (namespace, claim) = (name.namespace.as_str(), name.name.as_str());
+        let (object, standby, last_pass, age) = (String::new(), false, None, None);
+        Row { namespace, claim, object, told, standby, last_pass, age, late: false, outcome: None }
+    }
 }
 
 impl Screen {
@@ -109,10 +112,10 @@ impl Screen {
         }
     }
 
-    /// The mover has told something new of a claim, after `before`.
+    /// Prints what the controller has written of a claim after `before`.
     pub(super) fn told(&mut self, name: &Name, before: Option<&Told>, told: &Told) {
         match self.style {
-            Style::Json => self.json(name, told, None),
+            Style::Json => self.json(&Row::new(name, told.clone())),
             Style::Plain | Style::Bars => {
                 if let Some(line) = news(before, told) {
                     self.line(&format!("{name}: {line}"));
@@ -121,37 +124,19 @@ impl Screen {
         }
     }
 
-    pub(super) fn json(&mut self, name: &Name, told: &Told, outcome: Option<&'static str>) {
-        let row = Row {
-            namespace: &name.namespace,
-            claim: &name.name,
-            phase: &told.phase,
-            source: &told.source,
-            target: &told.target,
-            bytes: told.bytes,
-            rounds: told.rounds,
-            sent_bytes: told.sent_bytes,
-            changed_bytes: told.changed_bytes,
-            last_sent_bytes: told.last_sent_bytes,
-            last_cut: told.last_cut.as_deref(),
-            age: told.last_cut.as_deref().and_then(seconds_since),
-            standby: told.stands_by(),
-            message: &told.message,
-            outcome,
-        };
-        if let Ok(text) = serde_json::to_string(&row) {
+    pub(super) fn json(&mut self, row: &Row<'_>) {
+        if let Ok(text) = serde_json::to_string(row) {
             self.line(&text);
         }
     }
 
-    /// A claim that is followed has come to its end.
+    /// Prints the end of a claim that is followed, if it has ended.
     pub(super) fn ended(&mut self, follow: &Follow) {
         let State::Ended(ending) = &follow.state else { return };
-        let (outcome, text) = words(ending, &follow.goal);
+        let (outcome, text) = words(ending, follow.goal);
         if self.style == Style::Json {
-            let mut told = follow.told.clone().unwrap_or_default();
-            told.message = text;
-            return self.json(&follow.name, &told, Some(outcome));
+            let told = Told { message: text, ..follow.told.clone().unwrap_or_default() };
+            return self.json(&Row { outcome: Some(outcome), ..Row::new(&follow.name, told) });
         }
         self.line(&format!("{}: {text}", follow.name));
     }
@@ -183,37 +168,29 @@ impl Screen {
 }
 
 /// How it ended, for programs and for people.
-fn words(ending: &Ending, goal: &Goal) -> (&'static str, String) {
+fn words(ending: &Ending, goal: Goal) -> (&'static str, String) {
     match (ending, goal) {
         (Ending::Done(how), Goal::GivenUp) => ("done", how.clone()),
         (Ending::Done(how), _) => ("done", format!("done, {how}")),
         (Ending::Refused(why), _) => ("refused", format!("refused: {why}")),
         (Ending::GivenUp(how), Goal::GivenUp) => ("givenUp", format!("given up, {how}")),
         (Ending::GivenUp(why), _) => ("givenUp", format!("given up: {why}")),
-        (Ending::Gone, _) => ("gone", "there is no claim of this name any more".to_owned()),
+        (Ending::Gone, _) => ("gone", "there is no claim of this name".to_owned()),
     }
 }
 
-/// What is new for people: a phase, a round, or what is waited for. `None` where it is only a percentage.
+/// Returns what is new for people: a phase, the passes, or what is waited for; `None` if it is only a percentage.
 fn news(before: Option<&Told>, told: &Told) -> Option<String> {
-    let same_phase = before.is_some_and(|before| before.phase == told.phase && before.target == told.target);
-    let rounds = before.map_or(0, |before| before.rounds);
-    if same_phase && told.rounds > rounds {
-        return Some(format!(
-            "{}, round {}: {} sent",
-            told.phase,
-            told.rounds,
-            format_bytes(told.last_sent_bytes)
-        ));
+    let before = before.filter(|before| before.phase == told.phase && before.target_node == told.target_node);
+    if before.is_some_and(|before| before.progress != told.progress) && !told.progress.is_empty() {
+        return Some(format!("{}: {}", told.phase, told.progress));
     }
-    let same_message =
-        before.is_some_and(|before| before.message == told.message || told.percent().is_some());
-    if same_phase && same_message {
+    if before.is_some_and(|before| before.message == told.message || told.percent().is_some()) {
         return None;
     }
-    let way = match (told.source.is_empty(), told.target.is_empty()) {
-        (false, false) => format!(" ({} to {})", told.source, told.target),
-        (true, false) => format!(" (to {})", told.target),
+    let way = match (told.source_node.is_empty(), told.target_node.is_empty()) {
+        (false, false) => format!(" ({} to {})", told.source_node, told.target_node),
+        (true, false) => format!(" (to {})", told.target_node),
         (_, true) => String::new(),
     };
     let message = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
@@ -224,71 +201,60 @@ fn bar(follow: &Follow, width: usize) -> String {
     let name = follow.name.to_string();
     let Some(told) = &follow.told else { return format!("{name:width$}  waits for the controller") };
     let filled = match told.phase.as_str() {
-        "Copying" => told.percent().unwrap_or(0),
-        "Refused" | "Cancelling" | "Returning" => 0,
+        "Copying" if told.progress.is_empty() => told.percent().unwrap_or(0),
+        "Refused" | "GivingUp" | "Abandoning" => 0,
         _ => 100,
     };
     let filled = (filled as usize).saturating_mul(BAR) / 100;
     let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR.saturating_sub(filled)));
     let detail = match told.phase.as_str() {
+        "Copying" if !told.progress.is_empty() => told.progress.clone(),
         "Copying" => told.percent().map_or_else(|| told.message.clone(), |percent| format!("{percent} %")),
-        "CatchingUp" => {
-            format!("round {}, {} sent", told.rounds.saturating_add(1), format_bytes(told.sent_bytes))
-        }
         _ => told.message.clone(),
     };
-    format!("{name:width$}  [{bar}]  {:<10}  {detail}", told.phase)
+    format!("{name:width$}  [{bar}]  {:<11}  {detail}", told.phase)
 }
 
-/// The age of a moment in RFC 3339, as kubectl has it: 5s, 3m, 2h, 4d.
-pub(super) fn age(moment: Option<&str>) -> String {
-    match moment.and_then(seconds_since) {
+/// Returns an age in seconds as kubectl prints it: 5s, 3m, 2h, 4d.
+pub(super) fn age(seconds: Option<i64>) -> String {
+    match seconds.map(|seconds| seconds.max(0)) {
         None => "-".to_owned(),
-        Some(seconds) => match seconds.max(0) {
-            seconds if seconds < 120 => format!("{seconds}s"),
-            seconds if seconds < 2 * 3600 => format!("{}m", seconds / 60),
-            seconds if seconds < 48 * 3600 => format!("{}h", seconds / 3600),
-            seconds => format!("{}d", seconds / 86400),
-        },
+        Some(seconds) if seconds < 120 => format!("{seconds}s"),
+        Some(seconds) if seconds < 2 * 3600 => format!("{}m", seconds / 60),
+        Some(seconds) if seconds < 48 * 3600 => format!("{}h", seconds / 3600),
+        Some(seconds) => format!("{}d", seconds / 86400),
     }
 }
 
-/// The table of `hostloop status`.
-pub(super) fn table(rows: &[(Name, Told)]) -> String {
+/// Returns the table of `hostloop status`.
+pub(super) fn table(rows: &[Row<'_>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
         "NAMESPACE",
         "CLAIM",
+        "OBJECT",
         "PHASE",
         "FROM",
         "TO",
-        "SIZE",
-        "SENT",
-        "ROUNDS",
-        "LAST CUT",
+        "PROGRESS",
+        "LAST PASS",
         "MESSAGE",
     ]);
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-    let bytes = |bytes: u64| if bytes == 0 { "-".to_owned() } else { format_bytes(bytes) };
-    for (name, told) in rows {
+    for row in rows {
+        let late = if row.late { " (late)" } else { "" };
         table.add_row([
-            name.namespace.clone(),
-            name.name.clone(),
-            told.phase.clone(),
-            or_dash(&told.source),
-            or_dash(&told.target),
-            bytes(told.bytes),
-            bytes(told.sent_bytes),
-            told.rounds.to_string(),
-            age(told.last_cut.as_deref()),
-            told.message.clone(),
+            row.namespace.to_owned(),
+            row.claim.to_owned(),
+            row.object.clone(),
+            row.told.phase.clone(),
+            or_dash(&row.told.source_node),
+            or_dash(&row.told.target_node),
+            or_dash(&row.told.progress),
+            format!("{}{late}", age(row.age)),
+            row.told.message.clone(),
         ]);
-    }
-    for column in 5..=8 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
     lines.join("\n")

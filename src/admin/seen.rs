@@ -1,17 +1,13 @@
-//! What the commands see of the objects, as plain types. A status is read leniently: another release of the driver may
-//! write phases and fields that this one does not know.
+//! What the commands see of the objects, as plain types. They are read leniently: another release of the driver may write
+//! phases and fields that this one does not know.
 
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use serde::Deserialize;
-
-use crate::cluster::mover::status::{ANY, MOVE_TO};
-
-/// The node of the volume is lost: the claim is to go on with its copy.
-pub(super) const PROMOTE: &str = "hostloop.csi.dev/promote";
+use crate::cluster::moves::resources::VolumeMoveSpec;
 
 /// Names a claim.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) namespace: String,
     pub(super) name: String,
@@ -23,31 +19,21 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// How far a move or a copy that stands by is, as the mover has written it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// How far a move or a standby copy is, as the controller has written it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Told {
     pub(super) phase: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) source_node: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) target_node: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) progress: String,
+    /// For how long no pod could use the volume, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unavailable_milliseconds: Option<i64>,
     pub(super) message: String,
-    /// Names of the nodes.
-    pub(super) source: String,
-    pub(super) target: String,
-    /// Size of the volume in bytes.
-    pub(super) bytes: u64,
-    /// Rounds that are done, and what they sent and found in bytes.
-    pub(super) rounds: u32,
-    pub(super) sent_bytes: u64,
-    pub(super) changed_bytes: u64,
-    pub(super) last_sent_bytes: u64,
-    /// When the source was cut for the last round, in RFC 3339.
-    pub(super) last_cut: Option<String>,
-    /// Whether the copy stands by for the loss of the node.
-    pub(super) standby: bool,
-}
-
-/// What the mover has written; `None` where that cannot be read at all.
-pub(super) fn told(text: &str) -> Option<Told> {
-    serde_json::from_str::<Told>(text).ok().filter(|told| !told.phase.is_empty())
 }
 
 impl Told {
@@ -55,16 +41,7 @@ impl Told {
         phases.contains(&self.phase.as_str())
     }
 
-    pub(super) fn stands_by(&self) -> bool {
-        self.standby || self.is(&["Standby"])
-    }
-
-    /// Whether a move is under way: neither at its end nor a copy that stands by.
-    pub(super) fn is_under_way(&self) -> bool {
-        !self.is(&["Done", "Refused", "Standby"])
-    }
-
-    /// How far the first copy is, in percent, if the message says so.
+    /// Returns how much of the first copy has been made, in percent, if the message says so.
     pub(super) fn percent(&self) -> Option<u32> {
         let (before, _) = self.message.split_once('%')?;
         let digits = before.trim_end().rsplit(|c: char| !c.is_ascii_digit()).next()?;
@@ -72,73 +49,132 @@ impl Told {
     }
 }
 
+/// A VolumeMove.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Move {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) version: String,
+    pub(super) claim: Name,
+    /// What it asks for; `None` if this release cannot read that.
+    pub(super) spec: Option<VolumeMoveSpec>,
+    /// The phase is empty if no controller has looked at it.
+    pub(super) told: Told,
+    pub(super) being_deleted: bool,
+}
+
+impl Move {
+    /// Returns whether nothing is being done for it: it has been carried out, or refused.
+    pub(super) fn is_over(&self) -> bool {
+        self.told.is(&["Done", "Refused"])
+    }
+}
+
+/// A VolumeReplica.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Replica {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) spec: ReplicaSpec,
+    pub(super) claim: Name,
+    /// The annotation that asks for its promotion is there.
+    pub(super) promoted: bool,
+    pub(super) told: Told,
+    /// When the last pass was asked for, in RFC 3339. The copy has everything that was written before.
+    pub(super) last_pass: Option<String>,
+    /// Seconds since then.
+    pub(super) age: Option<i64>,
+}
+
+/// What the commands need of the spec of a VolumeReplica.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ReplicaSpec {
+    pub(super) driver: String,
+    pub(super) persistent_volume: Id,
+    pub(super) claim: Id,
+    pub(super) source_node: String,
+    pub(super) target_node: String,
+    pub(super) purpose: String,
+    pub(super) requested_by: Id,
+}
+
+/// One object, and its namespace if it is in one.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Id {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+/// What the commands need of the status of a VolumeReplica.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReplicaStatus {
+    phase: String,
+    message: String,
+    last_pass: Pass,
+    passes: u64,
+    sent_bytes: u64,
+    unavailable_milliseconds: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pass {
+    asked: Option<String>,
+}
+
+impl Replica {
+    /// Reads spec and status. What is missing or cannot be read is empty.
+    pub(super) fn read(spec: &Value, status: &Value) -> Replica {
+        let spec: ReplicaSpec = read(spec);
+        let status: ReplicaStatus = read(status);
+        let phase = if status.phase.is_empty() { "Pending".to_owned() } else { status.phase };
+        Replica {
+            claim: Name { namespace: spec.claim.namespace.clone(), name: spec.claim.name.clone() },
+            last_pass: status.last_pass.asked,
+            told: Told {
+                phase,
+                source_node: spec.source_node.clone(),
+                target_node: spec.target_node.clone(),
+                progress: match status.passes {
+                    0 => String::new(),
+                    passes => format!("{passes} passes, {}", crate::model::format_bytes(status.sent_bytes)),
+                },
+                unavailable_milliseconds: status.unavailable_milliseconds,
+                message: status.message,
+            },
+            spec,
+            ..Replica::default()
+        }
+    }
+
+    pub(super) fn stands_by(&self) -> bool {
+        self.spec.purpose == "Standby"
+    }
+}
+
+/// Reads a value; what cannot be read is empty.
+pub(super) fn read<T: Default + for<'de> Deserialize<'de>>(value: &Value) -> T {
+    T::deserialize(value).unwrap_or_default()
+}
+
 /// A claim.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Claim {
-    pub(super) version: String,
-    pub(super) annotations: BTreeMap<String, String>,
-    /// Its PersistentVolume.
-    pub(super) volume: Option<String>,
-    /// Whether the mover's finalizer holds it.
-    pub(super) held: bool,
-    pub(super) being_deleted: bool,
-    pub(super) told: Option<Told>,
+    pub(super) uid: String,
+    /// The node of its volume, if the user may read that.
+    pub(super) node: Option<String>,
 }
 
-impl Claim {
-    /// The node that is asked for, or [`ANY`].
-    pub(super) fn wanted(&self) -> Option<&str> {
-        self.annotations.get(MOVE_TO).map(|target| target.trim()).filter(|target| !target.is_empty())
-    }
-}
-
-/// The record of a move on a PersistentVolume.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Record {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) status: Told,
-}
-
-/// A PersistentVolume.
+/// A PersistentVolume that is bound to a claim.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Volume {
-    pub(super) name: String,
     pub(super) driver: String,
     pub(super) node: Option<String>,
-    /// The claim that it is bound to or reserved for.
-    pub(super) claim: Option<Name>,
-    pub(super) record: Option<Record>,
-}
-
-/// A claim and what else tells of its move. While the claim is made again, only the record of its new PersistentVolume
-/// does.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Seen {
-    pub(super) claim: Option<Claim>,
-    pub(super) record: Option<Record>,
-    /// The node of the volume that the claim is bound to, where the user may read that.
-    pub(super) node: Option<String>,
-}
-
-impl Seen {
-    pub(super) fn told(&self) -> Option<&Told> {
-        let of_claim = self.claim.as_ref().and_then(|claim| claim.told.as_ref());
-        of_claim.or_else(|| self.record.as_ref().map(|record| &record.status))
-    }
-
-    pub(super) fn wanted(&self) -> Option<&str> {
-        self.claim.as_ref().and_then(Claim::wanted)
-    }
-
-    pub(super) fn is_held(&self) -> bool {
-        self.record.is_some() || self.claim.as_ref().is_some_and(|claim| claim.held)
-    }
-}
-
-/// Whether a node is the one that is asked for.
-pub(super) fn is_asked_for(asked: &str, node: &str) -> bool {
-    asked == ANY || asked == node
+    pub(super) claim: Name,
 }
 
 /// A node.
@@ -148,10 +184,10 @@ pub(super) struct Machine {
     pub(super) ready: bool,
 }
 
-/// Who moves volumes, as far as its Lease tells.
+/// Which controller moves volumes, by its Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Leader {
-    /// This controller, according to a Lease that was renewed lately.
+    /// This controller, which has renewed its Lease lately.
     Leads(String),
     Nobody,
     /// The user may not read Leases.
@@ -160,14 +196,24 @@ pub(super) enum Leader {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_status_of_another_release_is_read() {
-        let read = told(r#"{"phase": "Levitating", "rounds": 3, "height": {"metres": 2}}"#).unwrap();
-        assert_eq!((read.phase.as_str(), read.rounds, read.is_under_way()), ("Levitating", 3, true));
-        assert!(told(r#"{"phase": "Standby", "standby": true}"#).unwrap().stands_by());
-        assert_eq!((told("{}"), told("soon")), (None, None));
+        let told: Told = read(&json!({"phase": "Levitating", "height": {"metres": 2}}));
+        assert_eq!((told.phase.as_str(), told.is(&["Done", "Refused"])), ("Levitating", false));
+        assert_eq!(read::<Told>(&Value::Null), Told::default());
+        let spec = json!({"purpose": "Backup", "claim": {"namespace": "shop", "name": "data", "uid": "u"}});
+        let status = json!({"lastPass": {"asked": "2026-01-02T03:04:05Z", "height": 1}, "passes": 3});
+        let replica = Replica::read(&spec, &status);
+        assert_eq!(replica.claim.to_string(), "shop/data");
+        assert_eq!(replica.last_pass.as_deref(), Some("2026-01-02T03:04:05Z"));
+        assert_eq!(
+            (replica.told.phase.as_str(), replica.told.progress.as_str()),
+            ("Pending", "3 passes, 0 B")
+        );
     }
 
     #[test]
@@ -179,17 +225,5 @@ mod tests {
             (percent("the first copy is being made"), percent("%"), percent("300 %")),
             (None, None, None)
         );
-    }
-
-    #[test]
-    fn while_there_is_no_claim_the_record_tells() {
-        let of = |phase: &str| Told { phase: phase.to_owned(), ..Told::default() };
-        let record = Record { namespace: "a".to_owned(), name: "b".to_owned(), status: of("Rebinding") };
-        let mut seen = Seen { record: Some(record), ..Seen::default() };
-        assert_eq!(seen.told().unwrap().phase, "Rebinding");
-        seen.claim = Some(Claim::default());
-        assert_eq!(seen.told().unwrap().phase, "Rebinding", "a StatefulSet has made the claim");
-        seen.claim = Some(Claim { told: Some(of("Done")), ..Claim::default() });
-        assert_eq!(seen.told().unwrap().phase, "Done");
     }
 }

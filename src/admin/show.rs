@@ -1,102 +1,142 @@
-//! `hostloop status`: the moves of a cluster, and its copies that stand by.
+//! `hostloop status`: the moves of a cluster, and its copies.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::time::Duration;
 
-use super::screen::{Style, table};
-use super::seen::{Claim, Name, Record, Told};
+use super::api::permitted;
+use super::screen::{Row, Style, table};
+use super::seen::{Move, Replica, Told};
 use super::{Failure, Outcome, Session};
 use crate::cli::StatusArgs;
+
+/// A standby copy that is older than so many intervals, and a minute, is late (the alert HostloopStandbyLate).
+const LATE: u64 = 3;
+const LATER: Duration = Duration::from_secs(60);
 
 impl Session {
     pub(super) async fn show(&mut self, args: &StatusArgs) -> Result<Outcome, Failure> {
         let own = self.cluster.namespace.clone();
         let namespace = args.namespace.clone().unwrap_or(own);
         let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-        let claims = self.cluster.claims(namespace).await?;
-        let records = match self.cluster.records().await {
-            Ok(records) => records,
+        let moves = self.cluster.moves(namespace).await?;
+        let mut replicas = match self.cluster.replicas(&args.cluster.driver_name).await {
+            Ok(replicas) => replicas,
             Err(error @ Failure::Forbidden(_)) => {
-                self.screen.problem(&format!("claims that are just being made again are not shown: {error}"));
+                self.screen.problem(&format!("standby copies are not shown: {error}"));
                 Vec::new()
             }
             Err(error) => return Err(error),
         };
-        let rows = rows(claims, records, namespace);
+        replicas.retain(|replica| namespace.is_none_or(|namespace| replica.claim.namespace == namespace));
+        let intervals = match replicas.iter().any(Replica::stands_by) {
+            true => permitted(self.cluster.intervals(namespace).await)?.unwrap_or_default(),
+            false => HashMap::new(),
+        };
+        let rows = rows(&moves, &replicas, &intervals);
         if self.screen.style == Style::Json {
-            for (name, told) in &rows {
-                self.screen.json(name, told, None);
-            }
+            rows.iter().for_each(|row| self.screen.json(row));
             return Ok(Outcome::Done);
         }
         match (rows.is_empty(), namespace) {
             (false, _) => self.screen.line(&table(&rows)),
             (true, Some(namespace)) => {
                 self.screen.line(&format!(
-                    "no claim in namespace {namespace} moves, has moved or has a copy standing by"
+                    "no claim in namespace {namespace} moves, has moved or has a standby copy"
                 ));
             }
-            (true, None) => self.screen.line("no claim moves, has moved or has a copy standing by"),
+            (true, None) => self.screen.line("no claim moves, has moved or has a standby copy"),
         }
         Ok(Outcome::Done)
     }
 }
 
-/// What is told of each claim, by namespace and name.
-fn rows(claims: Vec<(Name, Claim)>, records: Vec<Record>, namespace: Option<&str>) -> Vec<(Name, Told)> {
-    let of_records = records.into_iter().map(|record| {
-        let Record { namespace, name, status } = record;
-        (Name { namespace, name }, status)
-    });
-    let mut rows: BTreeMap<Name, Told> = of_records
-        .filter(|(name, _)| namespace.is_none_or(|namespace| name.namespace == namespace))
-        .collect();
-    for (name, claim) in claims {
-        if let Some(told) = claim.told {
-            rows.insert(name, told);
-        } else if claim.wanted().is_some() && !rows.contains_key(&name) {
-            let told = Told {
-                phase: "Asked".to_owned(),
-                target: claim.wanted().unwrap_or_default().to_owned(),
-                message: "no controller has looked at it yet".to_owned(),
-                ..Told::default()
-            };
-            rows.insert(name, told);
+/// Returns a row for each VolumeMove, and for each copy that no VolumeMove speaks of, by the names of their claims.
+fn rows<'a>(
+    moves: &'a [Move],
+    replicas: &'a [Replica],
+    intervals: &HashMap<String, Duration>,
+) -> Vec<Row<'a>> {
+    let of_move = |asked: &'a Move| {
+        let mut told = asked.told.clone();
+        if told.phase.is_empty() {
+            let message = "no controller has looked at it yet".to_owned();
+            let target_node = asked.spec.as_ref().and_then(|spec| spec.target.node.clone());
+            let target_node = target_node.unwrap_or_default();
+            told = Told { phase: "Asked".to_owned(), target_node, message, ..Told::default() };
         }
-    }
-    rows.into_iter().collect()
+        Row { object: format!("vmove/{}", asked.name), ..Row::new(&asked.claim, told) }
+    };
+    let asked_for = |replica: &&Replica| {
+        let by = &replica.spec.requested_by.uid;
+        replica.told.is(&["Left"]) || !moves.iter().any(|asked| asked.uid == *by)
+    };
+    let of_replica = |replica: &'a Replica| {
+        let limit = intervals.get(&replica.spec.claim.uid).filter(|_| replica.stands_by());
+        let limit = limit.map(|interval| interval.as_secs().saturating_mul(LATE) + LATER.as_secs());
+        Row {
+            object: format!("vreplica/{}", replica.name),
+            standby: replica.stands_by(),
+            last_pass: replica.last_pass.as_deref(),
+            age: replica.age,
+            late: replica.age.zip(limit).is_some_and(|(age, limit)| age.unsigned_abs() > limit && age > 0),
+            ..Row::new(&replica.claim, replica.told.clone())
+        }
+    };
+    let copies = replicas.iter().filter(asked_for).map(of_replica);
+    let mut rows: Vec<Row<'_>> = moves.iter().map(of_move).chain(copies).collect();
+    rows.sort_by(|a, b| (a.namespace, a.claim, &a.object).cmp(&(b.namespace, b.claim, &b.object)));
+    rows
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::cluster::mover::status::MOVE_TO;
+    use crate::admin::seen::Name;
 
-    fn name(namespace: &str, name: &str) -> Name {
-        Name { namespace: namespace.to_owned(), name: name.to_owned() }
-    }
-
-    fn told(phase: &str) -> Told {
-        Told { phase: phase.to_owned(), ..Told::default() }
+    fn replica(name: &str, purpose: &str, phase: &str, by: &str, age: i64) -> Replica {
+        let spec = json!({"claim": {"namespace": "shop", "name": name, "uid": name}, "purpose": purpose,
+            "requestedBy": {"name": "m", "uid": by}});
+        let read = Replica::read(&spec, &json!({"phase": phase}));
+        Replica { name: format!("pvc-{name}"), age: Some(age), ..read }
     }
 
     #[test]
-    fn a_claim_is_shown_once_with_what_is_newest() {
-        let record = |namespace: &str, name: &str| Record {
-            namespace: namespace.to_owned(),
+    fn a_copy_is_shown_unless_its_move_is() {
+        let claim = |name: &str| Name { namespace: "shop".to_owned(), name: name.to_owned() };
+        let asked = |name: &str, phase: &str| Move {
             name: name.to_owned(),
-            status: told("Rebinding"),
+            uid: format!("uid-{name}"),
+            claim: claim(name),
+            told: Told { phase: phase.to_owned(), ..Told::default() },
+            ..Move::default()
         };
-        let with = |phase: &str| Claim { told: Some(told(phase)), ..Claim::default() };
-        let asked = [(MOVE_TO.to_owned(), "node-2".to_owned())].into();
-        let claims = vec![
-            (name("shop", "data"), with("Done")),
-            (name("shop", "asked"), Claim { annotations: asked, ..Claim::default() }),
-            (name("shop", "plain"), Claim::default()),
+        let moves = [asked("log", "Copying"), asked("data", "")];
+        let replicas = [
+            replica("log", "Move", "Copying", "uid-log", 0),
+            replica("kept", "Move", "Left", "uid-log", 0),
+            replica("late", "Standby", "Standby", "", 241),
+            replica("fine", "Standby", "Standby", "", 240),
+            replica("unknown", "Standby", "Standby", "", 9999),
+            replica("cancelled", "Move", "Abandoning", "gone", 0),
         ];
-        let records = vec![record("shop", "data"), record("shop", "gone"), record("else", "gone")];
-        let rows = rows(claims, records, Some("shop"));
-        let shown: Vec<(&str, &str)> =
-            rows.iter().map(|(name, told)| (name.name.as_str(), told.phase.as_str())).collect();
-        assert_eq!(shown, [("asked", "Asked"), ("data", "Done"), ("gone", "Rebinding")]);
+        let minute = Duration::from_secs(60);
+        let intervals = ["late", "fine"].map(|uid| (uid.to_owned(), minute)).into();
+        let rows = rows(&moves, &replicas, &intervals);
+        let shown: Vec<(&str, &str, bool)> =
+            rows.iter().map(|row| (row.object.as_str(), row.told.phase.as_str(), row.late)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("vreplica/pvc-cancelled", "Abandoning", false),
+                ("vmove/data", "Asked", false),
+                ("vreplica/pvc-fine", "Standby", false),
+                ("vreplica/pvc-kept", "Left", false),
+                ("vreplica/pvc-late", "Standby", true),
+                ("vmove/log", "Copying", false),
+                ("vreplica/pvc-unknown", "Standby", false),
+            ]
+        );
     }
 }

@@ -1,26 +1,22 @@
-//! Waits for the ends of moves. Every look at a claim is a call of its own, so nothing can be missed that matters; watching
-//! the claims only says when a look is worth it.
+//! Waits for the ends of moves. Each look lists all objects that are followed, so that no end can be missed.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::Session;
 use super::api::Failure;
-use super::follow::{Follow, State};
-use super::seen::{Leader, Name};
+use super::follow::{Follow, Goal, State};
+use super::seen::Leader;
 
-/// Between two looks at a claim that nobody says has changed; and while it may be made again.
-const CALM: Duration = Duration::from_secs(5);
-const PRESSING: Duration = Duration::from_secs(1);
-/// A mover has looked at a claim after so long, unless there is none, or it is busy.
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A controller has looked at a request after so long, unless there is none, or it is busy.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Between two looks at the Lease while nothing happens, and after it had no holder.
 const AGAIN: Duration = Duration::from_secs(30);
 const AGAIN_SOON: Duration = Duration::from_secs(5);
-/// When to stop waiting for a first sign of a mover whose Lease the user may not read.
+/// When to stop waiting for a first sign of a controller whose Lease the user may not read.
 const NO_SIGN: Duration = Duration::from_secs(60);
 
 /// What is waited for.
@@ -35,13 +31,13 @@ pub(super) enum Until {
 /// Why the waiting is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// It is as it was waited for.
+    /// What was waited for has come.
     Over,
-    /// There is nobody who moves volumes.
+    /// No controller moves volumes.
     ForNobody,
 }
 
-/// When something last happened, and what is known of who makes it happen.
+/// When something last happened, and what is known of the controllers.
 struct Silence {
     since: Instant,
     /// When to look at the Lease.
@@ -67,17 +63,12 @@ impl Session {
         until: Until,
         driver: &str,
     ) -> Result<Waited, Failure> {
-        let mut changes = self.cluster.changes(
-            one(follows.iter().map(|follow| follow.name.namespace.as_str())),
-            one(follows.iter().map(|follow| follow.name.name.as_str())),
-        );
         let several = follows.len() > 1;
         follows.iter_mut().for_each(|follow| follow.among_others = several);
-        let mut due: HashSet<Name> = names(follows);
         let mut silence = Silence::begins(Instant::now());
         let mut troubled = false;
         loop {
-            let looked = self.look_at(follows, &due).await;
+            let looked = self.look_at(follows, driver).await;
             let was_troubled = std::mem::replace(&mut troubled, matches!(looked, Err(Failure::Later(_))));
             match looked {
                 Ok(true) => silence.is_broken(Instant::now()),
@@ -98,37 +89,51 @@ impl Session {
             if Instant::now() >= silence.ask && self.is_nobody_there(follows, driver, &mut silence).await? {
                 return Ok(Waited::ForNobody);
             }
-            let pause = if follows.iter().any(Follow::is_pressing) { PRESSING } else { CALM };
-            let next = Instant::now() + pause;
-            due = tokio::select! {
-                Some(name) = changes.next() => HashSet::from([name]),
-                () = sleep_until(next) => names(follows),
-            };
+            sleep(PAUSE).await;
         }
     }
 
-    /// Looks at these claims. Tells whether anything was new.
-    async fn look_at(&mut self, follows: &mut [Follow], due: &HashSet<Name>) -> Result<bool, Failure> {
+    /// Looks at everything that has not ended. Returns whether anything was new.
+    async fn look_at(&mut self, follows: &mut [Follow], driver: &str) -> Result<bool, Failure> {
+        let going = || follows.iter().filter(|follow| !follow.has_ended());
+        let moves = match going().any(|follow| follow.goal == Goal::Moved) {
+            true => self.cluster.moves(one(going().map(|follow| follow.name.namespace.as_str()))).await?,
+            false => Vec::new(),
+        };
+        let replicas = match going().any(|follow| follow.goal != Goal::Moved) {
+            true => self.cluster.replicas(driver).await?,
+            false => Vec::new(),
+        };
         let mut any = false;
-        for follow in follows.iter_mut().filter(|f| !f.has_ended() && due.contains(&f.name)) {
-            let seen = self.cluster.look(&follow.name).await?;
-            let before = follow.told.clone();
-            let was = follow.state.clone();
-            let new = follow.see(&seen, Instant::now());
-            any |= new;
-            // The end is told by itself.
-            if let Some(told) = follow.told.as_ref().filter(|_| new && !follow.has_ended()) {
+        for follow in follows.iter_mut().filter(|follow| !follow.has_ended()) {
+            let (before, was) = (follow.told.clone(), follow.state.clone());
+            let is_new = match follow.goal {
+                Goal::Moved => {
+                    follow.see_move(moves.iter().find(|asked| asked.uid == follow.uid), Instant::now())
+                }
+                Goal::GivenUp | Goal::Promoted => {
+                    let replica = replicas.iter().find(|replica| replica.uid == follow.uid);
+                    // As long as there is a copy that is to go, it says where the volume is.
+                    let node = match replica.is_none() || follow.goal == Goal::Promoted {
+                        true => self.cluster.node_of(&follow.volume).await?,
+                        false => None,
+                    };
+                    follow.see_replica(replica, node.as_deref())
+                }
+            };
+            // The end has a line of its own.
+            if let Some(told) = follow.told.as_ref().filter(|_| is_new && !follow.has_ended()) {
                 self.screen.told(&follow.name, before.as_ref(), told);
             }
+            any |= is_new || follow.state != was;
             if follow.state != was {
-                any = true;
                 self.screen.ended(follow);
             }
         }
         Ok(any)
     }
 
-    /// Nothing has happened for a while: tells whether that is because nobody moves volumes.
+    /// Nothing has happened for a while: returns whether that is because no controller moves volumes.
     async fn is_nobody_there(
         &mut self,
         follows: &[Follow],
@@ -150,12 +155,12 @@ impl Session {
                 silence.nobody = true;
                 silence.ask = now + AGAIN_SOON;
             }
-            Leader::Leads(who) => {
+            Leader::Leads(name) => {
                 silence.nobody = false;
                 if silent && !silence.said {
                     silence.said = true;
                     self.screen
-                        .say(&format!("controller {who} moves volumes; waiting until it looks at these"));
+                        .say(&format!("controller {name} moves volumes; waiting until it looks at these"));
                 }
             }
             Leader::Unknown if silent => {
@@ -164,8 +169,7 @@ impl Session {
                 }
                 if !silence.said {
                     silence.said = true;
-                    self.screen
-                        .say("nothing has happened yet; is moving turned on (move.enabled in the chart)?");
+                    self.screen.say("nothing has happened yet; does a controller run with --move?");
                 }
             }
             Leader::Unknown => {}
@@ -178,11 +182,7 @@ fn is_settled(follow: &Follow, until: Until) -> bool {
     follow.has_ended() || (until == Until::Ready && follow.state == State::Ready)
 }
 
-fn names(follows: &[Follow]) -> HashSet<Name> {
-    follows.iter().map(|follow| follow.name.clone()).collect()
-}
-
-/// What all have in common.
+/// Returns what all have in common.
 fn one<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)

@@ -1,6 +1,5 @@
 //! The role `controller`.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,8 +13,10 @@ use tokio::time::timeout;
 use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
-use crate::cluster::mover::status::Phase;
-use crate::cluster::mover::{Figures, Mover};
+use crate::cluster::moves::begin::Limits;
+use crate::cluster::moves::figures::Figures;
+use crate::cluster::moves::resources::ReplicaPhase;
+use crate::cluster::moves::run::Candidate;
 use crate::cluster::peers::{Fixed, Peers, Service};
 use crate::cluster::permit::{self, Signer};
 use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
@@ -122,11 +123,16 @@ async fn moving(
     figures: &Arc<Figures>,
     shutdown: &Shutdown,
 ) -> Result<impl Future<Output = ()> + use<>, StartError> {
-    let mover = match &namespace {
-        Some(_) => {
-            let mover = Mover::connect(Arc::new(router.clone()), driver, Arc::clone(figures)).await;
-            Some(mover.map_err(|why| StartError::Discovery(format!("--move: {why}")))?)
-        }
+    let candidate = match &namespace {
+        Some(_) => Some(Candidate {
+            client: Candidate::connect()
+                .await
+                .map_err(|why| StartError::Discovery(format!("--move: {why}")))?,
+            driver: driver.to_owned(),
+            nodes: Arc::new(router.clone()),
+            figures: Arc::clone(figures),
+            limits: Limits::default(),
+        }),
         None => None,
     };
     // Two containers of one pod, one after the other, are two candidates.
@@ -134,8 +140,8 @@ async fn moving(
     let identity = format!("{}_{started:x}", host_name().unwrap_or_default());
     let shutdown = shutdown.clone();
     Ok(async move {
-        match (mover, namespace) {
-            (Some(mover), Some(namespace)) => mover.run(&namespace, identity, shutdown).await,
+        match (candidate, namespace) {
+            (Some(candidate), Some(namespace)) => candidate.run(&namespace, identity, shutdown).await,
             _ => shutdown.requested().await,
         }
     })
@@ -143,14 +149,14 @@ async fn moving(
 
 /// The figures of moves as the metrics have them.
 fn counted(figures: &Figures) -> MoveFigures {
-    let (under_way, ends) = (figures.under_way(), figures.ends());
-    let count = |of: &BTreeMap<Phase, u64>, phase| of.get(&phase).copied().unwrap_or(0);
-    let (rounds, sent_bytes, changed_bytes) = figures.traffic();
+    let (under_way, (done, given_up)) = (figures.under_way(), figures.ends());
+    let count = |phase: ReplicaPhase| (phase.as_str(), under_way.get(&phase).copied().unwrap_or(0));
+    let (passes, sent_bytes, changed_bytes) = figures.traffic();
     MoveFigures {
-        under_way: Phase::ALL.map(|phase| (phase.as_str(), count(&under_way, phase))).to_vec(),
-        done: count(&ends, Phase::Done),
-        given_up: count(&ends, Phase::Cancelling) + count(&ends, Phase::Returning),
-        rounds,
+        under_way: ReplicaPhase::ALL.map(count).to_vec(),
+        done,
+        given_up,
+        passes,
         sent_bytes,
         changed_bytes,
         failures: figures.failures(),

@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use super::value::{driver_name, truth};
 use super::wrong::Value;
 use super::{Cli, Command};
+use crate::model::PoolName;
 use crate::version;
 
 /// The name of the binary by which kubectl finds it as a plug-in.
@@ -17,9 +18,10 @@ const PLUGIN: &str = "kubectl-hostloop";
 const AS_PLUGIN: &str = "kubectl hostloop";
 
 const AFTER_MOVE: &str = "\
-The volume is copied while pods use it. The claim is made again for the copy when its pods have left: drain the node or \
-delete the pods, or let --now evict them. Ctrl-C ends only this command, not the move. The same command again follows it \
-further; if other flags are given, they replace the earlier ones.
+A VolumeMove is created for each claim. The volume is copied while pods use it, and changes its node when they have left: \
+drain the node or delete the pods, or let --now evict them. Ctrl-C ends only this command, not the move. The same command \
+again follows it further. A VolumeMove cannot change: to move a claim in another way, give its move up first. A refused one is \
+looked at again every 30 seconds until it is given up.
 
 Examples:
   hostloop move data --to node-2
@@ -32,7 +34,7 @@ up), 1 refused, given up, failed or interrupted, 2 wrong flag or value.";
 
 const AFTER_EVACUATE: &str = "\
 Every volume of the driver on the node gets a copy on another one. Without --now the command ends when all copies are ready: \
-then drain the node, and each volume is switched to its copy when its pods have left. evacuate does not cordon the node. \
+then drain the node, and each volume changes its node when its pods have left. evacuate does not cordon the node. \
 Ctrl-C ends only this command; the same command again follows the moves further. Volumes that are refused are listed at the \
 end; the others are moved.
 
@@ -46,7 +48,9 @@ Exit codes: 0 all copies are ready (with --now: no volume is on the node any mor
 1 some were refused, given up or failed, or the command was interrupted, 2 wrong flag or value.";
 
 const AFTER_STATUS: &str = "\
-LAST CUT is the age of the copy: what was written in this time is not in it yet.
+It says the same as `kubectl get volumemoves,volumereplicas`: a line for each VolumeMove, and for each VolumeReplica without \
+one, such as a standby copy. LAST PASS is the age of the copy: what was written in this time may not be in it yet. A copy that \
+is older than three intervals is late.
 
 Examples:
   hostloop status
@@ -56,8 +60,8 @@ Examples:
 Exit codes: 0 printed, 1 the API server did not answer or refused, 2 wrong flag or value.";
 
 const AFTER_PROMOTE: &str = "\
-A claim that has a copy standing by gets this copy as its volume, although the node of the volume is lost. What was written \
-after the last cut of the copy is lost. Without --yes the command only says what would be lost.
+A claim gets its standby copy as its volume, although the node of the volume is lost. What was written after the last pass \
+is lost. Without --yes the command only says what would be lost.
 
 Examples:
   hostloop promote data
@@ -75,10 +79,10 @@ pub enum AdminCommand {
     /// Move all volumes of a node to other nodes, ahead of kubectl drain
     #[command(after_help = AFTER_EVACUATE)]
     Evacuate(EvacuateArgs),
-    /// Show the moves of a cluster and the copies that stand by
+    /// Show the moves of a cluster and the standby copies
     #[command(after_help = AFTER_STATUS)]
     Status(StatusArgs),
-    /// Let claims go on with their copies that stand by, because their node is lost
+    /// Let claims go on with their standby copies, because their node is lost
     #[command(after_help = AFTER_PROMOTE)]
     Promote(PromoteArgs),
 }
@@ -117,16 +121,20 @@ pub struct MoveArgs {
     #[arg(long)]
     pub now: bool,
 
-    /// Keep the old volume; its PersistentVolume is Released
+    /// Keep the data on the earlier node, until the VolumeReplica is deleted
     #[arg(long)]
     pub keep_source: bool,
 
-    /// Move although a pod has no controller that makes it again: you do
+    /// Evict pods as well that no controller creates again: you do
     #[arg(long)]
     pub move_bare_pods: bool,
 
-    /// Give the moves up. Until the phase Rebinding, everything is then as it was before
-    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "move_bare_pods"])]
+    /// The pool on the node [default: as the StorageClass says]
+    #[arg(long, value_name = "POOL", value_parser = Value(pool))]
+    pub pool: Option<String>,
+
+    /// Give the moves up. Until the copy takes the volume's place, everything is then as it was before
+    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "move_bare_pods", "pool"])]
     pub cancel: bool,
 
     /// With false: end when the copies are ready for the pods to leave
@@ -189,7 +197,7 @@ pub struct PromoteArgs {
     #[arg(value_name = "CLAIM", required = true, value_parser = Value(claim))]
     pub claims: Vec<String>,
 
-    /// Yes, what was written after the last cut may be lost
+    /// Yes, what was written after the last pass may be lost
     #[arg(long)]
     pub yes: bool,
 
@@ -241,6 +249,10 @@ fn claim(text: &str) -> Result<String, String> {
     object(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
 }
 
+fn pool(text: &str) -> Result<String, String> {
+    text.parse::<PoolName>().map(|name| name.to_string()).map_err(|error| error.to_string())
+}
+
 /// A name of an object of Kubernetes.
 fn object(text: &str) -> Result<String, String> {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
@@ -275,6 +287,7 @@ mod tests {
         assert!(args.now && args.wait && !args.cancel && args.cluster.json);
         assert_eq!(args.cluster.context.as_deref(), Some("test"));
         assert!(!moved("hostloop move data --to any --wait=false").wait);
+        assert_eq!(moved("hostloop move data --to any --pool fast").pool.as_deref(), Some("fast"));
         assert!(moved("hostloop move data --cancel").cancel);
     }
 
@@ -288,6 +301,8 @@ mod tests {
         assert!(wrong("hostloop move data").contains("--to <NODE|any>"));
         assert!(wrong("hostloop move --to any").contains("<CLAIM>"));
         assert!(wrong("hostloop move data --cancel --to any").contains("cannot be used with"));
+        assert!(wrong("hostloop move data --cancel --pool fast").contains("cannot be used with"));
+        assert!(wrong("hostloop move data --to any --pool ../x").starts_with("--pool: "));
         assert!(wrong("hostloop evacuate node-1 --cancel --now").contains("cannot be used with"));
         assert!(wrong("hostloop status -A -n shop").contains("cannot be used with"));
         assert!(wrong("hostloop move Data --to any").starts_with("CLAIM: \"Data\" is not a name"));

@@ -6,7 +6,6 @@
 
 pub mod certs;
 pub mod identity;
-pub mod mover;
 pub mod moves;
 pub mod peers;
 pub mod permit;

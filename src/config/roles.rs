@@ -136,7 +136,7 @@ fn wrong(field: &str, problem: impl std::fmt::Display) -> ConfigError {
     ConfigError::of::<ServeArgs>(field, problem)
 }
 
-/// Where the Lease of the mover is: beside the Service of the nodes.
+/// Where the Lease of the controller that moves volumes is: beside the Service of the nodes.
 fn moves(args: &ServeArgs) -> Result<Option<String>> {
     match (&args.peer_service, args.moves) {
         (_, false) => Ok(None),

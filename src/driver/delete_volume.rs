@@ -10,13 +10,21 @@ impl Driver {
     /// this call ends the pull, and a retry finds the lock free.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, and if it has moved to another node.
+    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, and if its data move to another node, or have moved.
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
         let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&id))?;
         self.pulls.forget(&id);
         match self.store.get(&id) {
-            Some(volume) => self.delete(&volume),
+            Some(volume) => {
+                if let Some(node) = volume.moved_to.as_ref().filter(|_| volume.retired.is_none()) {
+                    // Its copy may have taken over the id by now.
+                    return Err(Error::InUse(format!(
+                        "the data of volume {id} move to node {node:?}; delete it when that has ended"
+                    )));
+                }
+                self.delete(&volume)
+            }
             None => self.moved(&id).map_or(Ok(()), Err),
         }
     }

@@ -14,13 +14,16 @@ impl Driver {
     /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there.
     ///
     /// # Errors
-    /// NOT_FOUND for an unknown volume, but for an inline one that an earlier call deleted;
+    /// NOT_FOUND for an unknown volume, except for an inline one that an earlier call deleted and one that has moved away;
     /// FAILED_PRECONDITION where something else is at the target.
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
         let Some(volume) = self.known_volume(&id) else {
-            return match self.inline.was_inline(&id, &request.volume_id) {
+            // What is left of a volume that has moved away is deleted only if nothing uses it.
+            let is_unused =
+                self.inline.was_inline(&id, &request.volume_id) || self.store.moved(&id).is_some();
+            return match is_unused {
                 true => self.leave_target(None, &request.target_path),
                 false => Err(not_found(&request.volume_id)),
             };

@@ -9,11 +9,14 @@ impl Driver {
     /// Unmounts a volume from its staging path and detaches it; fine if it is not there.
     ///
     /// # Errors
-    /// NOT_FOUND for an unknown volume; FAILED_PRECONDITION while it is published somewhere.
+    /// NOT_FOUND for an unknown volume, except for one that has moved away; FAILED_PRECONDITION while it is published somewhere.
     pub fn node_unstage_volume(&self, request: NodeUnstageVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
-        let volume = self.known_volume(&id).ok_or_else(|| not_found(&request.volume_id))?;
+        let Some(volume) = self.known_volume(&id) else {
+            // What is left of a volume that has moved away is deleted only if nothing uses it.
+            return self.store.moved(&id).map(|_| ()).ok_or_else(|| not_found(&request.volume_id));
+        };
         let paths = self.paths_of_use(&volume)?;
         let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
         let uses = presence.uses(place)?;

@@ -11,12 +11,12 @@ use super::page::Page;
 /// What the moves of a controller have come to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MoveFigures {
-    /// How many claims are in each phase.
+    /// How many copies are in each phase.
     pub under_way: Vec<(&'static str, u64)>,
     /// Moves that ended on the other node, and those that were given up.
     pub done: u64,
     pub given_up: u64,
-    pub rounds: u64,
+    pub passes: u64,
     pub sent_bytes: u64,
     pub changed_bytes: u64,
     /// Steps that failed and were tried again.
@@ -43,17 +43,21 @@ impl Collector for MoveCollector {
         let figures = (self.0)();
         let mut page = Page(encoder);
         let phases = figures.under_way.iter().map(|(phase, count)| ([("phase", *phase)], *count as f64));
-        page.gauges("hostloop_moves", "Claims whose volumes this controller moves.", phases)?;
+        page.gauges(
+            "hostloop_moves",
+            "Copies of volumes, by their phase. Those that stand by are among them.",
+            phases,
+        )?;
         for (name, help, value) in [
             ("hostloop_moves_done", "Volumes that are on another node now.", figures.done),
             (
                 "hostloop_moves_given_up",
-                "Moves that were cancelled or failed; the claim has its old volume.",
+                "Copies that were not needed any more, or could not be used.",
                 figures.given_up,
             ),
-            ("hostloop_move_rounds", "Rounds that brought a copy up to date.", figures.rounds),
-            ("hostloop_move_sent_bytes", "Bytes that rounds have sent.", figures.sent_bytes),
-            ("hostloop_move_changed_bytes", "Bytes that rounds have found changed.", figures.changed_bytes),
+            ("hostloop_move_passes", "Passes that brought a copy up to date.", figures.passes),
+            ("hostloop_move_sent_bytes", "Bytes that passes have sent.", figures.sent_bytes),
+            ("hostloop_move_changed_bytes", "Bytes that passes have found changed.", figures.changed_bytes),
             ("hostloop_move_failures", "Steps that failed and were tried again.", figures.failures),
         ] {
             page.counter(name, help, value as f64)?;
@@ -87,7 +91,7 @@ mod tests {
             under_way: Vec::new(),
             done: 0,
             given_up: 0,
-            rounds: 0,
+            passes: 0,
             sent_bytes: 0,
             changed_bytes: 0,
             failures: 0,

@@ -1,6 +1,6 @@
 //! The calls that a move makes, on real connections: each does what it says, and an error says whose it is.
 
-use hostloop::cluster::mover::copies::{Access, NewCopy};
+use hostloop::cluster::moves::copies::{Access, NewCopy};
 use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence};
 use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
 use hostloop::model::{NodeKey, VolumeId};

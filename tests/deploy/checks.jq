@@ -67,7 +67,9 @@ def rbac:
        (.subjects[] as $s | select($all | any(.kind == $s.kind and .metadata.name == $s.name and .metadata.namespace == $s.namespace) | not)
         | "\($b | id): there is no \($s.kind)/\($s.name)")),
     (.[] | select(.kind | test("^(Cluster)?Role$")) | . as $r
-     | if $all | any(.roleRef.kind == $r.kind and .roleRef.name == $r.metadata.name) then empty else "\(id): nobody has it" end,
+     # Two are for people, whom an administrator chooses.
+     | if .kind == "ClusterRole" and (.metadata.name | test("-move-(user|admin)$")) then empty
+       elif $all | any(.roleRef.kind == $r.kind and .roleRef.name == $r.metadata.name) then empty else "\(id): nobody has it" end,
        if (.rules // []) == [] then "\(id): it allows nothing" else empty end,
        (.rules[] | select(any(.resources[], .verbs[], .apiGroups[]; . == "*")) | "\($r | id): it allows everything of something"),
        # But for the hook that makes the CA: it may create one, and look at the one that it names.
@@ -76,6 +78,22 @@ def rbac:
         | "\($r | id): no sidecar needs a secret")),
     (pod_owners | select(.kind != "Pod") as $o | $o.spec.template.spec.serviceAccountName as $name
      | select($all | any(.kind == "ServiceAccount" and .metadata.name == $name) | not) | "\($o | id): there is no ServiceAccount/\($name)");
+
+# A policy without a binding is silent as well. What fails must refuse, and tell who may do it.
+def policies:
+  . as $all
+  | (.[] | select(.kind == "ValidatingAdmissionPolicy") | . as $p
+     | if $all | any(.kind == "ValidatingAdmissionPolicyBinding" and .spec.policyName == $p.metadata.name and .spec.validationActions == ["Deny"])
+       then empty else "\(id): nothing is refused by it" end,
+       if .spec.failurePolicy != "Fail" then "\(id): an error lets everything through" else empty end,
+       (.spec.validations[] | select((.message // "") == "") | "\($p | id): a refusal without a message"),
+       # The user of the controllers is written out in it.
+       ([.spec.matchConditions[].expression | scan("system:serviceaccount:[^:\u0027]+:[^\u0027]+")] as $users
+        | [$all[] | select(.kind == "ServiceAccount") | "system:serviceaccount:\(.metadata.namespace):\(.metadata.name)"] as $accounts
+        | if any($users[]; . as $u | $accounts | index([$u]) != null) then empty else "\($p | id): it names no ServiceAccount that there is" end)),
+    (.[] | select(.kind == "ValidatingAdmissionPolicyBinding") | . as $b
+     | if $all | any(.kind == "ValidatingAdmissionPolicy" and .metadata.name == $b.spec.policyName) then empty
+       else "\(id): there is no ValidatingAdmissionPolicy/\(.spec.policyName)" end);
 
 # A node that had the controllers' key could permit itself to read everything. With tls.mode=generate it has that of the CA.
 def keys:
@@ -89,4 +107,4 @@ def names:
   (group_by([.kind, .metadata.namespace, .metadata.name])[] | select(length > 1) | "\(.[0] | id) is there twice"),
   (.[] | select((.metadata.labels // {})["app.kubernetes.io/name"] == null) | "\(id) has no labels");
 
-security, containers_complete, ports, volumes, selectors, rbac, keys, names
+security, containers_complete, ports, volumes, selectors, rbac, policies, keys, names

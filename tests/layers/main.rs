@@ -87,13 +87,7 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "the API of Kubernetes",
-        places: &[
-            "cluster/peers/kubernetes",
-            "cluster/certs/secret",
-            "cluster/mover/",
-            "cluster/moves/",
-            "admin/api",
-        ],
+        places: &["cluster/peers/kubernetes", "cluster/certs/secret", "cluster/moves/", "admin/api"],
         found: |line| ["kube", "k8s_openapi"].iter().any(|name| crate_is_used(line, name)),
     },
     Only { what: "rustix", places: &["kernel/"], found: |line| crate_is_used(line, "rustix") },
@@ -124,7 +118,7 @@ const ONLY: [Only; 13] = [
     },
     Only {
         what: "serde_json",
-        places: &["store/", "wire/redact.rs", "bench/", "cluster/mover/", "cluster/moves/", "admin/"],
+        places: &["store/", "wire/redact.rs", "bench/", "cluster/moves/", "admin/"],
         found: |line| crate_is_used(line, "serde_json"),
     },
     Only {
@@ -251,7 +245,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "telemetry.rs",
         "serde_json::to_string(&x)",
-        "serde_json: only in store/, wire/redact.rs, bench/, cluster/mover/, cluster/moves/, admin/",
+        "serde_json: only in store/, wire/redact.rs, bench/, cluster/moves/, admin/",
     ),
     ("driver/x.rs", "use prometheus_client::registry::Registry;", "prometheus_client: only in metrics/"),
     ("server/x.rs", "hyper::body::Incoming", "hyper (server/ has it through tonic): only in metrics/http.rs"),
@@ -270,12 +264,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "cluster/router/x.rs",
         "use kube::Client;",
-        "Kubernetes: only in cluster/peers/kubernetes, cluster/certs/secret, cluster/mover/, cluster/moves/, admin/api",
+        "Kubernetes: only in cluster/peers/kubernetes, cluster/certs/secret, cluster/moves/, admin/api",
     ),
     ("cluster/router/x.rs", "use crate::server::Stop;", "cluster imports server"),
     ("selftest/x.rs", "use crate::bench::life::Caller;", "selftest imports bench"),
     ("admin/follow.rs", "use kube::Client;", "Kubernetes: only in"),
-    ("cluster/mover/x.rs", "use crate::admin::Outcome;", "cluster imports admin"),
+    ("cluster/moves/x.rs", "use crate::admin::Outcome;", "cluster imports admin"),
     ("service/x.rs", "use crate::cluster::router::Router;", "service imports cluster"),
     ("helpers.rs", "", "helpers has no layer yet"),
 ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hostloop::app::{self, OtherNodes, Outside};
 use hostloop::cluster::certs::Authority;
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
-use hostloop::cluster::mover::Mover;
+use hostloop::cluster::moves::run::Candidate;
 use hostloop::cluster::peers::{Known, Member, Members, Peers};
 use hostloop::cluster::permit::{self, Checked, Signer};
 use hostloop::cluster::pull;
@@ -263,7 +263,14 @@ impl Cluster {
         let connect = Wire { net: self.net.clone(), host: host.clone(), tls };
         let peers = Told(self.told[number].0.clone());
         let moving = self.moves.as_ref().map(|moves| {
-            self.start_mover(moves, &host, &peers, connect.clone(), Arc::clone(&signer), &outside.shutdown)
+            self.start_candidate(
+                moves,
+                &host,
+                &peers,
+                connect.clone(),
+                Arc::clone(&signer),
+                &outside.shutdown,
+            )
         });
         let serving = tokio::spawn(async move {
             let _ = app::run_controller(settings, outside, &peers, Box::new(connect), signer).await;
@@ -272,7 +279,7 @@ impl Cluster {
     }
 
     /// Begins to move volumes in a controller, as `app::controller` does with a way to the API server.
-    fn start_mover(
+    fn start_candidate(
         &self,
         moves: &Arc<Moves>,
         host: &Host,
@@ -287,11 +294,17 @@ impl Cluster {
             forget_nodes: Default::default(),
         };
         let router = Router::new(settings, peers, Box::new(connect), signer);
-        let mover = Mover::new(moves::client(moves, host), Arc::new(router), DRIVER, Arc::default());
+        let candidate = Candidate {
+            client: moves::client(moves, host),
+            driver: DRIVER.to_owned(),
+            nodes: Arc::new(router),
+            figures: Arc::default(),
+            limits: Default::default(),
+        };
         let identity = format!("{}_{}", host.name, schedule::elapsed());
         let shutdown = shutdown.clone();
         tokio::spawn(async move {
-            mover.run("hostloop", identity, shutdown).await;
+            candidate.run("hostloop", identity, shutdown).await;
         })
     }
 

@@ -103,6 +103,8 @@ impl Kubernetes {
 
     pub fn create(&mut self, key: Key, mut object: Value) -> Value {
         object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+        object["metadata"]["creationTimestamp"] = json!(now.to_string());
         if key.0 == "persistentvolumeclaims" {
             self.is_made(&key.2, &object);
         }

@@ -90,7 +90,7 @@ pub struct Location {
     pub generation: Option<u64>,
     /// The CSI node id of the volume's next node, if the volume has moved away from this one.
     pub moved_to: Option<String>,
-    /// The volume was deleted on this node by its id. Known only while the node keeps a cut of it for a copy.
+    /// The volume was deleted by its id. Known only while the node keeps a cut of it for a copy, or something that it left.
     pub deleted: bool,
 }
 

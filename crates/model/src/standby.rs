@@ -12,6 +12,8 @@ impl Standby {
     /// The parameters of a StorageClass.
     pub const PARAMETER: &str = "standby";
     pub const INTERVAL_PARAMETER: &str = "standbyInterval";
+    /// Lets each claim of the class ask for a standby copy.
+    pub const BY_CLAIM_PARAMETER: &str = "standbyByClaim";
     /// A round costs a cut of the volume.
     const SHORTEST: Duration = Duration::from_secs(10);
     /// The cuts of a copy that nobody updates for a day go.

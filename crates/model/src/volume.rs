@@ -107,6 +107,9 @@ pub struct Moved {
     pub by: u64,
     /// The CSI node id of the node that it went to.
     pub node_id: String,
+    /// The volume was deleted. This is remembered as long as something of it is left here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

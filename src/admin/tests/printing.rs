@@ -2,8 +2,8 @@
 
 use super::Printed;
 use crate::admin::follow::{Ending, Follow, Goal};
-use crate::admin::screen::{Screen, Style, table};
-use crate::admin::seen::{Name, Told};
+use crate::admin::screen::{Row, Screen, Style, table};
+use crate::admin::seen::{Move, Name, Told};
 
 fn name(name: &str) -> Name {
     Name { namespace: "shop".to_owned(), name: name.to_owned() }
@@ -13,11 +13,14 @@ fn told(phase: &str, message: &str) -> Told {
     Told {
         phase: phase.to_owned(),
         message: message.to_owned(),
-        source: "node-1".to_owned(),
-        target: "node-2".to_owned(),
-        bytes: 10 << 30,
+        source_node: "node-1".to_owned(),
+        target_node: "node-2".to_owned(),
         ..Told::default()
     }
+}
+
+fn follow(claim: &str) -> Follow {
+    Follow::of_move(&Move { claim: name(claim), ..Move::default() })
 }
 
 fn screen(style: Style) -> (Screen, Printed) {
@@ -26,21 +29,19 @@ fn screen(style: Style) -> (Screen, Printed) {
 }
 
 #[test]
-fn a_line_for_each_phase_and_each_round() {
+fn a_line_for_each_phase_and_each_pass() {
     let (mut screen, out) = screen(Style::Plain);
-    let round = |rounds, sent| Told {
-        rounds,
-        sent_bytes: sent,
-        last_sent_bytes: sent,
-        ..told("CatchingUp", "what has changed is being copied")
+    let passes = |progress: &str| Told {
+        progress: progress.to_owned(),
+        ..told("Copying", "passes bring what has changed meanwhile")
     };
     let all = [
         told("Copying", "the first copy is being made"),
         told("Copying", "the first copy is being made: 10 %"),
         told("Copying", "the first copy is being made: 90 %"),
-        told("CatchingUp", "what has changed is being copied"),
-        round(1, 3 << 20),
-        round(2, 1 << 20),
+        told("Copying", "passes bring what has changed meanwhile"),
+        passes("1 passes, 3 MiB"),
+        passes("2 passes, 4 MiB"),
         told("Ready", "waiting until pod db-0 has left"),
         told("Ready", "waiting until pod db-1 has left"),
     ];
@@ -52,9 +53,9 @@ fn a_line_for_each_phase_and_each_round() {
     assert_eq!(
         out.text(),
         "shop/data: Copying (node-1 to node-2): the first copy is being made\n\
-         shop/data: CatchingUp (node-1 to node-2): what has changed is being copied\n\
-         shop/data: CatchingUp, round 1: 3 MiB sent\n\
-         shop/data: CatchingUp, round 2: 1 MiB sent\n\
+         shop/data: Copying (node-1 to node-2): passes bring what has changed meanwhile\n\
+         shop/data: Copying: 1 passes, 3 MiB\n\
+         shop/data: Copying: 2 passes, 4 MiB\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-0 has left\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-1 has left\n"
     );
@@ -63,14 +64,14 @@ fn a_line_for_each_phase_and_each_round() {
 #[test]
 fn bars_are_drawn_over_each_other_below_the_lines() {
     let (mut screen, out) = screen(Style::Bars);
-    let mut copying = Follow::new(name("data"), Goal::Moved("node-2".to_owned()));
+    let mut copying = follow("data");
     copying.told = Some(told("Copying", "the first copy is being made: 50 %"));
-    let waiting = Follow::new(name("a-longer-name"), Goal::Moved("node-2".to_owned()));
+    let waiting = follow("a-longer-name");
     let done = Follow::ended(name("done"), Goal::GivenUp, Ending::Gone);
     let follows = [copying, waiting, done];
     screen.draw(&follows);
     let text = out.text();
-    assert!(text.contains("shop/data           [############------------]  Copying     50 %\n"), "{text}");
+    assert!(text.contains("shop/data           [############------------]  Copying      50 %\n"), "{text}");
     assert!(text.contains("shop/a-longer-name  waits for the controller\n"), "{text}");
     assert!(!text.contains("shop/done"), "{text}");
     screen.line("a line");
@@ -87,27 +88,28 @@ fn bars_are_drawn_over_each_other_below_the_lines() {
 #[test]
 fn only_so_many_bars_are_drawn() {
     let (mut screen, out) = screen(Style::Bars);
-    let follows: Vec<Follow> =
-        (0..25).map(|n| Follow::new(name(&format!("data-{n}")), Goal::GivenUp)).collect();
+    let follows: Vec<Follow> = (0..25).map(|n| follow(&format!("data-{n}"))).collect();
     screen.draw(&follows);
     assert!(out.text().contains("and 5 more\n"));
     assert_eq!(out.text().matches("shop/").count(), 20);
 }
 
 #[test]
-fn the_table_has_a_row_for_each_claim() {
-    let cut = Some("2026-01-02T03:04:05Z".to_owned());
-    let standby = Told { last_cut: cut, rounds: 7, sent_bytes: 5 << 20, ..told("Standby", "") };
+fn the_table_has_a_row_for_each_object() {
+    let (data, log) = (name("data"), name("log"));
+    let progress = "7 passes, 5 MiB".to_owned();
+    let standby = Row {
+        object: "vreplica/pvc-1".to_owned(),
+        age: Some(3 * 86400),
+        late: true,
+        ..Row::new(&data, Told { progress, ..told("Standby", "") })
+    };
     let refused = Told { phase: "Refused".to_owned(), message: "no room".to_owned(), ..Told::default() };
-    let text = table(&[(name("data"), standby), (name("log"), refused)]);
+    let text = table(&[standby, Row { object: "vmove/log".to_owned(), ..Row::new(&log, refused) }]);
     let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-    assert_eq!(words(0)[..5], ["NAMESPACE", "CLAIM", "PHASE", "FROM", "TO"]);
+    assert_eq!(words(0)[..6], ["NAMESPACE", "CLAIM", "OBJECT", "PHASE", "FROM", "TO"]);
     let row = words(1);
-    assert_eq!(
-        row[..10],
-        ["shop", "data", "Standby", "node-1", "node-2", "10", "GiB", "5", "MiB", "7"],
-        "{text}"
-    );
-    assert!(row[10].ends_with('d'), "the age of the copy: {text}");
-    assert_eq!(words(2), ["shop", "log", "Refused", "-", "-", "-", "-", "0", "-", "no", "room"]);
+    assert_eq!(row[..6], ["shop", "data", "vreplica/pvc-1", "Standby", "node-1", "node-2"], "{text}");
+    assert_eq!(row[6..], ["7", "passes,", "5", "MiB", "3d", "(late)"], "{text}");
+    assert_eq!(words(2), ["shop", "log", "vmove/log", "Refused", "-", "-", "-", "-", "no", "room"]);
 }

@@ -8,6 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::begin::{Created, Limits};
 use super::decide::{LONG, PRESSING, Step, decide};
+use super::events::Events;
+use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
@@ -28,11 +30,13 @@ const AT_ONCE: usize = 16;
 pub struct Moves {
     pub(super) driver: String,
     pub(super) objects: Objects,
+    pub(super) events: Events,
     pub(super) seen: Seen,
     pub(super) nodes: Arc<dyn Nodes>,
     pub(super) silence: Silence,
     pub(super) limits: Limits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
+    pub(super) figures: Arc<Figures>,
     /// The time of day.
     pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
@@ -60,14 +64,26 @@ impl Moves {
     pub fn new(driver: &str, client: kube::Client, seen: Seen, nodes: Arc<dyn Nodes>) -> Moves {
         Moves {
             driver: driver.to_owned(),
+            events: Events::new(client.clone(), driver),
             objects: Objects::new(client),
             seen,
             nodes,
             silence: Silence::default(),
             limits: Limits::default(),
             created: Arc::default(),
+            figures: Arc::default(),
             clock: Arc::new(Timestamp::now),
         }
+    }
+
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Moves {
+        Moves { limits, ..self }
+    }
+
+    #[must_use]
+    pub fn with_figures(self, figures: Arc<Figures>) -> Moves {
+        Moves { figures, ..self }
     }
 
     pub(super) fn now(&self) -> Time {
@@ -101,51 +117,22 @@ impl Moves {
             return Ok(Next::After(LONG));
         }
         let view = self.look(replica).await?;
-        let (spec, status) = (&view.spec, &view.status);
+        let spec = &view.spec;
         match decide(&view) {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
             Step::Pass => self.pass(replica).await,
             Step::Check => self.check(replica, &view).await,
-            Step::Fence => match self.nodes.fence(spec).await {
-                // A pod has it, and no other pod gets it.
-                Ok(()) | Err(NodeError::InUse(_)) => {
-                    self.write(replica, |status| status.fenced = Some(self.now())).await
-                }
-                Err(error) => self.hindered(replica, error).await,
-            },
+            Step::Fence => self.fence(replica).await,
             Step::Evict(pods) => self.evict(replica, &pods).await,
             Step::LastPass => self.last_pass(replica).await,
-            Step::GiveUpSource => {
-                tracing::warn!(
-                    volume.id = spec.volume_id,
-                    node = spec.source_node,
-                    "the node is lost: its standby copy takes over"
-                );
-                self.write(replica, |status| status.stale = true).await
-            }
-            Step::Complete => match self.nodes.complete(spec, status.stale).await {
-                Ok(()) => {
-                    let why = "the PersistentVolume gets its new node";
-                    self.enter(replica, ReplicaPhase::Exchanging, why).await
-                }
-                Err(error) => self.hindered(replica, error).await,
-            },
+            Step::GiveUpSource => self.give_up_source(replica).await,
+            Step::Complete => self.complete(replica).await,
             Step::Exchange => self.exchange(replica).await,
-            Step::Retire => match self.nodes.retire(spec).await {
-                Ok(left) => self.write(replica, |status| status.left_id = Some(left)).await,
-                // Its disk was replaced: nothing is left.
-                Err(NodeError::NotFound(_)) => self.finish(replica).await,
-                Err(error) => self.hindered(replica, error).await,
-            },
-            Step::DeleteLeft => {
-                let left = status.left_id.clone().unwrap_or_default();
-                match self.nodes.delete_left(spec, &left).await {
-                    Ok(()) | Err(NodeError::NotFound(_)) => self.released(replica).await,
-                    Err(error) => self.hindered(replica, error).await,
-                }
-            }
+            Step::ExchangeBack => self.exchange_back(replica).await,
+            Step::Retire => self.retire(replica).await,
+            Step::DeleteLeft => self.delete_left(replica).await,
             Step::Unfence => match self.nodes.unfence(spec).await {
                 Ok(()) => self.write(replica, |status| status.fenced = None).await,
                 Err(error) => self.hindered(replica, error).await,
@@ -154,6 +141,7 @@ impl Moves {
                 Ok(()) => self.released(replica).await,
                 Err(error) => self.hindered(replica, error).await,
             },
+            Step::Release => self.released(replica).await,
             Step::Finish => self.finish(replica).await,
         }
     }
@@ -195,23 +183,43 @@ impl Moves {
             why,
             "a volume's copy"
         );
-        self.write(replica, |status| {
-            status.phase = phase;
-            why.clone_into(&mut status.message);
-            if phase == ReplicaPhase::Retiring {
-                status.unavailable_milliseconds = status
-                    .fenced
-                    .as_ref()
-                    .map(|fenced| self.now().0.as_millisecond().saturating_sub(fenced.0.as_millisecond()));
+        let next = self
+            .write(replica, |status| {
+                status.phase = phase;
+                // Before the first request: a later controller has to know that there may have been one.
+                status.exchanged |= phase == ReplicaPhase::Exchanging;
+                why.clone_into(&mut status.message);
+                if phase == ReplicaPhase::Retiring {
+                    status.unavailable_milliseconds = status.fenced.as_ref().map(|fenced| {
+                        self.now().0.as_millisecond().saturating_sub(fenced.0.as_millisecond())
+                    });
+                }
+            })
+            .await?;
+        self.figures.entered(phase);
+        let (from, to) = (&spec.source_node, &spec.target_node);
+        match phase {
+            ReplicaPhase::CuttingOver => {
+                let text = format!("The volume changes from node {from} to node {to}");
+                self.events.tell(&spec.claim, "MoveCuttingOver", &text).await;
             }
-        })
-        .await
+            ReplicaPhase::Retiring => {
+                let text = format!("The volume is on node {to}; a ClaimLost before this is part of the move");
+                self.events.tell(&spec.claim, "Moved", &text).await;
+            }
+            ReplicaPhase::Abandoning => {
+                let text = format!("The copy on node {to} is given up: {why}");
+                self.events.warn(&spec.claim, "CopyGivenUp", &text).await;
+            }
+            _ => {}
+        }
+        Ok(next)
     }
 
     /// Writes why a node has not done something, and waits before the next try.
     pub(super) async fn hindered(&self, replica: &VolumeReplica, error: NodeError) -> Result<Next> {
-        let phase = replica.status.as_ref().map(|status| status.phase).unwrap_or_default();
-        let is_pressing = (ReplicaPhase::CuttingOver..=ReplicaPhase::Exchanging).contains(&phase);
+        let phase = replica.phase();
+        let is_pressing = (ReplicaPhase::CuttingOver..=ReplicaPhase::Completing).contains(&phase);
         let time = match error {
             NodeError::Running(_) if is_pressing => PRESSING,
             NodeError::Running(_) => RUNNING,

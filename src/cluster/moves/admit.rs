@@ -6,12 +6,13 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 
+use super::claims::parameters;
+use super::claims::{bytes_of, is_changing, node_of};
+use super::fits::{is_cordoned, obstacle, reaches};
+use super::look::OUT_OF_SERVICE;
 use super::pods::Companion;
+use super::pods::controller;
 use super::resources::{Purpose, ReplicaPhase, VolumeReplica};
-use crate::cluster::mover::act::parameters;
-use crate::cluster::mover::fits::{is_cordoned, obstacle, reaches};
-use crate::cluster::mover::status::OUT_OF_SERVICE;
-use crate::cluster::mover::view::{bytes_of, controller, is_changing, node_of};
 
 /// What csi-provisioner writes on the PersistentVolumes that it deletes as well.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -50,6 +51,10 @@ pub fn refusal(case: &Case<'_>) -> Option<String> {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     if csi.is_none_or(|csi| csi.driver != case.driver) {
         return Some(format!("its volume is not one of {}; only those can be moved", case.driver));
+    }
+    let bound_to = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+    if bound_to != claim.uid() {
+        return Some(format!("PersistentVolume {} is bound to another claim", volume.name_any()));
     }
     if volume.annotations().get(PROVISIONED_BY).is_none_or(|by| by != case.driver)
         || node_of(volume).is_none()
@@ -139,7 +144,7 @@ pub fn candidates(case: &Case<'_>) -> Result<Vec<String>, String> {
 
 /// Reports whether a copy is to take its volume's place some time.
 fn is_kept(replica: &VolumeReplica) -> bool {
-    replica.status.as_ref().is_none_or(|status| status.phase != ReplicaPhase::Abandoning)
+    replica.phase().is_of_a_copy() && replica.phase() != ReplicaPhase::Abandoning
 }
 
 /// Returns why this node cannot have the copy. An administrator who names a node knows its taints.
@@ -225,7 +230,7 @@ mod tests {
             [{"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}});
         json!({"metadata": {"name": "pvc-1", "annotations": {"pv.kubernetes.io/provisioned-by": "d"}},
             "spec": {"csi": {"driver": "d", "volumeHandle": "v"}, "nodeAffinity": affinity,
-                "capacity": {"storage": "1Gi"}}})
+                "claimRef": {"name": "data", "namespace": "default", "uid": "u"}, "capacity": {"storage": "1Gi"}}})
     }
 
     fn class() -> Value {
@@ -319,6 +324,8 @@ mod tests {
         changed(&|s| s.claim["status"]["phase"] = json!("Pending"))
             .is_refused("wait until a pod has used it");
         changed(&|s| s.volume["spec"]["csi"]["driver"] = json!("other")).is_refused("not one of d");
+        changed(&|s| s.volume["spec"]["claimRef"]["uid"] = json!("other"))
+            .is_refused("bound to another claim");
         changed(&|s| s.volume["metadata"]["annotations"] = json!({}))
             .is_refused("not made by csi-provisioner");
         changed(&|s| s.volume["spec"]["nodeAffinity"] = json!({})).is_refused("not made by csi-provisioner");

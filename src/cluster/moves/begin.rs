@@ -8,14 +8,12 @@ use tokio::sync::MutexGuard;
 
 use super::act::{Moves, Result};
 use super::admit::{Case, candidates, refusal};
+use super::claims::{access, bytes_of, node_of, parameters};
+use super::copies::NewCopy;
 use super::nodes::{NodeError, Presence};
-use super::pods::{Companion, other_claims};
+use super::pods::{Companion, claims_of, other_claims};
 use super::request::is_over;
 use super::resources::{ClaimId, FINALIZER, ObjectId, Purpose, Target, VolumeReplica, VolumeReplicaSpec};
-use crate::cluster::mover::act::parameters;
-use crate::cluster::mover::copies::NewCopy;
-use crate::cluster::mover::objects::access;
-use crate::cluster::mover::view::{bytes_of, claims_of, node_of};
 use crate::model::{NodeKey, VolumeId};
 
 /// How many copies there may be.
@@ -114,14 +112,20 @@ impl Moves {
         spec: VolumeReplicaSpec,
         created: &mut MutexGuard<'_, Created>,
     ) -> Result<()> {
-        // One for each volume: of two controllers, or two requests, the first one creates it.
-        let mut replica = VolumeReplica::new(&spec.persistent_volume.name.clone(), spec);
+        // One for each place where the volume has been: of two controllers, or two requests, the first one creates it.
+        let mut replica = VolumeReplica::new(&replica_name(&spec), spec);
         replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         if let Some(replica) = self.objects.create_replica(&replica).await? {
             tracing::info!(
                 replica = replica.name_any(), target = replica.spec.target_node, purpose = ?replica.spec.purpose,
                 "a volume gets a copy"
             );
+            let (reason, what) = match replica.spec.purpose {
+                Purpose::Move => ("MoveStarted", "The volume is copied to node"),
+                Purpose::Standby => ("StandbyStarted", "A standby copy is made on node"),
+            };
+            let text = format!("{what} {}", replica.spec.target_node);
+            self.events.tell(&replica.spec.claim, reason, &text).await;
             created.push(Arc::new(replica));
         }
         Ok(())
@@ -263,6 +267,11 @@ impl Moves {
         }
         Ok(best.map(|(_, target)| target))
     }
+}
+
+/// Returns the name of the VolumeReplica of a copy.
+pub fn replica_name(spec: &VolumeReplicaSpec) -> String {
+    format!("{}-{}", spec.persistent_volume.name, spec.generation)
 }
 
 fn has_ended(pod: &Pod) -> bool {

@@ -9,13 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::act::{Moves, Next, RETRY, Result};
+use super::claims::{access, bytes_of, parameters};
+use super::copies::{NewCopy, Updated, most_bytes};
 use super::decide::{LONG, PRESSING};
 use super::nodes::{NodeError, PassRequest, Presence};
 use super::resources::{Pass, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
-use crate::cluster::mover::act::parameters;
-use crate::cluster::mover::copies::{NewCopy, Updated, most_bytes};
-use crate::cluster::mover::objects::access;
-use crate::cluster::mover::view::bytes_of;
 
 /// A pass that sends less is followed by no other one before the cutover.
 const SMALL: u64 = 32 << 20;
@@ -109,6 +107,7 @@ impl Moves {
             Err(NodeError::NotFound(why)) => return self.lost_copy(replica, &why).await,
             Err(error) => return self.hindered(replica, error).await,
         };
+        self.figures.passed(&updated);
         self.write(replica, |status| {
             let before = status.last_pass.as_ref().map(|pass| pass.sent_bytes);
             let is_near = updated.sent_bytes < SMALL
@@ -153,6 +152,7 @@ impl Moves {
                 self.wait(replica, PRESSING, "the volume was in use during the last pass").await
             }
             Ok(updated) => {
+                self.figures.passed(&updated);
                 self.write(replica, |status| {
                     passed(status, &updated, asked, bytes);
                     status.exact = true;

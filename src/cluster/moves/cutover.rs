@@ -5,8 +5,9 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
-use super::decide::PRESSING;
+use super::decide::{LONG, PRESSING};
 use super::exchange::{Exchange, Progress};
+use super::nodes::NodeError;
 use super::objects::Run;
 use super::resources::{ReplicaPhase, VolumeReplica, When};
 use super::view::{View, Wanted};
@@ -54,18 +55,40 @@ impl Moves {
         Ok(None)
     }
 
+    /// Gives the PersistentVolume the node of the copy.
     pub(super) async fn exchange(&self, replica: &VolumeReplica) -> Result<Next> {
-        let recorded = replica.status.as_ref().and_then(|status| status.recorded.as_ref());
-        match Exchange::new(&self.objects, &replica.spec).step(recorded).await? {
-            Progress::Done => {
-                let why = format!("the volume is on node {}", replica.spec.target_node);
-                self.enter(replica, ReplicaPhase::Retiring, &why).await
+        match self.exchange_to(replica, &replica.spec.target_node).await? {
+            Some(next) => Ok(next),
+            None => {
+                self.enter(replica, ReplicaPhase::LastPass, "no pod uses the volume; the last pass is made")
+                    .await
             }
-            Progress::Record(volume) => self.write(replica, |status| status.recorded = Some(volume)).await,
-            Progress::Next => Ok(Next::After(Duration::ZERO)),
-            Progress::Unbound => Ok(Next::After(PRESSING)),
-            Progress::Blocked(why) => self.wait(replica, RUNNING, &why).await,
         }
+    }
+
+    /// Gives the PersistentVolume the node of the volume again.
+    pub(super) async fn exchange_back(&self, replica: &VolumeReplica) -> Result<Next> {
+        match self.exchange_to(replica, &replica.spec.source_node).await? {
+            Some(next) => Ok(next),
+            None => {
+                self.write(replica, |status| {
+                    (status.exchanged, status.recorded) = (false, None);
+                })
+                .await
+            }
+        }
+    }
+
+    /// Does the next step of an exchange. Returns `None` if nothing is left to do.
+    async fn exchange_to(&self, replica: &VolumeReplica, node: &str) -> Result<Option<Next>> {
+        let recorded = replica.status.as_ref().and_then(|status| status.recorded.as_ref());
+        Ok(Some(match Exchange::to(&self.objects, &replica.spec, node).step(recorded).await? {
+            Progress::Done => return Ok(None),
+            Progress::Record(volume) => self.write(replica, |status| status.recorded = Some(volume)).await?,
+            Progress::Next => Next::After(Duration::ZERO),
+            Progress::Unbound => Next::After(PRESSING),
+            Progress::Blocked(why) => self.wait(replica, RUNNING, &why).await?,
+        }))
     }
 
     /// The copy, or what was left of the volume, is gone: so are the cuts that the node of the volume kept for it.
@@ -83,5 +106,65 @@ impl Moves {
         self.end_request(replica).await?;
         self.objects.remove_replica(replica).await?;
         Ok(Next::Gone)
+    }
+
+    /// Keeps other pods away from the volume. Pods that have it go on.
+    pub(super) async fn fence(&self, replica: &VolumeReplica) -> Result<Next> {
+        match self.nodes.fence(&replica.spec).await {
+            Ok(()) | Err(NodeError::InUse(_)) => {
+                self.write(replica, |status| status.fenced = Some(self.now())).await
+            }
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// The node of the volume is lost: the copy takes over as it is.
+    pub(super) async fn give_up_source(&self, replica: &VolumeReplica) -> Result<Next> {
+        let spec = &replica.spec;
+        let (lost, target) = (&spec.source_node, &spec.target_node);
+        let text = format!("Node {lost} is lost: the volume goes on with its copy on node {target}");
+        self.events.warn(&spec.claim, "StandbyPromoted", &text).await;
+        tracing::warn!(volume.id = spec.volume_id, node = lost, "the node is lost: its copy takes over");
+        self.write(replica, |status| status.stale = true).await
+    }
+
+    /// Makes the copy the volume.
+    pub(super) async fn complete(&self, replica: &VolumeReplica) -> Result<Next> {
+        let stale = replica.status.as_ref().is_some_and(|status| status.stale);
+        match self.nodes.complete(&replica.spec, stale).await {
+            Ok(()) => {
+                let why = format!("the volume is on node {}", replica.spec.target_node);
+                self.enter(replica, ReplicaPhase::Retiring, &why).await
+            }
+            // A pass was under way when the node of the volume was lost. The copy is no volume yet.
+            Err(NodeError::InUse(why)) if stale => {
+                self.write(replica, |status| {
+                    (status.phase, status.stale) = (ReplicaPhase::LastPass, false);
+                    why.clone_into(&mut status.message);
+                })
+                .await?;
+                Ok(Next::After(LONG))
+            }
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// Takes the id away from what the earlier node has.
+    pub(super) async fn retire(&self, replica: &VolumeReplica) -> Result<Next> {
+        match self.nodes.retire(&replica.spec).await {
+            Ok(left) => self.write(replica, |status| status.left_id = Some(left)).await,
+            // Its disk was replaced: nothing is left.
+            Err(NodeError::NotFound(_)) => self.finish(replica).await,
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// Deletes what the earlier node has left.
+    pub(super) async fn delete_left(&self, replica: &VolumeReplica) -> Result<Next> {
+        let left = replica.status.as_ref().and_then(|status| status.left_id.clone()).unwrap_or_default();
+        match self.nodes.delete_left(&replica.spec, &left).await {
+            Ok(()) | Err(NodeError::NotFound(_)) => self.released(replica).await,
+            Err(error) => self.hindered(replica, error).await,
+        }
     }
 }

@@ -57,8 +57,10 @@ pub enum Step {
     GiveUpSource,
     /// Make the copy the volume.
     Complete,
-    /// Give the PersistentVolume the other node.
+    /// Give the PersistentVolume the node of the copy.
     Exchange,
+    /// Give the PersistentVolume the node of the volume again.
+    ExchangeBack,
     /// Take the id away from what the earlier node has.
     Retire,
     /// Delete what the earlier node has left.
@@ -67,6 +69,8 @@ pub enum Step {
     Unfence,
     /// Delete the copy.
     DeleteCopy,
+    /// The copy is gone: have the node of the volume remove what it keeps for it.
+    Release,
     /// Nothing is left to do: remove the VolumeReplica.
     Finish,
 }
@@ -80,8 +84,9 @@ pub fn decide(view: &View) -> Step {
         | ReplicaPhase::Ready
         | ReplicaPhase::Standby => before(view),
         ReplicaPhase::CuttingOver => cutting_over(view),
+        ReplicaPhase::Exchanging => exchanging(view),
+        ReplicaPhase::LastPass => last_pass(view),
         ReplicaPhase::Completing => Step::Complete,
-        ReplicaPhase::Exchanging => Step::Exchange,
         ReplicaPhase::Retiring => retiring(view),
         ReplicaPhase::Left => left(view),
         ReplicaPhase::Abandoning => abandoning(view),
@@ -204,49 +209,87 @@ fn is_lost(view: &View) -> bool {
     matches!(view.source_node, NodeState::OutOfService | NodeState::Gone)
 }
 
-/// No pod may use the volume. The last phase from which a move can be given up.
+/// The pods leave the volume.
 fn cutting_over(view: &View) -> Step {
-    if let Some(why) = unwanted(view) {
-        return Step::Enter(ReplicaPhase::Abandoning, why);
+    if let Some(step) = given_up(view) {
+        return step;
     }
-    if let Some(why) = unknown(view) {
-        return Step::Wait(CALM, why);
+    let exchange =
+        || Step::Enter(ReplicaPhase::Exchanging, "the PersistentVolume gets its new node".to_owned());
+    if view.status.stale {
+        return exchange();
+    }
+    if let Some(step) = without_source(view) {
+        return step;
+    }
+    if view.status.fenced.is_none() {
+        return Step::Fence;
+    }
+    // A controller creates a pod again at once, and again, until the PersistentVolume names the other node. It cannot start here.
+    let holds_volume = |user: &&User| !(user.is_late && user.never_ran);
+    let users: Vec<&User> = view.users.iter().filter(holds_volume).collect();
+    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
+    let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
+    let sent_away =
+        |user: &&&User| !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran);
+    let sent_away: Vec<String> = users.iter().filter(sent_away).map(|user| user.name.clone()).collect();
+    match (sent_away.is_empty(), users.is_empty()) {
+        (false, _) => Step::Evict(sent_away),
+        (true, true) => exchange(),
+        (true, false) => Step::Wait(PRESSING, format!("waiting until {} left", have(&users))),
+    }
+}
+
+/// Returns the step if the copy is not needed, or if that is not known.
+fn given_up(view: &View) -> Option<Step> {
+    let unwanted = unwanted(view).map(|why| Step::Enter(ReplicaPhase::Abandoning, why));
+    unwanted.or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
+}
+
+/// Returns the step if the node of the volume does not answer, or has nothing.
+fn without_source(view: &View) -> Option<Step> {
+    // An administrator knows that the disk was replaced.
+    if view.source == Says::Nothing && view.is_promoted {
+        return Some(Step::GiveUpSource);
+    }
+    let Says::Silent(silent) = view.source else { return None };
+    is_promotion(view).then(|| match view.source_node != NodeState::Ready && silent >= PATIENCE {
+        true => Step::GiveUpSource,
+        false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
+    })
+}
+
+/// The PersistentVolume gets the node of the copy. What is unknown does not stop that: it may not exist at this moment.
+fn exchanging(view: &View) -> Step {
+    match unwanted(view) {
+        Some(why) => Step::Enter(ReplicaPhase::Abandoning, why),
+        None => Step::Exchange,
+    }
+}
+
+/// No pod uses the volume, and new pods go to the node of the copy.
+fn last_pass(view: &View) -> Step {
+    if let Some(step) = given_up(view) {
+        return step;
     }
     if view.status.exact || view.status.stale {
         let why = "the copy takes over the id of the volume".to_owned();
         return Step::Enter(ReplicaPhase::Completing, why);
     }
-    // An administrator knows that the disk was replaced.
-    if view.source == Says::Nothing && view.is_promoted {
-        return Step::GiveUpSource;
+    if let Some(step) = without_source(view) {
+        return step;
     }
-    if let Says::Silent(silent) = view.source
-        && is_promotion(view)
-    {
-        return match view.source_node != NodeState::Ready && silent >= PATIENCE {
-            true => Step::GiveUpSource,
-            false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
-        };
+    // kubelet keeps the volume staged for them.
+    match stuck(view) {
+        stuck if !stuck.is_empty() => Step::Evict(stuck),
+        _ => Step::LastPass,
     }
-    if view.status.fenced.is_none() {
-        return Step::Fence;
-    }
-    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
-    let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
-    // A pod that never ran came after the fence, and cannot start here.
-    let sent_away =
-        |user: &&User| !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran);
-    let sent_away: Vec<String> = view.users.iter().filter(sent_away).map(|user| user.name.clone()).collect();
-    if !sent_away.is_empty() {
-        return Step::Evict(sent_away);
-    }
-    match view.users.is_empty() {
-        true => Step::LastPass,
-        false => {
-            let users: Vec<&User> = view.users.iter().collect();
-            Step::Wait(PRESSING, format!("waiting until {} left", have(&users)))
-        }
-    }
+}
+
+/// Returns the pods that came to a node where the volume does not stay, and will never run there.
+fn stuck(view: &View) -> Vec<String> {
+    let stuck = view.users.iter().filter(|user| !user.is_leaving && user.never_ran && user.has_controller);
+    stuck.map(|user| user.name.clone()).collect()
 }
 
 /// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, unless an
@@ -257,9 +300,8 @@ fn is_promotion(view: &View) -> bool {
 
 /// The volume is on its new node.
 fn retiring(view: &View) -> Step {
-    // They came after the fence. kubelet lets no pod start where its PersistentVolume is not.
-    let stuck = view.users.iter().filter(|user| !user.is_leaving && user.never_ran && user.has_controller);
-    let stuck: Vec<String> = stuck.map(|user| user.name.clone()).collect();
+    // kubelet lets no pod start where its PersistentVolume is not.
+    let stuck = stuck(view);
     if !stuck.is_empty() {
         return Step::Evict(stuck);
     }
@@ -267,6 +309,7 @@ fn retiring(view: &View) -> Step {
         // An administrator knows that the node never comes back (rule 7).
         None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,
         None => Step::Retire,
+        Some(_) if view.is_deleted => left(view),
         Some(_) if view.status.stale => Step::Enter(
             ReplicaPhase::Left,
             format!(
@@ -278,10 +321,16 @@ fn retiring(view: &View) -> Step {
             ReplicaPhase::Left,
             format!("node {} keeps its data; delete this object to delete them", view.spec.source_node),
         ),
-        Some(_) if has(&view.target, view.spec.next_generation()) => Step::DeleteLeft,
-        Some(_) => {
-            Step::Wait(CALM, format!("node {} does not say that it has the volume", view.spec.target_node))
+        Some(_) if has(&view.target, view.spec.next_generation()) || view.volume_is_deleted => {
+            Step::DeleteLeft
         }
+        Some(_) => Step::Wait(
+            CALM,
+            format!(
+                "node {} does not say that it has the volume; delete this object to delete what node {} has",
+                view.spec.target_node, view.spec.source_node
+            ),
+        ),
     }
 }
 
@@ -297,7 +346,18 @@ fn left(view: &View) -> Step {
 
 /// The copy is not needed, and is to be deleted.
 fn abandoning(view: &View) -> Step {
+    if view.status.exchanged {
+        return Step::ExchangeBack;
+    }
+    let stuck = stuck(view);
+    if !stuck.is_empty() {
+        return Step::Evict(stuck);
+    }
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
+    let has_no_fence = view.status.fenced.is_none() || matches!(view.source, Says::Nothing | Says::Deleted);
+    if view.copy == Says::Nothing && has_no_fence {
+        return Step::Release;
+    }
     if view.status.fenced.is_some() {
         return match view.source {
             Says::Deleted => Step::DeleteCopy,

@@ -21,7 +21,8 @@ const PROTECTION: &str = "kubernetes.io/pv-protection";
 const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Holds a PersistentVolume as long as it is attached (csi-attacher); the name of the driver follows, with dashes.
 const ATTACHER: &str = "external-attacher/";
-/// On a claim: when it was changed last, so that the controller of PersistentVolumes looks at it.
+/// On a claim: for which copy it was changed, and when, so that the controller of PersistentVolumes looks at it. It stays: a
+/// controller that leads no more may write it late.
 const TOUCHED: &str = "hostloop.csi.dev/touched";
 
 /// What an exchange has come to.
@@ -48,11 +49,19 @@ pub struct Refused(pub String);
 pub struct Exchange<'a> {
     objects: &'a Objects,
     spec: &'a VolumeReplicaSpec,
+    /// The node that the PersistentVolume gets.
+    node: &'a str,
 }
 
 impl<'a> Exchange<'a> {
+    /// An exchange to the node of the copy.
     pub fn new(objects: &'a Objects, spec: &'a VolumeReplicaSpec) -> Self {
-        Exchange { objects, spec }
+        Self::to(objects, spec, &spec.target_node)
+    }
+
+    /// An exchange to either of the two nodes.
+    pub fn to(objects: &'a Objects, spec: &'a VolumeReplicaSpec, node: &'a str) -> Self {
+        Exchange { objects, spec, node }
     }
 
     /// Checks whether the exchange can be made, and asks the API server to check each of its requests. Nothing is changed.
@@ -103,10 +112,12 @@ impl<'a> Exchange<'a> {
         let Some(volume) = self.objects.volume(name).await? else {
             return match recorded {
                 Some(recorded) => self.create(recorded).await,
+                // Its user deleted both.
+                None if self.claim().await?.is_none() => Ok(Progress::Done),
                 None => Ok(Progress::Blocked(format!(
                     "PersistentVolume {name} does not exist, and nothing has recorded it; create it again with volumeHandle {}, \
                      the uid of its claim, and node {}",
-                    self.spec.volume_id, self.spec.target_node
+                    self.spec.volume_id, self.node
                 ))),
             };
         };
@@ -161,7 +172,7 @@ impl<'a> Exchange<'a> {
         let Ok(recorded) = serde_json::from_value::<PersistentVolume>(recorded.clone()) else {
             return Ok(Progress::Blocked(format!(
                 "what status.recorded has is no PersistentVolume; create {} again with volumeHandle {} and node {}",
-                self.spec.persistent_volume.name, self.spec.volume_id, self.spec.target_node
+                self.spec.persistent_volume.name, self.spec.volume_id, self.node
             )));
         };
         match self.objects.create_volume(&self.made_again(&recorded), Run::Real).await {
@@ -175,24 +186,25 @@ impl<'a> Exchange<'a> {
     /// Has the claim bound to the volume. The controller of PersistentVolumes looks at a Lost claim again if that changes, or up
     /// to 15 seconds later.
     async fn bind(&self, replaced: bool) -> Result<Progress, kube::Error> {
-        let id = &self.spec.claim;
-        let claim = self.objects.claim(&id.namespace, &id.name).await?;
-        let Some(claim) = claim.filter(|claim| claim.uid().as_deref() == Some(id.uid.as_str())) else {
+        let Some(claim) = self.claim().await? else {
             // It was deleted meanwhile: what becomes of its volume, Kubernetes decides by the policy.
             return Ok(Progress::Done);
         };
-        let touched = claim.annotations().contains_key(TOUCHED);
+        let this = format!("{} {} ", self.spec.copy_name, self.node);
+        let touched = claim.annotations().get(TOUCHED).is_some_and(|touched| touched.starts_with(&this));
         // After a replacement, a claim that is still Bound may become Lost: the controller has not looked at it yet.
         if phase(&claim) != Some("Lost") && (touched || !replaced) {
-            if touched {
-                let change = json!({"metadata": {"annotations": {TOUCHED: null}}});
-                self.objects.patch_claim(&claim, change).await?;
-            }
             return Ok(Progress::Done);
         }
-        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let now = format!("{this}{}", k8s_openapi::jiff::Timestamp::now());
         self.objects.patch_claim(&claim, json!({"metadata": {"annotations": {TOUCHED: now}}})).await?;
         Ok(Progress::Unbound)
+    }
+
+    async fn claim(&self) -> Result<Option<PersistentVolumeClaim>, kube::Error> {
+        let id = &self.spec.claim;
+        let claim = self.objects.claim(&id.namespace, &id.name).await?;
+        Ok(claim.filter(|claim| claim.uid().as_deref() == Some(id.uid.as_str())))
     }
 
     /// Reports whether this is the PersistentVolume of the volume and of its claim; an administrator may have created it.
@@ -214,11 +226,11 @@ impl<'a> Exchange<'a> {
 
     fn has_moved(&self, volume: &PersistentVolume) -> bool {
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
-        affinity == Some(&affinity_of(&self.spec.target_node))
+        affinity == Some(&affinity_of(self.node))
     }
 
     fn moved(&self) -> Value {
-        json!({"spec": {"nodeAffinity": affinity_of(&self.spec.target_node)}})
+        json!({"spec": {"nodeAffinity": affinity_of(self.node)}})
     }
 
     /// Returns the PersistentVolume as it is to be created.
@@ -237,7 +249,7 @@ impl<'a> Exchange<'a> {
             metadata.finalizers.take().map(|all| all.into_iter().filter(|f| f == PROVISIONER).collect());
         volume.status = None;
         if let Some(spec) = &mut volume.spec {
-            spec.node_affinity = Some(affinity_of(&self.spec.target_node));
+            spec.node_affinity = Some(affinity_of(self.node));
             if let Some(claim) = &mut spec.claim_ref {
                 claim.resource_version = None;
             }

@@ -9,21 +9,23 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Result};
+use super::claims::parameters;
+use super::claims::{bytes_of, is_changing};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Companion, Goal, is_same, left_behind, other_claims, user, uses};
 use super::queue::ahead;
-use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica};
+use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, VolumeReplicaSpec};
 use super::seen::Seen;
 use super::view::{NodeState, Says, View, Wanted};
-use crate::cluster::mover::act::parameters;
-use crate::cluster::mover::status::{OUT_OF_SERVICE, STANDBY, STANDBY_INTERVAL};
-use crate::cluster::mover::view::{bytes_of, is_changing};
 use crate::model::Standby;
 
+/// On a Node: an administrator says that it is shut down (Kubernetes 1.28, non-graceful node shutdown).
+pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// On a claim whose class lets it ask: whether there is a standby copy, and how old it may become.
+const STANDBY: &str = "hostloop.csi.dev/standby";
+const STANDBY_INTERVAL: &str = "hostloop.csi.dev/standby-interval";
 /// On a VolumeReplica: an administrator says that the copy is to take the place of the volume.
 pub const PROMOTE: &str = "hostloop.csi.dev/promote";
-/// The parameter of a StorageClass that lets each of its claims ask for a standby copy.
-const BY_CLAIM: &str = "standbyByClaim";
 
 impl Moves {
     /// Returns what is known of a copy.
@@ -36,7 +38,7 @@ impl Moves {
         let phase = status.phase;
         let claim = self.claim_of(&spec.claim).await?;
         // In the later phases the move is always finished.
-        let may_be_given_up = phase <= ReplicaPhase::CuttingOver;
+        let may_be_given_up = phase <= ReplicaPhase::LastPass;
         let wanted = match may_be_given_up {
             true => self.wanted(replica, claim.as_deref()).await?,
             false => Wanted::Unknown("the volume is on its way".to_owned()),
@@ -53,22 +55,28 @@ impl Moves {
         let asks_source = matches!(
             phase,
             ReplicaPhase::CuttingOver
+                | ReplicaPhase::LastPass
                 | ReplicaPhase::Retiring
                 | ReplicaPhase::Left
                 | ReplicaPhase::Abandoning
         );
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
+        let volume_is_deleted = phase == ReplicaPhase::Retiring
+            && claim.is_none()
+            && self.volume(&spec.persistent_volume.name).await?.is_none();
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
             is_promoted: replica.annotations().get(PROMOTE).is_some_and(|value| value == "true"),
             wanted,
             claim_is_deleted: Some(is_deleted),
             hindered,
-            users: pods.iter().map(|pod| user(pod)).collect(),
+            users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
+            copy: self.ask(phase == ReplicaPhase::Abandoning, &spec.target_node, &spec.copy_id).await,
             target: self.ask(phase == ReplicaPhase::Retiring, &spec.target_node, &spec.volume_id).await,
             target_is_gone: target.is_none(),
+            volume_is_deleted,
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: ahead(&self.seen.replicas.state(), replica),
             spec: spec.clone(),
@@ -109,9 +117,10 @@ impl Moves {
         }
     }
 
-    /// Returns the pods that use the volume of a copy, on the node of the volume.
+    /// Returns the pods that use the volume of a copy, on the node where the volume does not stay.
     pub(super) fn pods_of(&self, replica: &VolumeReplica) -> Vec<Arc<Pod>> {
-        let (claim, node) = (&replica.spec.claim, &replica.spec.source_node);
+        let VolumeReplicaSpec { claim, source_node, target_node, .. } = &replica.spec;
+        let node = if replica.phase() == ReplicaPhase::Abandoning { target_node } else { source_node };
         self.seen.pods.state_filter(|pod| uses(pod, &claim.namespace, &claim.name, node))
     }
 
@@ -147,7 +156,12 @@ impl Moves {
     }
 
     /// Returns a VolumeMove that is there and is not being deleted.
-    async fn move_of(&self, namespace: &str, name: &str, uid: &str) -> Result<Option<Arc<VolumeMove>>> {
+    pub(super) async fn move_of(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<Arc<VolumeMove>>> {
         let is_it = |asked: &Arc<VolumeMove>| asked.uid().as_deref() == Some(uid);
         let asked = match self.seen.a_move(namespace, name).filter(is_it) {
             Some(seen) => Some(seen),
@@ -215,9 +229,9 @@ impl Moves {
 }
 
 /// Returns what a StorageClass says about standby copies. Its claims may say it themselves only if it lets them.
-fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted {
+pub fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted {
     let class = parameters(class);
-    let by_claim = class.get(BY_CLAIM).is_some_and(|value| value == "true");
+    let by_claim = class.get(Standby::BY_CLAIM_PARAMETER).is_some_and(|value| value == "true");
     let said = |annotation: &str, parameter: &str| {
         let own = claim.annotations().get(annotation).filter(|_| by_claim);
         own.or_else(|| class.get(parameter)).map(String::as_str)

@@ -3,10 +3,16 @@
 pub mod act;
 pub mod admit;
 pub mod begin;
+pub mod claims;
+pub mod copies;
 mod copying;
 mod cutover;
 pub mod decide;
+mod events;
 pub mod exchange;
+pub mod figures;
+mod fits;
+pub mod lease;
 pub mod look;
 pub mod nodes;
 pub mod objects;
@@ -14,9 +20,10 @@ pub mod pods;
 pub mod queue;
 pub mod request;
 pub mod resources;
+pub mod run;
 pub mod seen;
 mod silence;
 pub mod view;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,7 @@
 //! What a move needs of the nodes. Each call names its node, the volume and its generation, and can be repeated.
 
+use super::copies::{NewCopy, Updated};
 use super::resources::VolumeReplicaSpec;
-use crate::cluster::mover::copies::{NewCopy, Updated};
 
 /// Why a node did not do something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::fits::reaches;
 use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeReplica};
 use super::view::User;
-use crate::cluster::mover::fits::reaches;
-use crate::cluster::mover::view::{claims_of, controller, is_leaving, is_scheduled, never_ran};
 
 /// Reports whether a pod uses a claim on a node, and is not at its end.
 pub fn uses(pod: &Pod, namespace: &str, claim: &str, node: &str) -> bool {
@@ -18,9 +18,45 @@ pub fn uses(pod: &Pod, namespace: &str, claim: &str, node: &str) -> bool {
         && claims_of(pod).any(|used| used == claim)
 }
 
-/// Returns what a move has to know of a pod that uses its claim.
-pub fn user(pod: &Pod) -> User {
+/// Reports whether a pod is being deleted.
+fn is_leaving(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a pod is on a node and not at its end: only such a one holds its claims.
+pub fn is_scheduled(pod: &Pod) -> bool {
+    let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|n| !n.is_empty()));
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    placed && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether no container of the pod has ever run. With a claim that is being deleted none ever will.
+pub fn never_ran(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return true };
+    let containers =
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
+    let mut states = containers.filter_map(|container| container.state.as_ref());
+    status.phase.as_deref() == Some("Pending")
+        && !states.any(|state| state.running.is_some() || state.terminated.is_some())
+}
+
+/// The controller of a pod: what makes it again.
+pub fn controller(pod: &Pod) -> Option<&str> {
+    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    Some(owner.kind.as_str())
+}
+
+/// The claims that a pod uses.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
+/// Returns what a move has to know of a pod that uses its claim. `fenced` is when the volume was fenced.
+pub fn user(pod: &Pod, fenced: Option<&Time>) -> User {
+    let created = pod.metadata.creation_timestamp.as_ref();
     User {
+        is_late: created.zip(fenced).is_some_and(|(created, fenced)| created.0 > fenced.0),
         name: pod.name_any(),
         is_leaving: is_leaving(pod),
         never_ran: never_ran(pod),
@@ -64,12 +100,13 @@ pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> 
     let Some(replica) = companion.replicas.iter().find(|replica| replica.spec.target_node == target) else {
         return Some(format!("the same pods use claim {name}, whose volume is not moved to node {target}"));
     };
-    let phase = replica.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    let is_ready = match phase {
+    let is_ready = match replica.phase() {
         ReplicaPhase::Ready | ReplicaPhase::CuttingOver => true,
-        ReplicaPhase::Completing | ReplicaPhase::Exchanging | ReplicaPhase::Retiring | ReplicaPhase::Left => {
-            true
-        }
+        ReplicaPhase::LastPass
+        | ReplicaPhase::Completing
+        | ReplicaPhase::Exchanging
+        | ReplicaPhase::Retiring
+        | ReplicaPhase::Left => true,
         // If the node is lost, it is promoted as well.
         ReplicaPhase::Standby => is_promotion && replica.spec.purpose == Purpose::Standby,
         ReplicaPhase::Pending

@@ -13,15 +13,13 @@ const AT_ONCE: usize = 2;
 /// Returns how many first copies come before this one; 0 if it can be made now. The namespaces take turns, so that one with many
 /// volumes does not delay the others.
 pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
-    let phase =
-        |replica: &VolumeReplica| replica.status.as_ref().map(|status| status.phase).unwrap_or_default();
     let all = || all.iter().map(AsRef::as_ref);
     let mut busy = HashMap::<&str, usize>::new();
-    for replica in all().filter(|replica| phase(replica) == ReplicaPhase::Copying) {
+    for replica in all().filter(|replica| replica.phase() == ReplicaPhase::Copying) {
         take(&mut busy, replica);
     }
     let mut waiting: Vec<&VolumeReplica> =
-        all().filter(|replica| phase(replica) == ReplicaPhase::Pending && !is_deleted(replica)).collect();
+        all().filter(|replica| replica.phase() == ReplicaPhase::Pending && !is_deleted(replica)).collect();
     waiting.sort_by_key(|replica| (replica.creation_timestamp(), replica.name_any()));
     let mut turns = HashMap::<&str, usize>::new();
     let mut in_turn: Vec<(usize, &VolumeReplica)> = waiting

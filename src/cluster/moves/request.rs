@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::begin::Request;
 use super::resources::{
-    MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
+    ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
 };
 use super::view::Wanted;
 
@@ -34,6 +34,9 @@ impl Moves {
             self.report(asked, self.reported(asked, &replica)).await?;
             return Ok(Some(CALM));
         }
+        if self.is_of_another_driver(asked).await? {
+            return Ok(None);
+        }
         // A watch may lag behind: the copy of a request that is over is gone as well.
         let namespace = asked.namespace().unwrap_or_default();
         let fresh = self.objects.a_move(&namespace, &asked.name_any()).await?;
@@ -45,6 +48,16 @@ impl Moves {
             Err(why) => {
                 let status = fresh.status.clone().unwrap_or_default();
                 let refused = VolumeMoveStatus { phase: Some(MovePhase::Refused), message: why, ..status };
+                if let Some(claim) = self.seen.claim(&namespace, &fresh.spec.claim_name) {
+                    let claim = ClaimId {
+                        namespace: namespace.clone(),
+                        namespace_uid: String::new(),
+                        name: claim.name_any(),
+                        uid: claim.uid().unwrap_or_default(),
+                    };
+                    let text = format!("The volume is not moved: {}", refused.message);
+                    self.events.warn(&claim, "MoveRefused", &text).await;
+                }
                 self.report(&fresh, refused).await?;
                 Ok(Some(REFUSED))
             }
@@ -90,6 +103,16 @@ impl Moves {
         }
     }
 
+    /// Reports whether the volume is one of another driver, which may be another installation of this one and moves it itself.
+    async fn is_of_another_driver(&self, asked: &VolumeMove) -> Result<bool> {
+        let namespace = asked.namespace().unwrap_or_default();
+        let claim = self.seen.claim(&namespace, &asked.spec.claim_name);
+        let name = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.clone()).unwrap_or_default();
+        let volume = if name.is_empty() { None } else { self.volume(&name).await? };
+        let driver = volume.and_then(|volume| Some(volume.spec.as_ref()?.csi.as_ref()?.driver.clone()));
+        Ok(driver.is_some_and(|driver| driver != self.driver))
+    }
+
     async fn begin_move(&self, asked: &VolumeMove) -> Result<std::result::Result<(), String>> {
         let (namespace, name) = (asked.namespace().unwrap_or_default(), &asked.spec.claim_name);
         let claim = match self.seen.claim(&namespace, name) {
@@ -123,7 +146,14 @@ impl Moves {
         by: ObjectId,
     ) -> Result<std::result::Result<(), String>> {
         let spec = &standby.spec;
-        let is_free = spec.purpose == Purpose::Standby && spec.requested_by.is_none();
+        let lent_to = match &spec.requested_by {
+            Some(by) => self.move_of(&spec.claim.namespace, &by.name, &by.uid).await?,
+            None => None,
+        };
+        let is_free = spec.purpose == Purpose::Standby
+            && lent_to.is_none()
+            && standby.phase() < ReplicaPhase::CuttingOver
+            && standby.metadata.deletion_timestamp.is_none();
         let Target { node, pool } = &asked.spec.target;
         let fits = node.as_ref().is_none_or(|node| *node == spec.target_node)
             && pool.as_ref().is_none_or(|pool| Some(pool) == spec.target_pool.as_ref());
@@ -175,9 +205,10 @@ impl Moves {
         let phase = match status.phase {
             ReplicaPhase::Pending | ReplicaPhase::Copying | ReplicaPhase::Following => MovePhase::Copying,
             ReplicaPhase::Ready | ReplicaPhase::Standby => MovePhase::Ready,
-            ReplicaPhase::CuttingOver | ReplicaPhase::Completing | ReplicaPhase::Exchanging => {
-                MovePhase::CuttingOver
-            }
+            ReplicaPhase::CuttingOver
+            | ReplicaPhase::Exchanging
+            | ReplicaPhase::LastPass
+            | ReplicaPhase::Completing => MovePhase::CuttingOver,
             ReplicaPhase::Retiring | ReplicaPhase::Left => MovePhase::Done,
             ReplicaPhase::Abandoning => MovePhase::GivingUp,
         };

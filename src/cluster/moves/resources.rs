@@ -18,6 +18,7 @@ pub const FINALIZER: &str = "hostloop.csi.dev/copy";
     group = "hostloop.csi.dev",
     version = "v1alpha1",
     kind = "VolumeMove",
+    doc = "VolumeMove asks for a volume to be moved to another node. Delete it to cancel the move as long as that is possible.",
     plural = "volumemoves",
     shortname = "vmove",
     namespaced,
@@ -126,6 +127,7 @@ pub enum MovePhase {
     group = "hostloop.csi.dev",
     version = "v1alpha1",
     kind = "VolumeReplica",
+    doc = "VolumeReplica says that a copy of a volume exists on another node. Only the controller writes it. Delete it to have the copy deleted.",
     plural = "volumereplicas",
     shortname = "vreplica",
     status = "VolumeReplicaStatus",
@@ -225,6 +227,9 @@ pub struct VolumeReplicaStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "moment")]
     pub fenced: Option<Time>,
+    /// The PersistentVolume may name the node of the copy already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exchanged: bool,
     /// The PersistentVolume before its deletion, to be created again with the other node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
@@ -270,18 +275,69 @@ pub enum ReplicaPhase {
     Ready,
     /// The copy stands by: passes bring it up to date again and again.
     Standby,
-    /// The volume is fenced, and the last pass is made. The last phase from which a move can be given up.
+    /// The volume is fenced, and its pods leave.
     CuttingOver,
+    /// The PersistentVolume gets the other node, so that new pods go there and wait.
+    Exchanging,
+    /// The last pass makes the copy identical to the volume. The last phase from which a move can be given up.
+    LastPass,
     /// The copy takes over the id of the volume.
     Completing,
-    /// The PersistentVolume gets the other node.
-    Exchanging,
     /// The volume is on the other node; what the earlier node has is being retired and deleted.
     Retiring,
     /// The earlier node has data that nothing but the deletion of this object deletes.
     Left,
     /// The copy is not needed, and is being deleted.
     Abandoning,
+}
+
+impl ReplicaPhase {
+    /// Reports whether the copy is still to become the volume, or to be deleted. After that, the volume is where the copy was made,
+    /// and can have another copy.
+    pub const fn is_of_a_copy(self) -> bool {
+        !matches!(self, ReplicaPhase::Retiring | ReplicaPhase::Left)
+    }
+
+    /// Every phase, in the order of a move.
+    pub const ALL: [ReplicaPhase; 12] = [
+        ReplicaPhase::Pending,
+        ReplicaPhase::Copying,
+        ReplicaPhase::Following,
+        ReplicaPhase::Ready,
+        ReplicaPhase::Standby,
+        ReplicaPhase::CuttingOver,
+        ReplicaPhase::Exchanging,
+        ReplicaPhase::LastPass,
+        ReplicaPhase::Completing,
+        ReplicaPhase::Retiring,
+        ReplicaPhase::Left,
+        ReplicaPhase::Abandoning,
+    ];
+
+    /// Returns its name, as the API server has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ReplicaPhase::Pending => "Pending",
+            ReplicaPhase::Copying => "Copying",
+            ReplicaPhase::Following => "Following",
+            ReplicaPhase::Ready => "Ready",
+            ReplicaPhase::Standby => "Standby",
+            ReplicaPhase::CuttingOver => "CuttingOver",
+            ReplicaPhase::Exchanging => "Exchanging",
+            ReplicaPhase::LastPass => "LastPass",
+            ReplicaPhase::Completing => "Completing",
+            ReplicaPhase::Retiring => "Retiring",
+            ReplicaPhase::Left => "Left",
+            ReplicaPhase::Abandoning => "Abandoning",
+        }
+    }
+}
+
+impl VolumeReplica {
+    /// Returns the phase. An object that was just created has no status.
+    pub fn phase(&self) -> ReplicaPhase {
+        self.status.as_ref().map(|status| status.phase).unwrap_or_default()
+    }
 }
 
 /// The schema of a [`Time`]: with a schema of its own, k8s-openapi would make one of each type of Kubernetes.
@@ -295,6 +351,7 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use kube::{CustomResourceExt as _, Resource as _};
     use serde_json::json;
 
@@ -309,6 +366,31 @@ mod tests {
         }
         assert_eq!(VolumeMove::plural(&()), "volumemoves");
         assert_eq!(VolumeReplica::crd().spec.scope, "Cluster");
+    }
+
+    #[test]
+    fn phases_are_named_as_in_the_object() {
+        for phase in ReplicaPhase::ALL {
+            assert_eq!(json!(phase), phase.as_str());
+        }
+        assert!(ReplicaPhase::ALL.is_sorted());
+    }
+
+    /// The files are written by scripts/update-crds.
+    #[test]
+    fn the_files_of_the_chart_are_these_types() {
+        let files = [
+            (include_str!("../../../deploy/helm/hostloop/files/crds/volumemoves.yaml"), VolumeMove::crd()),
+            (
+                include_str!("../../../deploy/helm/hostloop/files/crds/volumereplicas.yaml"),
+                VolumeReplica::crd(),
+            ),
+        ];
+        for (file, crd) in files {
+            let file: CustomResourceDefinition = serde_saphyr::from_str(file).unwrap();
+            let json = serde_json::to_string_pretty(&crd).unwrap();
+            assert!(file.spec == crd.spec, "scripts/update-crds wants a file with this:\n{json}");
+        }
     }
 
     #[test]

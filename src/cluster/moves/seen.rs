@@ -70,9 +70,11 @@ impl Seen {
         all.get(&ObjectRef::new(name))
     }
 
-    /// Returns the copies of the volume of a claim.
+    /// Returns the copies of the volume of a claim, without what earlier nodes have left.
     pub fn replicas_of(&self, claim_uid: &str) -> Vec<Arc<VolumeReplica>> {
-        self.replicas.state_filter(|replica| replica.spec.claim.uid == claim_uid)
+        let is_its =
+            |replica: &VolumeReplica| replica.spec.claim.uid == claim_uid && replica.phase().is_of_a_copy();
+        self.replicas.state_filter(is_its)
     }
 }
 

@@ -53,6 +53,8 @@ pub struct User {
     pub is_leaving: bool,
     /// No container of it has ever run.
     pub never_ran: bool,
+    /// It was created after the fence, so that its node does not give it the volume.
+    pub is_late: bool,
     /// A controller creates it again.
     pub has_controller: bool,
 }
@@ -75,8 +77,12 @@ pub struct View {
     pub source_node: NodeState,
     pub source: Says,
     pub target: Says,
+    /// What the node of the copy has just answered about the copy.
+    pub copy: Says,
     /// The Node object of the copy's node was deleted.
     pub target_is_gone: bool,
+    /// The claim and its PersistentVolume are gone: the volume was deleted.
+    pub volume_is_deleted: bool,
     /// How old the data of the copy are.
     pub age: Option<Duration>,
     /// How many first copies come before this one.

@@ -10,7 +10,6 @@
 
 mod channel;
 mod connect;
-mod copies;
 mod create_volume;
 mod forward;
 mod get_capacity;

@@ -6,16 +6,18 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use super::Router;
-use super::copies::{capabilities, request};
 use super::forward::{Envelope, is_unreachable};
 use super::route::Asked;
-use crate::cluster::mover::copies::{NewCopy, Updated};
+use crate::cluster::moves::copies::{Access, NewCopy, Updated, most_bytes};
 use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Result};
 use crate::cluster::moves::resources::VolumeReplicaSpec;
 use crate::cluster::peers::Member;
 use crate::cluster::permit;
-use crate::model::{Grant, VolumeId, VolumeSource};
+use crate::model::{Grant, Settings, VolumeId, VolumeSource};
 use crate::service::table::encode;
+use crate::wire::csi::volume_capability::access_mode::Mode;
+use crate::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use crate::wire::csi::volume_content_source::{self, Type};
 use crate::wire::rpc::Unary;
 use crate::wire::{csi, decode, peer};
 
@@ -188,5 +190,95 @@ fn failed(status: &Status) -> NodeError {
             NodeError::Refused(message)
         }
         _ => NodeError::Failed(message),
+    }
+}
+
+fn request(copy: &NewCopy) -> csi::CreateVolumeRequest {
+    let segments = [(Settings::TOPOLOGY_KEY.to_owned(), copy.target.clone())].into();
+    let there = vec![csi::Topology { segments }];
+    csi::CreateVolumeRequest {
+        name: copy.name.clone(),
+        capacity_range: Some(csi::CapacityRange {
+            required_bytes: i64::try_from(copy.bytes).unwrap_or(i64::MAX),
+            // The node of the source says how large it is, and the copy has at least that size.
+            limit_bytes: i64::try_from(most_bytes(copy.bytes)).unwrap_or(i64::MAX),
+        }),
+        volume_capabilities: capabilities(&copy.access),
+        parameters: copy.parameters.clone().into_iter().collect(),
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(Type::Volume(volume_content_source::VolumeSource {
+                volume_id: copy.source.clone(),
+            })),
+        }),
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite: there.clone(),
+            preferred: there,
+        }),
+        mutable_parameters: copy.mutable_parameters.clone().into_iter().collect(),
+        ..Default::default()
+    }
+}
+
+/// As csi-provisioner asks for it: one capability for each access mode.
+fn capabilities(access: &Access) -> Vec<csi::VolumeCapability> {
+    let mode = |mode: &String| match mode.as_str() {
+        "ReadWriteOncePod" => Mode::SingleNodeSingleWriter,
+        "ReadOnlyMany" => Mode::MultiNodeReaderOnly,
+        "ReadWriteMany" => Mode::MultiNodeMultiWriter,
+        _ => Mode::SingleNodeMultiWriter,
+    };
+    let kind = || match access.block {
+        true => AccessType::Block(BlockVolume {}),
+        false => AccessType::Mount(MountVolume {
+            fs_type: access.fs_type.clone(),
+            mount_flags: access.mount_options.clone(),
+            ..Default::default()
+        }),
+    };
+    let capability = |name: &String| csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode(name).into() }),
+        access_type: Some(kind()),
+    };
+    access.modes.iter().map(capability).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_asked_for_as_by_csi_provisioner() {
+        let copy = NewCopy {
+            name: "pvc-1-moved-2".to_owned(),
+            source: "vol-1".to_owned(),
+            target: "node-2".to_owned(),
+            bytes: 1 << 30,
+            access: Access {
+                block: false,
+                fs_type: "xfs".to_owned(),
+                mount_options: vec!["noatime".to_owned()],
+                modes: vec!["ReadWriteOnce".to_owned(), "ReadWriteOncePod".to_owned()],
+            },
+            parameters: [("pool".to_owned(), "fast".to_owned())].into(),
+            mutable_parameters: [("discard".to_owned(), "false".to_owned())].into(),
+        };
+        let asked = request(&copy);
+        let [first, second] = asked.volume_capabilities.as_slice() else { panic!("{asked:?}") };
+        assert_eq!(first.access_mode.as_ref().map(AccessMode::mode), Some(Mode::SingleNodeMultiWriter));
+        assert_eq!(second.access_mode.as_ref().map(AccessMode::mode), Some(Mode::SingleNodeSingleWriter));
+        let Some(AccessType::Mount(mount)) = &first.access_type else { panic!("{first:?}") };
+        assert_eq!(
+            (mount.fs_type.as_str(), mount.mount_flags.as_slice()),
+            ("xfs", ["noatime".to_owned()].as_slice())
+        );
+        let topology = asked.accessibility_requirements.unwrap_or_default();
+        assert_eq!(topology.requisite[0].segments["topology.hostloop.csi.dev/node"], "node-2");
+        assert_eq!(
+            (asked.parameters["pool"].as_str(), asked.mutable_parameters["discard"].as_str()),
+            ("fast", "false")
+        );
+        let range = asked.capacity_range.unwrap_or_default();
+        assert_eq!(range.required_bytes, 1 << 30);
+        assert!((1 << 30..(1 << 30) + (80 << 20)).contains(&range.limit_bytes), "{range:?}");
     }
 }

@@ -96,9 +96,10 @@ impl Driver {
                 Location { found, generation: Some(volume.generation), moved_to: None, deleted }
             }
             None => {
-                let moved_to = self.store.moved(id).map(|moved| moved.node_id.clone());
+                let moved = self.store.moved(id);
                 // A disk that was replaced has no cut either.
-                let deleted = moved_to.is_none() && self.store.has_cut(id);
+                let deleted = moved.as_ref().map_or_else(|| self.store.has_cut(id), |moved| moved.deleted);
+                let moved_to = moved.filter(|moved| !moved.deleted).map(|moved| moved.node_id.clone());
                 Location { found, generation: None, moved_to, deleted }
             }
         }

@@ -131,6 +131,7 @@ impl Driver {
             let capacity_bytes = large.map_or(volume.capacity_bytes, |quota| quota.bytes.max(1));
             self.move_out(Volume { capacity_bytes, ..volume.clone() }, &paths)?;
         }
+        self.forget_with(volume)?;
         // The record need not be gone durably before the answer: where it comes back, start-up removes it again.
         Ok(self.store.delete(&volume.id, Durability::Lazy)?)
     }

@@ -46,7 +46,7 @@ impl Driver {
     /// Returns the error that names the present node of a volume that has moved away from this one. Callers look for a record
     /// with this id first: the volume may have come back.
     pub(crate) fn moved(&self, id: &VolumeId) -> Option<Error> {
-        let moved = self.store.moved(id)?;
+        let moved = self.store.moved(id).filter(|moved| !moved.deleted)?;
         Some(Error::Moved { id: moved.id.clone(), node_id: moved.node_id.clone() })
     }
 

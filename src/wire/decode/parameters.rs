@@ -19,7 +19,7 @@ const CROSS_NODE_COPY: &str = "crossNodeCopy";
 const INODES: &str = "inodes";
 
 /// What an administrator may set.
-const STORAGE_CLASS_KEYS: [&str; 14] = [
+const STORAGE_CLASS_KEYS: [&str; 15] = [
     BACKEND,
     PROVISIONING,
     POOL,
@@ -32,18 +32,20 @@ const STORAGE_CLASS_KEYS: [&str; 14] = [
     INODES,
     Standby::PARAMETER,
     Standby::INTERVAL_PARAMETER,
+    Standby::BY_CLAIM_PARAMETER,
     consistency::FREEZE,
     consistency::FREEZE_TIMEOUT,
 ];
 /// What the author of a pod may set: nothing that reaches a tool's command line or lifts a check.
 const INLINE_KEYS: [&str; 7] = [BACKEND, PROVISIONING, POOL, DIRECT_IO, DISCARD, ENFORCEMENT, INODES];
 /// What the author of a pod may not set although a StorageClass has it.
-const NOT_INLINE_KEYS: [&str; 7] = [
+const NOT_INLINE_KEYS: [&str; 8] = [
     MKFS_OPTIONS,
     SHARED_ON_NODE,
     CROSS_NODE_COPY,
     Standby::PARAMETER,
     Standby::INTERVAL_PARAMETER,
+    Standby::BY_CLAIM_PARAMETER,
     consistency::FREEZE,
     consistency::FREEZE_TIMEOUT,
 ];
@@ -72,10 +74,11 @@ pub(super) fn storage_class(
     Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
 }
 
-/// Makes sure that the mover can read what is asked for: nobody looks at the class again before a node is lost.
+/// Makes sure that the controller can read what is asked for: nobody looks at the class again before a node is lost.
 fn standby(given: &Given<'_>) -> Result<(), String> {
     let asked = Standby::of(given.get(Standby::PARAMETER), given.get(Standby::INTERVAL_PARAMETER));
     let asked = asked.map_err(|why| format!("{} {why}", given.kind))?;
+    given.choose(Standby::BY_CLAIM_PARAMETER, &YES_NO)?;
     match asked.is_some() && given.choose(CROSS_NODE_COPY, &YES_NO)? == Some(false) {
         true => Err(format!(
             "{kind} {} needs a copy on another node, which {kind} {CROSS_NODE_COPY} forbids; leave one of them out",

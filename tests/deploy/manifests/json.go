@@ -39,3 +39,16 @@ func toJSON(in io.Reader, out io.Writer) error {
 	}
 	return json.NewEncoder(out).Encode(found)
 }
+
+func toYAML(in io.Reader, out io.Writer) error {
+	text, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	text, err = strictyaml.JSONToYAML(text)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
+}

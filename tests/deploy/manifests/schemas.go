@@ -86,6 +86,13 @@ func fromCRD(out string, crd map[string]any) error {
 	for _, version := range spec["versions"].([]any) {
 		version := version.(map[string]any)
 		schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
+		// The API server adds what every object has, also where the schema does not name it.
+		properties := schema["properties"].(map[string]any)
+		for name, kind := range map[string]string{"apiVersion": "string", "kind": "string", "metadata": "object"} {
+			if properties[name] == nil {
+				properties[name] = map[string]any{"type": kind}
+			}
+		}
 		strict(schema)
 		schema["$schema"] = schemaDialect
 		if err := write(out, spec["group"].(string), version["name"].(string), kind, schema); err != nil {

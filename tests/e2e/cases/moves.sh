@@ -1,5 +1,5 @@
-# What the cases about moves share: a StatefulSet that writes numbered records, a witness of them, and one move from its wish to
-# the end of everything that it leaves. A case of moves sources this.
+# What the cases about moves share: a StatefulSet that writes numbered records, a witness of them, and one move from its
+# VolumeMove to the end of everything that it leaves. A case of moves sources this.
 # shellcheck shell=bash disable=SC2034,SC2154,SC2016 # lib.sh has the names; the pods' shells expand what is between quotes
 
 # A record is a line `NUMBER TIME CHECKSUM`, the time in hundredths of a second since the machine was started, which all nodes of
@@ -123,18 +123,56 @@ goes_on_writing() {
   eventually "$1 goes on writing" more "$1"
 }
 
-# move_status CLAIM FIELD: such as .phase.
-move_status() {
-  k get pvc "$1" --output json | jq -r '.metadata.annotations["hostloop.csi.dev/move-status"] // "{}" | fromjson | '"$2"' // ""'
+# ask_to_move CLAIM NODE [WHEN]: creates a VolumeMove with the name of the claim, Now unless WHEN says PodsLeave. It deletes an
+# earlier one of that name, which has ended, and would say nothing of this one.
+ask_to_move() {
+  eventually 'the earlier VolumeMove is deleted' k delete volumemove "$1" --ignore-not-found
+  eventually 'the move is asked for' apply_move "$@"
 }
-is_in() { [[ $(move_status "$1" .phase) == "$2" ]]; }
-move_to() { k annotate pvc "$1" --overwrite "hostloop.csi.dev/move-to=$2" hostloop.csi.dev/move-now=true >/dev/null; }
-uid_of() { k get pvc "$1" --output jsonpath='{.metadata.uid}'; }
-volumes_of_case() {
-  kubectl get pv --output json | jq -r --arg namespace "$namespace" \
-    '[.items[] | select(.spec.claimRef.namespace == $namespace)] | length'
+# shellcheck disable=SC2317 # eventually calls it
+apply_move() {
+  k apply --filename - <<YAML
+apiVersion: hostloop.csi.dev/v1alpha1
+kind: VolumeMove
+metadata: {name: $1}
+spec: {claimName: $1, target: {node: $2}, when: ${3:-Now}}
+YAML
 }
-one_volume() { [[ $(volumes_of_case) == 1 ]]; }
+# is_in CLAIM PHASE: the VolumeMove of the claim is in the phase, or comes to it within a second.
+is_in() { k wait --for jsonpath='{.status.phase}'="$2" --timeout 1s "volumemove/$1"; }
+
+# The PersistentVolume of a claim, which has the name of the VolumeReplica of its copy.
+name_of_volume() { k get pvc "$1" --output jsonpath='{.spec.volumeName}'; }
+# replicas CLAIM: the names of its VolumeReplicas, the earliest first. There are two if an earlier node has data that nobody has
+# deleted yet, and the volume has another copy by now.
+replicas() {
+  kubectl get volumereplicas --output json | jq -r --arg namespace "$namespace" --arg claim "$1" \
+    '[.items[] | select(.spec.claim.namespace == $namespace and .spec.claim.name == $claim)]
+      | sort_by(.spec.generation)[].metadata.name'
+}
+replica_of() { replicas "$1" | sed -n 1p; }
+# copy CLAIM FIELD: of the first of them, such as .status.phase; nothing if there is none.
+copy() {
+  local replica
+  replica=$(replica_of "$1")
+  [[ -z $replica ]] || kubectl get volumereplica "$replica" --ignore-not-found --output json | jq -r "$2"' // ""'
+}
+copy_is_in() { kubectl wait --for jsonpath='{.status.phase}'="$2" --timeout 1s "volumereplica/$(replica_of "$1")"; }
+# A kubectl that fails does not say that there is none.
+has_no_copy() {
+  local left
+  left=$(replicas "$1") && [[ -z $left ]]
+}
+# What a move leaves as it is: the uid of the claim, its phase and label, its PersistentVolume with its policy, and the id of the
+# volume.
+identity() {
+  k get pvc "$1" --output jsonpath='{.metadata.uid} {.status.phase} {.metadata.labels.kept} {.spec.volumeName} '
+  kubectl get pv "$(name_of_volume "$1")" --output jsonpath='{.spec.persistentVolumeReclaimPolicy} {.spec.csi.volumeHandle}'
+}
+# The node of the volume of a claim.
+node_of_volume() {
+  kubectl get pv "$(name_of_volume "$1")" --output jsonpath='{.spec.nodeAffinity.required.nodeSelectorTerms[*].matchExpressions[*].values[*]}'
+}
 
 # The name of another node than this one.
 another_node() {
@@ -144,7 +182,6 @@ another_node() {
   done < <(driver_nodes)
   printf '%s' "$name"
 }
-
 
 # Volumes and snapshots on the disks of all nodes; the cuts that are kept for copies are snapshots.
 on_nodes() {
@@ -158,20 +195,20 @@ on_nodes() {
 calm() { :; }
 disturbed() { :; }
 
-# moves_there NODE: the volume of writer-0 moves to the node, its pod goes on there, and nothing of the old volume is left.
+# moves_there NODE: the volume of writer-0 moves to the node, its pod goes on there, and nothing of the volume is left elsewhere.
+# The claim, its PersistentVolume and the id of the volume stay.
 moves_there() {
-  local claim=data-writer-0 from uid before after pause volume found
+  local claim=data-writer-0 from identity before after pause found
   calm
-  from=$(node_of writer-0) uid=$(uid_of "$claim") volume=$(volume_of "$claim") before=$(records writer-0)
+  from=$(node_of writer-0) identity=$(identity "$claim") before=$(records writer-0)
   disturbed
-  eventually 'the move is asked for' move_to "$claim" "$1"
+  ask_to_move "$claim" "$1"
   limit=${patience:-300} eventually "the pod runs on $1" runs_on "$1"
   limit=120 eventually 'the move is done' is_in "$claim" Done
-  limit=120 eventually 'the old volume is deleted' one_volume
+  limit=120 eventually 'nothing is left of the copy' has_no_copy "$claim"
   calm
-  [[ $(uid_of "$claim") != "$uid" ]] || fail 'the claim was not made again'
-  [[ $(volume_of "$claim") != "$volume" ]] || fail 'the claim has the volume that it had'
-  expect 'a label of the claim' yes "$(k get pvc "$claim" --output jsonpath='{.metadata.labels.kept}')"
+  expect 'what stays of the claim and its volume' "$identity" "$(identity "$claim")"
+  expect 'the node of the volume' "$1" "$(node_of_volume "$claim")"
   goes_on_writing writer-0
   found=$(whole writer-0)
   read -r after pause <<<"$found"

@@ -134,23 +134,15 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
 }
 
 impl Moves {
-    /// A volume is deleted only when its claim has another one, or is not wanted any more.
+    /// A volume is deleted only when its user does not want it any more.
     fn is_spare(&self, volume: &str) {
         let known = self.known.lock().unwrap();
         self.with(|kubernetes| {
             let claim =
                 kubernetes.get("persistentvolumes", volume).unwrap_or_default()["spec"]["claimRef"]["name"]
                     .take();
-            let ends = known.iter().any(|known| known.retired && claim == known.claim);
-            // One that was never bound may never be.
-            let is_another = |other: &Value| {
-                let reserved = &other["spec"]["claimRef"];
-                other["metadata"]["name"] != volume && reserved["name"] == claim && !reserved["uid"].is_null()
-            };
-            if !ends && !kubernetes.all("persistentvolumes").any(is_another) {
-                kubernetes
-                    .wrong
-                    .push(format!("{volume} is deleted before claim {claim} is bound to another one"));
+            if !known.iter().any(|known| known.retired && claim == known.claim) {
+                kubernetes.wrong.push(format!("{volume} is deleted, and claim {claim} is wanted"));
             }
         });
     }

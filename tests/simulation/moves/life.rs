@@ -1,10 +1,9 @@
-//! The life of a claim that moves: it is made, a pod writes to its volume, an administrator moves it and changes their mind,
-//! and at the end all that a move writes and makes is gone, and so is the volume of the deleted claim.
+//! The life of a claim that moves: it is created, a pod writes to its volume, an administrator moves it and changes their mind,
+//! and at the end all that a move writes and creates is gone, and so is the volume of the deleted claim.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hostloop::cluster::mover::status::{MOVE_NOW, MOVE_RECORD, MOVE_STATUS, MOVE_TO, MOVING, POLICY_WAS};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -56,23 +55,8 @@ struct Plan {
     cordons: bool,
 }
 
-fn phase(claim: &Value) -> Option<String> {
-    let status = claim["metadata"]["annotations"][MOVE_STATUS].as_str()?;
-    let status: Value = serde_json::from_str(status).ok()?;
-    Some(status["phase"].as_str()?.to_owned())
-}
-
-fn set_annotation(kubernetes: &mut Kubernetes, claim: &str, annotation: &str, value: Option<&str>) {
-    kubernetes.change("persistentvolumeclaims", claim, |claim| {
-        if !claim["metadata"]["annotations"].is_object() {
-            claim["metadata"]["annotations"] = json!({});
-        }
-        let annotations = claim["metadata"]["annotations"].as_object_mut().unwrap();
-        match value {
-            Some(value) => drop(annotations.insert(annotation.to_owned(), json!(value))),
-            None => drop(annotations.remove(annotation)),
-        }
-    });
+fn phase(object: &Value) -> Option<&str> {
+    object["status"]["phase"].as_str()
 }
 
 impl Claim {
@@ -172,7 +156,7 @@ impl Claim {
         let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);
         match self.moves.below(9) {
             0 | 1 => cancels = Some(later(25_000)),
-            2 => cancels_in = Some("Switching"),
+            2 => cancels_in = Some("CuttingOver"),
             3 => deletes = Some(later(25_000)),
             4 => changes = Some((later(25_000), self.node())),
             _ => {}
@@ -181,18 +165,36 @@ impl Claim {
         Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons }
     }
 
-    /// Says where the volume is to be, and whether its pod may be evicted. Tells whether there is a claim to say it on.
+    /// Asks for a move to this node, instead of what was asked for before; with `None` for nothing. Tells whether there is a claim
+    /// to ask for.
     fn wishes(&self, target: Option<&str>, now: bool) -> bool {
         self.moves.with(|kubernetes| {
-            let there = kubernetes.get("persistentvolumeclaims", &self.claim);
-            if there.is_none() {
+            if kubernetes.get("persistentvolumeclaims", &self.claim).is_none() {
                 return false;
             }
-            set_annotation(kubernetes, &self.claim, MOVE_TO, target);
-            set_annotation(kubernetes, &self.claim, MOVE_NOW, now.then_some("true"));
+            let wish = key("volumemoves", NAMESPACE, &self.wish());
+            kubernetes.remove(&wish);
+            if let Some(target) = target {
+                let node = (target != "any").then_some(target);
+                let when = if now { "Now" } else { "PodsLeave" };
+                let spec = json!({"claimName": self.claim, "target": {"node": node}, "when": when});
+                let metadata = json!({"name": self.wish(), "namespace": NAMESPACE});
+                kubernetes.create(wish, json!({"metadata": metadata, "spec": spec}));
+            }
             crate::log(|| format!("{} is to be on {target:?}", self.claim));
             true
         })
+    }
+
+    /// The name of the VolumeMove.
+    fn wish(&self) -> String {
+        format!("move-{}", self.pod)
+    }
+
+    /// The VolumeReplicas of the claim.
+    fn replicas(&self, kubernetes: &Kubernetes) -> Vec<Value> {
+        let is_its = |replica: &&Value| replica["spec"]["claim"]["name"] == *self.claim;
+        kubernetes.all("volumereplicas").filter(is_its).cloned().collect()
     }
 
     /// Asks for a move, does what an administrator does meanwhile, and waits for its end.
@@ -216,23 +218,22 @@ impl Claim {
                 let target = plan.changes.take().map(|(_, target)| target);
                 self.wishes(target.as_deref(), plan.now);
             }
-            let claim = self.moves.with(|kubernetes| kubernetes.get("persistentvolumeclaims", &self.claim));
-            let Some(claim) = claim else { continue };
-            let phase = phase(&claim);
-            if plan.cancels_in.is_some() && phase.as_deref() == plan.cancels_in {
+            let (asked, replicas) = self
+                .moves
+                .with(|kubernetes| (kubernetes.get("volumemoves", &self.wish()), self.replicas(kubernetes)));
+            let copy = replicas.first().and_then(phase);
+            if plan.cancels_in.is_some() && copy == plan.cancels_in {
                 plan.cancels_in = None;
                 self.wishes(None, plan.now);
             }
-            match phase.as_deref() {
-                // A pod that is made again before the claim is deleted is in the way, too.
-                // A claim that is to be given back goes only when its pod has gone.
-                Some(phase @ ("Ready" | "Switching" | "Returning"))
-                    if due(deleted) && (!plan.now || phase == "Returning") =>
-                {
-                    let node = self.moves.with(|kubernetes| self.drain(kubernetes, plan.cordons));
-                    cordoned = cordoned.or(node);
-                    deleted = now + Duration::from_secs(20);
-                }
+            // A pod that is created again before the volume has moved is in the way, too.
+            if matches!(copy, Some("Ready" | "CuttingOver")) && due(deleted) && !plan.now {
+                let node = self.moves.with(|kubernetes| self.drain(kubernetes, plan.cordons));
+                cordoned = cordoned.or(node);
+                deleted = now + Duration::from_secs(20);
+            }
+            let over = self.moves.with(|kubernetes| self.is_settled(kubernetes).is_ok());
+            match asked.as_ref().and_then(phase) {
                 // Whoever is refused gives up, or waits for the next look.
                 Some("Refused") => {
                     refused += 1;
@@ -240,15 +241,12 @@ impl Claim {
                         self.wishes(None, plan.now);
                     }
                 }
+                Some("Done") if over => {
+                    self.wishes(None, plan.now);
+                    break Wish::Volume;
+                }
+                None if over && asked.is_none() => break Wish::Volume,
                 _ => {}
-            }
-            let over = self.moves.with(|kubernetes| self.is_settled(kubernetes).is_ok());
-            if over && claim["metadata"]["annotations"][MOVE_TO].is_null() {
-                break Wish::Volume;
-            }
-            // It is there already.
-            if over && began.elapsed() > Duration::from_secs(30) {
-                self.wishes(None, plan.now);
             }
         };
         if let Some(node) = cordoned {
@@ -295,15 +293,11 @@ impl Claim {
         let of_claim = |volume: &&Value| volume["spec"]["claimRef"]["name"] == *self.claim;
         let volumes: Vec<&Value> = kubernetes.all("persistentvolumes").filter(of_claim).collect();
         let [volume] = volumes.as_slice() else { return Err(format!("it has {} volumes", volumes.len())) };
-        let annotations = &volume["metadata"]["annotations"];
-        if !annotations[MOVE_RECORD].is_null()
-            || !annotations[POLICY_WAS].is_null()
-            || !volume["metadata"]["labels"][MOVING].is_null()
-            || volume["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
-        {
-            return Err(format!("its volume is still {volume}"));
+        let replicas = self.replicas(kubernetes);
+        if !replicas.is_empty() {
+            return Err(format!("it has the copies {replicas:?}"));
         }
-        if !matches!(phase(&claim).as_deref(), None | Some("Done"))
+        if volume["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
             || claim["metadata"]["finalizers"] != json!([PROTECTION])
             || claim["status"]["phase"] != "Bound"
             || !claim["metadata"]["deletionTimestamp"].is_null()
@@ -325,7 +319,11 @@ impl Claim {
         let settled = || self.moves.with(|kubernetes| self.is_settled(kubernetes));
         match Instant::now() < limit {
             true => Ok(()),
-            false => Err(format!("{}: it never comes that {what}: {:?}, {claim:?}", self.claim, settled())),
+            false => {
+                let copies = self.moves.with(|kubernetes| self.replicas(kubernetes));
+                let name = &self.claim;
+                Err(format!("{name}: it never comes that {what}: {:?}, {claim:?}, {copies:?}", settled()))
+            }
         }
     }
 
@@ -342,7 +340,7 @@ impl Claim {
         }
     }
 
-    /// The claim is deleted, with what makes it again. If it was about to get another volume, it is made once more.
+    /// The claim is deleted, with what creates it again.
     async fn end(&self) -> Result<(), Failure> {
         *self.over.lock().unwrap() = true;
         self.moves
@@ -360,6 +358,7 @@ impl Claim {
                 let of_claim = |volume: &Value| volume["spec"]["claimRef"]["name"] == *self.claim;
                 kubernetes.get("persistentvolumeclaims", &self.claim).is_some()
                     || kubernetes.all("persistentvolumes").any(of_claim)
+                    || !self.replicas(kubernetes).is_empty()
             });
             if !there {
                 return Ok(());

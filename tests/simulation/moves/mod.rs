@@ -1,4 +1,4 @@
-//! Moves of volumes in the simulated cluster: the mover of each controller, the API server between them and Kubernetes
+//! Moves of volumes in the simulated cluster: the controllers that can lead, the API server between them and Kubernetes
 //! (crates/fake-kubernetes, `api.rs`), what works there (`control.rs`), the pods with their volumes (`kubelet.rs`, `writer.rs`),
 //! and an administrator who moves their claims (`life.rs`).
 

@@ -13,12 +13,15 @@ fn class(kind: Kind) -> &'static str {
     kind.name()
 }
 
-/// Nodes and StorageClasses.
+/// Nodes, StorageClasses and the namespace.
 pub(super) fn cluster(kubernetes: &mut Kubernetes, nodes: usize) {
+    kubernetes.create(key("namespaces", "", NAMESPACE), json!({"metadata": {"name": NAMESPACE}}));
     for node in 0..nodes {
         let name = format!("n{node}");
         let metadata = json!({"name": name, "labels": {Settings::TOPOLOGY_KEY: name}});
-        kubernetes.create(key("nodes", "", &name), json!({"metadata": metadata, "spec": {}}));
+        let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        kubernetes
+            .create(key("nodes", "", &name), json!({"metadata": metadata, "spec": {}, "status": ready}));
     }
     for kind in [Kind::Block, Kind::Directory] {
         let parameters = json!(Spec::new(kind).parameters());

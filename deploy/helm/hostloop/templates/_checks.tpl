@@ -5,7 +5,7 @@ form. The schema checks names and types.
 
 {{/* The parameters that the driver knows. tests/csi compares them with the driver. */}}
 {{- define "hostloop.keys.storageClass" -}}
-backend provisioning pool mkfsOptions directIO discard sharedOnNode crossNodeCopy enforcement inodes standby standbyInterval freeze freezeTimeout
+backend provisioning pool mkfsOptions directIO discard sharedOnNode crossNodeCopy enforcement inodes standby standbyInterval standbyByClaim freeze freezeTimeout
 {{- end -}}
 {{- define "hostloop.keys.snapshotClass" -}}
 freeze freezeTimeout
@@ -214,11 +214,14 @@ Argument: dict "at" the name of the list "classes" list
     "enforcement" (list "required" "none") "standby" (list "0" "1") -}}
 {{- include "hostloop.checkValue" (dict "at" $path "parameters" $parameters "key" $key "values" $values) -}}
 {{- end -}}
-{{- if and (hasKey $parameters "standbyInterval") (ne (toString (dig "standby" "0" $parameters)) "1") -}}
+{{- $standby := "" -}}
+{{- if eq (toString (dig "standby" "0" $parameters)) "1" -}}{{- $standby = "standby" -}}
+{{- else if eq (toString (dig "standbyByClaim" "false" $parameters)) "true" -}}{{- $standby = "standbyByClaim" -}}{{- end -}}
+{{- if and (hasKey $parameters "standbyInterval") (not $standby) -}}
 {{- fail (printf "%s.standbyInterval: without standby: \"1\" there is no copy to keep; leave it out" $path) -}}
 {{- end -}}
 {{- include "hostloop.checkTimes" (dict "at" $path "parameters" $parameters) -}}
-{{- range $key := list "directIO" "discard" "sharedOnNode" "crossNodeCopy" "freeze" -}}
+{{- range $key := list "directIO" "discard" "sharedOnNode" "crossNodeCopy" "freeze" "standbyByClaim" -}}
 {{- include "hostloop.checkValue" (dict "at" $path "parameters" $parameters "key" $key "values" (list "true" "false")) -}}
 {{- end -}}
 {{- $pool := toString (dig "pool" "default" $parameters) -}}
@@ -254,9 +257,9 @@ Argument: dict "at" the name of the list "classes" list
 {{- if and $thick (eq (toString (dig "discard" "" $parameters)) "true") -}}
 {{- fail (printf "%s.discard: a thick volume keeps its blocks; leave it out, or set provisioning: thin" $path) -}}
 {{- end -}}
-{{- if eq (toString (dig "standby" "0" $parameters)) "1" -}}
+{{- if $standby -}}
 {{- if not $v.move.enabled -}}
-{{- fail (printf "%s.standby: without move.enabled nothing keeps a copy; set move.enabled: true, or leave it out" $path) -}}
+{{- fail (printf "%s.%s: without move.enabled nothing keeps a copy; set move.enabled: true, or leave it out" $path $standby) -}}
 {{- end -}}
 {{- if eq (toString (dig "crossNodeCopy" "true" $parameters)) "false" -}}
 {{- fail (printf "%s.crossNodeCopy: a copy that stands by is on another node; leave one of them out" $path) -}}

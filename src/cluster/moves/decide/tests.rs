@@ -40,7 +40,9 @@ fn view() -> View {
         source_node: NodeState::Ready,
         source: Says::Has(GENERATION),
         target: Says::Nothing,
+        copy: Says::Has(0),
         target_is_gone: false,
+        volume_is_deleted: false,
         age: Some(Duration::ZERO),
         queue: 0,
     }
@@ -57,18 +59,19 @@ fn in_phase(phase: ReplicaPhase) -> View {
 }
 
 fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
-    User { name: "p".to_owned(), is_leaving, never_ran, has_controller }
+    User { name: "p".to_owned(), is_leaving, never_ran, is_late: false, has_controller }
 }
 
-const PHASES: [ReplicaPhase; 11] = [
+const PHASES: [ReplicaPhase; 12] = [
     ReplicaPhase::Pending,
     ReplicaPhase::Copying,
     ReplicaPhase::Following,
     ReplicaPhase::Ready,
     ReplicaPhase::Standby,
     ReplicaPhase::CuttingOver,
-    ReplicaPhase::Completing,
     ReplicaPhase::Exchanging,
+    ReplicaPhase::LastPass,
+    ReplicaPhase::Completing,
     ReplicaPhase::Retiring,
     ReplicaPhase::Left,
     ReplicaPhase::Abandoning,
@@ -118,7 +121,11 @@ impl Choices {
     }
 
     fn pods(&mut self) -> Vec<User> {
-        (0..self.below(3)).map(|_| pod(self.is(), self.is(), self.is())).collect()
+        let any = |choices: &mut Choices| User {
+            is_late: choices.is(),
+            ..pod(choices.is(), choices.is(), choices.is())
+        };
+        (0..self.below(3)).map(|_| any(self)).collect()
     }
 
     /// A view with anything that can be known at once.
@@ -127,6 +134,7 @@ impl Choices {
         let nodes = [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService, NodeState::Gone];
         view.wanted = self.one(&wishes());
         (view.source, view.target) = (self.one(&answers()), self.one(&answers()));
+        view.copy = self.one(&answers());
         (view.source_node, view.users) = (self.one(&nodes), self.pods());
         (view.is_deleted, view.is_promoted) = (self.below(4) == 0, self.below(4) == 0);
         view.claim_is_deleted = self.one(&[Some(false), Some(false), Some(true), None]);
@@ -138,7 +146,9 @@ impl Choices {
             Some(Duration::from_secs(60)),
         ]);
         (view.queue, view.target_is_gone) = (self.below(2), self.below(4) == 0);
+        view.volume_is_deleted = self.below(8) == 0;
         (view.status.exact, view.status.stale) = (self.is(), self.is());
+        view.status.exchanged = self.is();
         view.status.left_id = self.is().then(|| "vol-3".to_owned());
         view.spec.keep_source = self.is();
         view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
@@ -170,7 +180,7 @@ fn check(rule: &str, applies: impl Fn(&View, &Step) -> bool, holds: impl Fn(&Vie
 
 /// Whether the copy, or the volume at its earlier node, can still be given up: the copy has not taken over the id.
 fn is_before_the_end(view: &View) -> bool {
-    view.status.phase <= ReplicaPhase::CuttingOver
+    view.status.phase <= ReplicaPhase::LastPass
 }
 
 #[test]
@@ -189,7 +199,12 @@ fn rule_2_a_copy_goes_by_the_word_of_its_source() {
         |view, _| {
             let target_has = view.target == Says::Has(GENERATION + 1);
             match view.status.phase {
-                ReplicaPhase::Retiring => target_has && !view.spec.keep_source && !view.status.stale,
+                ReplicaPhase::Retiring => {
+                    view.is_deleted
+                        || (target_has || view.volume_is_deleted)
+                            && !view.spec.keep_source
+                            && !view.status.stale
+                }
                 phase => phase == ReplicaPhase::Left && view.is_deleted,
             }
         },
@@ -224,7 +239,11 @@ fn rule_6_what_is_unknown_changes_nothing() {
     };
     check(
         "unknown",
-        |view, _| is_before_the_end(view) && is_unknown(view) && !is_told(view),
+        |view, _| {
+            // An exchange may have deleted the PersistentVolume.
+            let is_exchanging = view.status.phase == ReplicaPhase::Exchanging;
+            is_before_the_end(view) && !is_exchanging && is_unknown(view) && !is_told(view)
+        },
         |_, step| matches!(step, Step::Wait(_, why) if !why.is_empty()),
     );
 }
@@ -248,12 +267,37 @@ fn rule_9_claims_of_one_pod_wait_for_each_other() {
 }
 
 #[test]
-fn a_last_pass_is_made_when_no_pod_is_left() {
+fn a_volume_leaves_its_node_when_no_pod_is_left() {
+    check(
+        "the exchange",
+        |view, step| matches!(step, Step::Enter(ReplicaPhase::Exchanging, _)) && !view.status.stale,
+        |view, _| {
+            let cannot_start = |user: &User| user.is_late && user.never_ran;
+            view.users.iter().all(cannot_start) && view.status.fenced.is_some()
+        },
+    );
     check(
         "the last pass",
         |_, step| *step == Step::LastPass,
-        |view, _| view.users.is_empty() && view.status.fenced.is_some() && is_before_the_end(view),
+        |view, _| {
+            let comes_again = |user: &User| user.never_ran && user.has_controller && !user.is_leaving;
+            view.status.phase == ReplicaPhase::LastPass && !view.users.iter().any(comes_again)
+        },
     );
+}
+
+/// The controller of a StatefulSet creates its pod again as soon as it is gone.
+#[test]
+fn pods_that_come_too_late_delay_nothing() {
+    let mut view = in_phase(ReplicaPhase::CuttingOver);
+    view.wanted = moving(When::Now, false);
+    view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    for is_leaving in [false, true] {
+        view.users = vec![User { is_late: true, ..pod(is_leaving, true, true) }];
+        assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Exchanging, _)));
+    }
+    view.users = vec![User { is_late: true, ..pod(false, false, true) }];
+    assert_eq!(decide(&view), Step::Evict(vec!["p".to_owned()]), "it runs all the same");
 }
 
 #[test]
@@ -265,12 +309,16 @@ fn pods_are_sent_away_as_their_users_allow() {
             let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
             let Step::Evict(names) = step else { return false };
             // Once the volume has moved, a pod that runs may be that of a lost node: it ends with its own time.
-            let has_moved = view.status.phase == ReplicaPhase::Retiring;
-            let can = |user: &&User| match has_moved {
-                true => !user.is_leaving && user.has_controller && user.never_ran,
-                false => !user.is_leaving && (user.has_controller || bare),
+            let is_cutting_over = view.status.phase == ReplicaPhase::CuttingOver;
+            let can = |user: &&User| match is_cutting_over {
+                true => !user.is_leaving && (user.has_controller || bare),
+                false => !user.is_leaving && user.has_controller && user.never_ran,
             };
-            let is_time = has_moved || view.status.fenced.is_some() && is_before_the_end(view);
+            let is_time = match view.status.phase {
+                ReplicaPhase::CuttingOver => view.status.fenced.is_some(),
+                ReplicaPhase::Abandoning => !view.status.exchanged,
+                phase => matches!(phase, ReplicaPhase::LastPass | ReplicaPhase::Retiring),
+            };
             is_time && names.len() <= view.users.iter().filter(can).count()
         },
     );
@@ -280,9 +328,7 @@ fn pods_are_sent_away_as_their_users_allow() {
 fn nothing_is_given_up_after_the_id_is_taken_over() {
     check(
         "the end of a move",
-        |view, _| {
-            view.status.phase > ReplicaPhase::CuttingOver && view.status.phase < ReplicaPhase::Abandoning
-        },
+        |view, _| view.status.phase > ReplicaPhase::LastPass && view.status.phase < ReplicaPhase::Abandoning,
         |_, step| {
             !matches!(step, Step::Enter(ReplicaPhase::Abandoning, _) | Step::Unfence | Step::DeleteCopy)
         },
@@ -310,10 +356,11 @@ fn apply(view: &mut View, step: &Step) {
         Step::LastPass if !is_silent(&view.source) => status.exact = true,
         Step::GiveUpSource => status.stale = true,
         Step::Complete if !is_silent(&view.target) => {
-            status.phase = ReplicaPhase::Exchanging;
+            status.phase = ReplicaPhase::Retiring;
             view.target = Says::Has(GENERATION + 1);
         }
-        Step::Exchange => status.phase = ReplicaPhase::Retiring,
+        Step::Exchange => (status.phase, status.exchanged) = (ReplicaPhase::LastPass, true),
+        Step::ExchangeBack => status.exchanged = false,
         Step::Retire if !is_silent(&view.source) => status.left_id = Some("vol-3".to_owned()),
         Step::Unfence if !is_silent(&view.source) => status.fenced = None,
         _ => {}
@@ -324,7 +371,7 @@ fn apply(view: &mut View, step: &Step) {
 fn end_of(mut view: View) -> (View, Step) {
     let mut step = decide(&view);
     for _ in 0..40 {
-        if matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Finish) {
+        if matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Release | Step::Finish) {
             break;
         }
         apply(&mut view, &step);
@@ -371,7 +418,7 @@ fn rule_7_an_administrator_ends_every_phase() {
             }
             (view.source, view.source_node, view.is_deleted) = (gone(), NodeState::Gone, true);
             let (view, step) = end_of(view);
-            let ends = matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Finish);
+            let ends = matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Release | Step::Finish);
             assert!(ends, "{phase:?}, fenced: {fenced}: {step:?} in {:?}", view.status.phase);
         }
     }
@@ -394,6 +441,20 @@ fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
     assert_eq!(decide(&view), Step::DeleteCopy, "it may come back");
     view.is_deleted = true;
     assert_eq!(decide(&view), Step::Finish);
+}
+
+/// Its node has answered so, and the node of the volume need not have anything either.
+#[test]
+fn a_copy_that_is_gone_is_let_go() {
+    for source in answers() {
+        let mut view = in_phase(ReplicaPhase::Abandoning);
+        (view.source, view.copy) = (source, Says::Nothing);
+        assert_eq!(decide(&view), Step::Release);
+    }
+    let mut view = in_phase(ReplicaPhase::Abandoning);
+    view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    view.copy = Says::Nothing;
+    assert_eq!(decide(&view), Step::Unfence, "the volume comes first");
 }
 
 #[test]

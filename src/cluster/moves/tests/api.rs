@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use hostloop_fake_kubernetes::Kubernetes;
 use hostloop_fake_kubernetes::server::{answer, status};
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// It does not arrive.
     Lost,
     /// It is carried out, and its answer is lost.
@@ -23,37 +24,61 @@ struct Inside {
     kubernetes: Kubernetes,
     calls: Vec<String>,
     fault: Option<(usize, Fault)>,
+    /// No request is answered.
+    stopped: bool,
+    /// How long each answer is on its way.
+    late: Duration,
 }
 
 /// Kubernetes with clients.
 #[derive(Clone)]
-pub(super) struct Server(Arc<Mutex<Inside>>);
+pub(crate) struct Server(Arc<Mutex<Inside>>);
 
 impl Server {
-    pub(super) fn new(kubernetes: Kubernetes) -> Self {
-        Server(Arc::new(Mutex::new(Inside { kubernetes, calls: Vec::new(), fault: None })))
+    pub(crate) fn new(kubernetes: Kubernetes) -> Self {
+        Server(Arc::new(Mutex::new(Inside {
+            kubernetes,
+            calls: Vec::new(),
+            fault: None,
+            stopped: false,
+            late: Duration::ZERO,
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.0.lock().unwrap()
     }
 
+    fn with_inside<T>(&self, look: impl FnOnce(&Inside) -> T) -> T {
+        look(&self.lock())
+    }
+
     /// Does something to the objects, or looks at them.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Kubernetes) -> T) -> T {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Kubernetes) -> T) -> T {
         work(&mut self.lock().kubernetes)
     }
 
     /// The request of this number, counted from 0, fails.
-    pub(super) fn fail(&self, number: usize, fault: Fault) {
+    pub(crate) fn fail(&self, number: usize, fault: Fault) {
         self.lock().fault = Some((number, fault));
     }
 
+    /// From here on, no request is answered.
+    pub(super) fn stop(&self) {
+        self.lock().stopped = true;
+    }
+
+    /// From here on, each answer is so long on its way.
+    pub(super) fn delay(&self, late: Duration) {
+        self.lock().late = late;
+    }
+
     /// Methods and paths of all requests.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.lock().calls.clone()
     }
 
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let server = server.clone();
@@ -61,7 +86,12 @@ impl Server {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.unwrap();
                 let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+                let (stopped, late) = server.with_inside(|inside| (inside.stopped, inside.late));
+                if stopped {
+                    return std::future::pending().await;
+                }
                 let (code, answer) = server.answer(&parts, &body);
+                tokio::time::sleep(late).await;
                 let text = serde_json::to_vec(&answer).unwrap();
                 Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(text)).unwrap())
             }

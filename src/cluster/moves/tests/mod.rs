@@ -1,7 +1,8 @@
 //! The parts of a move, and whole moves, on Kubernetes in memory (crates/fake-kubernetes).
 
-mod api;
+pub(crate) mod api;
 mod exchange;
-mod nodes;
+mod leading;
+pub(crate) mod nodes;
 mod whole;
 mod world;

@@ -5,50 +5,50 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::api::Fault;
-use crate::cluster::mover::copies::{NewCopy, Updated};
+use crate::cluster::moves::copies::{NewCopy, Updated};
 use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Result};
 use crate::cluster::moves::resources::VolumeReplicaSpec;
 use crate::model::{NodeKey, VolumeId};
 
 /// What a node has under an id.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Held {
-    pub(super) generation: u64,
+pub(crate) struct Held {
+    pub(crate) generation: u64,
     /// What a pod wrote last.
-    pub(super) data: u64,
+    pub(crate) data: u64,
     /// The source of a copy that is not complete.
-    pub(super) copy_of: Option<String>,
+    pub(crate) copy_of: Option<String>,
     /// The copy is identical to its source, which was fenced and not in use.
-    pub(super) exact: bool,
-    pub(super) sealed: bool,
+    pub(crate) exact: bool,
+    pub(crate) sealed: bool,
     /// A pod uses it.
-    pub(super) in_use: bool,
+    pub(crate) in_use: bool,
     /// The id that it had before it moved away.
-    pub(super) was: Option<String>,
+    pub(crate) was: Option<String>,
 }
 
 #[derive(Default)]
-pub(super) struct Cluster {
-    pub(super) nodes: BTreeMap<String, BTreeMap<String, Held>>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: BTreeMap<String, BTreeMap<String, Held>>,
     /// These do not answer.
-    pub(super) silent: BTreeSet<String>,
+    pub(crate) silent: BTreeSet<String>,
     /// Source and copy of the cuts that are kept.
-    pub(super) cuts: BTreeSet<(String, String)>,
+    pub(crate) cuts: BTreeSet<(String, String)>,
     /// What must never be.
-    pub(super) wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
     /// The names of all calls.
-    pub(super) calls: Vec<&'static str>,
+    pub(crate) calls: Vec<&'static str>,
     /// The call of this number, counted from 0, fails.
-    pub(super) fault: Option<(usize, Fault)>,
+    pub(crate) fault: Option<(usize, Fault)>,
     /// An administrator deletes the copies: rule 2 does not hold them.
-    pub(super) administrator_deletes: bool,
+    pub(crate) administrator_deletes: bool,
 }
 
 #[derive(Clone, Default)]
-pub(super) struct FakeNodes(Arc<Mutex<Cluster>>);
+pub(crate) struct FakeNodes(Arc<Mutex<Cluster>>);
 
 impl FakeNodes {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Cluster> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Cluster> {
         self.0.lock().unwrap()
     }
 
@@ -119,7 +119,9 @@ impl Nodes for FakeNodes {
     async fn create(&self, copy: &NewCopy) -> Result<()> {
         let id = VolumeId::of_name(&NodeKey::of(&copy.target), &copy.name).to_string();
         self.call("create", &copy.target, |cluster, held| {
-            let Some(volume) = cluster.nodes.values().find_map(|held| held.get(&copy.source)) else {
+            let heard = cluster.nodes.iter().filter(|(name, _)| !cluster.silent.contains(*name));
+            let there = heard.filter_map(|(_, held)| held.get(&copy.source));
+            let Some(volume) = there.max_by_key(|volume| volume.generation) else {
                 return missing(&copy.source);
             };
             let (generation, data) = (volume.generation, volume.data);

@@ -211,14 +211,23 @@ impl World {
     }
 
     pub(super) fn replica(&self) -> Option<VolumeReplica> {
-        let replica = self.server.with(|k| k.get("volumereplicas", "pvc-1"));
-        replica.map(|replica| serde_json::from_value(replica).unwrap())
+        let all = self.server.with(|k| k.all("volumereplicas").cloned().collect::<Vec<_>>());
+        let all: Vec<VolumeReplica> =
+            all.into_iter().map(|replica| serde_json::from_value(replica).unwrap()).collect();
+        all.iter().find(|replica| replica.phase().is_of_a_copy()).or(all.first()).cloned()
     }
 
     /// The phase of the copy, and its message.
     pub(super) fn phase(&self) -> Option<(ReplicaPhase, String)> {
         let status = self.replica()?.status.unwrap_or_default();
         Some((status.phase, status.message))
+    }
+
+    /// The phase of what the move from the first node has left, and its message.
+    pub(super) fn left(&self) -> (ReplicaPhase, String) {
+        let replica = self.server.with(|k| k.get("volumereplicas", "pvc-1-0")).expect("a VolumeReplica");
+        let replica: VolumeReplica = serde_json::from_value(replica).unwrap();
+        (replica.phase(), replica.status.unwrap_or_default().message)
     }
 
     /// The phase of the VolumeMove, and its message.

@@ -1,0 +1,104 @@
+//! What the moves of this process have come to.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::ResourceExt as _;
+
+use super::copies::Updated;
+use super::look::standby_of;
+use super::resources::{ReplicaPhase, VolumeReplica};
+use super::seen::Seen;
+use super::view::Wanted;
+
+/// Counts since the start of the process, and what is under way if it leads.
+#[derive(Default)]
+pub struct Figures {
+    /// What this process sees as long as it leads.
+    seen: Mutex<Option<Seen>>,
+    done: AtomicU64,
+    given_up: AtomicU64,
+    passes: AtomicU64,
+    sent_bytes: AtomicU64,
+    changed_bytes: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// A standby copy: its claim as `NAMESPACE/NAME`, the age of its data and how old they may become, in seconds.
+pub type StandbyAge = (String, f64, f64);
+
+impl Figures {
+    /// This process leads, and sees this; or it does not lead.
+    pub(super) fn leads(&self, seen: Option<Seen>) {
+        *self.lock() = seen;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Seen>> {
+        // Nothing that runs under the mutex can panic half-way.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn passed(&self, updated: &Updated) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(updated.sent_bytes, Ordering::Relaxed);
+        self.changed_bytes.fetch_add(updated.changed_bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn entered(&self, phase: ReplicaPhase) {
+        match phase {
+            ReplicaPhase::Retiring => self.done.fetch_add(1, Ordering::Relaxed),
+            ReplicaPhase::Abandoning => self.given_up.fetch_add(1, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+
+    pub(super) fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many copies are in each phase.
+    pub fn under_way(&self) -> BTreeMap<ReplicaPhase, u64> {
+        let mut counts = BTreeMap::new();
+        for replica in self.lock().iter().flat_map(|seen| seen.replicas.state()) {
+            *counts.entry(replica.phase()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Returns the standby copies.
+    pub fn standby(&self) -> Vec<StandbyAge> {
+        let now = k8s_openapi::jiff::Timestamp::now();
+        let seen = self.lock();
+        let Some(seen) = seen.as_ref() else { return Vec::new() };
+        let age_of = |replica: &VolumeReplica| {
+            let asked = &replica.status.as_ref()?.last_pass.as_ref()?.asked.0;
+            let claim = seen.claim(&replica.spec.claim.namespace, &replica.spec.claim.name)?;
+            let class = claim.spec.as_ref()?.storage_class_name.clone()?;
+            let Wanted::Standby { interval } = standby_of(&claim, Seen::get(&seen.classes, &class)?.as_ref())
+            else {
+                return None;
+            };
+            let name = format!("{}/{}", claim.namespace()?, claim.name_any());
+            Some((name, now.duration_since(*asked).as_secs_f64().max(0.0), interval.as_secs_f64()))
+        };
+        let standby = |replica: &VolumeReplica| replica.phase() == ReplicaPhase::Standby;
+        seen.replicas.state_filter(standby).iter().filter_map(|replica| age_of(replica)).collect()
+    }
+
+    /// Returns the volumes that came to another node, and the copies that were given up.
+    pub fn ends(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.given_up.load(Ordering::Relaxed))
+    }
+
+    /// Returns passes, bytes sent, and bytes changed.
+    pub fn traffic(&self) -> (u64, u64, u64) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&self.passes), load(&self.sent_bytes), load(&self.changed_bytes))
+    }
+
+    /// Returns the number of steps that failed and are tried again.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,125 @@
+//! Who leads, and a whole controller with its watches. The clock is the test's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_fake_kubernetes::Kubernetes;
+use tokio::time::{Instant, sleep};
+
+use super::api::Server;
+use super::nodes::FakeNodes;
+use crate::cluster::moves::begin::Limits;
+use crate::cluster::moves::lease::Election;
+use crate::cluster::moves::run::Candidate;
+use crate::shutdown::Shutdown;
+
+fn server() -> Server {
+    Server::new(Kubernetes::default())
+}
+
+fn candidate(server: &Server, who: usize) -> Election {
+    Election::new(server.client(), "hostloop", "hostloop.csi.dev", format!("candidate-{who}"))
+}
+
+fn holder(server: &Server) -> String {
+    let lease = server.with(|kubernetes| kubernetes.all("leases").next().cloned()).expect("a Lease");
+    assert_eq!(lease["metadata"]["name"], "hostloop.csi.dev-mover");
+    lease["spec"]["holderIdentity"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_leads_until_it_is_gone_and_then_the_other_one() {
+    let server = server();
+    let (mut first, mut second) = (candidate(&server, 1), candidate(&server, 2));
+    first.win().await;
+    assert_eq!(holder(&server), "candidate-1");
+    tokio::select! {
+        () = second.win() => panic!("there are two leaders"),
+        () = first.lose() => panic!("it has lost a Lease that it renews"),
+        () = sleep(Duration::from_secs(300)) => {}
+    }
+    let gone = Instant::now();
+    second.win().await;
+    let after = gone.elapsed().as_secs();
+    assert!((13..=19).contains(&after), "{after} s");
+    assert_eq!(holder(&server), "candidate-2");
+    first.lose().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_cut_off_stops_before_another_begins() {
+    let server = server();
+    let mut first = candidate(&server, 1);
+    first.win().await;
+    server.stop();
+    let cut_off = Instant::now();
+    first.lose().await;
+    let after = cut_off.elapsed().as_secs();
+    assert!((10..15).contains(&after), "{after} s");
+}
+
+/// Other candidates count from the write of the Lease, and not from the answer.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_make_a_lease_longer() {
+    let server = server();
+    let mut first = candidate(&server, 1);
+    server.delay(Duration::from_secs(4));
+    // One request reads the Lease, and one creates it.
+    first.win().await;
+    let won = Instant::now();
+    server.stop();
+    first.lose().await;
+    let after = won.elapsed().as_secs();
+    assert!(after <= 2, "{after} s after the answer, which was 8 s on its way");
+}
+
+/// The Lease has expired by the time of the answer.
+#[tokio::test(start_paused = true)]
+async fn an_answer_after_the_deadline_makes_no_leader() {
+    let server = server();
+    let mut first = candidate(&server, 1);
+    server.delay(Duration::from_secs(20));
+    let won = tokio::time::timeout(Duration::from_secs(200), first.win()).await;
+    assert!(won.is_err());
+    server.delay(Duration::ZERO);
+    first.win().await;
+}
+
+/// A rollout ends the leader, and the next controller leads at once.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_ends_gives_its_lease_back() {
+    let server = server();
+    let (end, shutdown) = Shutdown::new();
+    let first = Candidate {
+        client: server.client(),
+        driver: "hostloop.csi.dev".to_owned(),
+        nodes: Arc::new(FakeNodes::default()),
+        figures: Arc::default(),
+        limits: Limits::default(),
+    };
+    let asked = async {
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(holder(&server), "one");
+        end.pull();
+    };
+    tokio::join!(first.run("hostloop", "one".to_owned(), shutdown), asked);
+    assert_eq!(holder(&server), "");
+    let mut second = candidate(&server, 2);
+    let free = Instant::now();
+    second.win().await;
+    assert_eq!(free.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_back_is_free_at_once() {
+    let server = server();
+    let (mut first, mut second) = (candidate(&server, 1), candidate(&server, 2));
+    first.win().await;
+    first.release().await;
+    let free = Instant::now();
+    second.win().await;
+    assert_eq!(free.elapsed(), Duration::ZERO);
+    // What is not its own, it does not give back.
+    first.release().await;
+    assert_eq!(holder(&server), "candidate-2");
+}
