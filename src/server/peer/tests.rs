@@ -103,6 +103,11 @@ fn channel(tls: Tls, address: SocketAddr) -> (Channel, Arc<AtomicUsize>) {
     (Endpoint::from_static("http://peer").connect_with_connector_lazy(connect), connections)
 }
 
+fn was_canceled(status: &tonic::Status) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(status), |error| error.source());
+    causes.filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
+}
+
 /// A connection that grows old is exchanged for a new one, with a new handshake, and its caller sees nothing of it.
 #[tokio::test]
 async fn connections_are_renewed() {
@@ -124,8 +129,11 @@ async fn connections_are_renewed() {
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_static("/hostloop.v1.Peer/Hello");
         let codec = ProstCodec::<String, String>::default();
-        let answer = grpc.unary(tonic::Request::new(String::new()), path, codec).await;
-        assert_eq!(answer.unwrap_err().code(), Code::Aborted);
+        let answer = grpc.unary(tonic::Request::new(String::new()), path, codec).await.unwrap_err();
+        // The connection was closed before the call was sent. The router calls again then (router/forward.rs); this channel does not.
+        if !was_canceled(&answer) {
+            assert_eq!(answer.code(), Code::Aborted);
+        }
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
 }
