@@ -92,6 +92,7 @@ fn described(spec: &VolumeMoveSpec) -> String {
     let when = match spec.when {
         When::PodsLeave => "when its pods leave",
         When::Now => "now",
+        When::Unknown => "at a time that this release does not know",
     };
     let keeps = if spec.keep_source { ", keeping the source" } else { "" };
     let bare = if spec.evict_bare_pods { ", evicting bare pods" } else { "" };

@@ -182,6 +182,7 @@ impl World {
             self.tick();
             self.fill(&mut writers);
             for claim in seen.claims.state() {
+                moves.send_strays_away(&claim).await.unwrap();
                 moves.stand_by(&claim).await.unwrap();
             }
             for asked in seen.moves.state() {

@@ -143,6 +143,7 @@ impl Moves {
             },
             Step::Release => self.released(replica).await,
             Step::Finish => self.finish(replica).await,
+            Step::Leave => Ok(Next::After(LONG)),
         }
     }
 

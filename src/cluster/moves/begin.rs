@@ -13,7 +13,9 @@ use super::copies::NewCopy;
 use super::nodes::{NodeError, Presence};
 use super::pods::{Companion, claims_of, other_claims};
 use super::request::is_over;
-use super::resources::{ClaimId, FINALIZER, ObjectId, Purpose, Target, VolumeReplica, VolumeReplicaSpec};
+use super::resources::{
+    ClaimId, FINALIZER, ObjectId, Purpose, ReplicaPhase, Target, VolumeReplica, VolumeReplicaSpec,
+};
 use crate::model::{NodeKey, VolumeId};
 
 /// How many copies there may be.
@@ -113,7 +115,7 @@ impl Moves {
         created: &mut MutexGuard<'_, Created>,
     ) -> Result<()> {
         // One for each place where the volume has been: of two controllers, or two requests, the first one creates it.
-        let mut replica = VolumeReplica::new(&replica_name(&spec), spec);
+        let mut replica = VolumeReplica::new(&self.replica_name(&spec), spec);
         replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         if let Some(replica) = self.objects.create_replica(&replica).await? {
             tracing::info!(
@@ -129,6 +131,20 @@ impl Moves {
             created.push(Arc::new(replica));
         }
         Ok(())
+    }
+
+    /// Returns the name of the VolumeReplica of a copy. The copies that are gone with their nodes have the earlier ones.
+    fn replica_name(&self, spec: &VolumeReplicaSpec) -> String {
+        let VolumeReplicaSpec { persistent_volume: volume, generation, .. } = spec;
+        let stranded = self.seen.replicas.state_filter(|replica| {
+            replica.phase() == ReplicaPhase::Stranded
+                && replica.spec.persistent_volume.name == volume.name
+                && replica.spec.generation == *generation
+        });
+        match stranded.len() {
+            0 => format!("{}-{generation}", volume.name),
+            count => format!("{}-{generation}-{count}", volume.name),
+        }
     }
 
     /// Returns the nodes that can have the copy, or why none can.
@@ -267,11 +283,6 @@ impl Moves {
         }
         Ok(best.map(|(_, target)| target))
     }
-}
-
-/// Returns the name of the VolumeReplica of a copy.
-pub fn replica_name(spec: &VolumeReplicaSpec) -> String {
-    format!("{}-{}", spec.persistent_volume.name, spec.generation)
 }
 
 fn has_ended(pod: &Pod) -> bool {

@@ -31,6 +31,8 @@ pub const PRESSING: Duration = Duration::from_millis(250);
 pub const LONG: Duration = Duration::from_secs(15);
 /// A copy that is ready is brought up to date when it is this old.
 const BEHIND: Duration = Duration::from_secs(60);
+/// A copy is made elsewhere if its Node object does not exist, and its last pass is so long ago.
+pub const GONE: Duration = Duration::from_secs(5 * 60);
 /// The node of a volume is given up after it has been silent for so long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,6 +75,8 @@ pub enum Step {
     Release,
     /// Nothing is left to do: remove the VolumeReplica.
     Finish,
+    /// A later release knows what to do: look again later, and write nothing.
+    Leave,
 }
 
 /// Returns what comes next.
@@ -90,6 +94,8 @@ pub fn decide(view: &View) -> Step {
         ReplicaPhase::Retiring => retiring(view),
         ReplicaPhase::Left => left(view),
         ReplicaPhase::Abandoning => abandoning(view),
+        ReplicaPhase::Stranded => stranded(view),
+        ReplicaPhase::Unknown => Step::Leave,
     }
 }
 
@@ -132,6 +138,13 @@ fn before(view: &View) -> Step {
         matches!(view.status.phase, ReplicaPhase::Following | ReplicaPhase::Ready | ReplicaPhase::Standby);
     if has_data && (view.is_promoted || is_lost(view) && view.spec.purpose == Purpose::Standby) {
         return promoted(view);
+    }
+    if view.target_is_gone && view.age.is_none_or(|age| age >= GONE) {
+        let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
+        return match view.status.phase {
+            ReplicaPhase::Pending => Step::Finish,
+            _ => Step::Enter(ReplicaPhase::Abandoning, why),
+        };
     }
     match (view.status.phase, &view.wanted) {
         (ReplicaPhase::Pending, _) if view.queue > 0 => {
@@ -176,7 +189,7 @@ fn ready(view: &View) -> Step {
                 ));
             }
         }
-        When::PodsLeave | When::Now => {}
+        When::PodsLeave | When::Now | When::Unknown => {}
     }
     if is_behind { Step::Pass } else { Step::Check }
 }
@@ -225,7 +238,8 @@ fn cutting_over(view: &View) -> Step {
     if view.status.fenced.is_none() {
         return Step::Fence;
     }
-    // A controller creates a pod again at once, and again, until the PersistentVolume names the other node. It cannot start here.
+    // A controller creates a pod again at once, and again, until the PersistentVolume names the other node. It cannot start here,
+    // and is evicted afterwards (strays.rs).
     let holds_volume = |user: &&User| !(user.is_late && user.never_ran);
     let users: Vec<&User> = view.users.iter().filter(holds_volume).collect();
     let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
@@ -279,17 +293,7 @@ fn last_pass(view: &View) -> Step {
     if let Some(step) = without_source(view) {
         return step;
     }
-    // kubelet keeps the volume staged for them.
-    match stuck(view) {
-        stuck if !stuck.is_empty() => Step::Evict(stuck),
-        _ => Step::LastPass,
-    }
-}
-
-/// Returns the pods that came to a node where the volume does not stay, and will never run there.
-fn stuck(view: &View) -> Vec<String> {
-    let stuck = view.users.iter().filter(|user| !user.is_leaving && user.never_ran && user.has_controller);
-    stuck.map(|user| user.name.clone()).collect()
+    Step::LastPass
 }
 
 /// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, unless an
@@ -300,11 +304,6 @@ fn is_promotion(view: &View) -> bool {
 
 /// The volume is on its new node.
 fn retiring(view: &View) -> Step {
-    // kubelet lets no pod start where its PersistentVolume is not.
-    let stuck = stuck(view);
-    if !stuck.is_empty() {
-        return Step::Evict(stuck);
-    }
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
         None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,
@@ -349,10 +348,6 @@ fn abandoning(view: &View) -> Step {
     if view.status.exchanged {
         return Step::ExchangeBack;
     }
-    let stuck = stuck(view);
-    if !stuck.is_empty() {
-        return Step::Evict(stuck);
-    }
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
     let has_no_fence = view.status.fenced.is_none() || matches!(view.source, Says::Nothing | Says::Deleted);
     if view.copy == Says::Nothing && has_no_fence {
@@ -369,6 +364,9 @@ fn abandoning(view: &View) -> Step {
     if view.is_deleted && view.target_is_gone {
         return Step::Finish;
     }
+    if view.target_is_gone && matches!(view.copy, Says::Silent(_)) {
+        return Step::Enter(ReplicaPhase::Stranded, has_gone_with(view));
+    }
     if view.is_deleted || has(&view.source, view.spec.generation) || view.source == Says::Deleted {
         return Step::DeleteCopy;
     }
@@ -382,6 +380,22 @@ fn abandoning(view: &View) -> Step {
     Step::Wait(
         LONG,
         format!("the copy may be the only one, and is kept: {why}; delete this object to delete the copy"),
+    )
+}
+
+/// The node of the copy is gone, and the volume can have another copy.
+fn stranded(view: &View) -> Step {
+    match (view.is_deleted, view.target_is_gone) {
+        (true, true) => Step::Finish,
+        (false, true) => Step::Wait(LONG, has_gone_with(view)),
+        (_, false) => Step::Enter(ReplicaPhase::Abandoning, "the node of the copy is back".to_owned()),
+    }
+}
+
+fn has_gone_with(view: &View) -> String {
+    format!(
+        "the copy has gone with node {}, and is deleted if the node comes back; delete this object if it never does",
+        view.spec.target_node
     )
 }
 

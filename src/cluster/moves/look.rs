@@ -14,7 +14,7 @@ use super::claims::{bytes_of, is_changing};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Companion, Goal, is_same, left_behind, other_claims, user, uses};
 use super::queue::ahead;
-use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, VolumeReplicaSpec};
+use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, When};
 use super::seen::Seen;
 use super::view::{NodeState, Says, View, Wanted};
 use crate::model::Standby;
@@ -117,10 +117,9 @@ impl Moves {
         }
     }
 
-    /// Returns the pods that use the volume of a copy, on the node where the volume does not stay.
+    /// Returns the pods that use the volume of a copy, on the node of the volume.
     pub(super) fn pods_of(&self, replica: &VolumeReplica) -> Vec<Arc<Pod>> {
-        let VolumeReplicaSpec { claim, source_node, target_node, .. } = &replica.spec;
-        let node = if replica.phase() == ReplicaPhase::Abandoning { target_node } else { source_node };
+        let (claim, node) = (&replica.spec.claim, &replica.spec.source_node);
         self.seen.pods.state_filter(|pod| uses(pod, &claim.namespace, &claim.name, node))
     }
 
@@ -130,7 +129,13 @@ impl Moves {
         if let Some(by) = &spec.requested_by {
             if let Some(asked) = self.move_of(&spec.claim.namespace, &by.name, &by.uid).await? {
                 let (when, evict_bare_pods) = (asked.spec.when, asked.spec.evict_bare_pods);
-                return Ok(Wanted::Move { when, evict_bare_pods });
+                return Ok(match when {
+                    When::Unknown => Wanted::Unknown(format!(
+                        "this release does not know the value of when in VolumeMove {}; create it again with another value",
+                        by.name
+                    )),
+                    When::PodsLeave | When::Now => Wanted::Move { when, evict_bare_pods },
+                });
             }
             if spec.purpose == Purpose::Move {
                 return Ok(Wanted::Nothing(format!("VolumeMove {} was deleted", by.name)));

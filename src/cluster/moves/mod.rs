@@ -23,6 +23,7 @@ pub mod resources;
 pub mod run;
 pub mod seen;
 mod silence;
+mod strays;
 pub mod view;
 
 #[cfg(test)]

@@ -112,7 +112,9 @@ pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> 
         ReplicaPhase::Pending
         | ReplicaPhase::Copying
         | ReplicaPhase::Following
-        | ReplicaPhase::Abandoning => false,
+        | ReplicaPhase::Abandoning
+        | ReplicaPhase::Stranded
+        | ReplicaPhase::Unknown => false,
     };
     (!is_ready).then(|| format!("the same pods use claim {name}, whose copy is not ready"))
 }

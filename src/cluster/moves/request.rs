@@ -210,7 +210,8 @@ impl Moves {
             | ReplicaPhase::LastPass
             | ReplicaPhase::Completing => MovePhase::CuttingOver,
             ReplicaPhase::Retiring | ReplicaPhase::Left => MovePhase::Done,
-            ReplicaPhase::Abandoning => MovePhase::GivingUp,
+            ReplicaPhase::Abandoning | ReplicaPhase::Stranded => MovePhase::GivingUp,
+            ReplicaPhase::Unknown => MovePhase::Unknown,
         };
         let before = asked.status.clone().unwrap_or_default();
         VolumeMoveStatus {

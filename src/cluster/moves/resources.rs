@@ -74,6 +74,10 @@ pub enum When {
     PodsLeave,
     /// As soon as the copy is nearly up to date. The pods are evicted, if their PodDisruptionBudgets allow that.
     Now,
+    /// What a later release can be asked for.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// How far a move is. It is for people; nothing is decided by it.
@@ -118,6 +122,10 @@ pub enum MovePhase {
     Done,
     /// The move has been given up, and the copy is being deleted.
     GivingUp,
+    /// A later release has written it.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// VolumeReplica says that a copy of a volume exists on another node. Only the controller writes it. Delete it to have the
@@ -289,17 +297,23 @@ pub enum ReplicaPhase {
     Left,
     /// The copy is not needed, and is being deleted.
     Abandoning,
+    /// The copy is not needed, and its node is gone. It is deleted if the node comes back.
+    Stranded,
+    /// A later release has written it. Nothing is done, and nothing is written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl ReplicaPhase {
     /// Reports whether the copy is still to become the volume, or to be deleted. After that, the volume is where the copy was made,
     /// and can have another copy.
     pub const fn is_of_a_copy(self) -> bool {
-        !matches!(self, ReplicaPhase::Retiring | ReplicaPhase::Left)
+        !matches!(self, ReplicaPhase::Retiring | ReplicaPhase::Left | ReplicaPhase::Stranded)
     }
 
-    /// Every phase, in the order of a move.
-    pub const ALL: [ReplicaPhase; 12] = [
+    /// Every phase that this release knows, in the order of a move.
+    pub const ALL: [ReplicaPhase; 13] = [
         ReplicaPhase::Pending,
         ReplicaPhase::Copying,
         ReplicaPhase::Following,
@@ -312,6 +326,7 @@ impl ReplicaPhase {
         ReplicaPhase::Retiring,
         ReplicaPhase::Left,
         ReplicaPhase::Abandoning,
+        ReplicaPhase::Stranded,
     ];
 
     /// Returns its name, as the API server has it.
@@ -329,6 +344,8 @@ impl ReplicaPhase {
             ReplicaPhase::Retiring => "Retiring",
             ReplicaPhase::Left => "Left",
             ReplicaPhase::Abandoning => "Abandoning",
+            ReplicaPhase::Stranded => "Stranded",
+            ReplicaPhase::Unknown => "Unknown",
         }
     }
 }

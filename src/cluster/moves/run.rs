@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use futures_util::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::store::Writer;
@@ -176,6 +176,27 @@ impl Queues {
                 replica.spec.claim.namespace == namespace && claims.contains(replica.spec.claim.name.as_str())
             });
         }
+        for claim in claims.iter().filter_map(|name| self.seen.claim(&namespace, name)) {
+            self.may_have_strays(&claim);
+        }
+    }
+
+    fn a_volume_changed(&self, volume: &PersistentVolume) {
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let name = |claim: &ObjectReference| Some((claim.namespace.clone()?, claim.name.clone()?));
+        if let Some(claim) =
+            claim.and_then(name).and_then(|(namespace, name)| self.seen.claim(&namespace, &name))
+        {
+            self.may_have_strays(&claim);
+        }
+    }
+
+    fn may_have_strays(&self, claim: &PersistentVolumeClaim) {
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        let volume = Seen::get(&self.seen.volumes, &volume);
+        if volume.is_some_and(|volume| !self.seen.strays(claim, &volume).is_empty()) {
+            let _ = self.claims.send(ObjectRef::from_obj(claim));
+        }
     }
 
     fn a_node_changed(&self, node: &Node) {
@@ -196,8 +217,8 @@ impl Queues {
 async fn watch(client: &Client, writers: Writers, queues: Arc<Queues>) -> Infallible {
     let Writers { replicas, moves, claims, volumes, pods, nodes, classes } = writers;
     let of = || Arc::clone(&queues);
-    let (to_replicas, to_moves, to_claims, to_pods, to_nodes, to_classes) =
-        (of(), of(), of(), of(), of(), of());
+    let (to_replicas, to_moves, to_claims, to_volumes) = (of(), of(), of(), of());
+    let (to_pods, to_nodes, to_classes) = (of(), of(), of());
     let first = join(
         show(Api::<VolumeReplica>::all(client.clone()), replicas, trim, move |it| {
             to_replicas.a_replica_changed(it)
@@ -208,7 +229,9 @@ async fn watch(client: &Client, writers: Writers, queues: Arc<Queues>) -> Infall
         show(Api::<PersistentVolumeClaim>::all(client.clone()), claims, trim, move |it| {
             to_claims.a_claim_changed(it)
         }),
-        show(Api::<PersistentVolume>::all(client.clone()), volumes, trim, |_| {}),
+        show(Api::<PersistentVolume>::all(client.clone()), volumes, trim, move |it| {
+            to_volumes.a_volume_changed(it)
+        }),
     );
     let third = join(
         show(Api::<Pod>::all(client.clone()), pods, trim_pod, move |it| to_pods.a_pod_changed(it)),
@@ -264,7 +287,10 @@ async fn work(moves: Arc<Moves>, waiting: Waiting, seen: &Seen) {
         Box::pin(async move { moves.attend(&asked).await.map(action) })
     });
     let claims = each(&moves, seen.claims.clone(), waiting.claims, |claim, moves| {
-        Box::pin(async move { moves.stand_by(&claim).await.map(action) })
+        Box::pin(async move {
+            let (strays, standby) = (moves.send_strays_away(&claim).await?, moves.stand_by(&claim).await?);
+            Ok(action([strays, standby].into_iter().flatten().min()))
+        })
     });
     join(drain(replicas), join(drain(asked), drain(claims))).await;
 }

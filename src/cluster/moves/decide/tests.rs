@@ -62,7 +62,7 @@ fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
     User { name: "p".to_owned(), is_leaving, never_ran, is_late: false, has_controller }
 }
 
-const PHASES: [ReplicaPhase; 12] = [
+const PHASES: [ReplicaPhase; 13] = [
     ReplicaPhase::Pending,
     ReplicaPhase::Copying,
     ReplicaPhase::Following,
@@ -75,6 +75,7 @@ const PHASES: [ReplicaPhase; 12] = [
     ReplicaPhase::Retiring,
     ReplicaPhase::Left,
     ReplicaPhase::Abandoning,
+    ReplicaPhase::Stranded,
 ];
 
 fn answers() -> Vec<Says> {
@@ -279,10 +280,7 @@ fn a_volume_leaves_its_node_when_no_pod_is_left() {
     check(
         "the last pass",
         |_, step| *step == Step::LastPass,
-        |view, _| {
-            let comes_again = |user: &User| user.never_ran && user.has_controller && !user.is_leaving;
-            view.status.phase == ReplicaPhase::LastPass && !view.users.iter().any(comes_again)
-        },
+        |view, _| view.status.phase == ReplicaPhase::LastPass,
     );
 }
 
@@ -308,17 +306,8 @@ fn pods_are_sent_away_as_their_users_allow() {
         |view, step| {
             let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
             let Step::Evict(names) = step else { return false };
-            // Once the volume has moved, a pod that runs may be that of a lost node: it ends with its own time.
-            let is_cutting_over = view.status.phase == ReplicaPhase::CuttingOver;
-            let can = |user: &&User| match is_cutting_over {
-                true => !user.is_leaving && (user.has_controller || bare),
-                false => !user.is_leaving && user.has_controller && user.never_ran,
-            };
-            let is_time = match view.status.phase {
-                ReplicaPhase::CuttingOver => view.status.fenced.is_some(),
-                ReplicaPhase::Abandoning => !view.status.exchanged,
-                phase => matches!(phase, ReplicaPhase::LastPass | ReplicaPhase::Retiring),
-            };
+            let can = |user: &&User| !user.is_leaving && (user.has_controller || bare);
+            let is_time = view.status.phase == ReplicaPhase::CuttingOver && view.status.fenced.is_some();
             is_time && names.len() <= view.users.iter().filter(can).count()
         },
     );

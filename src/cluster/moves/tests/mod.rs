@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 mod exchange;
+mod hostile;
 mod leading;
 pub(crate) mod nodes;
 mod whole;

@@ -7,10 +7,10 @@ use super::world::World;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase};
 
 /// More than any move takes.
-const LONG: usize = 60;
+pub(super) const LONG: usize = 60;
 
 /// Runs until the volume has moved, or so long.
-async fn until_done(world: &mut World) {
+pub(super) async fn until_done(world: &mut World) {
     for _ in 0..LONG {
         world.tick().await;
         if world.asked().0 == Some(MovePhase::Done) && world.replica().is_none() && world.down == 0 {
@@ -106,12 +106,32 @@ async fn a_move_can_be_cancelled_at_any_time() {
     assert_eq!(places.len(), 2, "both ends were seen: {places:?}");
 }
 
+/// A scheduler that has not seen the exchange puts a pod on the earlier node, also when the move has ended.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_to_the_earlier_node_is_sent_on() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    until_done(&mut world).await;
+    world.server.with(|k| {
+        k.remove(&hostloop_fake_kubernetes::key("pods", "default", "db-0"));
+        let mut pod = hostloop_fake_kubernetes::control::pod("db-0", "data-db-0", "StatefulSet");
+        pod["spec"]["nodeName"] = json!("n1");
+        k.create(hostloop_fake_kubernetes::key("pods", "default", "db-0"), pod);
+    });
+    world.ticks(10).await;
+    world.is_settled("n2", "it was evicted");
+    world.drain();
+    world.ticks(5).await;
+    world.is_settled("n2", "a pod where the volume is, is not");
+}
+
 fn standby() -> serde_json::Value {
     json!({"standby": "1", "standbyInterval": "10s"})
 }
 
 /// A volume with a standby copy on another node, which it returns.
-async fn with_standby() -> (World, String) {
+pub(super) async fn with_standby() -> (World, String) {
     let mut world = World::new(false, standby());
     world.ticks(20).await;
     let replica = world.replica().expect("a copy");

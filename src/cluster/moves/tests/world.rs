@@ -301,6 +301,7 @@ impl Controller {
         let mut failures = Vec::new();
         let seen = &self.moves.seen;
         for claim in seen.claims.state() {
+            failures.extend(self.moves.send_strays_away(&claim).await.err());
             failures.extend(self.moves.stand_by(&claim).await.err());
         }
         for asked in seen.moves.state() {

@@ -1,0 +1,72 @@
+//! Pods that wait for their volume on a node where it is not any more. Somebody created or scheduled them before they knew of the
+//! exchange. kubelet never starts them, and only their deletion brings their successors to the node of the volume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+
+use super::act::{Moves, RUNNING, Result};
+use super::claims::node_of;
+use super::pods::{claims_of, controller, is_scheduled, never_ran};
+use super::seen::Seen;
+
+/// Returns the node on which a pod waits that has never run. A controller creates it again if it is evicted.
+fn waits_on(pod: &Pod) -> Option<&str> {
+    let may_go = pod.metadata.deletion_timestamp.is_none()
+        && is_scheduled(pod)
+        && never_ran(pod)
+        && controller(pod).is_some();
+    pod.spec.as_ref().filter(|_| may_go)?.node_name.as_deref()
+}
+
+impl Seen {
+    /// Returns the pods that wait for the volume of a claim on another node than its PersistentVolume names.
+    pub fn strays(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Vec<Arc<Pod>> {
+        let Some(node) = node_of(volume) else { return Vec::new() };
+        let (namespace, name) = (claim.namespace(), claim.name_any());
+        self.pods.state_filter(|pod| {
+            waits_on(pod).is_some_and(|other| other != node)
+                && pod.namespace() == namespace
+                && claims_of(pod).any(|used| used == name)
+        })
+    }
+}
+
+impl Moves {
+    /// Evicts the pods that wait for the volume of a claim on a node where it is not. Returns when to look again; `None` if there
+    /// are none.
+    ///
+    /// # Errors
+    /// [`super::act::Failure`]: a retry looks again.
+    pub async fn send_strays_away(&self, claim: &PersistentVolumeClaim) -> Result<Option<Duration>> {
+        let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        let seen = Seen::get(&self.seen.volumes, &name);
+        if seen.is_none_or(|volume| self.seen.strays(claim, &volume).is_empty()) {
+            return Ok(None);
+        }
+        // The watch of PersistentVolumes may lag behind that of pods.
+        let Some(volume) = self.objects.volume(&name).await? else { return Ok(Some(RUNNING)) };
+        let spec = volume.spec.as_ref();
+        let is_ours = spec.and_then(|spec| spec.csi.as_ref()).is_some_and(|csi| csi.driver == self.driver)
+            && spec.and_then(|spec| spec.claim_ref.as_ref()?.uid.clone()) == claim.uid();
+        if !is_ours {
+            return Ok(None);
+        }
+        for pod in self.seen.strays(claim, &volume) {
+            tracing::info!(
+                pod = pod.name_any(),
+                namespace = pod.namespace(),
+                node = waits_on(&pod),
+                "a pod is evicted, since its volume is on another node"
+            );
+            match self.objects.evict(&pod, super::objects::Run::Real).await {
+                Ok(()) => {}
+                Err(kube::Error::Api(answer)) if answer.code == 429 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(RUNNING))
+    }
+}
