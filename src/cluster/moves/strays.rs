@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
 use super::act::{Moves, RUNNING, Result};
-use super::claims::node_of;
+use super::fits::reaches;
 use super::pods::{claims_of, controller, is_scheduled, never_ran};
 use super::seen::Seen;
 
@@ -22,12 +22,13 @@ fn waits_on(pod: &Pod) -> Option<&str> {
 }
 
 impl Seen {
-    /// Returns the pods that wait for the volume of a claim on another node than its PersistentVolume names.
+    /// Returns the pods that wait for the volume of a claim on a node that its PersistentVolume leaves out. kubelet checks the same.
     pub fn strays(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Vec<Arc<Pod>> {
-        let Some(node) = node_of(volume) else { return Vec::new() };
         let (namespace, name) = (claim.namespace(), claim.name_any());
+        let is_left_out =
+            |node: &str| Seen::get(&self.nodes, node).is_some_and(|node| !reaches(volume, &node));
         self.pods.state_filter(|pod| {
-            waits_on(pod).is_some_and(|other| other != node)
+            waits_on(pod).is_some_and(is_left_out)
                 && pod.namespace() == namespace
                 && claims_of(pod).any(|used| used == name)
         })
@@ -68,5 +69,50 @@ impl Moves {
             }
         }
         Ok(Some(RUNNING))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn as_is<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// The CSI node id of a node need not be its name.
+    #[test]
+    fn a_pod_waits_in_vain_if_its_node_is_left_out() {
+        let (seen, mut writers) = Seen::new();
+        let labels = json!({"topology.hostloop.csi.dev/node": "id-1"});
+        let node = as_is(json!({"metadata": {"name": "node-1", "labels": labels}}));
+        writers.nodes.apply_watcher_event(&Event::Apply(node));
+        let pod = |node: &str, owner: &str, status: Value| {
+            json!({"metadata": {"name": "p", "namespace": "default", "ownerReferences":
+                    [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u", "controller": owner != "Job"}]},
+                "spec": {"nodeName": node, "containers": [], "volumes":
+                    [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}, "status": status})
+        };
+        let claim: PersistentVolumeClaim =
+            as_is(json!({"metadata": {"name": "data", "namespace": "default"}}));
+        let volume = |node: &str| {
+            as_is(json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions":
+                [{"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}}}}))
+        };
+        let pending = json!({"phase": "Pending"});
+        let running = json!({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}},
+            "image": "", "imageID": "", "ready": true, "restartCount": 0}]});
+        let mut count = |pod: Value, on: &str| {
+            writers.pods.apply_watcher_event(&Event::Apply(as_is(pod)));
+            seen.strays(&claim, &volume(on)).len()
+        };
+        assert_eq!(count(pod("node-1", "StatefulSet", pending.clone()), "id-1"), 0);
+        assert_eq!(count(pod("node-1", "StatefulSet", pending.clone()), "id-2"), 1);
+        assert_eq!(count(pod("node-2", "StatefulSet", pending.clone()), "id-1"), 0, "its Node is not known");
+        assert_eq!(count(pod("node-1", "Job", pending), "id-2"), 0, "nothing creates it again");
+        assert_eq!(count(pod("node-1", "StatefulSet", running), "id-2"), 0, "it runs");
     }
 }

@@ -130,6 +130,11 @@ impl Claim {
             Ok(()) => {}
             Err(why) if is_refused(&why) => {
                 crate::log(|| format!("pod {} does not start: {why}", self.pod));
+                // kubelet knows then that nothing is mounted: the pod waits where the volume is not yet, or not any longer.
+                if why.contains(&format!("Stage {handle} is answered NotFound")) {
+                    pod.volume = None;
+                    self.moves.used.lock().unwrap().remove(&handle);
+                }
                 self.moves.pause(500, 3000).await;
                 return Ok(());
             }

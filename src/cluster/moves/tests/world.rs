@@ -141,6 +141,13 @@ impl World {
             kubernetes.protect_volumes();
             kubernetes.stateful_set(POD, CLAIM);
             kubernetes.schedule(POD, CLAIM, None);
+            // The garbage collector of pods.
+            let node = kubernetes
+                .get("pods", POD)
+                .and_then(|pod| Some(pod["spec"]["nodeName"].as_str()?.to_owned()));
+            if node.is_some_and(|node| kubernetes.get("nodes", &node).is_none()) {
+                kubernetes.remove(&key("pods", NAMESPACE, POD));
+            }
             // csi-provisioner would delete the volume of this one.
             assert_eq!(kubernetes.reclaimable(), Vec::<Value>::new());
         });
