@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::volume::create_request;
-use crate::harness::{Kind, MIB, Vol, World, run, text};
+use crate::harness::{Kind, MIB, Vol, World, eventually, run, text};
 
 const POOL: u64 = 512 * MIB;
 
@@ -194,6 +194,9 @@ fn heals(fs_type: &str, size: u64, fill: fn(&Path)) {
     run("sync", &["-f", text(&pool)]);
     world.restart_after_kill();
     assert!(world.csi.list(0, "").expect("ListVolumes").entries.is_empty(), "what was deleted is back");
+    // btrfs frees the blocks of removed files with its next transactions.
+    let has_room = || world.csi.capacity(&THICK).expect("GetCapacity") > 64 * MIB as i64;
+    eventually("the pool has the room that was made", has_room);
     {
         let again = Vol::create(&world, Kind::Ext4, "again", 64 * MIB, &THICK);
         again.up();

@@ -129,6 +129,8 @@ fn is_followed(from: (&str, bool), to: (&str, bool)) {
             .release_cuts(&id.parse().expect("an id"), &copy.parse().expect("an id"))
             .expect("released");
         assert_equal(&last, &top, &directory.join("data"));
+        // The copy is a volume of its own, and a fenced volume is not deleted.
+        nodes.source.seal_volume(&id, 0, None).expect("taken back");
         copy
     });
     for (mut world, id) in [(target, copy), (source, id)] {
