@@ -134,7 +134,9 @@ impl Moves {
             Step::Retire => self.retire(replica).await,
             Step::DeleteLeft => self.delete_left(replica).await,
             Step::Unfence => match self.nodes.unfence(spec).await {
-                Ok(()) => self.write(replica, |status| status.fenced = None).await,
+                Ok(()) => {
+                    self.write(replica, |status| (status.fenced, status.maybe_fenced) = (None, false)).await
+                }
                 Err(error) => self.hindered(replica, error).await,
             },
             Step::DeleteCopy => match self.nodes.delete_copy(spec).await {
@@ -188,6 +190,7 @@ impl Moves {
             .write(replica, |status| {
                 status.phase = phase;
                 // Before the first request: a later controller has to know that there may have been one.
+                status.maybe_fenced |= phase == ReplicaPhase::CuttingOver;
                 status.exchanged |= phase == ReplicaPhase::Exchanging;
                 why.clone_into(&mut status.message);
                 if phase == ReplicaPhase::Retiring {

@@ -349,11 +349,11 @@ fn abandoning(view: &View) -> Step {
         return Step::ExchangeBack;
     }
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
-    let has_no_fence = view.status.fenced.is_none() || matches!(view.source, Says::Nothing | Says::Deleted);
+    let has_no_fence = !view.status.maybe_fenced || matches!(view.source, Says::Nothing | Says::Deleted);
     if view.copy == Says::Nothing && has_no_fence {
         return Step::Release;
     }
-    if view.status.fenced.is_some() {
+    if view.status.maybe_fenced {
         return match view.source {
             Says::Deleted => Step::DeleteCopy,
             // An administrator who deletes this object does not wait for a node that may never come back (rule 7).

@@ -126,7 +126,15 @@ impl<'a> Exchange<'a> {
         }
         let deleted = volume.metadata.deletion_timestamp.is_some();
         if !deleted && self.has_moved(&volume) {
-            return self.bind(recorded.is_some()).await;
+            return match recorded.and_then(|recorded| policy_to_restore(&volume, recorded)) {
+                // An exchange the other way was given up before the deletion.
+                Some(policy) => {
+                    let restored = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
+                    self.objects.patch_volume(&volume, restored, Run::Real).await?;
+                    Ok(Progress::Next)
+                }
+                None => self.bind(recorded.is_some()).await,
+            };
         }
         if !deleted && recorded.is_none() {
             return match self.objects.patch_volume(&volume, self.moved(), Run::Real).await {
@@ -256,6 +264,13 @@ impl<'a> Exchange<'a> {
         }
         volume
     }
+}
+
+/// Returns the reclaim policy that the volume had before an exchange, if it has another one.
+fn policy_to_restore(volume: &PersistentVolume, recorded: &Value) -> Option<String> {
+    let before = recorded.pointer("/spec/persistentVolumeReclaimPolicy")?.as_str()?;
+    let policy = volume.spec.as_ref()?.persistent_volume_reclaim_policy.as_deref();
+    (policy == Some("Retain") && before != "Retain").then(|| before.to_owned())
 }
 
 /// Returns the PersistentVolume as the VolumeReplica has it.

@@ -231,6 +231,9 @@ pub struct VolumeReplicaStatus {
     /// The copy takes the volume's place although the volume may have later data: its node is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
+    /// The volume may be fenced already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maybe_fenced: bool,
     /// Since when no pod could use the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "moment")]

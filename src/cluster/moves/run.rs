@@ -28,6 +28,7 @@ use super::nodes::Nodes;
 use super::pods::claims_of;
 use super::resources::{VolumeMove, VolumeReplica};
 use super::seen::{Seen, Writers, trim, trim_pod};
+use super::strays::waits_on;
 use crate::shutdown::Shutdown;
 
 /// After a step that failed.
@@ -176,8 +177,11 @@ impl Queues {
                 replica.spec.claim.namespace == namespace && claims.contains(replica.spec.claim.name.as_str())
             });
         }
-        for claim in claims.iter().filter_map(|name| self.seen.claim(&namespace, name)) {
-            self.may_have_strays(&claim);
+        // Of a cluster's pods, only those that wait: each look goes over all pods.
+        if waits_on(pod).is_some() {
+            for claim in claims.iter().filter_map(|name| self.seen.claim(&namespace, name)) {
+                self.may_have_strays(&claim);
+            }
         }
     }
 

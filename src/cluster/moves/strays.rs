@@ -13,7 +13,7 @@ use super::pods::{claims_of, controller, is_scheduled, never_ran};
 use super::seen::Seen;
 
 /// Returns the node on which a pod waits that has never run. A controller creates it again if it is evicted.
-fn waits_on(pod: &Pod) -> Option<&str> {
+pub fn waits_on(pod: &Pod) -> Option<&str> {
     let may_go = pod.metadata.deletion_timestamp.is_none()
         && is_scheduled(pod)
         && never_ran(pod)

@@ -58,6 +58,11 @@ fn in_phase(phase: ReplicaPhase) -> View {
     view
 }
 
+fn fence(view: &mut View) {
+    view.status.maybe_fenced = true;
+    view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+}
+
 fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
     User { name: "p".to_owned(), is_leaving, never_ran, is_late: false, has_controller }
 }
@@ -154,8 +159,9 @@ impl Choices {
         view.spec.keep_source = self.is();
         view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
         if self.is() {
-            view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+            fence(&mut view);
         }
+        view.status.maybe_fenced |= self.is();
         view
     }
 }
@@ -289,7 +295,7 @@ fn a_volume_leaves_its_node_when_no_pod_is_left() {
 fn pods_that_come_too_late_delay_nothing() {
     let mut view = in_phase(ReplicaPhase::CuttingOver);
     view.wanted = moving(When::Now, false);
-    view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    fence(&mut view);
     for is_leaving in [false, true] {
         view.users = vec![User { is_late: true, ..pod(is_leaving, true, true) }];
         assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Exchanging, _)));
@@ -337,7 +343,7 @@ fn apply(view: &mut View, step: &Step) {
                 status.phase = ReplicaPhase::Ready;
             }
         }
-        Step::Check => status.phase = ReplicaPhase::CuttingOver,
+        Step::Check => (status.phase, status.maybe_fenced) = (ReplicaPhase::CuttingOver, true),
         Step::Fence if !is_silent(&view.source) => {
             status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
         }
@@ -351,7 +357,7 @@ fn apply(view: &mut View, step: &Step) {
         Step::Exchange => (status.phase, status.exchanged) = (ReplicaPhase::LastPass, true),
         Step::ExchangeBack => status.exchanged = false,
         Step::Retire if !is_silent(&view.source) => status.left_id = Some("vol-3".to_owned()),
-        Step::Unfence if !is_silent(&view.source) => status.fenced = None,
+        Step::Unfence if !is_silent(&view.source) => (status.fenced, status.maybe_fenced) = (None, false),
         _ => {}
     }
 }
@@ -403,7 +409,7 @@ fn rule_7_an_administrator_ends_every_phase() {
         for fenced in [false, true] {
             let mut view = in_phase(phase);
             if fenced {
-                view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+                fence(&mut view);
             }
             (view.source, view.source_node, view.is_deleted) = (gone(), NodeState::Gone, true);
             let (view, step) = end_of(view);
@@ -441,7 +447,7 @@ fn a_copy_that_is_gone_is_let_go() {
         assert_eq!(decide(&view), Step::Release);
     }
     let mut view = in_phase(ReplicaPhase::Abandoning);
-    view.status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    fence(&mut view);
     view.copy = Says::Nothing;
     assert_eq!(decide(&view), Step::Unfence, "the volume comes first");
 }

@@ -1,5 +1,7 @@
 //! Whole moves and promotions: a controller, the nodes, and Kubernetes.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::api::Fault;
@@ -92,7 +94,7 @@ async fn whatever_a_node_does_not_answer_a_move_goes_on() {
 /// Whenever the request is deleted, the volume is in one place, and its pod runs there.
 #[tokio::test(start_paused = true)]
 async fn a_move_can_be_cancelled_at_any_time() {
-    let mut places = std::collections::BTreeSet::new();
+    let mut places = BTreeSet::new();
     for tick in 0..20 {
         let mut world = World::new(false, json!({}));
         world.ticks(2).await;
@@ -102,6 +104,59 @@ async fn a_move_can_be_cancelled_at_any_time() {
         world.ticks(LONG).await;
         world.is_settled(&world.place(), &format!("after {tick}"));
         places.insert(world.place());
+    }
+    assert_eq!(places.len(), 2, "both ends were seen: {places:?}");
+}
+
+/// Makes a move and cancels it as soon as what is of this number has failed; another process goes on. `fail` has it fail, and
+/// `count` returns how many there were so far. Returns where the volume is; `None` if there were fewer.
+async fn cancelled(
+    mutable: bool,
+    number: usize,
+    fail: impl Fn(&World),
+    count: impl Fn(&World) -> usize,
+) -> Option<String> {
+    let mut world = World::new(mutable, json!({}));
+    fail(&world);
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    for _ in 0..LONG {
+        if count(&world) > number {
+            world.server.with(|k| k.remove(&hostloop_fake_kubernetes::key("volumemoves", "default", "m")));
+            world.restart();
+            world.ticks(LONG).await;
+            world.is_settled(&world.place(), &format!("mutable {mutable}, number {number}"));
+            return Some(world.place());
+        }
+        world.tick().await;
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_can_be_cancelled_after_any_request() {
+    for mutable in [false, true] {
+        let mut places = BTreeSet::new();
+        for (fault, number) in (0..).flat_map(|n| [(Fault::Lost, n), (Fault::AnswerLost, n)]) {
+            let fail = |world: &World| world.server.fail(number, fault);
+            match cancelled(mutable, number, fail, |world| world.server.calls().len()).await {
+                Some(place) => places.insert(place),
+                None => break,
+            };
+        }
+        assert_eq!(places.len(), 2, "both ends were seen: {places:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_can_be_cancelled_after_any_node_call() {
+    let mut places = BTreeSet::new();
+    for (fault, number) in (0..).flat_map(|n| [(Fault::Lost, n), (Fault::AnswerLost, n)]) {
+        let fail = |world: &World| world.nodes.lock().fault = Some((number, fault));
+        match cancelled(false, number, fail, |world| world.nodes.lock().calls.len()).await {
+            Some(place) => places.insert(place),
+            None => break,
+        };
     }
     assert_eq!(places.len(), 2, "both ends were seen: {places:?}");
 }

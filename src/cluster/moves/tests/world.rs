@@ -277,6 +277,8 @@ impl World {
             assert_eq!(ids, wanted, "{which}: {name}");
         }
         assert!(cluster.cuts.is_empty(), "{which}: {:?}", cluster.cuts);
+        let volume = self.server.with(|k| k.get("persistentvolumes", "pvc-1")).expect("a volume");
+        assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete", "{which}");
         let held = &cluster.nodes[node][&self.id];
         assert!(!held.sealed && held.in_use && self.down == 0, "{which}: {held:?}, down {}", self.down);
     }
