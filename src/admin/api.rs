@@ -196,7 +196,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes a VolumeMove, with `unchanged` only if it is as it was read. Returns whether it is gone, or is being deleted.
+    /// Deletes a VolumeMove; with `unchanged`, only the version that was read. Returns whether it is gone, or is being deleted.
     pub(super) async fn delete_move(&self, seen: &Move, unchanged: bool) -> Result<bool> {
         let moves = self.in_namespace::<VolumeMove>(Some(&seen.claim.namespace));
         let resource_version = unchanged.then(|| seen.version.clone());

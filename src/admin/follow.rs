@@ -97,7 +97,7 @@ impl Follow {
         Follow { state: State::Ended(ending), ..Follow::new(name, goal) }
     }
 
-    /// Returns whether it ended as it was to.
+    /// Returns whether the goal was reached.
     pub(super) fn is_good(&self) -> bool {
         match (&self.state, self.goal) {
             (State::Ended(Ending::Done(_)), Goal::Moved | Goal::Promoted) => true,

@@ -9,7 +9,7 @@ use super::seen::{Move, Replica, Told};
 use super::{Failure, Outcome, Session};
 use crate::cli::StatusArgs;
 
-/// A standby copy that is older than so many intervals, and a minute, is late (the alert HostloopStandbyLate).
+/// A standby copy that is older than this number of intervals, and a minute, is late (the alert HostloopStandbyLate).
 const LATE: u64 = 3;
 const LATER: Duration = Duration::from_secs(60);
 

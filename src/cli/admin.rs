@@ -133,7 +133,7 @@ pub struct MoveArgs {
     #[arg(long, value_name = "POOL", value_parser = Value(pool))]
     pub pool: Option<String>,
 
-    /// Give the moves up. Until the copy takes the volume's place, everything is then as it was before
+    /// Cancel the moves. The volumes stay on their nodes, unless their copies have already taken their place
     #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "move_bare_pods", "pool"])]
     pub cancel: bool,
 

@@ -8,16 +8,12 @@ use hostloop_fake_kubernetes::{Kubernetes, NAMESPACE, control, key};
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use kube::runtime::reflector::Lookup;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::Event;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::DRIVER;
 use crate::cluster::moves::act::Moves;
-use crate::cluster::moves::seen::{Seen, Writers};
+use crate::cluster::moves::seen::Seen;
 use crate::cluster::moves::tests::api::Server;
 use crate::cluster::moves::tests::nodes::{FakeNodes, Held};
 use crate::model::{NodeKey, VolumeId};
@@ -33,7 +29,7 @@ pub(super) struct World {
     pub(super) nodes: FakeNodes,
     rule: Arc<Mutex<Rule>>,
     count: usize,
-    /// For so many moments, the controller writes what it has begun, and does nothing for it.
+    /// The number of moments in which the controller records a request and does nothing for it.
     slow: usize,
 }
 
@@ -48,7 +44,7 @@ fn id(number: usize) -> String {
 }
 
 impl World {
-    /// Returns a cluster with so many claims, whose volumes and pods are on node-1.
+    /// Returns a cluster with this number of claims, whose volumes and pods are on node-1.
     pub(super) fn of(count: usize, parameters: Value) -> World {
         let mut kubernetes = Kubernetes::default();
         kubernetes.budget = 100;
@@ -80,7 +76,7 @@ impl World {
         World::of(1, json!({}))
     }
 
-    /// Has the controller wait for so many moments after it has begun.
+    /// Makes the controller wait for this number of moments after it has recorded a request.
     pub(super) fn slowly(mut self, moments: usize) -> World {
         self.slow = moments;
         self
@@ -180,7 +176,7 @@ impl World {
         loop {
             sleep(Duration::from_millis(200)).await;
             self.tick();
-            self.fill(&mut writers);
+            self.server.show(&mut writers);
             for claim in seen.claims.state() {
                 moves.send_strays_away(&claim).await.unwrap();
                 moves.stand_by(&claim).await.unwrap();
@@ -197,18 +193,6 @@ impl World {
                 moves.follow(&replica).await.unwrap();
             }
         }
-    }
-
-    fn fill(&self, writers: &mut Writers) {
-        self.server.with(|kubernetes| {
-            fill(kubernetes, "volumereplicas", &mut writers.replicas);
-            fill(kubernetes, "volumemoves", &mut writers.moves);
-            fill(kubernetes, "persistentvolumeclaims", &mut writers.claims);
-            fill(kubernetes, "persistentvolumes", &mut writers.volumes);
-            fill(kubernetes, "pods", &mut writers.pods);
-            fill(kubernetes, "nodes", &mut writers.nodes);
-            fill(kubernetes, "storageclasses", &mut writers.classes);
-        });
     }
 
     /// Returns the nodes of the pods that run.
@@ -276,15 +260,4 @@ fn add_claim(kubernetes: &mut Kubernetes, number: usize) {
     let object = json!({"metadata": {"name": volume, "annotations": annotations}, "spec": spec});
     kubernetes.create(key("persistentvolumes", "", &volume), object);
     assert_eq!(control::node_of(&kubernetes.get("persistentvolumes", &volume).unwrap()), "node-1");
-}
-
-fn fill<K>(kubernetes: &Kubernetes, kind: &str, writer: &mut Writer<K>)
-where
-    K: Lookup<DynamicType = ()> + DeserializeOwned + Clone + 'static,
-{
-    writer.apply_watcher_event(&Event::Init);
-    for object in kubernetes.all(kind) {
-        writer.apply_watcher_event(&Event::InitApply(serde_json::from_value(object.clone()).unwrap()));
-    }
-    writer.apply_watcher_event(&Event::InitDone);
 }

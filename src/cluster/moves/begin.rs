@@ -47,6 +47,13 @@ pub(super) struct Request<'a> {
     pub requested_by: Option<ObjectId>,
 }
 
+/// A claim that pods use together with the one that is asked for.
+struct Other {
+    name: String,
+    volume: Option<Arc<PersistentVolume>>,
+    replicas: Vec<Arc<VolumeReplica>>,
+}
+
 impl Moves {
     /// Creates the VolumeReplica of a copy, or tells why not.
     pub(super) async fn begin(&self, request: &Request<'_>) -> Result<std::result::Result<(), String>> {
@@ -147,6 +154,30 @@ impl Moves {
         }
     }
 
+    /// Returns the other claims that these pods use with their volumes and copies, or which claim does not exist.
+    async fn others(
+        &self,
+        pods: &[Arc<Pod>],
+        (namespace, claim): (&str, &str),
+        created: &[Arc<VolumeReplica>],
+    ) -> Result<std::result::Result<Vec<Other>, String>> {
+        let mut others = Vec::new();
+        for name in other_claims(pods.iter().map(AsRef::as_ref), claim) {
+            let Some(claim) = self.seen.claim(namespace, &name) else {
+                return Ok(Err(format!("the same pods use claim {name}, which does not exist")));
+            };
+            let volume = match claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
+                Some(name) if !name.is_empty() => self.volume(&name).await?,
+                _ => None,
+            };
+            let uid = claim.uid().unwrap_or_default();
+            let mut replicas = self.seen.replicas_of(&uid);
+            replicas.extend(created.iter().filter(|replica| replica.spec.claim.uid == uid).cloned());
+            others.push(Other { name, volume, replicas });
+        }
+        Ok(Ok(others))
+    }
+
     /// Returns the nodes that can have the copy, or why none can.
     async fn admit(
         &self,
@@ -163,23 +194,13 @@ impl Moves {
                 && !has_ended(pod)
                 && claims_of(pod).any(|used| used == name)
         });
-        let mut others = Vec::new();
-        for other in other_claims(pods.iter().map(AsRef::as_ref), &name) {
-            let Some(claim) = self.seen.claim(&namespace, &other) else {
-                return Ok(Err(format!("the same pods use claim {other}, which does not exist")));
-            };
-            let volume = match claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
-                Some(name) if !name.is_empty() => self.volume(&name).await?,
-                _ => None,
-            };
-            let uid = claim.uid().unwrap_or_default();
-            let mut replicas = self.seen.replicas_of(&uid);
-            replicas.extend(created.iter().filter(|replica| replica.spec.claim.uid == uid).cloned());
-            others.push((other, volume, replicas));
-        }
+        let others = match self.others(&pods, (&namespace, &name), created).await? {
+            Ok(others) => others,
+            Err(why) => return Ok(Err(why)),
+        };
         let companions: Vec<Companion<'_>> = others
             .iter()
-            .map(|(name, volume, replicas)| Companion {
+            .map(|Other { name, volume, replicas }| Companion {
                 name,
                 volume: volume.as_deref(),
                 replicas: replicas.iter().map(AsRef::as_ref).collect(),

@@ -55,7 +55,7 @@ impl Moves {
         Ok(None)
     }
 
-    /// Gives the PersistentVolume the node of the copy.
+    /// Sets the node of the copy in the PersistentVolume.
     pub(super) async fn exchange(&self, replica: &VolumeReplica) -> Result<Next> {
         match self.exchange_to(replica, &replica.spec.target_node).await? {
             Some(next) => Ok(next),
@@ -66,7 +66,7 @@ impl Moves {
         }
     }
 
-    /// Gives the PersistentVolume the node of the volume again.
+    /// Sets the node of the volume in the PersistentVolume again.
     pub(super) async fn exchange_back(&self, replica: &VolumeReplica) -> Result<Next> {
         match self.exchange_to(replica, &replica.spec.source_node).await? {
             Some(next) => Ok(next),

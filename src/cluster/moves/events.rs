@@ -1,4 +1,4 @@
-//! Events of claims, for whoever describes one.
+//! Events of claims, which `kubectl describe` shows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -22,7 +22,7 @@ const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Holds a PersistentVolume as long as it is attached (csi-attacher); the name of the driver follows, with dashes.
 const ATTACHER: &str = "external-attacher/";
 /// On a claim: for which copy it was changed, and when, so that the controller of PersistentVolumes looks at it. It stays: a
-/// controller that leads no more may write it late.
+/// controller that has lost the Lease may write it late.
 const TOUCHED: &str = "hostloop.csi.dev/touched";
 
 /// What an exchange has come to.

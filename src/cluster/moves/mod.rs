@@ -16,6 +16,7 @@ pub mod lease;
 pub mod look;
 pub mod nodes;
 pub mod objects;
+mod phases;
 pub mod pods;
 pub mod queue;
 pub mod request;

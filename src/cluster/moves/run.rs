@@ -138,7 +138,7 @@ impl Queues {
         (queues, Waiting { replicas: of_replicas, moves: of_moves, claims: of_claims })
     }
 
-    // A queue that nobody reads is that of a process that leads no more.
+    // A queue without a reader belongs to a process that has lost the Lease.
     fn replica(&self, replica: &VolumeReplica) {
         let _ = self.replicas.send(ObjectRef::from_obj(replica));
     }

@@ -1,5 +1,5 @@
-//! Pods that wait for their volume on a node where it is not any more. Somebody created or scheduled them before they knew of the
-//! exchange. kubelet never starts them, and only their deletion brings their successors to the node of the volume.
+//! Pods that wait for their volume on its earlier node. The scheduler had placed them before it observed the exchange. kubelet
+//! never starts them, and only their deletion brings their successors to the node of the volume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +36,8 @@ impl Seen {
 }
 
 impl Moves {
-    /// Evicts the pods that wait for the volume of a claim on a node where it is not. Returns when to look again; `None` if there
-    /// are none.
+    /// Evicts the pods that wait for the volume of a claim on another node than its own. Returns when to look again; `None` if
+    /// there are none.
     ///
     /// # Errors
     /// [`super::act::Failure`]: a retry looks again.

@@ -74,7 +74,7 @@ pub(super) fn storage_class(
     Ok(StorageClass { parameters: decode(&given, mutable)?, consistency: consistency::of(&given)? })
 }
 
-/// Makes sure that the controller can read what is asked for: nobody looks at the class again before a node is lost.
+/// Makes sure that the controller can read what is asked for: the class is not read again before a node is lost.
 fn standby(given: &Given<'_>) -> Result<(), String> {
     let asked = Standby::of(given.get(Standby::PARAMETER), given.get(Standby::INTERVAL_PARAMETER));
     let asked = asked.map_err(|why| format!("{} {why}", given.kind))?;

@@ -134,7 +134,7 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
 }
 
 impl Moves {
-    /// A volume is deleted only when its user does not want it any more.
+    /// A volume is deleted only after its user has deleted the claim.
     fn is_spare(&self, volume: &str) {
         let known = self.known.lock().unwrap();
         self.with(|kubernetes| {

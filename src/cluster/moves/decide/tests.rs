@@ -1,3 +1,5 @@
+mod paths;
+
 use std::sync::LazyLock;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -67,22 +69,6 @@ fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
     User { name: "p".to_owned(), is_leaving, never_ran, is_late: false, has_controller }
 }
 
-const PHASES: [ReplicaPhase; 13] = [
-    ReplicaPhase::Pending,
-    ReplicaPhase::Copying,
-    ReplicaPhase::Following,
-    ReplicaPhase::Ready,
-    ReplicaPhase::Standby,
-    ReplicaPhase::CuttingOver,
-    ReplicaPhase::Exchanging,
-    ReplicaPhase::LastPass,
-    ReplicaPhase::Completing,
-    ReplicaPhase::Retiring,
-    ReplicaPhase::Left,
-    ReplicaPhase::Abandoning,
-    ReplicaPhase::Stranded,
-];
-
 fn answers() -> Vec<Says> {
     let silent = |seconds| Says::Silent(Duration::from_secs(seconds));
     let has = [GENERATION - 1, GENERATION, GENERATION + 1].map(Says::Has);
@@ -136,7 +122,7 @@ impl Choices {
 
     /// A view with anything that can be known at once.
     fn view(&mut self) -> View {
-        let mut view = in_phase(self.one(&PHASES));
+        let mut view = in_phase(self.one(&ReplicaPhase::ALL));
         let nodes = [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService, NodeState::Gone];
         view.wanted = self.one(&wishes());
         (view.source, view.target) = (self.one(&answers()), self.one(&answers()));
@@ -328,142 +314,4 @@ fn nothing_is_given_up_after_the_id_is_taken_over() {
             !matches!(step, Step::Enter(ReplicaPhase::Abandoning, _) | Step::Unfence | Step::DeleteCopy)
         },
     );
-}
-
-/// What a step does to a view if every node that answers does it.
-fn apply(view: &mut View, step: &Step) {
-    let is_silent = |says: &Says| matches!(says, Says::Silent(_));
-    let status = &mut view.status;
-    match step {
-        Step::Enter(phase, _) => status.phase = *phase,
-        Step::Create if !is_silent(&view.target) => status.phase = ReplicaPhase::Following,
-        Step::Pass if !is_silent(&view.source) && !is_silent(&view.target) => {
-            view.age = Some(Duration::ZERO);
-            if status.phase == ReplicaPhase::Following {
-                status.phase = ReplicaPhase::Ready;
-            }
-        }
-        Step::Check => (status.phase, status.maybe_fenced) = (ReplicaPhase::CuttingOver, true),
-        Step::Fence if !is_silent(&view.source) => {
-            status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-        }
-        Step::Evict(_) => view.users.clear(),
-        Step::LastPass if !is_silent(&view.source) => status.exact = true,
-        Step::GiveUpSource => status.stale = true,
-        Step::Complete if !is_silent(&view.target) => {
-            status.phase = ReplicaPhase::Retiring;
-            view.target = Says::Has(GENERATION + 1);
-        }
-        Step::Exchange => (status.phase, status.exchanged) = (ReplicaPhase::LastPass, true),
-        Step::ExchangeBack => status.exchanged = false,
-        Step::Retire if !is_silent(&view.source) => status.left_id = Some("vol-3".to_owned()),
-        Step::Unfence if !is_silent(&view.source) => (status.fenced, status.maybe_fenced) = (None, false),
-        _ => {}
-    }
-}
-
-/// Returns the last step of a controller to whom nothing happens but its own steps.
-fn end_of(mut view: View) -> (View, Step) {
-    let mut step = decide(&view);
-    for _ in 0..40 {
-        if matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Release | Step::Finish) {
-            break;
-        }
-        apply(&mut view, &step);
-        step = decide(&view);
-    }
-    (view, step)
-}
-
-#[test]
-fn a_move_and_a_promotion_come_to_their_end() {
-    for when in [When::PodsLeave, When::Now] {
-        let mut view = in_phase(ReplicaPhase::Pending);
-        view.wanted = moving(when, false);
-        if when == When::Now {
-            view.users = vec![pod(false, false, true)];
-        }
-        let (view, step) = end_of(view);
-        assert_eq!((step, view.status.phase), (Step::DeleteLeft, ReplicaPhase::Retiring), "{when:?}");
-        assert!(view.status.exact && !view.status.stale);
-    }
-    let mut view = in_phase(ReplicaPhase::Standby);
-    view.spec.purpose = Purpose::Standby;
-    view.wanted = Wanted::Standby { interval: Duration::from_secs(60) };
-    (view.source_node, view.source) = (NodeState::Gone, Says::Silent(PATIENCE));
-    let (mut view, step) = end_of(view);
-    assert_eq!((step, view.status.phase), (Step::Retire, ReplicaPhase::Retiring));
-    assert!(view.status.stale, "the volume had later data");
-    // Its node is back.
-    view.source = Says::Has(GENERATION);
-    let (mut view, _) = end_of(view);
-    assert_eq!(view.status.phase, ReplicaPhase::Left);
-    view.is_deleted = true;
-    assert_eq!(decide(&view), Step::DeleteLeft);
-}
-
-#[test]
-fn rule_7_an_administrator_ends_every_phase() {
-    let gone = || Says::Silent(Duration::from_secs(3600));
-    for phase in PHASES.into_iter().filter(|phase| *phase != ReplicaPhase::Completing) {
-        for fenced in [false, true] {
-            let mut view = in_phase(phase);
-            if fenced {
-                fence(&mut view);
-            }
-            (view.source, view.source_node, view.is_deleted) = (gone(), NodeState::Gone, true);
-            let (view, step) = end_of(view);
-            let ends = matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Release | Step::Finish);
-            assert!(ends, "{phase:?}, fenced: {fenced}: {step:?} in {:?}", view.status.phase);
-        }
-    }
-}
-
-/// A user may delete the VolumeMove as soon as the volume has moved.
-#[test]
-fn a_kept_source_stays_when_its_request_is_gone() {
-    let mut view = in_phase(ReplicaPhase::Retiring);
-    view.spec.keep_source = true;
-    view.wanted = Wanted::Nothing("the VolumeMove was deleted".to_owned());
-    (view.target, view.status.left_id) = (Says::Has(GENERATION + 1), Some("vol-3".to_owned()));
-    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Left, _)));
-}
-
-#[test]
-fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
-    let mut view = in_phase(ReplicaPhase::Abandoning);
-    (view.target, view.target_is_gone) = (Says::Silent(PATIENCE), true);
-    assert_eq!(decide(&view), Step::DeleteCopy, "it may come back");
-    view.is_deleted = true;
-    assert_eq!(decide(&view), Step::Finish);
-}
-
-/// Its node has answered so, and the node of the volume need not have anything either.
-#[test]
-fn a_copy_that_is_gone_is_let_go() {
-    for source in answers() {
-        let mut view = in_phase(ReplicaPhase::Abandoning);
-        (view.source, view.copy) = (source, Says::Nothing);
-        assert_eq!(decide(&view), Step::Release);
-    }
-    let mut view = in_phase(ReplicaPhase::Abandoning);
-    fence(&mut view);
-    view.copy = Says::Nothing;
-    assert_eq!(decide(&view), Step::Unfence, "the volume comes first");
-}
-
-#[test]
-fn a_source_that_has_nothing_keeps_its_copy() {
-    for source in
-        [Says::Nothing, Says::Error("broken".to_owned()), Says::Silent(PATIENCE), Says::Has(GENERATION + 1)]
-    {
-        let mut view = in_phase(ReplicaPhase::Standby);
-        view.source = source.clone();
-        view.wanted = Wanted::Nothing("the StorageClass asks for no copy".to_owned());
-        let (_, step) = end_of(view);
-        assert!(
-            matches!(&step, Step::Wait(_, why) if why.contains("may be the only one")),
-            "{source:?}: {step:?}"
-        );
-    }
 }

@@ -9,7 +9,13 @@ use hostloop_fake_kubernetes::server::{answer, status};
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use kube::runtime::reflector::Lookup;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::cluster::moves::seen::Writers;
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,6 +84,19 @@ impl Server {
         self.lock().calls.clone()
     }
 
+    /// Shows all objects to the watches of a controller.
+    pub(crate) fn show(&self, writers: &mut Writers) {
+        self.with(|kubernetes| {
+            fill(kubernetes, "volumereplicas", &mut writers.replicas);
+            fill(kubernetes, "volumemoves", &mut writers.moves);
+            fill(kubernetes, "persistentvolumeclaims", &mut writers.claims);
+            fill(kubernetes, "persistentvolumes", &mut writers.volumes);
+            fill(kubernetes, "pods", &mut writers.pods);
+            fill(kubernetes, "nodes", &mut writers.nodes);
+            fill(kubernetes, "storageclasses", &mut writers.classes);
+        });
+    }
+
     pub(crate) fn client(&self) -> Client {
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -115,4 +134,16 @@ impl Server {
             }
         }
     }
+}
+
+fn fill<K>(kubernetes: &Kubernetes, kind: &str, writer: &mut Writer<K>)
+where
+    K: Lookup<DynamicType = ()> + DeserializeOwned + Clone + 'static,
+{
+    writer.apply_watcher_event(&Event::Init);
+    for object in kubernetes.all(kind) {
+        let object = serde_json::from_value(object.clone()).unwrap_or_else(|why| panic!("{why}: {object}"));
+        writer.apply_watcher_event(&Event::InitApply(object));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
 }

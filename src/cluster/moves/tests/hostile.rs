@@ -68,7 +68,7 @@ async fn a_forged_status_decides_nothing() {
     }
 }
 
-/// A forged end is believed by nobody but its own request, which nobody follows further.
+/// A forged end ends its own request, and no other.
 #[tokio::test(start_paused = true)]
 async fn a_move_that_its_user_calls_done_still_ends() {
     for tick in 1..12 {
@@ -237,7 +237,7 @@ async fn a_phase_of_a_later_release_is_left_alone() {
     }
 }
 
-/// Somebody with all rights removes the status. Whatever that breaks, no data are lost.
+/// An administrator removes the status. No data are lost.
 #[tokio::test(start_paused = true)]
 async fn a_lost_status_costs_no_data() {
     for tick in 1..14 {

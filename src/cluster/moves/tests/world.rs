@@ -4,10 +4,6 @@ use std::time::Duration;
 
 use hostloop_fake_kubernetes::{Kubernetes, NAMESPACE, control, key};
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::reflector::Lookup;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::Event;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -43,18 +39,6 @@ pub(super) struct World {
     pub(super) failures: Vec<String>,
     /// What the pod may miss of that when it starts, since its node was lost.
     pub(super) may_be_lost: u64,
-}
-
-fn fill<K>(kubernetes: &Kubernetes, kind: &str, writer: &mut Writer<K>)
-where
-    K: Lookup<DynamicType = ()> + DeserializeOwned + Clone + 'static,
-{
-    writer.apply_watcher_event(&Event::Init);
-    for object in kubernetes.all(kind) {
-        let object = serde_json::from_value(object.clone()).unwrap_or_else(|why| panic!("{why}: {object}"));
-        writer.apply_watcher_event(&Event::InitApply(object));
-    }
-    writer.apply_watcher_event(&Event::InitDone);
 }
 
 impl World {
@@ -122,7 +106,7 @@ impl World {
     pub(super) async fn tick(&mut self) {
         self.control_plane();
         self.kubelet();
-        self.controller.fill(&self.server);
+        self.server.show(&mut self.controller.writers);
         self.failures = self.controller.act().await;
         tokio::time::advance(Duration::from_secs(1)).await;
     }
@@ -290,19 +274,6 @@ impl Controller {
         let mut moves = Moves::new(DRIVER, server.client(), seen, Arc::new(nodes.clone()));
         moves.clock = Arc::new(move || Timestamp::UNIX_EPOCH + began.elapsed());
         Controller { moves, writers }
-    }
-
-    fn fill(&mut self, server: &Server) {
-        let writers = &mut self.writers;
-        server.with(|kubernetes| {
-            fill(kubernetes, "volumereplicas", &mut writers.replicas);
-            fill(kubernetes, "volumemoves", &mut writers.moves);
-            fill(kubernetes, "persistentvolumeclaims", &mut writers.claims);
-            fill(kubernetes, "persistentvolumes", &mut writers.volumes);
-            fill(kubernetes, "pods", &mut writers.pods);
-            fill(kubernetes, "nodes", &mut writers.nodes);
-            fill(kubernetes, "storageclasses", &mut writers.classes);
-        });
     }
 
     /// Looks at every object once. Returns what failed, and is tried again.
