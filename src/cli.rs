@@ -27,7 +27,7 @@ use self::value::*;
 pub(crate) use self::value::{RoleName, absolute};
 use self::wrong::Value;
 pub use self::wrong::{ConfigError, one_line};
-use crate::model::{BackendKind, QuotaIds, Reserve};
+use crate::model::{BackendKind, MoveLimits, QuotaIds, Reserve};
 use crate::server::Endpoint;
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::version;
@@ -135,6 +135,13 @@ pub struct ServeArgs {
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = Value(truth))]
     pub moves: bool,
+
+    /// Role controller, with --move: how many copies there may be: in all, for the claims of one namespace, on one node, and
+    /// the sizes of the volumes that have a copy on one node. What is left out keeps its default: all=1000,namespace=100,
+    /// node=200 and no limit for the sizes. For example all=2000,node-size=2Ti
+    #[arg(long, env = "HOSTLOOP_MOVE_LIMITS", value_name = "NAME=VALUE,...")]
+    #[arg(value_parser = Value(maybe(MoveLimits::parse)))]
+    pub move_limits: Option<Maybe<MoveLimits>>,
 
     /// CSI driver name, the `provisioner` of StorageClasses. Two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]

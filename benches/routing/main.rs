@@ -141,6 +141,7 @@ async fn creates(client: &Client, ids: &[String]) -> Vec<Duration> {
 async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Client) {
     let settings = ControllerSettings {
         moves: None,
+        move_limits: Default::default(),
         driver_name: DRIVER.to_owned(),
         attach: false,
         tls_dir: "/nowhere".into(),

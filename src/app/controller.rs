@@ -13,7 +13,6 @@ use tokio::time::timeout;
 use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
-use crate::cluster::moves::begin::Limits;
 use crate::cluster::moves::figures::Figures;
 use crate::cluster::moves::resources::ReplicaPhase;
 use crate::cluster::moves::run::Candidate;
@@ -24,6 +23,7 @@ use crate::cluster::tls::Tls;
 use crate::config::{ControllerSettings, Discovery, StaticPeer};
 use crate::kernel::host::host_name;
 use crate::metrics::{Health, MoveFigures};
+use crate::model::MoveLimits;
 use crate::server;
 use crate::shutdown::Shutdown;
 use crate::version::{self, Origin};
@@ -70,13 +70,13 @@ pub async fn run_controller(
     signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate } = outside;
-    let ControllerSettings { driver_name, attach, forget_nodes, moves, .. } = settings;
+    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, .. } = settings;
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
     let driver = driver_name.clone();
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer);
     let figures = Arc::new(Figures::default());
-    let moving = moving(moves, &driver, &router, &figures, &shutdown).await?;
+    let moving = moving((moves, move_limits), &driver, &router, &figures, &shutdown).await?;
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
@@ -117,7 +117,7 @@ const GIVEN_BACK: Duration = Duration::from_secs(2);
 /// # Errors
 /// Where there is no way to the API server.
 async fn moving(
-    namespace: Option<String>,
+    (namespace, limits): (Option<String>, MoveLimits),
     driver: &str,
     router: &Router,
     figures: &Arc<Figures>,
@@ -131,7 +131,7 @@ async fn moving(
             driver: driver.to_owned(),
             nodes: Arc::new(router.clone()),
             figures: Arc::clone(figures),
-            limits: Limits::default(),
+            limits,
         }),
         None => None,
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::settings;
 use crate::cli::{ConfigError, RoleName, ServeArgs, StaticPeer};
-use crate::model::{NodeKey, Settings};
+use crate::model::{MoveLimits, NodeKey, Settings};
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -52,6 +52,7 @@ pub struct ControllerSettings {
     pub forget_nodes: BTreeSet<String>,
     /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
     pub moves: Option<String>,
+    pub move_limits: MoveLimits,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +71,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 24] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 25] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -79,6 +80,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 24] {
         ("peer_service", args.peer_service.is_some(), CONTROLLER),
         ("forget_node", args.forget_node.iter().flatten().next().is_some(), CONTROLLER),
         ("moves", args.moves, CONTROLLER),
+        ("move_limits", matches!(args.move_limits, Some(Some(_))), CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
         ("data_dir", args.data_dir.is_some(), VOLUMES),
         ("anchor_dir", matches!(args.anchor_dir, Some(Some(_))), VOLUMES),
@@ -128,6 +130,7 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             discovery: discovery(args)?,
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
             moves: moves(args)?,
+            move_limits: move_limits(args)?,
         }),
     })
 }
@@ -144,6 +147,13 @@ fn moves(args: &ServeArgs) -> Result<Option<String>> {
         (None, true) => {
             Err(wrong("moves", "it works in Kubernetes only; name the nodes with --peer-service"))
         }
+    }
+}
+
+fn move_limits(args: &ServeArgs) -> Result<MoveLimits> {
+    match args.move_limits.flatten() {
+        Some(_) if !args.moves => Err(wrong("move_limits", "it works with --move only; leave it out")),
+        limits => Ok(limits.unwrap_or_default()),
     }
 }
 

@@ -245,6 +245,7 @@ impl Cluster {
         let dir = tempfile::tempdir_in(run::directory()).unwrap();
         let (host, tls) = (Host::new(&name, None), self.tls(&name));
         let settings = ControllerSettings {
+            move_limits: Default::default(),
             moves: None,
             driver_name: DRIVER.to_owned(),
             attach: false,

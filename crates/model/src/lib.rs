@@ -9,6 +9,7 @@ pub mod health;
 mod id;
 mod limits;
 mod mount_flags;
+mod move_limits;
 mod parameters;
 mod permit;
 pub mod pull;
@@ -33,6 +34,7 @@ pub use id::{
 };
 pub use limits::Limits;
 pub use mount_flags::{MountFlags, OptionName, VfsFlag};
+pub use move_limits::MoveLimits;
 pub use parameters::Modification;
 pub use parameters::{Consistency, Enforcement, Provisioning, VolumeParameters};
 pub use permit::{Grant, Permit};

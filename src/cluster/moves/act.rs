@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use super::begin::{Created, Limits};
+use super::begin::Created;
 use super::decide::{LONG, PRESSING, Step, decide};
 use super::events::Events;
 use super::figures::Figures;
@@ -15,6 +15,7 @@ use super::objects::{Objects, is_outdated};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
+use crate::model::MoveLimits;
 
 /// After something that a retry may get past.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ pub struct Moves {
     pub(super) seen: Seen,
     pub(super) nodes: Arc<dyn Nodes>,
     pub(super) silence: Silence,
-    pub(super) limits: Limits,
+    pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
     /// The time of day.
@@ -69,7 +70,7 @@ impl Moves {
             seen,
             nodes,
             silence: Silence::default(),
-            limits: Limits::default(),
+            limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),
             clock: Arc::new(Timestamp::now),
@@ -77,7 +78,7 @@ impl Moves {
     }
 
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Moves {
+    pub fn with_limits(self, limits: MoveLimits) -> Moves {
         Moves { limits, ..self }
     }
 

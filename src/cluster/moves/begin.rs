@@ -16,23 +16,8 @@ use super::request::is_over;
 use super::resources::{
     ClaimId, FINALIZER, ObjectId, Purpose, ReplicaPhase, Target, VolumeReplica, VolumeReplicaSpec,
 };
+use super::seen::Seen;
 use crate::model::{NodeKey, VolumeId};
-
-/// How many copies there may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    pub all: usize,
-    pub of_namespace: usize,
-    pub on_node: usize,
-    /// The sizes of all volumes that have a copy on a node, in bytes.
-    pub bytes_on_node: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { all: 1000, of_namespace: 100, on_node: 200, bytes_on_node: u64::MAX }
-    }
-}
 
 /// VolumeReplicas that were created, and that watches may not have shown yet.
 pub type Created = Vec<Arc<VolumeReplica>>;
@@ -90,8 +75,9 @@ impl Moves {
             Err(error) => return Ok(Err(format!("node {source}: {error}"))),
         };
         let copy_name = format!("{}-{}", volume.name_any(), uuid::Uuid::new_v4().simple());
-        let Some(target) = self.roomiest(request, &volume, &copy_name, targets, &created).await? else {
-            return Ok(Err("no other node has room for it".to_owned()));
+        let target = match self.roomiest(request, &volume, &copy_name, targets, &created).await? {
+            Ok(target) => target,
+            Err(why) => return Ok(Err(why)),
         };
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
         let Some(namespace_uid) = self.objects.namespace_uid(&namespace).await? else {
@@ -247,13 +233,26 @@ impl Moves {
         let of_namespace = all.iter().filter(|replica| replica.spec.claim.namespace == namespace).count();
         let limits = self.limits;
         if all.len() >= limits.all {
-            return Some(format!("there are {} copies, and no more are allowed", limits.all));
+            return Some(format!("there are {} copies, and --move-limits allows {}", all.len(), limits.all));
         }
-        (of_namespace >= limits.of_namespace)
-            .then(|| format!("namespace {namespace} has {of_namespace} copies, and no more are allowed"))
+        (of_namespace >= limits.namespace).then(|| {
+            format!(
+                "namespace {namespace} has {of_namespace} copies, and --move-limits allows {}",
+                limits.namespace
+            )
+        })
     }
 
-    /// Returns the node with the most room for a copy, within the limits; `None` if no node has room.
+    /// Returns the size of the volume of a copy in bytes.
+    fn size_of(&self, replica: &VolumeReplica) -> u64 {
+        let volume = Seen::get(&self.seen.volumes, &replica.spec.persistent_volume.name);
+        let now = volume.as_deref().map_or(0, bytes_of);
+        // A PersistentVolume that is being exchanged does not exist.
+        let pass = replica.status.as_ref().and_then(|status| status.last_pass.as_ref());
+        now.max(pass.map_or(0, |pass| pass.size_bytes))
+    }
+
+    /// Returns the node with the most room for a copy, within the limits, or why there is none.
     async fn roomiest(
         &self,
         request: &Request<'_>,
@@ -261,7 +260,7 @@ impl Moves {
         copy_name: &str,
         targets: Vec<String>,
         created: &[Arc<VolumeReplica>],
-    ) -> Result<Option<String>> {
+    ) -> Result<std::result::Result<String, String>> {
         let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
         let class = self.class(&class_name.unwrap_or_default()).await?;
         let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
@@ -269,16 +268,15 @@ impl Moves {
             parameters.insert("pool".to_owned(), pool.clone());
         }
         let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
-        let mut best: Option<(u64, String)> = None;
+        let (mut best, mut is_limited): (Option<(u64, String)>, bool) = (None, false);
         for target in targets {
             let there = all.iter().filter(|replica| replica.spec.target_node == target);
-            let size = |replica: &Arc<VolumeReplica>| {
-                let pass = replica.status.as_ref().and_then(|status| status.last_pass.as_ref());
-                pass.map_or(0, |pass| pass.size_bytes)
-            };
-            let (count, taken) = there
-                .fold((0, 0_u64), |(count, taken), replica| (count + 1, taken.saturating_add(size(replica))));
-            if count >= self.limits.on_node || taken.saturating_add(bytes) > self.limits.bytes_on_node {
+            let (count, taken) = there.fold((0, 0_u64), |(count, taken), replica| {
+                (count + 1, taken.saturating_add(self.size_of(replica)))
+            });
+            let most_bytes = self.limits.node_size.unwrap_or(u64::MAX);
+            if count >= self.limits.node || taken.saturating_add(bytes) > most_bytes {
+                is_limited = true;
                 continue;
             }
             let copy = NewCopy {
@@ -302,7 +300,11 @@ impl Moves {
                 best = Some((room, target));
             }
         }
-        Ok(best.map(|(_, target)| target))
+        Ok(match best {
+            Some((_, target)) => Ok(target),
+            None if is_limited => Err("no other node has room for it within --move-limits".to_owned()),
+            None => Err("no other node has room for it".to_owned()),
+        })
     }
 }
 

@@ -21,7 +21,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::act::{Failure, Moves};
-use super::begin::Limits;
 use super::figures::Figures;
 use super::lease::Election;
 use super::nodes::Nodes;
@@ -29,6 +28,7 @@ use super::pods::claims_of;
 use super::resources::{VolumeMove, VolumeReplica};
 use super::seen::{Seen, Writers, trim, trim_pod};
 use super::strays::waits_on;
+use crate::model::MoveLimits;
 use crate::shutdown::Shutdown;
 
 /// After a step that failed.
@@ -40,7 +40,7 @@ pub struct Candidate {
     pub driver: String,
     pub nodes: Arc<dyn Nodes>,
     pub figures: Arc<Figures>,
-    pub limits: Limits,
+    pub limits: MoveLimits,
 }
 
 impl Candidate {

@@ -60,6 +60,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--role=node", "--peer-service=a/b"], "--peer-service (HOSTLOOP_PEER_SERVICE)", "controller only"),
         (&["--forget-node=a"], "--forget-node (HOSTLOOP_FORGET_NODES)", "controller only"),
         (&["--move"], "--move (HOSTLOOP_MOVE)", "controller only"),
+        (&["--move-limits=all=1"], "--move-limits (HOSTLOOP_MOVE_LIMITS)", "controller only"),
         (&["--tls-dir=/t"], "--tls-dir (HOSTLOOP_TLS_DIR)", "node and controller only"),
         (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
     ];
@@ -73,7 +74,7 @@ fn a_flag_of_another_role_stops_the_start() {
 fn an_empty_flag_is_not_given() {
     let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
     let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends=", "--quota-ids="];
-    let limits = ["--max-copies=", "--max-streams=", "--stream-rate="];
+    let limits = ["--max-copies=", "--max-streams=", "--stream-rate=", "--move-limits="];
     controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();
 }
 
@@ -96,6 +97,8 @@ fn wrong_peers() {
         (&["--peer-service=a/B"], "NAMESPACE/NAME"),
         (&["--peer=a=h:1", "--forget-node=a b"], "--forget-node"),
         (&["--peer=a=h:1", "--move"], "--move"),
+        (&["--peer-service=a/b", "--move-limits=all=1"], "it works with --move only"),
+        (&["--peer-service=a/b", "--move", "--move-limits=al=1"], "--move-limits"),
         (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),
     ];
     for (flags, hint) in cases {

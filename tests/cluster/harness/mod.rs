@@ -92,6 +92,7 @@ impl Controller {
         let dir = tempfile::tempdir().unwrap();
         let settings = ControllerSettings {
             moves: None,
+            move_limits: Default::default(),
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),

@@ -95,6 +95,7 @@ fn start_controller(
     let known = |node: &NodeProcess| StaticPeer { node_id: node.id.clone(), address: node.address.clone() };
     let settings = ControllerSettings {
         moves: None,
+        move_limits: Default::default(),
         driver_name: DRIVER.to_owned(),
         attach: true,
         tls_dir: pki.path("controller"),

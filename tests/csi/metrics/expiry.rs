@@ -60,6 +60,7 @@ impl Certified {
                     discovery,
                     forget_nodes,
                     moves: None,
+                    move_limits: Default::default(),
                 })
             }
         };

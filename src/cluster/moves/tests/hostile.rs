@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::whole::{LONG, until_done, with_standby};
 use super::world::World;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove};
+use crate::model::MoveLimits;
 
 const NOW: &str = "Now";
 
@@ -270,4 +271,46 @@ async fn a_volume_of_another_driver_is_left_alone() {
     assert_eq!(world.server.with(|k| k.all("volumereplicas").count()), 0);
     let asked = world.server.with(|k| k.get("volumemoves", "m")).expect("a VolumeMove");
     assert_eq!((asked["status"].clone(), world.place()), (Value::Null, "n1".to_owned()));
+}
+
+/// Each copy takes the size of its volume on another node, and no ResourceQuota counts it.
+#[tokio::test(start_paused = true)]
+async fn no_namespace_has_more_copies_than_allowed() {
+    let default = MoveLimits::default();
+    for (limits, namespace, place) in [
+        (MoveLimits { all: 2, ..default }, "other", Err("there are 2 copies, and --move-limits allows 2")),
+        (MoveLimits { all: 3, namespace: 2, ..default }, "other", Ok("n2")),
+        (
+            MoveLimits { namespace: 2, ..default },
+            NAMESPACE,
+            Err("default has 2 copies, and --move-limits allows 2"),
+        ),
+        (MoveLimits { node: 2, ..default }, "other", Ok("n3")),
+        (MoveLimits { node: 3, ..default }, "other", Ok("n2")),
+        (
+            MoveLimits { node: 0, ..default },
+            "other",
+            Err("no other node has room for it within --move-limits"),
+        ),
+        (MoveLimits { node_size: Some((5 << 30) - 1), ..default }, "other", Ok("n3")),
+        (MoveLimits { node_size: Some(5 << 30), ..default }, "other", Ok("n2")),
+    ] {
+        let mut world = World::new(false, json!({}));
+        world.limit(limits);
+        world.add_left("first", namespace);
+        world.add_left("second", namespace);
+        world.ticks(2).await;
+        world.ask(json!({"when": NOW}));
+        world.ticks(LONG).await;
+        let (phase, message) = world.asked();
+        match place {
+            Ok(node) => {
+                assert_eq!((phase, world.place().as_str()), (Some(MovePhase::Done), node), "{limits:?}")
+            }
+            Err(why) => {
+                assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{limits:?}: {message}");
+            }
+        }
+        world.is_fine(&format!("{limits:?}"));
+    }
 }

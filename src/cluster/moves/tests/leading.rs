@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use super::api::Server;
 use super::nodes::FakeNodes;
-use crate::cluster::moves::begin::Limits;
 use crate::cluster::moves::lease::Election;
 use crate::cluster::moves::run::Candidate;
+use crate::model::MoveLimits;
 use crate::shutdown::Shutdown;
 
 fn server() -> Server {
@@ -95,7 +95,7 @@ async fn a_controller_that_ends_gives_its_lease_back() {
         driver: "hostloop.csi.dev".to_owned(),
         nodes: Arc::new(FakeNodes::default()),
         figures: Arc::default(),
-        limits: Limits::default(),
+        limits: MoveLimits::default(),
     };
     let asked = async {
         sleep(Duration::from_secs(5)).await;

@@ -12,6 +12,7 @@ use super::nodes::{FakeNodes, Held};
 use crate::cluster::moves::act::Moves;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove, VolumeReplica};
 use crate::cluster::moves::seen::{Seen, Writers};
+use crate::model::MoveLimits;
 use std::sync::Arc;
 
 const DRIVER: &str = "hostloop.csi.dev";
@@ -92,6 +93,21 @@ impl World {
     /// Another process leads.
     pub(super) fn restart(&mut self) {
         self.controller = Controller::new(&self.server, &self.nodes, self.began);
+    }
+
+    pub(super) fn limit(&mut self, limits: MoveLimits) {
+        self.controller.moves.limits = limits;
+    }
+
+    /// Another claim of this namespace has moved from the first node to the second one, which left data of 2 GiB.
+    pub(super) fn add_left(&self, name: &str, namespace: &str) {
+        let claim = json!({"namespace": namespace, "namespaceUid": "u", "name": name, "uid": name});
+        let spec = json!({"driver": DRIVER, "volumeId": name, "generation": 0, "persistentVolume": {"name": name, "uid": "u"},
+            "claim": claim, "sourceNode": "n1", "targetNode": "n2", "copyName": name, "copyId": name, "purpose": "Move"});
+        let pass = json!({"asked": "2026-01-01T00:00:00Z", "sentBytes": 0, "sizeBytes": 2_u64 << 30});
+        let object =
+            json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Left", "lastPass": pass}});
+        self.server.with(|k| k.create(key("volumereplicas", "", name), object));
     }
 
     /// A user asks for a move.
