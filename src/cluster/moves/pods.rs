@@ -97,21 +97,22 @@ pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> 
         return None;
     }
     let name = companion.name;
-    let Some(replica) = companion.replicas.iter().find(|replica| replica.spec.target_node == target) else {
+    // A copy that has become the volume is where the PersistentVolume is, or was.
+    let is_going =
+        |replica: &&&VolumeReplica| replica.spec.target_node == target && replica.phase().is_of_a_copy();
+    let Some(replica) = companion.replicas.iter().find(is_going) else {
         return Some(format!("the same pods use claim {name}, whose volume is not moved to node {target}"));
     };
     let is_ready = match replica.phase() {
         ReplicaPhase::Ready | ReplicaPhase::CuttingOver => true,
-        ReplicaPhase::LastPass
-        | ReplicaPhase::Completing
-        | ReplicaPhase::Exchanging
-        | ReplicaPhase::Retiring
-        | ReplicaPhase::Left => true,
+        ReplicaPhase::LastPass | ReplicaPhase::Completing | ReplicaPhase::Exchanging => true,
         // If the node is lost, it is promoted as well.
         ReplicaPhase::Standby => is_promotion && replica.spec.purpose == Purpose::Standby,
         ReplicaPhase::Pending
         | ReplicaPhase::Copying
         | ReplicaPhase::Following
+        | ReplicaPhase::Retiring
+        | ReplicaPhase::Left
         | ReplicaPhase::Abandoning
         | ReplicaPhase::Stranded
         | ReplicaPhase::Unknown => false,
@@ -201,6 +202,12 @@ mod tests {
             let replicas = [replica(phase, purpose, "n2")];
             let why = why_for(Some(&local), &replicas, goal);
             assert_eq!(why.is_some_and(|why| why.contains("is not ready")), waits, "{phase} {purpose}");
+        }
+        // The volume was there, and has moved on.
+        for phase in ["Retiring", "Left"] {
+            let earlier = [replica(phase, "Move", "n2")];
+            let answer = why_for(Some(&local), &earlier, goal);
+            assert!(answer.unwrap().contains("not moved to node n2"), "{phase}");
         }
         let both = [replica("Standby", "Standby", "n2")];
         assert_eq!(why_for(Some(&local), &both, Goal { is_promotion: true, ..goal }), None);
