@@ -118,6 +118,14 @@ declare! { each of peer;
             left.map(|left| peer::RetireVolumeResponse { volume_id: left.to_string() })
         };
     }
+    call ReclaimVolumeRequest {
+        logs: "volume.id" = volume_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| pull::reclaim_volume(&request);
+        work: |driver, (id, generation)| {
+            driver.reclaim_volume(&id, generation).map(|()| peer::ReclaimVolumeResponse {})
+        };
+    }
     call SealVolumeRequest {
         logs: "volume.id" = volume_id;
         route: |_| Route::Peers(Callers::Controllers);

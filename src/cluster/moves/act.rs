@@ -144,6 +144,12 @@ impl Moves {
                 Ok(()) => self.released(replica).await,
                 Err(error) => self.hindered(replica, error).await,
             },
+            Step::Reclaim => match self.nodes.reclaim(spec).await {
+                Ok(()) => self.reclaimed(replica).await,
+                Err(error) => self.hindered(replica, error).await,
+            },
+            Step::RetireCopy => self.retire_copy(replica).await,
+            Step::DeleteLeftCopy => self.delete_left_copy(replica).await,
             Step::Release => self.released(replica).await,
             Step::Finish => self.finish(replica).await,
             Step::Leave => Ok(Next::After(LONG)),
@@ -193,6 +199,7 @@ impl Moves {
                 // Before the first request: a later controller has to know that there may have been one.
                 status.maybe_fenced |= phase == ReplicaPhase::CuttingOver;
                 status.exchanged |= phase == ReplicaPhase::Exchanging;
+                status.maybe_completed |= phase == ReplicaPhase::Completing;
                 why.clone_into(&mut status.message);
                 if phase == ReplicaPhase::Retiring {
                     status.unavailable_milliseconds = status.fenced.as_ref().map(|fenced| {

@@ -167,4 +167,40 @@ impl Moves {
             Err(error) => self.hindered(replica, error).await,
         }
     }
+
+    /// The volume has been taken back, and pods can use it at its node again.
+    pub(super) async fn reclaimed(&self, replica: &VolumeReplica) -> Result<Next> {
+        let spec = &replica.spec;
+        let (lost, source) = (&spec.target_node, &spec.source_node);
+        let text = format!("Node {lost} is lost: the volume stays on node {source}");
+        self.events.warn(&spec.claim, "VolumeReclaimed", &text).await;
+        self.write(replica, |status| {
+            (status.reclaimed, status.exact) = (true, false);
+            (status.fenced, status.maybe_fenced) = (None, false);
+        })
+        .await
+    }
+
+    /// Takes the id away from what the node of the copy has, after the volume has been taken back.
+    pub(super) async fn retire_copy(&self, replica: &VolumeReplica) -> Result<Next> {
+        let left = match self.nodes.retire_copy(&replica.spec).await {
+            Ok(left) => left,
+            // The copy has never taken over the id.
+            Err(NodeError::NotFound(_)) => return self.released(replica).await,
+            Err(error) => return self.hindered(replica, error).await,
+        };
+        match self.nodes.release(&replica.spec).await {
+            Ok(()) => self.write(replica, |status| status.left_id = Some(left)).await,
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// Deletes what the node of the copy has left.
+    pub(super) async fn delete_left_copy(&self, replica: &VolumeReplica) -> Result<Next> {
+        let left = replica.status.as_ref().and_then(|status| status.left_id.clone()).unwrap_or_default();
+        match self.nodes.delete_left_copy(&replica.spec, &left).await {
+            Ok(()) | Err(NodeError::NotFound(_)) => self.released(replica).await,
+            Err(error) => self.hindered(replica, error).await,
+        }
+    }
 }

@@ -72,6 +72,12 @@ pub enum Step {
     DeleteLeft,
     /// Let pods use the volume again.
     Unfence,
+    /// Take the volume back from the node of the copy, which is lost.
+    Reclaim,
+    /// Take the id away from what the node of the copy has.
+    RetireCopy,
+    /// Delete what the node of the copy has left.
+    DeleteLeftCopy,
     /// Delete the copy.
     DeleteCopy,
     /// The copy is gone: have the node of the volume remove what it keeps for it.
@@ -93,7 +99,7 @@ pub fn decide(view: &View) -> Step {
         ReplicaPhase::CuttingOver => cutting_over(view),
         ReplicaPhase::Exchanging => exchanging(view),
         ReplicaPhase::LastPass => last_pass(view),
-        ReplicaPhase::Completing => Step::Complete,
+        ReplicaPhase::Completing => completing(view),
         ReplicaPhase::Retiring => retiring(view),
         ReplicaPhase::Left => left(view),
         ReplicaPhase::Abandoning => abandoning(view),
@@ -142,7 +148,7 @@ fn before(view: &View) -> Step {
     if has_data && (view.is_promoted || is_lost(view) && view.spec.purpose == Purpose::Standby) {
         return promoted(view);
     }
-    if view.target_is_gone && view.age.is_none_or(|age| age >= GONE) {
+    if view.target_is_gone() && view.age.is_none_or(|age| age >= GONE) {
         let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
         return match view.status.phase {
             ReplicaPhase::Pending => Step::Finish,
@@ -212,17 +218,25 @@ fn promoted(view: &View) -> Step {
     if let Some(why) = &view.hindered {
         return Step::Wait(CALM, why.clone());
     }
-    // A running pod still writes, even if Kubernetes reports its node as lost.
-    let running: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect();
+    let running = running(view);
     match running.is_empty() {
         true => Step::Check,
         false => Step::Wait(CALM, format!("the copy takes the volume's place when {} left", have(&running))),
     }
 }
 
+/// Returns the pods that still write, even if Kubernetes reports their node as lost.
+fn running(view: &View) -> Vec<&User> {
+    view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect()
+}
+
 /// Reports whether the node of the volume is lost, by the word of Kubernetes.
 fn is_lost(view: &View) -> bool {
-    matches!(view.source_node, NodeState::OutOfService | NodeState::Gone)
+    is_lost_node(view.source_node)
+}
+
+fn is_lost_node(node: NodeState) -> bool {
+    matches!(node, NodeState::OutOfService | NodeState::Gone)
 }
 
 /// The pods leave the volume.
@@ -297,6 +311,28 @@ fn last_pass(view: &View) -> Step {
         return step;
     }
     Step::LastPass
+}
+
+/// The copy takes over the id. If its node is lost in this phase, it may have done that, and a pod may have written there: the volume
+/// goes back by the word of Kubernetes or of an administrator only, as with a promotion.
+fn completing(view: &View) -> Step {
+    let Says::Silent(silent) = view.target else { return Step::Complete };
+    let is_given_up = view.is_deleted && view.target_node != NodeState::Ready;
+    let is_lost = is_lost_node(view.target_node) || is_given_up;
+    if !is_lost || silent < PATIENCE || !has(&view.source, view.spec.generation) {
+        return Step::Complete;
+    }
+    let running = running(view);
+    match running.is_empty() {
+        true => {
+            let (lost, node) = (&view.spec.target_node, &view.spec.source_node);
+            Step::Enter(
+                ReplicaPhase::Abandoning,
+                format!("node {lost} is lost, and the volume stays on node {node}"),
+            )
+        }
+        false => Step::Wait(CALM, format!("the volume goes back to its node when {} left", have(&running))),
+    }
 }
 
 /// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, unless an

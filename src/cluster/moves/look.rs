@@ -45,7 +45,8 @@ impl Moves {
         };
         let source_node = node_state(self.node(&spec.source_node).await?.as_deref());
         let target = self.node(&spec.target_node).await?;
-        let pods = self.pods_of(replica);
+        let at_target = phase == ReplicaPhase::Completing;
+        let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
         let is_promotion = spec.purpose == Purpose::Standby && source_node != NodeState::Ready;
         let goal = Goal { target: &spec.target_node, node: target.as_deref(), is_promotion };
         let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
@@ -56,10 +57,15 @@ impl Moves {
             phase,
             ReplicaPhase::CuttingOver
                 | ReplicaPhase::LastPass
+                | ReplicaPhase::Completing
                 | ReplicaPhase::Retiring
                 | ReplicaPhase::Left
                 | ReplicaPhase::Abandoning
         );
+        let is_taken_back = status.reclaimed;
+        let asks_copy = phase == ReplicaPhase::Abandoning || phase == ReplicaPhase::Left && is_taken_back;
+        let asks_target = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
+            || phase == ReplicaPhase::Abandoning && is_taken_back;
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         let volume_is_deleted = phase == ReplicaPhase::Retiring
             && claim.is_none()
@@ -73,9 +79,9 @@ impl Moves {
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
-            copy: self.ask(phase == ReplicaPhase::Abandoning, &spec.target_node, &spec.copy_id).await,
-            target: self.ask(phase == ReplicaPhase::Retiring, &spec.target_node, &spec.volume_id).await,
-            target_is_gone: target.is_none(),
+            copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
+            target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
+            target_node: node_state(target.as_deref()),
             volume_is_deleted,
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: ahead(&self.seen.replicas.state(), replica),
@@ -119,7 +125,11 @@ impl Moves {
 
     /// Returns the pods that use the volume of a copy, on the node of the volume.
     pub(super) fn pods_of(&self, replica: &VolumeReplica) -> Vec<Arc<Pod>> {
-        let (claim, node) = (&replica.spec.claim, &replica.spec.source_node);
+        self.pods_at(replica, &replica.spec.source_node)
+    }
+
+    fn pods_at(&self, replica: &VolumeReplica, node: &str) -> Vec<Arc<Pod>> {
+        let claim = &replica.spec.claim;
         self.seen.pods.state_filter(|pod| uses(pod, &claim.namespace, &claim.name, node))
     }
 

@@ -103,6 +103,18 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError::InUse`] if the node has the generation of the copy or a later one.
     async fn retire(&self, replica: &VolumeReplicaSpec) -> Result<String>;
 
+    /// Gives the volume at its node [`VolumeReplicaSpec::reclaimed_generation`], and lets pods use it again.
+    ///
+    /// # Errors
+    /// [`NodeError::InUse`] if the node has another generation.
+    async fn reclaim(&self, replica: &VolumeReplicaSpec) -> Result<()>;
+
+    /// Takes the id away from what the node of the copy has, after the volume has been reclaimed. Returns the id of what is left.
+    ///
+    /// # Errors
+    /// [`NodeError::NotFound`] if the copy has never taken over the id.
+    async fn retire_copy(&self, replica: &VolumeReplicaSpec) -> Result<String>;
+
     /// Removes the cuts that the node of the volume keeps for the copy.
     async fn release(&self, replica: &VolumeReplicaSpec) -> Result<()>;
 
@@ -111,11 +123,19 @@ pub trait Nodes: Send + Sync {
 
     /// Deletes what [`Nodes::retire`] has left at the earlier node.
     async fn delete_left(&self, replica: &VolumeReplicaSpec, left_id: &str) -> Result<()>;
+
+    /// Deletes what [`Nodes::retire_copy`] has left at the node of the copy.
+    async fn delete_left_copy(&self, replica: &VolumeReplicaSpec, left_id: &str) -> Result<()>;
 }
 
 impl VolumeReplicaSpec {
     /// Returns the generation of the volume after this move.
     pub fn next_generation(&self) -> u64 {
         self.generation.saturating_add(1)
+    }
+
+    /// Returns the generation of the volume after it has been reclaimed: higher than any that its copy can have.
+    pub fn reclaimed_generation(&self) -> u64 {
+        self.generation.saturating_add(2)
     }
 }

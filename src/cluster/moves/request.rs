@@ -209,6 +209,8 @@ impl Moves {
             | ReplicaPhase::Exchanging
             | ReplicaPhase::LastPass
             | ReplicaPhase::Completing => MovePhase::CuttingOver,
+            // The volume is where it was.
+            ReplicaPhase::Left if status.reclaimed => MovePhase::GivingUp,
             ReplicaPhase::Retiring | ReplicaPhase::Left => MovePhase::Done,
             ReplicaPhase::Abandoning | ReplicaPhase::Stranded => MovePhase::GivingUp,
             ReplicaPhase::Unknown => MovePhase::Unknown,

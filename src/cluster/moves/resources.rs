@@ -215,6 +215,12 @@ pub struct VolumeReplicaStatus {
     /// The volume may be fenced already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maybe_fenced: bool,
+    /// The copy may have taken over the id of the volume already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maybe_completed: bool,
+    /// The volume was taken back, with a generation two higher, because the node of the copy was lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reclaimed: bool,
     /// Since when no pod could use the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "moment")]
@@ -229,7 +235,7 @@ pub struct VolumeReplicaStatus {
     /// For how long no pod could use the volume, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable_milliseconds: Option<i64>,
-    /// The CSI id of what the earlier node has left of the volume.
+    /// The CSI id of what is left of the volume on the earlier node, or on the node of the copy if the volume was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_id: Option<String>,
 }

@@ -17,7 +17,7 @@ pub enum Wanted {
     Unknown(String),
 }
 
-/// What Kubernetes says of the volume's node.
+/// What Kubernetes says of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
     Ready,
@@ -46,7 +46,7 @@ pub enum Says {
     NotAsked,
 }
 
-/// A pod that uses the claim on the volume's node.
+/// A pod that uses the claim on one of the two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -73,18 +73,25 @@ pub struct View {
     pub claim_is_deleted: Option<bool>,
     /// What delays a cutover: an expansion, or a claim of the same pods that is not ready (rule 9).
     pub hindered: Option<String>,
+    /// In `Completing`, the pods on the node of the copy, in which the volume may be already.
     pub users: Vec<User>,
     pub source_node: NodeState,
     pub source: Says,
     pub target: Says,
     /// What the node of the copy has just answered about the copy.
     pub copy: Says,
-    /// The Node object of the copy's node was deleted.
-    pub target_is_gone: bool,
+    pub target_node: NodeState,
     /// The claim and its PersistentVolume are gone: the volume was deleted.
     pub volume_is_deleted: bool,
     /// How old the data of the copy are.
     pub age: Option<Duration>,
     /// How many first copies come before this one.
     pub queue: usize,
+}
+
+impl View {
+    /// Reports whether the Node object of the copy's node was deleted.
+    pub fn target_is_gone(&self) -> bool {
+        self.target_node == NodeState::Gone
+    }
 }

@@ -112,12 +112,21 @@ impl Nodes for Router {
     }
 
     async fn retire(&self, replica: &VolumeReplicaSpec) -> Result<String> {
-        let request = peer::RetireVolumeRequest {
+        let (source, target) = (&replica.source_node, &replica.target_node);
+        self.retire_volume(source, replica, (replica.next_generation(), target)).await
+    }
+
+    async fn reclaim(&self, replica: &VolumeReplicaSpec) -> Result<()> {
+        let request = peer::ReclaimVolumeRequest {
             volume_id: replica.volume_id.clone(),
-            generation: replica.next_generation(),
-            node_id: replica.target_node.clone(),
+            generation: replica.reclaimed_generation(),
         };
-        Ok(self.tell(&replica.source_node, request).await?.volume_id)
+        self.tell(&replica.source_node, request).await.map(drop)
+    }
+
+    async fn retire_copy(&self, replica: &VolumeReplicaSpec) -> Result<String> {
+        let (source, target) = (&replica.source_node, &replica.target_node);
+        self.retire_volume(target, replica, (replica.reclaimed_generation(), source)).await
     }
 
     async fn release(&self, replica: &VolumeReplicaSpec) -> Result<()> {
@@ -129,21 +138,15 @@ impl Nodes for Router {
     }
 
     async fn delete_copy(&self, replica: &VolumeReplicaSpec) -> Result<()> {
-        let request = peer::DeleteCopyRequest {
-            volume_id: replica.copy_id.clone(),
-            source_volume_id: replica.volume_id.clone(),
-            generation: replica.generation,
-        };
-        self.tell(&replica.target_node, request).await.map(drop)
+        self.delete(&replica.target_node, replica, (&replica.copy_id, replica.generation)).await
     }
 
     async fn delete_left(&self, replica: &VolumeReplicaSpec, left_id: &str) -> Result<()> {
-        let request = peer::DeleteCopyRequest {
-            volume_id: left_id.to_owned(),
-            source_volume_id: replica.volume_id.clone(),
-            generation: replica.next_generation(),
-        };
-        self.tell(&replica.source_node, request).await.map(drop)
+        self.delete(&replica.source_node, replica, (left_id, replica.next_generation())).await
+    }
+
+    async fn delete_left_copy(&self, replica: &VolumeReplicaSpec, left_id: &str) -> Result<()> {
+        self.delete(&replica.target_node, replica, (left_id, replica.reclaimed_generation())).await
     }
 }
 
@@ -157,6 +160,30 @@ impl Router {
     async fn tell<Q: Unary>(&self, node: &str, request: Q) -> Result<Q::Reply> {
         let answer = self.call(&*self.at(node)?, &Envelope::default().within(LIMIT), request).await;
         answer.map_err(|status| failed(&status))
+    }
+
+    /// Retires what a node has of the volume, since another node has this generation.
+    async fn retire_volume(
+        &self,
+        node: &str,
+        replica: &VolumeReplicaSpec,
+        (generation, by): (u64, &str),
+    ) -> Result<String> {
+        let (volume_id, node_id) = (replica.volume_id.clone(), by.to_owned());
+        let request = peer::RetireVolumeRequest { volume_id, generation, node_id };
+        Ok(self.tell(node, request).await?.volume_id)
+    }
+
+    /// Deletes a copy of the volume at a node, or what is left of the volume there.
+    async fn delete(
+        &self,
+        node: &str,
+        replica: &VolumeReplicaSpec,
+        (id, generation): (&str, u64),
+    ) -> Result<()> {
+        let (volume_id, source_volume_id) = (id.to_owned(), replica.volume_id.clone());
+        let request = peer::DeleteCopyRequest { volume_id, source_volume_id, generation };
+        self.tell(node, request).await.map(drop)
     }
 
     async fn seal_volume(&self, replica: &VolumeReplicaSpec, moved_to: &str) -> Result<()> {

@@ -8,6 +8,7 @@
 mod complete_copy;
 mod delete_copy;
 mod forget_volume;
+mod reclaim_volume;
 mod release_cuts;
 mod retire_volume;
 mod seal_volume;

@@ -138,6 +138,7 @@ mod tests {
         assert!(is_allowed(Node, "/hostloop.v1.Peer/Hello"));
         for (method, role, other) in [
             ("SealVolume", Controller, Node),
+            ("ReclaimVolume", Controller, Node),
             ("ReserveName", Controller, Node),
             ("OpenSource", Node, Controller),
             ("PullBlocks", Node, Controller),

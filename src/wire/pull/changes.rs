@@ -116,6 +116,20 @@ pub fn retire_volume(request: peer::RetireVolumeRequest) -> Result<(VolumeId, Re
     Ok((was, retired))
 }
 
+/// Decodes ReclaimVolume.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no id, and for a generation below 2.
+pub fn reclaim_volume(request: &peer::ReclaimVolumeRequest) -> Result<(VolumeId, u64)> {
+    let peer::ReclaimVolumeRequest { volume_id, generation } = request;
+    match generation {
+        0 | 1 => Err(Error::Invalid(format!(
+            "generation {generation} is too low: a volume that is taken back gets one that is two higher"
+        ))),
+        generation => Ok((id_of("volume_id", volume_id)?, *generation)),
+    }
+}
+
 fn id_of(field: &str, id: &str) -> Result<VolumeId> {
     id.parse().map_err(|_| Error::Invalid(format!("{field} {id:?} is not the id of a volume")))
 }
@@ -204,6 +218,20 @@ mod tests {
         assert!(matches!(update_copy(nowhere), Err(Error::Invalid(_))));
         let long = peer::UpdateCopyRequest { permit: vec![0; Permit::LONGEST + 1], ..order };
         assert!(matches!(update_copy(long), Err(Error::Invalid(_))));
+    }
+
+    #[test]
+    fn a_reclaim_needs_an_id_and_a_generation() {
+        let id = VolumeId::of_name(&NodeKey::of("n"), "source");
+        let request = peer::ReclaimVolumeRequest { volume_id: id.to_string(), generation: 2 };
+        assert_eq!(reclaim_volume(&request).unwrap(), (id, 2));
+        for wrong in [
+            peer::ReclaimVolumeRequest { generation: 1, ..request.clone() },
+            peer::ReclaimVolumeRequest { generation: 0, ..request.clone() },
+            peer::ReclaimVolumeRequest { volume_id: "x".to_owned(), ..request },
+        ] {
+            assert!(matches!(reclaim_volume(&wrong), Err(Error::Invalid(_))), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod tree;
 
 pub use changes::{
     changes_request, complete_copy, decode_changes, delete_copy, encode_changes, encode_changes_request,
-    encode_updated, moved_to, release_cuts, retire_volume, update_copy,
+    encode_updated, moved_to, reclaim_volume, release_cuts, retire_volume, update_copy,
 };
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 

@@ -43,7 +43,7 @@ fn view() -> View {
         source: Says::Has(GENERATION),
         target: Says::Nothing,
         copy: Says::Has(0),
-        target_is_gone: false,
+        target_node: NodeState::Ready,
         volume_is_deleted: false,
         age: Some(Duration::ZERO),
         queue: 0,
@@ -137,10 +137,14 @@ impl Choices {
             Some(Duration::from_secs(59)),
             Some(Duration::from_secs(60)),
         ]);
-        (view.queue, view.target_is_gone) = (self.below(2), self.below(4) == 0);
+        view.queue = self.below(2);
+        if self.below(2) == 0 {
+            view.target_node = self.one(&nodes);
+        }
         view.volume_is_deleted = self.below(8) == 0;
         (view.status.exact, view.status.stale) = (self.is(), self.is());
-        view.status.exchanged = self.is();
+        (view.status.exchanged, view.status.maybe_completed) = (self.is(), self.is());
+        view.status.reclaimed = view.status.maybe_completed && self.is();
         view.status.left_id = self.is().then(|| "vol-3".to_owned());
         view.spec.keep_source = self.is();
         view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
@@ -159,7 +163,7 @@ static DECIDED: LazyLock<Vec<(View, Step)>> = LazyLock::new(|| {
         let step = decide(&view);
         (view, step)
     };
-    (0..50_000).map(|_| decided(choices.view())).collect()
+    (0..100_000).map(|_| decided(choices.view())).collect()
 });
 
 /// Checks a rule. `applies` says whether the rule has anything to say of a step: a rule that is never asked shows nothing.
@@ -182,9 +186,15 @@ fn rule_2_a_copy_goes_by_the_word_of_its_source() {
         "a copy",
         |_, step| *step == Step::DeleteCopy,
         |view, _| {
-            let source_has = view.source == Says::Has(GENERATION) || view.source == Says::Deleted;
+            let generation = if view.status.reclaimed { GENERATION + 2 } else { GENERATION };
+            let source_has = view.source == Says::Has(generation) || view.source == Says::Deleted;
             view.status.phase == ReplicaPhase::Abandoning && (view.is_deleted || source_has)
         },
+    );
+    check(
+        "what the node of the copy has left",
+        |_, step| *step == Step::DeleteLeftCopy,
+        |view, _| view.is_deleted && view.status.reclaimed,
     );
     check(
         "what is left",
@@ -305,13 +315,37 @@ fn pods_are_sent_away_as_their_users_allow() {
     );
 }
 
+/// Reports whether the node of the copy is lost, by the word of Kubernetes or of an administrator, and does not answer.
+fn target_is_lost(view: &View) -> bool {
+    let silent = matches!(view.target, Says::Silent(time) if time >= Duration::from_secs(30));
+    let given_up = view.is_deleted && view.target_node == NodeState::NotReady;
+    silent && (given_up || matches!(view.target_node, NodeState::OutOfService | NodeState::Gone))
+}
+
 #[test]
 fn nothing_is_given_up_after_the_id_is_taken_over() {
+    let gives_up = |step: &Step| {
+        matches!(step, Step::Enter(ReplicaPhase::Abandoning, _) | Step::Unfence | Step::DeleteCopy)
+    };
     check(
         "the end of a move",
         |view, _| view.status.phase > ReplicaPhase::LastPass && view.status.phase < ReplicaPhase::Abandoning,
-        |_, step| {
-            !matches!(step, Step::Enter(ReplicaPhase::Abandoning, _) | Step::Unfence | Step::DeleteCopy)
+        |view, step| {
+            let is_taken_back = view.status.phase == ReplicaPhase::Completing && target_is_lost(view);
+            !gives_up(step) || is_taken_back
         },
+    );
+    check(
+        "a volume that is taken back",
+        |view, step| view.status.phase == ReplicaPhase::Completing && gives_up(step),
+        |view, _| {
+            let writes = |user: &User| !user.is_leaving && !user.never_ran;
+            view.source == Says::Has(GENERATION) && !view.users.iter().any(writes)
+        },
+    );
+    check(
+        "the way back",
+        |_, step| *step == Step::Reclaim,
+        |view, _| view.status.maybe_completed && !view.status.exchanged && !view.status.reclaimed,
     );
 }

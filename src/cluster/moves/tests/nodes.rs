@@ -206,6 +206,48 @@ impl Nodes for FakeNodes {
         })
     }
 
+    async fn reclaim(&self, spec: &VolumeReplicaSpec) -> Result<()> {
+        self.call("reclaim", &spec.source_node, |cluster, held| {
+            let target = cluster.nodes.get(&spec.target_node);
+            let is_used = |target: &BTreeMap<String, Held>| target.values().any(|volume| volume.in_use);
+            if target.is_some_and(is_used) && !cluster.silent.contains(&spec.target_node) {
+                cluster.wrong.push("the volume was taken back from a pod".to_owned());
+            }
+            match held.get_mut(&spec.volume_id) {
+                None => missing(&spec.volume_id),
+                Some(volume) if volume.generation == spec.reclaimed_generation() => Ok(()),
+                Some(volume) if volume.generation != spec.generation => in_use("it has another generation"),
+                Some(volume) => {
+                    (volume.generation, volume.sealed) = (spec.reclaimed_generation(), false);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    async fn retire_copy(&self, spec: &VolumeReplicaSpec) -> Result<String> {
+        self.call("retire-copy", &spec.target_node, |_, held| {
+            let node = NodeKey::of(&spec.target_node);
+            let generation = spec.reclaimed_generation();
+            let left =
+                VolumeId::of_retired(&node, &spec.volume_id.parse().expect("an id"), generation).to_string();
+            if held.contains_key(&left) {
+                return Ok(left);
+            }
+            match held.get(&spec.volume_id) {
+                None => return missing(&spec.volume_id),
+                Some(volume) if volume.generation >= generation => {
+                    return in_use("it has a later generation");
+                }
+                Some(_) => {}
+            }
+            let mut volume = held.remove(&spec.volume_id).expect("a volume");
+            volume.was = Some(spec.volume_id.clone());
+            held.insert(left.clone(), volume);
+            Ok(left)
+        })
+    }
+
     async fn release(&self, spec: &VolumeReplicaSpec) -> Result<()> {
         self.call("release", &spec.source_node, |cluster, _| {
             cluster.cuts.remove(&(spec.volume_id.clone(), spec.copy_id.clone()));
@@ -243,6 +285,22 @@ impl Nodes for FakeNodes {
                 cluster.wrong.push(
                     "the data of the earlier node were deleted before the volume was elsewhere".to_owned(),
                 );
+            }
+            held.remove(left_id);
+            Ok(())
+        })
+    }
+
+    async fn delete_left_copy(&self, spec: &VolumeReplicaSpec, left_id: &str) -> Result<()> {
+        self.call("delete-left-copy", &spec.target_node, |cluster, held| {
+            match held.get(left_id) {
+                None => return missing(left_id),
+                Some(left) if left.was.as_ref() != Some(&spec.volume_id) => return in_use("it is a volume"),
+                Some(_) => {}
+            }
+            let source = cluster.nodes.get(&spec.source_node);
+            if !source.is_some_and(|source| source.contains_key(&spec.volume_id)) {
+                cluster.wrong.push("later data were deleted without the volume".to_owned());
             }
             held.remove(left_id);
             Ok(())

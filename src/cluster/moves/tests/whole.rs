@@ -296,3 +296,67 @@ async fn a_pod_that_must_not_be_evicted_is_not_disturbed() {
     until_done(&mut world).await;
     world.is_settled("n2", "its budget lets it");
 }
+
+/// Moves the volume until its copy is to take over the id, and loses the node of the copy: before the node has done it, or after.
+async fn lost_in_its_last_step(fault: Fault) -> World {
+    let moving = async |fault| {
+        let mut world = World::new(false, json!({}));
+        world.nodes.lock().fault = fault;
+        world.ticks(2).await;
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        while !world.nodes.lock().calls.contains(&"complete") {
+            world.tick().await;
+        }
+        world
+    };
+    let number = moving(None).await.nodes.lock().calls.iter().position(|call| *call == "complete").unwrap();
+    let mut world = moving(Some((number, fault))).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Completing);
+    world.lose("n2");
+    world.may_be_lost = 0;
+    world.ticks(60).await;
+    assert_eq!(
+        (world.phase().unwrap().0, world.down > 60),
+        (ReplicaPhase::Completing, true),
+        "it may come back"
+    );
+    world.remove_node("n2");
+    world.ticks(60).await;
+    world.is_fine("taken back");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+    assert_eq!(world.holds("n1")[0].generation, 2);
+    world
+}
+
+/// The node of the copy may have taken over the id, and a pod may have written there.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_taken_back_from_a_lost_node() {
+    let mut world = lost_in_its_last_step(Fault::Lost).await;
+    world.server.with(|k| k.remove(&hostloop_fake_kubernetes::key("volumemoves", "default", "m")));
+    world.add_node("n2");
+    world.ticks(20).await;
+    world.is_settled("n1", "its copy is deleted");
+
+    let mut world = lost_in_its_last_step(Fault::AnswerLost).await;
+    world.server.with(|k| k.remove(&hostloop_fake_kubernetes::key("volumemoves", "default", "m")));
+    world.add_node("n2");
+    world.ticks(20).await;
+    let (phase, message) = world.left();
+    assert!(phase == ReplicaPhase::Left && message.contains("node n2"), "{phase:?} {message}");
+    assert!(world.holds("n2").iter().all(|held| held.was.is_some()), "{:?}", world.holds("n2"));
+    world.server.with(|k| k.mark_deleted(&hostloop_fake_kubernetes::key("volumereplicas", "", "pvc-1-0")));
+    world.ticks(20).await;
+    world.is_settled("n1", "what it had is deleted");
+}
+
+/// A later move goes to the same node, which has data of the earlier generation.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_taken_back_moves_again() {
+    let mut world = lost_in_its_last_step(Fault::AnswerLost).await;
+    world.add_node("n2");
+    world.ticks(5).await;
+    world.server.with(|k| k.mark_deleted(&hostloop_fake_kubernetes::key("volumereplicas", "", "pvc-1-0")));
+    until_done(&mut world).await;
+    world.is_settled("n2", "the VolumeMove was begun again");
+    assert_eq!(world.holds("n2")[0].generation, 3);
+}

@@ -1,5 +1,6 @@
 //! A copy that takes the id of its source over, and what is left of the volume at its earlier node.
 
+use hostloop::model::request::NodeStageVolume;
 use hostloop::service::MOVED_TO;
 use hostloop::wire::peer::VolumePresence as Presence;
 use hostloop::wire::{csi, peer};
@@ -16,7 +17,7 @@ use hostloop::service::COPY;
 use hostloop_fake_kernel::Kill;
 
 /// A copy that has all of its source. No pod uses the source.
-fn sealed() -> Copied {
+pub(super) fn sealed() -> Copied {
     let copied = Copied::new();
     copied.change(1);
     copied.rest();
@@ -41,7 +42,7 @@ fn complete(
 }
 
 /// Completes the copy under the id of its source.
-fn succeed(copied: &Copied) -> Result<(), Status> {
+pub(super) fn succeed(copied: &Copied) -> Result<(), Status> {
     complete(copied, &copied.pair.target, (&copied.copy.id, &copied.vol.id, 1))
 }
 
@@ -58,14 +59,14 @@ fn promote(copied: &Copied) {
 }
 
 /// Retires the volume at a node. Returns the id of what is left.
-fn retire(copied: &Copied, node: &Node, generation: u64, by: &str) -> Result<String, Status> {
+pub(super) fn retire(copied: &Copied, node: &Node, generation: u64, by: &str) -> Result<String, Status> {
     let request =
         peer::RetireVolumeRequest { volume_id: copied.vol.id.clone(), generation, node_id: by.to_owned() };
     let answer = copied.pair.runtime.block_on(node.peer.clone().retire_volume(request))?;
     Ok(answer.into_inner().volume_id)
 }
 
-fn get(copied: &Copied, node: &Node, id: &str) -> Result<csi::Volume, Status> {
+pub(super) fn get(copied: &Copied, node: &Node, id: &str) -> Result<csi::Volume, Status> {
     let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
     let found = copied.pair.runtime.block_on(node.controller.call(request))?;
     Ok(found.volume.expect("a volume"))
@@ -75,7 +76,7 @@ fn delete(copied: &Copied, node: &Node, id: &str) -> Result<(), Status> {
     copied.pair.runtime.block_on(node.controller.call(crate::requests::delete(id))).map(drop)
 }
 
-fn ids(node: &Node) -> Vec<String> {
+pub(super) fn ids(node: &Node) -> Vec<String> {
     node.driver.store().volumes().iter().map(|volume| volume.id.to_string()).collect()
 }
 
@@ -85,8 +86,21 @@ fn there(copied: &Copied) -> Blocks {
     blocks(&copied.pair.target.kernel, &image, SIZE)
 }
 
+/// What kubelet sends for a pod of the volume.
+pub(super) fn stage(copied: &Copied) -> NodeStageVolume {
+    NodeStageVolume {
+        volume_id: copied.vol.id.clone(),
+        staging_path: copied.vol.staging().into(),
+        capability: hostloop::model::Capability {
+            access: hostloop::model::AccessType::Block,
+            mode: hostloop::model::AccessMode::SingleNodeWriter,
+        },
+        context: Default::default(),
+    }
+}
+
 #[track_caller]
-fn has_moved(answer: Result<impl std::fmt::Debug, Status>, node: &str) {
+pub(super) fn has_moved(answer: Result<impl std::fmt::Debug, Status>, node: &str) {
     let status = answer.expect_err("it has moved");
     assert_eq!(status.code(), Code::FailedPrecondition, "{}", status.message());
     let told = status.metadata().get_bin(MOVED_TO).expect("where to").to_bytes().expect("bytes");
@@ -216,21 +230,13 @@ fn a_pod_of_a_retired_volume_can_leave() {
     let source = &copied.pair.source;
     promote(&copied);
     let left = retire(&copied, source, 1, TARGET).expect("also in use");
-    let stage = hostloop::model::request::NodeStageVolume {
-        volume_id: copied.vol.id.clone(),
-        staging_path: copied.vol.staging().into(),
-        capability: hostloop::model::Capability {
-            access: hostloop::model::AccessType::Block,
-            mode: hostloop::model::AccessMode::SingleNodeWriter,
-        },
-        context: Default::default(),
-    };
+    let stage = stage(&copied);
     let staged = |request| source.driver.node_stage_volume(request).map(|_| ()).map_err(Status::from);
     has_moved(staged(stage.clone()), TARGET);
     // As kubelet takes a pod down: it knows the volume by its id.
     copied.rest();
     assert_eq!(source.kernel.loops().len(), 0, "nothing is attached");
-    let stage = hostloop::model::request::NodeStageVolume { volume_id: left, ..stage };
+    let stage = NodeStageVolume { volume_id: left, ..stage };
     copied.refused(staged(stage), Code::FailedPrecondition, "its data move to node \"node-b\"");
 }
 

@@ -7,7 +7,10 @@ fn apply(view: &mut View, step: &Step) {
     let is_silent = |says: &Says| matches!(says, Says::Silent(_));
     let status = &mut view.status;
     match step {
-        Step::Enter(phase, _) => status.phase = *phase,
+        Step::Enter(phase, _) => {
+            status.phase = *phase;
+            status.maybe_completed |= *phase == ReplicaPhase::Completing;
+        }
         Step::Create if !is_silent(&view.target) => status.phase = ReplicaPhase::Following,
         Step::Pass if !is_silent(&view.source) && !is_silent(&view.target) => {
             view.age = Some(Duration::ZERO);
@@ -26,6 +29,11 @@ fn apply(view: &mut View, step: &Step) {
             status.phase = ReplicaPhase::Retiring;
             view.target = Says::Has(GENERATION + 1);
         }
+        Step::Reclaim if !is_silent(&view.source) => {
+            (status.reclaimed, status.maybe_fenced, status.fenced) = (true, false, None);
+            view.source = Says::Has(GENERATION + 2);
+        }
+        Step::RetireCopy if !is_silent(&view.copy) => status.left_id = Some("vol-4".to_owned()),
         Step::Exchange => (status.phase, status.exchanged) = (ReplicaPhase::LastPass, true),
         Step::ExchangeBack => status.exchanged = false,
         Step::Retire if !is_silent(&view.source) => status.left_id = Some("vol-3".to_owned()),
@@ -38,7 +46,10 @@ fn apply(view: &mut View, step: &Step) {
 fn end_of(mut view: View) -> (View, Step) {
     let mut step = decide(&view);
     for _ in 0..40 {
-        if matches!(step, Step::DeleteCopy | Step::DeleteLeft | Step::Release | Step::Finish) {
+        if matches!(
+            step,
+            Step::DeleteCopy | Step::DeleteLeft | Step::DeleteLeftCopy | Step::Release | Step::Finish
+        ) {
             break;
         }
         apply(&mut view, &step);
@@ -77,7 +88,7 @@ fn a_move_and_a_promotion_come_to_their_end() {
 #[test]
 fn rule_7_an_administrator_ends_every_phase() {
     let gone = || Says::Silent(Duration::from_secs(3600));
-    for phase in ReplicaPhase::ALL.into_iter().filter(|phase| *phase != ReplicaPhase::Completing) {
+    for phase in ReplicaPhase::ALL {
         for fenced in [false, true] {
             let mut view = in_phase(phase);
             if fenced {
@@ -104,7 +115,7 @@ fn a_kept_source_stays_when_its_request_is_gone() {
 #[test]
 fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
     let mut view = in_phase(ReplicaPhase::Abandoning);
-    (view.target, view.target_is_gone) = (Says::Silent(PATIENCE), true);
+    (view.target, view.target_node) = (Says::Silent(PATIENCE), NodeState::Gone);
     assert_eq!(decide(&view), Step::DeleteCopy, "it may come back");
     view.is_deleted = true;
     assert_eq!(decide(&view), Step::Finish);
@@ -138,4 +149,56 @@ fn a_source_that_has_nothing_keeps_its_copy() {
             "{source:?}: {step:?}"
         );
     }
+}
+
+/// A copy whose node is lost while it takes over the id, with what Kubernetes says of that node.
+fn lost_in_completing(target_node: NodeState) -> View {
+    let mut view = in_phase(ReplicaPhase::Completing);
+    fence(&mut view);
+    (view.status.exact, view.status.exchanged, view.status.maybe_completed) = (true, true, true);
+    (view.target, view.copy, view.target_node) =
+        (Says::Silent(PATIENCE), Says::Silent(PATIENCE), target_node);
+    view
+}
+
+#[test]
+fn rule_7_a_volume_is_taken_back_from_a_lost_node() {
+    let view = lost_in_completing(NodeState::NotReady);
+    assert_eq!(decide(&view), Step::Complete, "the node may come back");
+    let by_administrator = View { is_deleted: true, ..lost_in_completing(NodeState::NotReady) };
+    for view in
+        [lost_in_completing(NodeState::Gone), lost_in_completing(NodeState::OutOfService), by_administrator]
+    {
+        let (view, _) = end_of(view);
+        let status = &view.status;
+        assert_eq!(
+            (status.reclaimed, status.exchanged, status.maybe_fenced),
+            (true, false, false),
+            "{view:#?}"
+        );
+        assert_eq!(view.source, Says::Has(GENERATION + 2));
+    }
+    let writing = View { users: vec![pod(false, false, true)], ..lost_in_completing(NodeState::Gone) };
+    assert!(matches!(decide(&writing), Step::Wait(_, why) if why.contains("pod p has left")));
+    let both = View { source: Says::Silent(PATIENCE), ..lost_in_completing(NodeState::Gone) };
+    assert_eq!(decide(&both), Step::Complete);
+}
+
+#[test]
+fn a_lost_node_that_is_back_keeps_later_data() {
+    let (gone, step) = end_of(lost_in_completing(NodeState::Gone));
+    assert!(matches!(step, Step::Wait(..)) && gone.status.phase == ReplicaPhase::Stranded, "{step:?}");
+    let back =
+        |copy: Says, target: Says| View { copy, target, target_node: NodeState::Ready, ..gone.clone() };
+    // It had not taken over the id.
+    let (_, step) = end_of(back(Says::Has(GENERATION), Says::Nothing));
+    assert_eq!(step, Step::DeleteCopy);
+    let (mut view, step) = end_of(back(Says::Nothing, Says::Has(GENERATION + 1)));
+    assert!(matches!(step, Step::Wait(..)) && view.status.phase == ReplicaPhase::Left, "{step:?}");
+    assert!(view.status.left_id.is_some());
+    view.is_deleted = true;
+    assert_eq!(decide(&view), Step::DeleteLeftCopy);
+    // The volume has moved there once more.
+    let (_, step) = end_of(back(Says::Nothing, Says::Has(GENERATION + 3)));
+    assert_eq!(step, Step::Release);
 }
