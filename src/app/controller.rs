@@ -14,6 +14,7 @@ use super::node::{Watching, certificates, expiry};
 use super::{Ended, Outside, StartError, listen, operation, stop};
 use crate::cluster::identity::PeerRole;
 use crate::cluster::moves::figures::Figures;
+use crate::cluster::moves::places::Places;
 use crate::cluster::moves::resources::ReplicaPhase;
 use crate::cluster::moves::run::Candidate;
 use crate::cluster::peers::{Fixed, Peers, Service};
@@ -74,9 +75,11 @@ pub async fn run_controller(
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
     let driver = driver_name.clone();
-    let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer);
+    let places = if moves.is_some() { Places::watched() } else { Places::default() };
+    let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer)
+        .with_places(places.clone());
     let figures = Arc::new(Figures::default());
-    let moving = moving((moves, move_limits), &driver, &router, &figures, &shutdown).await?;
+    let moving = moving((moves, move_limits), &driver, &router, (&figures, places), &shutdown).await?;
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
@@ -120,7 +123,7 @@ async fn moving(
     (namespace, limits): (Option<String>, MoveLimits),
     driver: &str,
     router: &Router,
-    figures: &Arc<Figures>,
+    (figures, places): (&Arc<Figures>, Places),
     shutdown: &Shutdown,
 ) -> Result<impl Future<Output = ()> + use<>, StartError> {
     let candidate = match &namespace {
@@ -141,7 +144,13 @@ async fn moving(
     let shutdown = shutdown.clone();
     Ok(async move {
         match (candidate, namespace) {
-            (Some(candidate), Some(namespace)) => candidate.run(&namespace, identity, shutdown).await,
+            (Some(candidate), Some(namespace)) => {
+                let watch = places.watch(candidate.client.clone(), candidate.driver.clone());
+                tokio::select! {
+                    never = watch => match never {},
+                    () = candidate.run(&namespace, identity, shutdown) => {}
+                }
+            }
             _ => shutdown.requested().await,
         }
     })

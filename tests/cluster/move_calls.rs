@@ -2,10 +2,14 @@
 
 use hostloop::cluster::moves::copies::{Access, NewCopy};
 use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence};
+use hostloop::cluster::moves::places::Places;
 use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
 use hostloop::model::{NodeKey, VolumeId};
-use hostloop::wire::csi::ControllerGetVolumeRequest;
+use hostloop::wire::csi::{ControllerGetVolumeRequest, CreateSnapshotRequest, DeleteSnapshotRequest};
 use hostloop::wire::peer::ForgetVolumeRequest;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::runtime::watcher::Event;
+use serde_json::json;
 use tonic::Code;
 
 use crate::harness::process::{Certificates, Processes};
@@ -186,4 +190,60 @@ async fn silence_is_told_from_errors_by_the_node_asked() {
     assert!(!matches!(update, NodeError::Silent(_)), "{update:?}");
     nodes.complete(&replica, true).await.unwrap();
     assert_eq!(nodes.find("b", &id).await, Ok(Presence::Has(1)));
+}
+
+fn persistent_volume(id: &str, node: &str) -> PersistentVolume {
+    let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+        [{"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}});
+    let csi = json!({"driver": "hostloop.csi.dev", "volumeHandle": id});
+    let object = json!({"metadata": {"name": "pvc-1"}, "spec": {"csi": csi, "nodeAffinity": affinity}});
+    serde_json::from_value(object).unwrap()
+}
+
+/// The earlier node of a promoted copy is back, and has not heard of the promotion.
+#[tokio::test]
+async fn a_volume_is_where_its_object_says() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let nodes = processes.router(&["a", "b"]);
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    nodes.create(&copy(&replica)).await.unwrap();
+    nodes.complete(&replica, true).await.unwrap();
+
+    let places = Places::watched();
+    let client = processes.served(&nodes.clone().with_places(places.clone())).await;
+    let get = async || {
+        let request = ControllerGetVolumeRequest { volume_id: id.clone() };
+        within(client.call(request)).await.map(|answer| place(&answer.volume.expect("a volume")))
+    };
+    assert_eq!(get().await.expect_err("it may be on either node").code(), Code::Unavailable);
+    let show = |event| places.apply(event, "hostloop.csi.dev");
+    show(Event::Init);
+    show(Event::InitDone);
+    assert_eq!(get().await.expect("it is on the node of its id"), "a");
+    show(Event::Apply(persistent_volume(&id, "b")));
+    assert_eq!(get().await.expect("its object names the other node"), "b");
+    let snapshot =
+        CreateSnapshotRequest { source_volume_id: id.clone(), name: "s".to_owned(), ..Default::default() };
+    let snapshot = within(client.call(snapshot)).await.unwrap().snapshot.expect("a snapshot").snapshot_id;
+    assert!(snapshot.contains(NodeKey::of("b").as_str()), "{snapshot}");
+    within(client.call(DeleteSnapshotRequest { snapshot_id: snapshot.clone(), ..Default::default() }))
+        .await
+        .unwrap();
+    within(client.call(delete(&id))).await.expect("deleted");
+    assert_eq!(nodes_with(&processes, &id).await, ["a"], "nothing else was deleted");
+    // An object that names a node without the volume changes nothing.
+    assert_eq!(get().await.expect("the earlier node has it"), "a");
+}
+
+/// The nodes that have a volume.
+async fn nodes_with(processes: &Processes, id: &str) -> Vec<&'static str> {
+    let router = processes.router(&["a", "b"]);
+    let mut all = Vec::new();
+    for node in ["a", "b"] {
+        if matches!(router.find(node, id).await, Ok(Presence::Has(_))) {
+            all.push(node);
+        }
+    }
+    all
 }

@@ -17,6 +17,7 @@ pub mod look;
 pub mod nodes;
 pub mod objects;
 mod phases;
+pub mod places;
 pub mod pods;
 pub mod queue;
 pub mod request;

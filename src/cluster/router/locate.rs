@@ -89,6 +89,9 @@ impl Router {
     /// # Errors
     /// UNAVAILABLE while that is not known.
     pub(super) async fn locate(&self, id: &str) -> Result<Located, Status> {
+        if let Some(member) = self.placed(id).await? {
+            return Ok(Located::at(member, true));
+        }
         let members = self.members()?;
         let Some(mut member) = member(&members, Named::volume(id)) else {
             return Ok(Located { node: self.search(id).await?, has_moved: true });
@@ -118,6 +121,18 @@ impl Router {
             }
         }
         Err(Status::unavailable(format!("the nodes do not agree where volume {id} is; try again")))
+    }
+
+    /// Returns the node that the PersistentVolume of a volume names, if it is another one than that of its id, and has the volume.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while that is not known: the node of its id may have an earlier generation of the volume.
+    pub(super) async fn placed(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        let Some(node_id) = self.places.of(id)? else { return Ok(None) };
+        let members = self.members()?;
+        let Some(member) = members.with_id(&node_id) else { return Ok(None) };
+        let location = self.location(member, id).await?;
+        Ok(location.generation.is_some().then(|| Arc::clone(member)))
     }
 
     /// Has every node forget that a deleted volume had moved away from there. A node that does not answer keeps the id and the
@@ -155,6 +170,9 @@ impl Router {
     /// # Errors
     /// UNAVAILABLE if its first node does not answer.
     pub(super) async fn only_node(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
+        if self.placed(id).await?.is_some() {
+            return Ok(None);
+        }
         let Some(member) = self.find(Named::volume(id))? else { return Ok(None) };
         let location = self.location(&member, id).await?;
         Ok((location.generation == Some(0)).then_some(member))

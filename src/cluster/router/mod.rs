@@ -1,7 +1,8 @@
 //! The router serves CSI's controller side for a whole cluster and has no volumes of its own. It checks each call as a
 //! node would, sends it to the node that owns what the call is about, and returns that node's answer.
 //!
-//! Ids say where a call belongs: those of volumes, snapshots and groups carry the key of their node. Only CreateVolume
+//! Ids say where a call belongs: those of volumes, snapshots and groups carry the key of their node. A volume that has moved is
+//! where its PersistentVolume says, if the controller moves volumes (`places.rs`). Only CreateVolume
 //! has a choice (`placement.rs`), and only the lists and GetCapacity ask many nodes. A router holds no state except its
 //! connections (`links.rs`), so any number of them can work side by side.
 //!
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub use self::connect::{Connect, Stream};
 
 use self::links::Links;
+use super::moves::places::Places;
 use super::peers::{Known, Members, Peers};
 use super::permit::Signer;
 use crate::error::Error;
@@ -53,6 +55,7 @@ pub struct Router {
     known: Known,
     links: Links,
     signer: Signer,
+    places: Places,
 }
 
 impl Router {
@@ -68,7 +71,20 @@ impl Router {
         tokio::spawn(links.clone().tidy());
         let key = |node_id: &String| (NodeKey::of(node_id).to_string(), node_id.clone());
         let forget = settings.forget_nodes.iter().map(key).collect();
-        Router { settings: Arc::new(settings), forget: Arc::new(forget), known, links, signer }
+        Router {
+            settings: Arc::new(settings),
+            forget: Arc::new(forget),
+            known,
+            links,
+            signer,
+            places: Places::default(),
+        }
+    }
+
+    /// Has calls for a volume go to the node that its PersistentVolume names, if that node has it.
+    #[must_use]
+    pub fn with_places(self, places: Places) -> Self {
+        Router { places, ..self }
     }
 
     pub fn is_ready(&self) -> bool {

@@ -120,11 +120,14 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume that has moved and whose first node has left the cluster.
+    /// Returns the node of a volume whose PersistentVolume names another one than its id, or whose first node has left the
+    /// cluster.
     async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        match named {
-            declare::Named::Volume(id) if self.find(named.into())?.is_none() => self.search(id).await,
-            _ => Ok(None),
+        let declare::Named::Volume(id) = named else { return Ok(None) };
+        match self.placed(id).await? {
+            Some(member) => Ok(Some(member)),
+            None if self.find(named.into())?.is_none() => self.search(id).await,
+            None => Ok(None),
         }
     }
 

@@ -164,6 +164,16 @@ impl Processes {
         Router::new(settings, &peers, Box::new(app::Secure(tls.clone())), permit::signer(tls))
     }
 
+    /// Serves a router, and returns a client of it.
+    pub async fn served(&self, router: &Router) -> Client {
+        let address = free_address();
+        let routes = router.routes();
+        tokio::spawn(tonic::transport::Server::builder().add_routes(routes).serve(address));
+        let endpoint = tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap();
+        until("it serves", async || endpoint.connect().await.is_ok()).await;
+        Client::on(endpoint.connect().await.unwrap())
+    }
+
     /// Ends the process of a node.
     pub fn lose(&mut self, id: &str) {
         self.nodes.retain(|node| node.id != id);
