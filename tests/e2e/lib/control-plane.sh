@@ -7,6 +7,15 @@ start_in_control_plane() {
   start "$name" nsenter --net="/run/netns/$(namespace_of control-plane)" "$@"
 }
 
+# Starts a program again whenever it ends, as kubelet does with a static pod: the scheduler ends by itself if the API server was
+# killed at a bad moment ("cache is corrupted").
+keep_in_control_plane() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2016
+  start_in_control_plane "$name" bash -c 'while true; do "$@"; echo "$0 ended with code $?" >&2; sleep 1; done' "$name" "$@"
+}
+
 start_etcd() {
   start_in_control_plane etcd etcd --name control-plane --data-dir "$state/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
@@ -31,13 +40,13 @@ start_apiserver() {
 # the controller manager takes seconds to bind twenty claims, in which a kubelet may find one that is bound only half: it
 # tries again after 15 s.
 start_controllers() {
-  start_in_control_plane controller-manager "$kubernetes/kube-controller-manager" \
+  keep_in_control_plane controller-manager "$kubernetes/kube-controller-manager" \
     --kubeconfig "$pki/controller-manager.kubeconfig" --leader-elect=false --use-service-account-credentials \
     --service-account-private-key-file "$pki/service-accounts.key" --root-ca-file "$pki/ca.crt" \
     --cluster-signing-cert-file "$pki/ca.crt" --cluster-signing-key-file "$pki/ca.key" \
     --node-monitor-grace-period 20s --node-monitor-period 2s --profiling=false \
     --kube-api-qps 100 --kube-api-burst 200
-  start_in_control_plane scheduler "$kubernetes/kube-scheduler" \
+  keep_in_control_plane scheduler "$kubernetes/kube-scheduler" \
     --kubeconfig "$pki/scheduler.kubeconfig" --leader-elect=false --profiling=false
 }
 
