@@ -47,8 +47,13 @@ declare! { each of peer;
         logs: "source.id" = source, "volume.id" = target_volume_id;
         route: |_| Route::Peers(Callers::Nodes);
         permit: |request, grant| permit::may_open(&grant, &pull::open_source(request.clone())?);
-        check: |request| pull::open_source(request);
-        work: |driver, request| driver.open_source(&request).map(|source| pull::encode_description(&source));
+        check: |request| {
+            let order = pull::order(&request);
+            pull::open_source(request).map(|request| (request, order))
+        };
+        work: |driver, (request, order)| {
+            driver.open_source(&request, order).map(|source| pull::encode_description(&source))
+        };
     }
     stream PullBlocksRequest {
         logs: "source.id" = handle;

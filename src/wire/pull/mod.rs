@@ -9,6 +9,8 @@ pub use changes::{
 };
 pub use tree::{decode_tree, encode_tree, encode_tree_request, tree_request};
 
+use prost::Message as _;
+
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
 use crate::model::{Consistency, Content, Format, Permit, SnapshotId, Timestamp, VolumeSource};
@@ -76,6 +78,14 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
         Some(open_source_request::Keep::Made(made)) => Keep::Made(cut(made)?),
     };
     Ok(OpenSource { source, target, consistency, began, keep })
+}
+
+/// Returns the last second of the permit of a request, in seconds since 1970; `None` if the permit cannot be read. The caller
+/// has checked its signature.
+pub fn order(request: &peer::OpenSourceRequest) -> Option<u64> {
+    let signed = peer::SignedPermit::decode(request.permit.as_slice()).ok()?;
+    // What was signed cannot be written in another way, unlike the message around it.
+    super::permit::decode(&signed.permit).ok().map(|grant| grant.expires)
 }
 
 /// How a volume in use is cut.

@@ -10,6 +10,7 @@ mod greedy;
 mod identity;
 mod left_out;
 pub mod nodes;
+mod rates;
 mod reclaims;
 pub use hostloop_test_support::orders;
 mod permits;

@@ -15,7 +15,7 @@ use crate::driver::locks::Guard;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId, Timestamp};
+use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId};
 
 /// What is remembered of the cuts as long as the process lives.
 #[derive(Default)]
@@ -66,28 +66,49 @@ impl Cuts {
 /// to be made anew after that.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// So many cuts are made in a minute for one node,
+/// The number of further cuts in a minute for one node,
 const PER_NODE: usize = 30;
 /// and for all of them together: each may freeze a filesystem and take room.
 const IN_ALL: usize = 120;
 const MINUTE: Duration = Duration::from_secs(60);
+/// A permit is valid for a quarter of an hour, by clocks that may differ.
+const PERMIT_IS_OVER: Duration = Duration::from_secs(60 * 60);
 
-/// The cuts that were made for other nodes in the last minute, with the key of the node.
+/// An order of a controller, as its permit says: the volume, its copy, and the last second of the permit.
+pub(crate) type Order = (VolumeId, VolumeId, u64);
+
+/// The cuts that were made for other nodes. A controller orders one with each permit, as often as the volumes of the cluster need
+/// it. A node may use a permit again until it ends: these further cuts are limited.
 #[derive(Default)]
-pub(crate) struct RecentCuts(Guarded<Vec<(String, Instant)>>);
+pub(crate) struct RecentCuts(Guarded<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    /// The orders that a cut was made for.
+    orders: HashMap<Order, Instant>,
+    /// The further cuts of the last minute, with the key of the node.
+    further: Vec<(String, Instant)>,
+}
 
 impl RecentCuts {
-    /// Lets one more be made for this node.
+    /// Permits one more cut for this node. `order` is `None` if no controller has ordered it.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED where there were too many; its node tries again.
-    pub(crate) fn admit(&self, node_key: &str, now: Instant) -> Result<()> {
+    /// RESOURCE_EXHAUSTED if there were too many; the node tries again.
+    pub(crate) fn admit(&self, node_key: &str, order: Option<Order>, now: Instant) -> Result<()> {
         let mut recent = self.0.lock();
+        let Recent { orders, further: recent } = &mut *recent;
+        orders.retain(|_, at| now.saturating_duration_since(*at) < PERMIT_IS_OVER);
+        if let Some(order) = order
+            && orders.insert(order, now).is_none()
+        {
+            return Ok(());
+        }
         recent.retain(|(_, at)| now.saturating_duration_since(*at) < MINUTE);
         let of_node = recent.iter().filter(|(key, _)| key == node_key).count();
         if of_node >= PER_NODE || recent.len() >= IN_ALL {
             return Err(Error::Exhausted(format!(
-                "{of_node} cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} are the limits; try again",
+                "{of_node} further cuts were made for that node and {} in all within a minute, and {PER_NODE} and {IN_ALL} are the limits; try again",
                 recent.len()
             )));
         }
@@ -213,19 +234,35 @@ mod tests {
     }
 
     #[test]
-    fn cuts_are_limited_for_each_node_and_in_all() {
+    fn further_cuts_are_limited_for_nodes_and_in_all() {
         let (cuts, now) = (RecentCuts::default(), Instant::now());
+        let admit = |node: &str, now| cuts.admit(node, None, now);
         for n in 0..PER_NODE {
-            cuts.admit("a", now).unwrap_or_else(|error| unreachable!("{n}: {error}"));
+            admit("a", now).unwrap_or_else(|error| unreachable!("{n}: {error}"));
         }
-        assert!(matches!(cuts.admit("a", now), Err(Error::Exhausted(_))));
+        assert!(matches!(admit("a", now), Err(Error::Exhausted(_))));
         for n in 0..IN_ALL - PER_NODE {
-            assert!(cuts.admit(&format!("b-{n}"), now).is_ok(), "{n}");
+            assert!(admit(&format!("b-{n}"), now).is_ok(), "{n}");
         }
-        assert!(
-            matches!(cuts.admit("c", now), Err(Error::Exhausted(_))),
-            "also with names that were made up"
-        );
-        assert!(cuts.admit("a", now + MINUTE).is_ok());
+        assert!(matches!(admit("c", now), Err(Error::Exhausted(_))), "also with names that were made up");
+        assert!(admit("a", now + MINUTE).is_ok());
+    }
+
+    /// A minute of standby copies of 200 volumes.
+    #[test]
+    fn cuts_that_a_controller_orders_are_not_limited() {
+        let (cuts, now) = (RecentCuts::default(), Instant::now());
+        let volume = |n: u64| VolumeId::of_name(&NodeKey::of("n"), &n.to_string());
+        let order = |n| Some((volume(n), volume(1000 + n), 5));
+        for n in 0..200 {
+            assert!(cuts.admit("a", order(n), now).is_ok(), "{n}");
+        }
+        let again = (0..200).filter(|n| cuts.admit("a", order(*n), now).is_ok());
+        assert_eq!(again.count(), PER_NODE, "a node uses its permits again");
+        let later = Some((volume(0), volume(1000), 6));
+        assert!(cuts.admit("a", later, now).is_ok(), "the next order");
+        let long_after = now + PERMIT_IS_OVER;
+        assert!(cuts.admit("a", order(0), long_after).is_ok());
+        assert_eq!(cuts.0.lock().orders.len(), 1, "nothing is remembered for ever");
     }
 }

@@ -10,13 +10,14 @@ use crate::model::pull::{Keep, OpenSource, SourceDescription, SourceHandle};
 use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
 impl Driver {
-    /// Tells what a source is that another node makes a volume from. A snapshot is read as it is. A volume is cut at one
-    /// point in time; a retry for the same new volume finds the cut, and one that begins anew has it made anew.
+    /// Returns what a source is that another node makes a volume from. A snapshot is read as it is. A volume is cut at one
+    /// point in time; a retry for the same new volume finds the cut, and one that begins anew has it made anew. `order` is the
+    /// last second of the permit, in seconds since 1970: each permit is good for one cut, and further ones are limited.
     ///
     /// # Errors
     /// NOT_FOUND, also for a cut that was to be kept; ABORTED while another operation on it runs; FAILED_PRECONDITION where the volume cannot be cut as
     /// asked for; RESOURCE_EXHAUSTED without room for the cut, or after too many. Nothing is left of a cut that failed.
-    pub fn open_source(&self, request: &OpenSource) -> Result<SourceDescription> {
+    pub fn open_source(&self, request: &OpenSource, order: Option<u64>) -> Result<SourceDescription> {
         match &request.source {
             VolumeSource::Snapshot(id) => {
                 let _guard = self.share(id)?;
@@ -34,7 +35,7 @@ impl Driver {
                 };
                 match self.existing_cut(&cut, request.began)? {
                     Some(description) => Ok(description),
-                    None => self.cut_for(request, id, cut),
+                    None => self.cut_for(request, (id, order), cut),
                 }
             }
         }
@@ -63,7 +64,12 @@ impl Driver {
         self.store.snapshot(id).filter(|cut| cut.is_ready() && self.cuts.is_of(id, began))
     }
 
-    fn cut_for(&self, request: &OpenSource, source: &VolumeId, id: SnapshotId) -> Result<SourceDescription> {
+    fn cut_for(
+        &self,
+        request: &OpenSource,
+        (source, order): (&VolumeId, Option<u64>),
+        id: SnapshotId,
+    ) -> Result<SourceDescription> {
         let OpenSource { target, consistency, began, .. } = request;
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive), (source.into(), Mode::Shared)])?;
         // A call that ran at the same time was faster.
@@ -74,7 +80,8 @@ impl Driver {
         if let Some(left) = self.store.snapshot(&id) {
             self.delete_known_snapshot(&left)?;
         }
-        self.recent_cuts.admit(target.node_key(), std::time::Instant::now())?;
+        let order = order.map(|expires| (source.clone(), target.clone(), expires));
+        self.recent_cuts.admit(target.node_key(), order, std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
         let _turn = self.copy_turn_for(target.node_key())?;

@@ -143,7 +143,7 @@ fn a_retry_takes_the_cut_that_was_made_for_it() {
             began: Timestamp::from_nanos(began),
             keep: Keep::Nothing,
         };
-        pair.source.driver.open_source(&request).map(|opened| opened.handle)
+        pair.source.driver.open_source(&request, None).map(|opened| opened.handle)
     };
     let first = open(1).expect("OpenSource");
     let same = |began| assert_eq!(open(began).expect("OpenSource").created, first.created, "the same cut");

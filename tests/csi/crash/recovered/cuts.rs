@@ -67,7 +67,7 @@ fn read(driver: &Driver, kind: Kind, handle: &SourceHandle) -> Result<(u64, u64)
 fn a_cut_is_read_by_its_handle_only() {
     for kind in [Kind::Block, Kind::Directory] {
         let (_, driver, id) = with_volume(Spec::new(kind));
-        let handle = driver.open_source(&open(&id)).expect("a cut").handle;
+        let handle = driver.open_source(&open(&id), None).expect("a cut").handle;
         let (sent, told) = read(&driver, kind, &handle).expect("it is there");
         assert!(sent >= 4 && told == sent, "{kind:?}: {sent} {told}");
         let later = SourceHandle { created: Timestamp::now(), ..handle };
@@ -80,7 +80,7 @@ fn a_cut_is_read_by_its_handle_only() {
 fn one_whose_removal_has_only_been_recorded_goes() {
     for kind in [Kind::Block, Kind::Directory] {
         let (left, driver, id) = with_volume(Spec::new(kind));
-        let opened = driver.open_source(&open(&id)).expect("a cut");
+        let opened = driver.open_source(&open(&id), None).expect("a cut");
         left.kernel.fail_every("create_file", Errno::EIO);
         driver.close_source(&opened.handle.id).expect_err("no mark");
         assert_eq!(read(&driver, kind, &opened.handle).expect_err("it is being removed"), GONE);
@@ -99,7 +99,7 @@ fn a_pool_that_comes_back_keeps_only_whole_cuts() {
         let (left, driver, id) = with_volume(Spec::sharing(Kind::Block));
         left.kernel.clear_steps();
         left.kernel.kill_at(kill_at, Kill::After);
-        assert_eq!(driver.open_source(&open(&id)).is_ok(), kept == 1);
+        assert_eq!(driver.open_source(&open(&id), None).is_ok(), kept == 1);
         left.kernel.clear_plans();
         left.kernel.kill();
         left.kernel.set_failed(SHARING_DIR, true);
