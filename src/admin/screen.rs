@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::follow::{Ending, Follow, Goal, State};
 use super::seen::{Name, Told};
+use crate::cluster::moves::resources::percent;
 
 /// The width of a bar.
 const BAR: usize = 24;
@@ -179,14 +180,18 @@ fn words(ending: &Ending, goal: Goal) -> (&'static str, String) {
     }
 }
 
-/// Returns what is new for people: a phase, the passes, or what is waited for; `None` if it is only a percentage.
+/// Returns what is new for people: a phase, each tenth of the first copy, the passes, or what is waited for.
 fn news(before: Option<&Told>, told: &Told) -> Option<String> {
     let before = before.filter(|before| before.phase == told.phase && before.target_node == told.target_node);
-    if before.is_some_and(|before| before.progress != told.progress) && !told.progress.is_empty() {
-        return Some(format!("{}: {}", told.phase, told.progress));
-    }
-    if before.is_some_and(|before| before.message == told.message || told.percent().is_some()) {
-        return None;
+    if let Some(before) = before {
+        let progress = || Some(format!("{}: {}", told.phase, told.progress));
+        match (percent(&before.progress).unwrap_or(0), percent(&told.progress)) {
+            (earlier, Some(percent)) if percent / 10 > earlier / 10 => return progress(),
+            (_, Some(_)) => return None,
+            (_, None) if before.progress != told.progress && !told.progress.is_empty() => return progress(),
+            (_, None) if before.message == told.message => return None,
+            (_, None) => {}
+        }
     }
     let way = match (told.source_node.is_empty(), told.target_node.is_empty()) {
         (false, false) => format!(" ({} to {})", told.source_node, told.target_node),
@@ -201,15 +206,15 @@ fn bar(follow: &Follow, width: usize) -> String {
     let name = follow.name.to_string();
     let Some(told) = &follow.told else { return format!("{name:width$}  waits for the controller") };
     let filled = match told.phase.as_str() {
-        "Copying" if told.progress.is_empty() => told.percent().unwrap_or(0),
+        "Copying" if told.progress.is_empty() => 0,
+        "Copying" => percent(&told.progress).unwrap_or(100),
         "Refused" | "GivingUp" | "Abandoning" => 0,
         _ => 100,
     };
-    let filled = (filled as usize).saturating_mul(BAR) / 100;
+    let filled = usize::from(filled).saturating_mul(BAR) / 100;
     let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR.saturating_sub(filled)));
     let detail = match told.phase.as_str() {
         "Copying" if !told.progress.is_empty() => told.progress.clone(),
-        "Copying" => told.percent().map_or_else(|| told.message.clone(), |percent| format!("{percent} %")),
         _ => told.message.clone(),
     };
     format!("{name:width$}  [{bar}]  {:<11}  {detail}", told.phase)

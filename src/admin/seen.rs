@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cluster::moves::resources::VolumeMoveSpec;
+use crate::cluster::moves::resources::{VolumeMoveSpec, progress};
 
 /// Names a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,13 +39,6 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn is(&self, phases: &[&str]) -> bool {
         phases.contains(&self.phase.as_str())
-    }
-
-    /// Returns how much of the first copy has been made, in percent, if the message says so.
-    pub(super) fn percent(&self) -> Option<u32> {
-        let (before, _) = self.message.split_once('%')?;
-        let digits = before.trim_end().rsplit(|c: char| !c.is_ascii_digit()).next()?;
-        digits.parse().ok().filter(|percent| *percent <= 100)
     }
 }
 
@@ -139,10 +132,7 @@ impl Replica {
                 phase,
                 source_node: spec.source_node.clone(),
                 target_node: spec.target_node.clone(),
-                progress: match status.passes {
-                    0 => String::new(),
-                    passes => format!("{passes} passes, {}", crate::model::format_bytes(status.sent_bytes)),
-                },
+                progress: progress(status.passes, status.sent_bytes, &status.message),
                 unavailable_milliseconds: status.unavailable_milliseconds,
                 message: status.message,
             },
@@ -213,17 +203,6 @@ mod tests {
         assert_eq!(
             (replica.told.phase.as_str(), replica.told.progress.as_str()),
             ("Pending", "3 passes, 0 B")
-        );
-    }
-
-    #[test]
-    fn the_message_of_the_first_copy_has_its_percentage() {
-        let percent = |message: &str| Told { message: message.to_owned(), ..Told::default() }.percent();
-        assert_eq!(percent("the first copy is being made: 50 %"), Some(50));
-        assert_eq!(percent("100% of the copy"), Some(100));
-        assert_eq!(
-            (percent("the first copy is being made"), percent("%"), percent("300 %")),
-            (None, None, None)
         );
     }
 }

@@ -35,12 +35,18 @@ fn a_line_for_each_phase_and_each_pass() {
         progress: progress.to_owned(),
         ..told("Copying", "passes bring what has changed meanwhile")
     };
+    let copied = |percent: &str| Told {
+        progress: percent.to_owned(),
+        ..told("Copying", &format!("another operation is running: {percent} copied"))
+    };
     let all = [
         told("Copying", "the first copy is being made"),
-        told("Copying", "the first copy is being made: 10 %"),
-        told("Copying", "the first copy is being made: 90 %"),
+        copied("4%"),
+        copied("11%"),
+        copied("19%"),
+        copied("90%"),
         told("Copying", "passes bring what has changed meanwhile"),
-        passes("1 passes, 3 MiB"),
+        passes("1 pass, 3 MiB"),
         passes("2 passes, 4 MiB"),
         told("Ready", "waiting until pod db-0 has left"),
         told("Ready", "waiting until pod db-1 has left"),
@@ -53,8 +59,10 @@ fn a_line_for_each_phase_and_each_pass() {
     assert_eq!(
         out.text(),
         "shop/data: Copying (node-1 to node-2): the first copy is being made\n\
+         shop/data: Copying: 11%\n\
+         shop/data: Copying: 90%\n\
          shop/data: Copying (node-1 to node-2): passes bring what has changed meanwhile\n\
-         shop/data: Copying: 1 passes, 3 MiB\n\
+         shop/data: Copying: 1 pass, 3 MiB\n\
          shop/data: Copying: 2 passes, 4 MiB\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-0 has left\n\
          shop/data: Ready (node-1 to node-2): waiting until pod db-1 has left\n"
@@ -65,13 +73,14 @@ fn a_line_for_each_phase_and_each_pass() {
 fn bars_are_drawn_over_each_other_below_the_lines() {
     let (mut screen, out) = screen(Style::Bars);
     let mut copying = follow("data");
-    copying.told = Some(told("Copying", "the first copy is being made: 50 %"));
+    let progress = "50%".to_owned();
+    copying.told = Some(Told { progress, ..told("Copying", "another operation is running") });
     let waiting = follow("a-longer-name");
     let done = Follow::ended(name("done"), Goal::GivenUp, Ending::Gone);
     let follows = [copying, waiting, done];
     screen.draw(&follows);
     let text = out.text();
-    assert!(text.contains("shop/data           [############------------]  Copying      50 %\n"), "{text}");
+    assert!(text.contains("shop/data           [############------------]  Copying      50%\n"), "{text}");
     assert!(text.contains("shop/a-longer-name  waits for the controller\n"), "{text}");
     assert!(!text.contains("shop/done"), "{text}");
     screen.line("a line");

@@ -234,9 +234,11 @@ impl Moves {
         let is_pressing = (ReplicaPhase::CuttingOver..=ReplicaPhase::Completing).contains(&phase);
         let time = match error {
             NodeError::Running(_) if is_pressing => PRESSING,
-            NodeError::Running(_) => RUNNING,
             NodeError::InUse(_) | NodeError::Silent(_) | NodeError::Failed(_) if is_pressing => RUNNING,
-            NodeError::InUse(_) | NodeError::Silent(_) | NodeError::Failed(_) => RETRY,
+            // Each answer to a running copy has another percentage, which goes into two statuses.
+            NodeError::Running(_) | NodeError::InUse(_) | NodeError::Silent(_) | NodeError::Failed(_) => {
+                RETRY
+            }
             NodeError::NotFound(_) | NodeError::NoRoom(_) | NodeError::Refused(_) => LONG,
         };
         self.wait(replica, time, &error.to_string()).await

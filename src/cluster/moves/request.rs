@@ -10,6 +10,7 @@ use super::act::{Moves, Result};
 use super::begin::Request;
 use super::resources::{
     ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
+    progress,
 };
 use super::view::Wanted;
 
@@ -216,13 +217,17 @@ impl Moves {
             ReplicaPhase::Unknown => MovePhase::Unknown,
         };
         let before = asked.status.clone().unwrap_or_default();
+        // A move may wait for days. Each of its passes is in the status of the VolumeReplica, which is one request less.
+        let waits_on =
+            phase == MovePhase::Ready && before.phase == Some(phase) && before.message == status.message;
+        let progress = match waits_on {
+            true => before.progress,
+            false => progress(status.passes, status.sent_bytes, &status.message),
+        };
         VolumeMoveStatus {
             phase: Some(phase),
+            progress,
             message: status.message,
-            progress: match status.passes {
-                0 => String::new(),
-                passes => format!("{passes} passes, {}", crate::model::format_bytes(status.sent_bytes)),
-            },
             replica: Some(replica.name_any()),
             source_node: Some(replica.spec.source_node.clone()),
             target_node: Some(replica.spec.target_node.clone()),

@@ -65,7 +65,8 @@ impl Copies {
     /// How far the copy is that makes this, if one runs.
     pub(crate) fn describe(&self, id: &str) -> Option<String> {
         let Running { done, total, .. } = self.0.running.lock().get(id).copied()?;
-        Some(format!("{} of {} copied", format_bytes(done), format_bytes(total)))
+        let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(0).min(100);
+        Some(format!("{} of {} copied, {percent}%", format_bytes(done), format_bytes(total)))
     }
 
     pub(crate) fn figures(&self) -> CopyFigures {
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(copies.describe("snap-1"), None);
         let mut progress = copies.begin("snap-1", 8 << 30);
         progress.report(3 << 30);
-        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 GiB of 8 GiB copied"));
+        assert_eq!(copies.describe("snap-1").as_deref(), Some("3 GiB of 8 GiB copied, 37%"));
         drop(progress);
         assert_eq!(copies.describe("snap-1"), None);
     }

@@ -4,6 +4,7 @@ pub(crate) mod api;
 mod exchange;
 mod hostile;
 mod leading;
+mod load;
 pub(crate) mod nodes;
 mod whole;
 mod world;
