@@ -33,7 +33,7 @@ start_apiserver() {
     --kubelet-client-certificate "$pki/admin.crt" --kubelet-client-key "$pki/admin.key" \
     --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$pki/service-accounts.key" \
     --service-account-signing-key-file "$pki/service-accounts.key" --profiling=false \
-    --feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true
+    --feature-gates "MutatingAdmissionPolicy=true${HOSTLOOP_E2E_GATES:+,$HOSTLOOP_E2E_GATES}" --runtime-config admissionregistration.k8s.io/v1beta1=true
 }
 
 # Nodes that are silent for 20 s are gone, so that a test of that need not wait long. With its usual 20 requests a second
