@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
-use super::decide::{LONG, PRESSING};
+use super::decide::{LONG, PRESSING, is_lost};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::Run;
@@ -25,7 +25,10 @@ impl Moves {
                 return self.wait(replica, RETRY, &why).await;
             }
         }
-        self.enter(replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
+        let mut replica = replica.clone();
+        // The taint may be taken away before the node has been silent for long enough.
+        replica.status.get_or_insert_default().lost = is_lost(view);
+        self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
     }
 
     pub(super) async fn evict(&self, replica: &VolumeReplica, pods: &[String]) -> Result<Next> {

@@ -231,7 +231,7 @@ fn running(view: &View) -> Vec<&User> {
 }
 
 /// Reports whether the node of the volume is lost, by the word of Kubernetes.
-fn is_lost(view: &View) -> bool {
+pub(super) fn is_lost(view: &View) -> bool {
     is_lost_node(view.source_node)
 }
 
@@ -335,10 +335,10 @@ fn completing(view: &View) -> Step {
     }
 }
 
-/// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, unless an
-/// administrator says otherwise.
+/// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, also if it uses a
+/// standby copy, unless an administrator says otherwise: a node that is cut off may still run its pods.
 fn is_promotion(view: &View) -> bool {
-    view.spec.purpose == Purpose::Standby || view.is_promoted
+    view.is_promoted || view.spec.purpose == Purpose::Standby && (is_lost(view) || view.status.lost)
 }
 
 fn has(says: &Says, generation: u64) -> bool {

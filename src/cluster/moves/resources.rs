@@ -213,6 +213,9 @@ pub struct VolumeReplicaStatus {
     /// The copy takes the volume's place although the volume may have later data: its node is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
+    /// The cutover began because the node of the volume was lost, by the word of Kubernetes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
     /// The volume may be fenced already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maybe_fenced: bool,

@@ -145,6 +145,7 @@ impl Choices {
         (view.status.exact, view.status.stale) = (self.is(), self.is());
         (view.status.exchanged, view.status.maybe_completed) = (self.is(), self.is());
         view.status.reclaimed = view.status.maybe_completed && self.is();
+        view.status.lost = self.below(4) == 0;
         view.status.left_id = self.is().then(|| "vol-3".to_owned());
         view.spec.keep_source = self.is();
         view.spec.purpose = self.one(&[Purpose::Move, Purpose::Standby]);
@@ -220,7 +221,9 @@ fn rule_4_only_lasting_silence_of_the_source_counts() {
         "the source is given up",
         |_, step| *step == Step::GiveUpSource,
         |view, _| {
-            let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby;
+            let is_lost =
+                view.status.lost || matches!(view.source_node, NodeState::OutOfService | NodeState::Gone);
+            let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby && is_lost;
             let silent = matches!(view.source, Says::Silent(time) if time >= Duration::from_secs(30));
             let replaced = view.source == Says::Nothing && view.is_promoted;
             silent && is_promotion && view.source_node != NodeState::Ready || replaced

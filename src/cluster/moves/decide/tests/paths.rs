@@ -18,7 +18,10 @@ fn apply(view: &mut View, step: &Step) {
                 status.phase = ReplicaPhase::Ready;
             }
         }
-        Step::Check => (status.phase, status.maybe_fenced) = (ReplicaPhase::CuttingOver, true),
+        Step::Check => {
+            (status.phase, status.maybe_fenced) = (ReplicaPhase::CuttingOver, true);
+            status.lost = matches!(view.source_node, NodeState::OutOfService | NodeState::Gone);
+        }
         Step::Fence if !is_silent(&view.source) => {
             status.fenced = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
         }
@@ -83,6 +86,25 @@ fn a_move_and_a_promotion_come_to_their_end() {
     assert_eq!(view.status.phase, ReplicaPhase::Left);
     view.is_deleted = true;
     assert_eq!(decide(&view), Step::DeleteLeft);
+}
+
+/// A node that is cut off may still run the pods of a volume that moves to its standby copy.
+#[test]
+fn rule_4_a_move_to_a_standby_copy_waits() {
+    let wishes = [moving(When::Now, false), Wanted::Standby { interval: Duration::from_secs(60) }];
+    for (phase, wanted) in [ReplicaPhase::CuttingOver, ReplicaPhase::LastPass]
+        .into_iter()
+        .flat_map(|p| wishes.clone().map(|w| (p, w)))
+    {
+        let mut view = in_phase(phase);
+        fence(&mut view);
+        (view.spec.purpose, view.wanted) = (Purpose::Standby, wanted);
+        (view.source_node, view.source) = (NodeState::NotReady, Says::Silent(PATIENCE));
+        view.users = vec![pod(true, false, true)];
+        assert_ne!(decide(&view), Step::GiveUpSource, "{view:#?}");
+        view.status.lost = true;
+        assert_eq!(decide(&view), Step::GiveUpSource, "{view:#?}");
+    }
 }
 
 #[test]
