@@ -273,8 +273,20 @@ fn cutting_over(view: &View) -> Step {
 
 /// Returns the step if the copy is not needed, or if that is not known.
 fn given_up(view: &View) -> Option<Step> {
-    let unwanted = unwanted(view).map(|why| Step::Enter(ReplicaPhase::Abandoning, why));
-    unwanted.or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
+    let give_up = |why: String| Step::Enter(ReplicaPhase::Abandoning, why);
+    unwanted(view)
+        .map(give_up)
+        .or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
+        .or_else(|| stays_put(view).map(give_up))
+}
+
+/// Returns why the volume stays where it is although its copy is to stand by: the move that used the copy was cancelled, or the node
+/// of the volume is back. Pods would be kept away from the volume for as long as one that has it runs.
+fn stays_put(view: &View) -> Option<String> {
+    let stands_by = matches!(view.wanted, Wanted::Standby { .. });
+    let is_promotion = view.is_promoted || view.status.stale || view.source_node != NodeState::Ready;
+    (stands_by && !is_promotion && has(&view.source, view.spec.generation))
+        .then(|| "nothing asks for the volume to move any more".to_owned())
 }
 
 /// Returns the step if the node of the volume does not answer, or has nothing.

@@ -124,6 +124,30 @@ fn rule_7_an_administrator_ends_every_phase() {
     }
 }
 
+/// The claim is to have a standby copy all the time, so that the copy alone does not say that the volume is to move.
+#[test]
+fn a_cancelled_move_to_a_standby_copy_ends() {
+    for phase in [ReplicaPhase::CuttingOver, ReplicaPhase::LastPass] {
+        let mut view = in_phase(phase);
+        fence(&mut view);
+        view.spec.purpose = Purpose::Standby;
+        view.wanted = Wanted::Standby { interval: Duration::from_secs(60) };
+        view.users = vec![pod(false, false, true)];
+        let step = decide(&view);
+        assert!(matches!(step, Step::Enter(ReplicaPhase::Abandoning, _)), "{phase:?}: {step:?}");
+        for (is_promoted, source_node, source) in [
+            (true, NodeState::Ready, Says::Has(GENERATION)),
+            (false, NodeState::OutOfService, Says::Has(GENERATION)),
+            (false, NodeState::NotReady, Says::Has(GENERATION)),
+            (false, NodeState::Ready, Says::Silent(PATIENCE)),
+        ] {
+            let promoted = View { is_promoted, source_node, source, ..view.clone() };
+            let step = decide(&promoted);
+            assert!(!matches!(step, Step::Enter(ReplicaPhase::Abandoning, _)), "{promoted:#?}: {step:?}");
+        }
+    }
+}
+
 /// A user may delete the VolumeMove as soon as the volume has moved.
 #[test]
 fn a_kept_source_stays_when_its_request_is_gone() {
