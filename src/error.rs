@@ -93,6 +93,16 @@ pub fn with_causes(said: String, error: &(dyn std::error::Error + 'static)) -> S
     })
 }
 
+/// Returns a message with at most `limit` bytes, and an ellipsis if something was cut off.
+pub fn shorten(mut message: String, limit: usize) -> String {
+    if message.len() > limit {
+        let end = (0..=limit).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
 /// What is busy, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {

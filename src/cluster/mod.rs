@@ -4,6 +4,7 @@
 //! A controller has two questions. Which nodes are there, and at which addresses? [`peers`] knows. Which of them has to
 //! do this call? [`router`] decides.
 
+pub mod answers;
 pub mod certs;
 pub mod identity;
 pub mod moves;

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Status};
 
-use crate::error::Error;
+use crate::error::{Error, shorten};
 
 /// Metadata of an answer about a volume that has moved to another node: the CSI node id of that node.
 pub const MOVED_TO: &str = "hostloop-moved-to-bin";
@@ -46,23 +46,17 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let code = code(&error);
         let message = error.to_string();
-        let message =
-            if message.trim().is_empty() { code.description().to_owned() } else { shorten(message) };
+        let message = if message.trim().is_empty() {
+            code.description().to_owned()
+        } else {
+            shorten(message, MESSAGE_LIMIT)
+        };
         let mut metadata = MetadataMap::new();
         if let Error::Moved { node_id, .. } = &error {
             metadata.insert_bin(MOVED_TO, BinaryMetadataValue::from_bytes(node_id.as_bytes()));
         }
         Status::with_metadata(code, message, metadata)
     }
-}
-
-fn shorten(mut message: String) -> String {
-    if message.len() > MESSAGE_LIMIT {
-        let end = (0..=MESSAGE_LIMIT).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
-        message.truncate(end);
-        message.push('…');
-    }
-    message
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod decode;
 pub(crate) mod encode;
+pub(crate) mod fields;
 pub mod permit;
 pub mod pull;
 pub(crate) mod redact;

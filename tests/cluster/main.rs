@@ -39,3 +39,4 @@ mod silent;
 mod sources;
 mod streams;
 mod tls;
+mod wrong_hands;

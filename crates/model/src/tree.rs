@@ -33,6 +33,10 @@ impl Attributes {
     /// is sent as one message.
     pub const MOST: usize = 1 << 20;
 
+    /// The limit for the number of extended attributes of an entry: more names than fit into XATTR_LIST_MAX
+    /// (65536 bytes, xattr(7)), of which the shortest is `user.` with a letter and a NUL.
+    pub const MOST_EXTENDED: usize = 10_000;
+
     /// Returns the size of the extended attributes in bytes, names and values together.
     pub fn extended_bytes(&self) -> usize {
         self.extended.iter().map(|(name, value)| name.len() + value.len()).sum()

@@ -18,6 +18,7 @@
 pub mod client;
 pub mod contract;
 pub mod harness;
+pub mod hostile;
 pub mod invariants;
 pub mod machine;
 pub mod model;

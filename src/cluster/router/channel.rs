@@ -11,6 +11,7 @@ use tonic::{Response, Status};
 use tower::service_fn;
 
 use super::connect::Stream;
+use crate::cluster::answers::{LARGEST_ANSWER, line};
 use crate::error::{causes, with_causes};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::peer::{HelloRequest, HelloResponse};
@@ -51,13 +52,14 @@ pub(super) async fn open(stream: Box<dyn Stream>) -> Result<Channel, tonic::tran
 
 /// Asks who is at the other end.
 pub(super) async fn hello(channel: Channel) -> io::Result<HelloResponse> {
-    let answer = PeerClient::new(channel).hello(HelloRequest {}).await;
+    let mut client = PeerClient::new(channel).max_decoding_message_size(LARGEST_ANSWER);
+    let answer = client.hello(HelloRequest {}).await;
     answer.map(Response::into_inner).map_err(|status| io::Error::other(describe(&status)))
 }
 
 /// What a status says, in one line, with what is behind it.
 pub(super) fn describe(status: &Status) -> String {
-    with_causes(status.message().to_owned(), status).replace(['\n', '\r'], " ")
+    line(&with_causes(status.message().to_owned(), status))
 }
 
 /// Whether the call was never sent, since the connection was closed before.

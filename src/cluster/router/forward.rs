@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use http::uri::PathAndQuery;
 use prost::bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
 use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
 use tonic::transport::Channel;
@@ -16,6 +16,7 @@ use tonic::{Code, Request, Status};
 use super::Router;
 use super::channel::{describe, is_local, was_not_sent};
 use super::links::{Link, Patience};
+use crate::cluster::answers::line;
 use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
@@ -25,8 +26,9 @@ use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
 const AT_ONCE: usize = 128;
-/// Longest answer of a node in bytes: a page of a list or a message of a stream is far below it.
-const MAX_ANSWER: usize = 64 << 20;
+/// The limit for an answer of a node, or a message of a stream, in bytes. Nodes keep to it, since callers take no more
+/// (`wire/encode/page.rs`).
+const MAX_ANSWER: usize = 4 << 20;
 
 /// A connection that is ready, and where the RPC is served.
 async fn ready<Q: Rpc>(channel: Channel) -> Result<(Grpc<Channel>, PathAndQuery), Status> {
@@ -98,6 +100,18 @@ impl Envelope {
         let limit = Instant::now() + limit;
         let deadline = self.deadline.map_or(limit, |deadline| deadline.min(limit));
         Envelope { deadline: Some(deadline), ..self.clone() }
+    }
+
+    /// Waits for the whole answer of a node until the caller gives up. tonic ends only the wait for its beginning.
+    async fn in_time<T>(
+        &self,
+        member: &Member,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        match self.deadline {
+            Some(deadline) => timeout_at(deadline, answer).await.unwrap_or_else(|_| Err(late(member))),
+            None => answer.await,
+        }
     }
 
     fn seal<T>(&self, message: T) -> Request<T> {
@@ -225,7 +239,8 @@ impl Router {
         loop {
             let link = self.links.get(member, patience).await.map_err(|why| unreachable(member, &why))?;
             tracing::debug!(node = member.node_id, "sent on");
-            match send(link.channel.clone(), envelope.seal(request.clone())).await {
+            let answer = send(link.channel.clone(), envelope.seal(request.clone()));
+            match envelope.in_time(member, answer).await {
                 Ok(answer) => return Ok((link, answer.into_inner())),
                 // The node has restarted since the last call, say. Nothing was sent, so the call is not lost.
                 Err(status) if again && was_not_sent(&status) => self.links.failed(&member.node_id, &link),
@@ -239,8 +254,7 @@ impl Router {
     pub(super) fn no_answer(&self, member: &Member, link: &Link, status: Status) -> Status {
         // What tonic says at the end of the caller's time, on this side or on the node's, whichever is first.
         if status.code() == Code::Cancelled && status.message() == tonic::TimeoutExpired(()).to_string() {
-            let message = format!("node {:?} did not answer within the caller's time", member.node_id);
-            return Status::deadline_exceeded(message);
+            return late(member);
         }
         if !is_local(&status) {
             return answered(&status);
@@ -257,6 +271,11 @@ where
     F: Future<Output = T>,
 {
     stream::iter(members.into_iter().map(ask)).buffer_unordered(AT_ONCE).collect().await
+}
+
+/// DEADLINE_EXCEEDED, with the name of the node.
+fn late(member: &Member) -> Status {
+    Status::deadline_exceeded(format!("node {:?} did not answer within the caller's time", member.node_id))
 }
 
 /// The source of the status of a call for which there is no connection: the node has not answered it.
@@ -284,7 +303,7 @@ fn answered(status: &Status) -> Status {
     if let Some(node) = status.metadata().get_bin(MOVED_TO) {
         metadata.insert_bin(MOVED_TO, node.clone());
     }
-    Status::with_metadata(status.code(), status.message(), metadata)
+    Status::with_metadata(status.code(), line(status.message()), metadata)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 
 use super::channel;
 use super::connect::Connect;
+use crate::cluster::answers::line;
 use crate::cluster::peers::{Known, Member};
 
 /// How long it may take to connect, TLS and Hello included.
@@ -174,7 +175,7 @@ impl Links {
                 Ok(link)
             }
             Err(error) => {
-                let reason: Arc<str> = format!("{address}: {error}").into();
+                let reason: Arc<str> = line(&format!("{address}: {error}")).into();
                 if slot.failures == 0 {
                     tracing::warn!(node = node_id, "cannot be reached: {reason}");
                 }
@@ -195,7 +196,7 @@ impl Links {
             let channel = channel::open(stream).await.map_err(io::Error::other)?;
             let hello = channel::hello(channel.clone()).await?;
             if hello.driver_name != self.0.driver_name {
-                return Err(io::Error::other(format!("there is the driver {:?}", hello.driver_name)));
+                return Err(io::Error::other(format!("there is the driver {:?}", line(&hello.driver_name))));
             }
             if hello.node_id == node_id {
                 return Ok(channel);
@@ -204,7 +205,9 @@ impl Links {
             let newer = members.and_then(|members| members.with_id(node_id)?.address.clone());
             match newer.filter(|newer| newer != address) {
                 Some(newer) => *address = newer,
-                None => return Err(io::Error::other(format!("there is the node {:?}", hello.node_id))),
+                None => {
+                    return Err(io::Error::other(format!("there is the node {:?}", line(&hello.node_id))));
+                }
             }
         }
     }

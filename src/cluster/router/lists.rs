@@ -22,7 +22,7 @@ use crate::model::{Id, SnapshotId, VolumeId};
 use crate::service::table;
 use crate::wire::encode::Listed;
 use crate::wire::rpc::Unary;
-use crate::wire::{csi, decode, encode};
+use crate::wire::{csi, decode, encode, fields};
 
 /// So many nodes are asked at once.
 const AT_ONCE: usize = 16;
@@ -35,6 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 trait Listing: Unary + Send + Sync {
     type Entry: Listed + Send;
     type Id: Id + Send + Sync;
+    /// The field of the entries in a page.
+    const ENTRIES: u32 = 1;
 
     /// Returns the request for a page of this list.
     fn page(&self, limit: i32, token: String) -> Self;
@@ -215,13 +217,26 @@ impl Router {
         loop {
             let wanted = (limit - entries.len()).min(PAGE);
             let request = of.page(i32::try_from(wanted).unwrap_or(i32::MAX), token);
-            let page = self.call(&member, &envelope.within(PATIENCE), request).await;
-            let (found, next) = L::open(page.map_err(cannot_be_asked)?);
+            let request = table::encode(&request);
+            let page = self.pass::<L>(&member, &envelope.within(PATIENCE), request).await;
+            let page = page.map_err(cannot_be_asked)?;
+            // An entry without content has two bytes here, and some hundred in memory.
+            if fields::count(&page, &[L::ENTRIES]).is_none_or(|count| count > wanted) {
+                return Err(Status::unavailable(format!(
+                    "node {:?} answers with more than the {wanted} entries that it was asked for",
+                    member.node_id
+                )));
+            }
+            let (found, next) = L::open(table::decode(&page)?);
             // A node that says "more" and sends nothing would be asked for ever.
             let done = next.is_empty() || found.is_empty();
             entries.extend(found);
             if done || entries.len() >= limit {
                 return Ok((entries, !next.is_empty()));
+            }
+            if encode::fitting(&entries) < entries.len() {
+                // The answer has no room for more.
+                return Ok((entries, true));
             }
             token = next;
         }

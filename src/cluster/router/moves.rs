@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use super::Router;
 use super::forward::{Envelope, is_unreachable};
 use super::route::Asked;
+use crate::cluster::answers::line;
 use crate::cluster::moves::copies::{Access, NewCopy, Updated, most_bytes};
 use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Result};
 use crate::cluster::moves::resources::VolumeReplicaSpec;
@@ -171,7 +172,11 @@ impl Router {
     ) -> Result<String> {
         let (volume_id, node_id) = (replica.volume_id.clone(), by.to_owned());
         let request = peer::RetireVolumeRequest { volume_id, generation, node_id };
-        Ok(self.tell(node, request).await?.volume_id)
+        // It goes into the status of the VolumeReplica.
+        let left = self.tell(node, request).await?.volume_id;
+        let wrong = |_| NodeError::Failed(format!("node {node:?} answers {:?}, which is no id", line(&left)));
+        left.parse::<VolumeId>().map_err(wrong)?;
+        Ok(left)
     }
 
     /// Deletes a copy of the volume at a node, or what is left of the volume there.

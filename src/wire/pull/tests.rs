@@ -186,7 +186,7 @@ fn a_message_without_its_place_is_refused() {
 
 #[test]
 fn an_entry_that_leads_out_of_the_tree_is_refused() {
-    for name in ["", ".", "..", "a/b", "/", "a\0b"] {
+    for name in ["", ".", "..", "a/b", "/", "a\0b", &"n".repeat(256)] {
         let bad = Entry { name: name.as_bytes().to_vec(), ..entry(Kind::Directory) };
         assert!(decode_tree(encode_tree(placed(Item::Entry(bad)))).is_err(), "{name:?}");
     }
@@ -195,6 +195,22 @@ fn an_entry_that_leads_out_of_the_tree_is_refused() {
     let top = Entry { number: 0, parent: 0, ..entry(Kind::Directory) };
     assert!(decode_tree(encode_tree(placed(Item::Entry(top.clone())))).is_err(), "the top has no name");
     assert!(decode_tree(encode_tree(placed(Item::Entry(Entry { name: Vec::new(), ..top })))).is_ok());
+}
+
+/// Each takes 2 bytes of the message, and 48 bytes of memory.
+#[test]
+fn an_entry_with_too_many_attributes_is_refused() {
+    let with = |number| {
+        let extended = vec![Default::default(); number];
+        let entry = entry(Kind::Directory);
+        encode_tree(placed(Item::Entry(Entry {
+            attributes: Attributes { extended, ..entry.attributes },
+            ..entry
+        })))
+    };
+    assert!(decode_tree(with(Attributes::MOST_EXTENDED)).is_ok());
+    let refused = decode_tree(with(Attributes::MOST_EXTENDED + 1));
+    assert_eq!(refused, Err(Malformed("an entry has 10001 extended attributes".to_owned())));
 }
 
 proptest! {

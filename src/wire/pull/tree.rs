@@ -7,9 +7,15 @@ use crate::error::Result;
 use crate::model::Permit;
 use crate::model::pull::{Placed, SourceHandle, Zeros};
 use crate::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
-use crate::wire::peer;
+use crate::wire::{fields, peer};
 use peer::pull_tree_response::{Alive, Message, Place};
 use peer::tree_entry as wire;
+
+/// NAME_MAX in bytes. An error names the entry.
+const LONGEST_NAME: usize = 255;
+
+/// The fields of the extended attributes in a TreeEntry.
+const EXTENDED: [u32; 2] = [9, 6];
 
 /// PullTree of a source, from a place on; `base` is the earlier cut of which the reader has everything.
 pub fn encode_tree_request(
@@ -67,6 +73,7 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, It
             if crc32fast::hash(&checked.tree_entry) != checked.crc32 {
                 return Err(Malformed("an entry arrived with a wrong checksum".to_owned()));
             }
+            expect_few_attributes(&checked.tree_entry)?;
             let entry = peer::TreeEntry::decode(checked.tree_entry.as_slice());
             decode_entry(entry.map_err(|error| Malformed(format!("an entry cannot be read: {error}")))?)
                 .map(Item::Entry)
@@ -80,6 +87,15 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, It
         None => Err(Malformed("a message without content".to_owned())),
     }
     .map(|message| Placed { after, message })
+}
+
+/// Checks the number of extended attributes before they are decoded: each takes far more memory than room in the message.
+fn expect_few_attributes(entry: &[u8]) -> Result<(), Malformed> {
+    match fields::count(entry, &EXTENDED) {
+        Some(count) if count <= Attributes::MOST_EXTENDED => Ok(()),
+        Some(count) => Err(Malformed(format!("an entry has {count} extended attributes"))),
+        None => Err(Malformed("an entry cannot be read".to_owned())),
+    }
 }
 
 fn encode_entry(entry: Entry) -> peer::TreeEntry {
@@ -132,6 +148,7 @@ fn decode_entry(entry: peer::TreeEntry) -> Result<Entry, Malformed> {
     };
     let name = entry.name;
     let is_name = name.is_empty() == (number == 0)
+        && name.len() <= LONGEST_NAME
         && !name.iter().any(|byte| matches!(byte, b'/' | 0))
         && name != b"."
         && name != b"..";

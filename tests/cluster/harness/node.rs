@@ -17,6 +17,7 @@ use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::wire::csi;
 use hostloop_fake_kernel::FakeKernel;
 use hyper_util::rt::TokioIo;
+use prost::bytes::Bytes;
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -50,6 +51,44 @@ pub enum Fault {
     FirstLate,
     /// The node is of a version that knows more of it; it echoes the request.
     Newer,
+    /// The answer begins, and nothing follows.
+    Begins,
+    /// It is not done, and the answer is this message, encoded.
+    Answers(&'static [u8]),
+}
+
+/// A body with these bytes; without any, it never ends.
+struct Sends(Option<Bytes>);
+
+impl http_body::Body for Sends {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        match &mut self.0 {
+            None => Poll::Pending,
+            Some(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Some(bytes) => Poll::Ready(Some(Ok(http_body::Frame::data(std::mem::take(bytes))))),
+        }
+    }
+}
+
+/// An answer with this body.
+fn answer(body: Body) -> http::Response<Body> {
+    let mut answer = http::Response::new(body);
+    for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "0")] {
+        answer.headers_mut().insert(name, http::HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// A message as gRPC sends it: whether it is compressed, and its length, come first.
+fn framed(message: &[u8]) -> Bytes {
+    let len = u32::try_from(message.len()).expect("a length").to_be_bytes();
+    [&[0], len.as_slice(), message].concat().into()
 }
 
 /// A call that came in.
@@ -281,13 +320,9 @@ where
             match fault {
                 None => inner.call(request).await,
                 Some(Fault::Swallow) => std::future::pending().await,
-                Some(Fault::Newer) => {
-                    let mut echo = http::Response::new(request.into_body());
-                    for (name, value) in [("content-type", "application/grpc"), ("grpc-status", "0")] {
-                        echo.headers_mut().insert(name, http::HeaderValue::from_static(value));
-                    }
-                    Ok(echo)
-                }
+                Some(Fault::Newer) => Ok(answer(request.into_body())),
+                Some(Fault::Begins) => Ok(answer(Body::new(Sends(None)))),
+                Some(Fault::Answers(message)) => Ok(answer(Body::new(Sends(Some(framed(message)))))),
                 Some(Fault::Late | Fault::FirstLate) => {
                     let late = tokio::spawn(async move {
                         while faults.lock().unwrap().iter().any(|(name, _)| *name == rpc) {

@@ -20,6 +20,7 @@ mod streams;
 mod tamper;
 mod trees;
 mod updates;
+mod wrong_hands;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -85,7 +85,7 @@ impl Copy {
 }
 
 /// Returns the request for a copy of the other node's volume with this name.
-fn of_volume(target: &Target, name: &str) -> CreateVolume {
+pub(super) fn of_volume(target: &Target, name: &str) -> CreateVolume {
     let source = VolumeId::of_name(&NodeKey::of(SOURCE), name).to_string();
     CreateVolume {
         name: format!("copy-of-{name}"),

@@ -3,7 +3,8 @@
 //! The driver calls from the blocking pool, where waiting for the network is allowed. Each stream has a connection of
 //! its own, so that an error that breaks one does not break the next.
 
-use std::error::Error as _;
+mod status;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
+use self::status::{answered, broken, describe, malformed, no_room, stopped};
+use super::answers::{LARGEST_ANSWER, line};
 use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
-use crate::error::{Busy, Error, Result, Subject, with_causes};
+use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, Changes, OpenSource, Piece, SourceDescription, SourceHandle, Way};
 use crate::model::tree::{Attributes, Item, Position};
 use crate::model::{NodeKey, Permit, SnapshotId};
@@ -28,7 +31,7 @@ use crate::wire::{peer, pull};
 const OPEN_WITHIN: Duration = Duration::from_secs(60);
 /// Connecting, and saying who it is.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Between two messages of a stream; reading one of them takes the other node a moment.
+/// Before a stream begins, and between two messages of it; reading one of them takes the other node a moment.
 const SILENT_FOR: Duration = Duration::from_secs(60);
 /// How long a broken connection is tried again: a caller comes back every minute, and brings a new address of the source.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -88,8 +91,9 @@ impl Pull {
 
     async fn connect(&self, address: &str, node_key: &str) -> Result<PeerClient<Channel>, String> {
         let channel = timeout(CONNECT_WITHIN, (self.connector)(address, node_key)).await;
-        let channel = channel.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
-        Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_PIECE))
+        let channel = channel.unwrap_or_else(|_| Err("no connection in time".to_owned()));
+        let channel = channel.map_err(|why| line(&why))?;
+        Ok(PeerClient::new(channel).max_decoding_message_size(LARGEST_ANSWER))
     }
 
     /// Connects, and makes sure that the node is the one that has what is wanted: an address may have been another
@@ -101,7 +105,7 @@ impl Pull {
         let hello = hello.map_err(|status| describe(&status))?.into_inner();
         match NodeKey::of(&hello.node_id).as_str() == node_key {
             true => Ok((client, hello.node_id)),
-            false => Err(format!("node {:?} answers there", hello.node_id)),
+            false => Err(format!("node {:?} answers there", line(&hello.node_id))),
         }
     }
 }
@@ -130,7 +134,8 @@ impl RemoteSources for Pull {
             let described = pull::decode_description(answer.into_inner());
             let described = described.map_err(|Malformed(why)| {
                 Error::Unavailable(format!(
-                    "the node at {address} describes a source that this version does not understand: {why}"
+                    "the node at {address} describes a source that this version does not understand: {}",
+                    line(&why)
                 ))
             })?;
             // Each stream looks for the node of the handle, and would be retried until it is found.
@@ -179,26 +184,41 @@ impl Opened {
             let ending = "the driver is shutting down; a retry starts again".to_owned();
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
-        if *self.ended.borrow() {
-            return Err(stopped());
-        }
         let node_key = self.description.handle.id.node_key();
         let address = self.way().address.clone();
-        let (client, _) = self.pull.reach(&address, node_key).await.map_err(Broken::Connection)?;
+        let (client, _) =
+            self.unless_ended(self.pull.reach(&address, node_key)).await?.map_err(Broken::Connection)?;
         Ok((client, self.way().permit.clone()))
+    }
+
+    /// Begins a stream.
+    async fn begin<T>(
+        &self,
+        answer: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
+    ) -> Result<Streaming<T>, Broken> {
+        self.in_time(answer).await.map(Response::into_inner)
     }
 
     /// Returns the next message of a stream; `None` at its end.
     async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Broken> {
+        self.in_time(stream.message()).await
+    }
+
+    /// Waits for a part of an answer for a minute, unless the pull is ended.
+    async fn in_time<T>(&self, part: impl Future<Output = Result<T, Status>>) -> Result<T, Broken> {
+        match self.unless_ended(timeout(SILENT_FOR, part)).await? {
+            Ok(part) => part.map_err(broken),
+            Err(_) => Err(Broken::Connection("nothing has arrived for a minute".to_owned())),
+        }
+    }
+
+    async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Result<T, Broken> {
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
             // Never an error: `self` owns the sender.
             _ = ended.wait_for(|ended| *ended) => Err(stopped()),
-            message = timeout(SILENT_FOR, stream.message()) => match message {
-                Ok(message) => message.map_err(broken),
-                Err(_) => Err(Broken::Connection("nothing has arrived for a minute".to_owned())),
-            },
+            done = work => Ok(done),
         }
     }
 }
@@ -211,9 +231,10 @@ impl RemoteSource for Opened {
     fn blocks(&self, offset: u64, take: Take<'_, u64, Blocks>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
-            let (mut client, permit) = self.connect().await?;
+            let (client, permit) = self.connect().await?;
             let request = pull::encode_blocks_request(&self.description.handle, offset, &permit);
-            Ok::<_, Broken>(client.pull_blocks(request).await.map_err(broken)?.into_inner())
+            let mut client = client.max_decoding_message_size(LARGEST_PIECE);
+            self.begin(client.pull_blocks(request)).await
         })?;
         // Between messages, so that nobody writes to a disk within the runtime.
         while let Some(message) = runtime.block_on(self.next(&mut stream))? {
@@ -230,10 +251,10 @@ impl RemoteSource for Opened {
     ) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
-            let (mut client, permit) = self.connect().await?;
+            let (client, permit) = self.connect().await?;
             let request = pull::encode_tree_request(&self.description.handle, base, from, &permit);
-            client = client.max_decoding_message_size(LARGEST_ENTRY);
-            Ok::<_, Broken>(client.pull_tree(request).await.map_err(broken)?.into_inner())
+            let mut client = client.max_decoding_message_size(LARGEST_ENTRY);
+            self.begin(client.pull_tree(request)).await
         })?;
         while let Some(message) = runtime.block_on(self.next(&mut stream))? {
             take(pull::decode_tree(message).map_err(malformed)?)?;
@@ -244,10 +265,11 @@ impl RemoteSource for Opened {
     fn changes(&self, base: &SourceHandle, offset: u64, take: Take<'_, u64, Changes>) -> Result<(), Broken> {
         let runtime = &self.pull.runtime;
         let mut stream = runtime.block_on(async {
-            let (mut client, permit) = self.connect().await?;
+            let (client, permit) = self.connect().await?;
             let cut = &self.description.handle;
             let request = pull::encode_changes_request(base, cut, offset, &permit);
-            Ok::<_, Broken>(client.pull_changes(request).await.map_err(broken)?.into_inner())
+            let mut client = client.max_decoding_message_size(LARGEST_PIECE);
+            self.begin(client.pull_changes(request)).await
         })?;
         while let Some(message) = runtime.block_on(self.next(&mut stream))? {
             take(pull::decode_changes(message).map_err(malformed)?)?;
@@ -291,103 +313,5 @@ impl RemoteSource for Opened {
         if let Err(why) = closed.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
             tracing::warn!(source = %cut, why, "the source was not closed; its node removes what it made later");
         }
-    }
-}
-
-/// Returns the error of a pull that was ended on this node.
-fn stopped() -> Broken {
-    let why = "the pull was ended, since the volume is to be completed or deleted";
-    Broken::Ended(Error::Unavailable(why.to_owned()))
-}
-
-fn malformed(Malformed(why): Malformed) -> Broken {
-    Broken::Damaged(why)
-}
-
-fn broken(status: Status) -> Broken {
-    match answered(&status) {
-        // tonic reports a message that is too long with this code.
-        None if status.code() == Code::OutOfRange => Broken::Damaged(describe(&status)),
-        // A stream of the same source that has not noticed its end, or a node that starts.
-        Some(Error::Busy(_)) | None => Broken::Connection(describe(&status)),
-        // What was opened was permitted. The caller's next try brings a newer permit.
-        Some(_) if status.code() == Code::PermissionDenied => Broken::Connection(describe(&status)),
-        Some(error) => Broken::Ended(error),
-    }
-}
-
-/// What it means here that the node of a source has no room for its cut, or serves as many streams as it may. As
-/// RESOURCE_EXHAUSTED it would be the lack of room of this node, and the scheduler would send the pod away from it, to
-/// nodes that have to ask the same source.
-fn no_room(node_id: &str, status: &Status) -> Error {
-    Error::Unavailable(format!(
-        "node {node_id:?}, which has the source, has no room to open it: {}; free some space there",
-        status.message()
-    ))
-}
-
-/// What the other node has answered; `None` for everything that may be the connection's doing or pass by itself, an
-/// error of its disk and its lack of room among it.
-fn answered(status: &Status) -> Option<Error> {
-    if status.source().is_some() {
-        return None; // it was made here
-    }
-    let message = format!("on the node of the source: {}", status.message());
-    match status.code() {
-        Code::NotFound => Some(Error::NotFound(message)),
-        Code::InvalidArgument => Some(Error::Invalid(message)),
-        Code::FailedPrecondition => Some(Error::InUse(message)),
-        Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => Some(Error::InUse(message)),
-        Code::Aborted => {
-            Some(Error::Busy(Busy { what: Subject::Source, why: Some(status.message().to_owned()) }))
-        }
-        _ => None,
-    }
-}
-
-/// A status in one line, with what is behind a transport's.
-fn describe(status: &Status) -> String {
-    with_causes(format!("{:?}: {}", status.code(), status.message()), status)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_of_a_node_is_told_from_a_broken_way() {
-        let final_codes = [
-            Code::NotFound,
-            Code::InvalidArgument,
-            Code::FailedPrecondition,
-            Code::Unauthenticated,
-            Code::Unimplemented,
-        ];
-        for code in final_codes {
-            assert!(matches!(broken(Status::new(code, "why")), Broken::Ended(_)), "{code:?}");
-        }
-        let passing = [
-            Code::Unavailable,
-            Code::Unknown,
-            Code::Internal,
-            Code::Cancelled,
-            Code::Aborted,
-            Code::DataLoss,
-            Code::ResourceExhausted,
-            Code::PermissionDenied,
-        ];
-        let long = broken(Status::out_of_range("decoded message length too large"));
-        assert!(matches!(long, Broken::Damaged(_)), "{long:?}");
-        for code in passing {
-            let Broken::Connection(why) = broken(Status::new(code, "why")) else {
-                unreachable!("{code:?}");
-            };
-            assert!(why.contains("why"), "{why}");
-        }
-        let busy = answered(&Status::aborted("it is read"));
-        assert!(matches!(busy, Some(Error::Busy(Busy { why: Some(why), .. })) if why == "it is read"));
-        let local = Status::from_error(Box::new(std::io::Error::other("reset")));
-        let Broken::Connection(why) = broken(local) else { unreachable!("a local error") };
-        assert!(why.contains("reset"), "{why}");
     }
 }
