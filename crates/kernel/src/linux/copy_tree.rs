@@ -18,6 +18,7 @@ mod basis;
 mod content;
 mod levels;
 mod links;
+mod memory;
 mod read;
 mod report;
 mod write;

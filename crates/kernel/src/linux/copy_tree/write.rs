@@ -1,5 +1,8 @@
 //! A tree made from a stream of entries: see [`Trees::write`](super::super::super::Trees::write).
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,6 +24,7 @@ use super::basis;
 use super::content::{Content, write_back};
 use super::links::Links;
 use super::make_directory;
+use super::memory::Memory;
 use super::report::{Fault, call};
 use hostloop_model::pull::Piece;
 use hostloop_model::tree::{Entry, Kind};
@@ -31,6 +35,15 @@ const MAX_OPEN: usize = 64;
 /// The limit for extended attributes that wait until their directories are filled, in bytes. The ACLs
 /// and labels of all directories on one path usually take a small part of it.
 const MAX_WAITING: usize = 4 << 20;
+
+/// The bytes of memory that a directory of the way takes in addition to its name, and a file with several names, with what
+/// collections and the allocator add. A directory that leads to such a file is kept as long as the file is.
+const LEVEL: usize = 320;
+const LINKED: usize = 112;
+const LEADS: usize = 80;
+
+/// The longest path in a message, in bytes: PATH_MAX.
+const LONGEST_PATH: usize = 4096;
 
 /// A directory that is not finished.
 struct Level {
@@ -56,9 +69,15 @@ pub(in super::super) struct Writer {
     /// Open for the data that follow the last entry, where that is a file.
     file: Option<(OwnedFd, Attributes)>,
     content: Content,
+    memory: Memory,
 }
 
 impl Level {
+    /// The bytes of memory that it takes.
+    fn bytes(&self) -> usize {
+        LEVEL + self.name.as_bytes().len() + self.extended
+    }
+
     fn new(name: CString, number: u64, directory: OwnedFd, base: Option<OwnedFd>) -> nix::Result<Self> {
         let id = id_of(&fstat(&directory)?);
         let (directory, attributes, extended, place) = (Some(directory), None, 0, None);
@@ -94,14 +113,21 @@ impl Writer {
         let root = top.try_clone().map_err(at("open", target))?;
         let level = Level::new(CString::default(), 0, top, base).map_err(at("stat", target))?;
         let (target, links, content) = (target.to_owned(), Links::new(root), Content::new(true));
-        Ok(Writer { target, levels: vec![level], links, file: None, content })
+        let memory = Memory::new();
+        Ok(Writer { target, levels: vec![level], links, file: None, content, memory })
     }
 
     fn fault(&self, name: &[u8]) -> impl Fn(Fault) -> io::Error + use<> {
         use std::os::unix::ffi::OsStrExt;
         let mut path = self.target.clone();
         let names = self.levels.iter().map(|level| level.name.to_bytes()).chain([name]);
-        path.extend(names.filter(|name| !name.is_empty()).map(std::ffi::OsStr::from_bytes));
+        for name in names.filter(|name| !name.is_empty()) {
+            if path.as_os_str().len() > LONGEST_PATH {
+                path.push("…");
+                break;
+            }
+            path.push(std::ffi::OsStr::from_bytes(name));
+        }
         move |fault| fault.at(&path)
     }
 
@@ -117,6 +143,9 @@ impl Writer {
     fn leave(&mut self) -> Result<(), Fault> {
         let stale = || Fault::Call("find", Errno::ESTALE);
         let Some(done) = self.levels.pop() else { return Ok(()) };
+        if !self.levels.is_empty() {
+            self.memory.give_back(done.bytes());
+        }
         let here = done.directory.ok_or_else(stale)?;
         if let Some(attributes) = &done.attributes {
             attributes.apply(&here)?;
@@ -178,6 +207,9 @@ impl Writer {
             }
         }
         if entry.linked {
+            let new = self.levels.iter().skip(1).filter(|level| level.place.is_none());
+            let leads: usize = new.map(|level| LEADS + level.name.as_bytes().len()).sum();
+            self.memory.take(LINKED + name.to_bytes().len() + leads)?;
             let way = self.levels.iter_mut().skip(1);
             let way = way.map(|level| (level.name.as_c_str(), &mut level.place));
             self.links.remember(way, entry.number, name);
@@ -201,6 +233,7 @@ impl Writer {
         }
         let mut level = Level::new(name.to_owned(), number, made, base).map_err(call("stat"))?;
         level.have(attributes)?;
+        self.memory.take(level.bytes())?;
         self.levels.push(level);
         match self.levels.iter().map(|level| level.extended).sum::<usize>() {
             waiting if waiting > MAX_WAITING => Err(Fault::Call("keep the ACLs and labels of", Errno::E2BIG)),
@@ -275,79 +308,5 @@ impl TreeWriter for Writer {
         }
         finished.map_err(fault)?;
         syncfs(self.links.root()).map_err(at("syncfs", &self.target))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::super::is_errno;
-    use super::*;
-    use hostloop_model::tree;
-
-    /// The directories `numbers`, each in the one before.
-    fn directory(number: u64) -> Entry {
-        let user = nix::unistd::Uid::effective().as_raw();
-        let attributes = tree::Attributes {
-            mode: 0o755,
-            uid: user,
-            gid: nix::unistd::Gid::effective().as_raw(),
-            ..Default::default()
-        };
-        let (parent, name) = (number - 1, b"below".to_vec());
-        Entry {
-            number,
-            parent,
-            name,
-            kind: Kind::Directory,
-            linked: false,
-            attributes,
-            basis: tree::Basis::Nothing,
-        }
-    }
-
-    #[test]
-    fn a_deep_tree_keeps_few_attributes_in_memory() {
-        let temp = tempfile::tempdir().expect("tempdir");
-        let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
-        let with = |entry: Entry, name: &str, bytes: usize| {
-            let extended = vec![(name.as_bytes().to_vec(), vec![7; bytes])];
-            Entry { attributes: tree::Attributes { extended, ..entry.attributes }, ..entry }
-        };
-        let top = Entry { number: 0, parent: 0, name: Vec::new(), ..directory(1) };
-        writer.entry(&with(top, "user.a", 1000)).expect("make the top");
-        for number in 1..=30 {
-            writer.entry(&with(directory(number), "user.a", 1000)).expect("make a directory");
-        }
-        assert!(writer.levels.iter().all(|level| level.extended == 0), "what waits");
-        let here = temp.path().join("tree/below/below");
-        let value = rustix::fs::getxattr(&here, "user.a", &mut [0; 2000][..]).expect("its attribute");
-        assert_eq!(value, 1000);
-        // An ACL waits, since new files would inherit it. This one is larger than ext4 allows.
-        let mut number = 31;
-        let refused = loop {
-            if let Err(error) = writer.entry(&with(directory(number), "system.posix_acl_default", 60_000)) {
-                break error;
-            }
-            number += 1;
-        };
-        assert!(is_errno(&refused, Errno::E2BIG), "{refused}");
-        assert_eq!(number, 31 + MAX_WAITING as u64 / 60_024);
-    }
-
-    #[test]
-    fn a_deep_tree_keeps_few_directories_open() {
-        let temp = tempfile::tempdir().expect("tempdir");
-        let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
-        let deep = 3 * MAX_OPEN as u64;
-        for number in 1..=deep {
-            writer.entry(&directory(number)).expect("make a directory");
-        }
-        let open = |writer: &Writer| writer.levels.iter().filter(|level| level.directory.is_some()).count();
-        assert_eq!((writer.levels.len(), open(&writer)), (3 * MAX_OPEN + 1, MAX_OPEN));
-        // All the way up again.
-        let file = Entry { name: b"beside".to_vec(), parent: 0, ..directory(deep + 1) };
-        writer.entry(&file).expect("make one beside the first");
-        assert_eq!((writer.levels.len(), open(&writer)), (2, 2));
-        assert!(temp.path().join("tree/beside").is_dir());
     }
 }
