@@ -100,6 +100,7 @@ mod tests {
         assert_eq!(bytes("20G"), Some(20_000_000_000));
         assert_eq!(bytes("1048576"), Some(1 << 20));
         assert_eq!(bytes("0.1Ki"), Some(103));
+        assert_eq!((bytes("3Pi"), bytes("3P")), (Some(3 << 50), Some(3_000_000_000_000_000)));
         for wrong in ["", ".", "Gi1", "1Zi", "-1", "1.2.3", "99999999999999999999999999999999999999999Pi"] {
             assert!(matches!(bytes(wrong), None | Some(0)), "{wrong}");
         }

@@ -116,6 +116,20 @@ fn exchange(server: &Server, spec: &VolumeReplicaSpec, recorded: &mut Option<Val
     panic!("no end: {:#?}\n{:#?}", server.calls(), volume(server));
 }
 
+/// An API server that fails refuses nothing: the next try may be answered.
+#[test]
+fn an_error_of_the_api_server_is_no_refusal() {
+    let server = cluster(true);
+    let spec = spec(&server);
+    let before = server.calls().len();
+    assert_eq!(check(&server, &spec), Ok(()));
+    for number in 0..server.calls().len() - before {
+        server.fail(server.calls().len() + number, Fault::Lost);
+        let checked = run(async { Exchange::new(&Objects::new(server.client()), &spec).check().await });
+        assert!(checked.is_err(), "request {number}: {checked:?}");
+    }
+}
+
 fn check(server: &Server, spec: &VolumeReplicaSpec) -> Result<(), Refused> {
     run(async { Exchange::new(&Objects::new(server.client()), spec).check().await }).expect("it answers")
 }

@@ -1,6 +1,7 @@
 //! The parts of a move, and whole moves, on Kubernetes in memory (crates/fake-kubernetes).
 
 pub(crate) mod api;
+mod copying;
 mod exchange;
 mod hostile;
 mod leading;

@@ -1,8 +1,8 @@
 //! The nodes: volumes of numbers. They refuse what real ones refuse, and note what must never be asked for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::api::Fault;
 use crate::cluster::moves::copies::{NewCopy, Updated};
@@ -40,6 +40,13 @@ pub(crate) struct Cluster {
     pub(crate) calls: Vec<&'static str>,
     /// The call of this number, counted from 0, fails.
     pub(crate) fault: Option<(usize, Fault)>,
+    /// What the copies were made with, and the passes.
+    pub(crate) made: Vec<NewCopy>,
+    pub(crate) passes: Vec<PassRequest>,
+    /// What the next passes send in bytes, and how long they take.
+    pub(crate) sends: VecDeque<(u64, Duration)>,
+    /// So many of the next passes over a fenced volume find that it was in use.
+    pub(crate) busy_passes: usize,
     /// An administrator deletes the copies: rule 2 does not hold them.
     pub(crate) administrator_deletes: bool,
 }
@@ -119,6 +126,7 @@ impl Nodes for FakeNodes {
     async fn create(&self, copy: &NewCopy) -> Result<()> {
         let id = VolumeId::of_name(&NodeKey::of(&copy.target), &copy.name).to_string();
         self.call("create", &copy.target, |cluster, held| {
+            cluster.made.push(copy.clone());
             let heard = cluster.nodes.iter().filter(|(name, _)| !cluster.silent.contains(*name));
             let there = heard.filter_map(|(_, held)| held.get(&copy.source));
             let Some(volume) = there.max_by_key(|volume| volume.generation) else {
@@ -132,8 +140,11 @@ impl Nodes for FakeNodes {
         })
     }
 
-    async fn update(&self, spec: &VolumeReplicaSpec, _pass: &PassRequest) -> Result<Updated> {
+    async fn update(&self, spec: &VolumeReplicaSpec, pass: &PassRequest) -> Result<Updated> {
+        let sends = self.lock().sends.pop_front();
+        tokio::time::sleep(sends.map_or(Duration::ZERO, |(_, time)| time)).await;
         self.call("update", &spec.target_node, |cluster, held| {
+            cluster.passes.push(pass.clone());
             let Some(copy) = held.get_mut(&spec.copy_id) else { return missing(&spec.copy_id) };
             if cluster.silent.contains(&spec.source_node) {
                 return Err(NodeError::Failed("the node of the source does not answer".to_owned()));
@@ -143,9 +154,12 @@ impl Nodes for FakeNodes {
             }
             let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
             let changed_bytes = volume.data - copy.data;
-            (copy.data, copy.exact) = (volume.data, volume.sealed && !volume.in_use);
+            let was_in_use = volume.in_use || volume.sealed && cluster.busy_passes > 0;
+            cluster.busy_passes -= usize::from(was_in_use && !volume.in_use);
+            (copy.data, copy.exact) = (volume.data, volume.sealed && !was_in_use);
+            let sent_bytes = sends.map_or(changed_bytes, |(bytes, _)| bytes);
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-            Ok(Updated { sent_bytes: changed_bytes, changed_bytes, cut_ns: now, source_in_use: !copy.exact })
+            Ok(Updated { sent_bytes, changed_bytes, cut_ns: now, source_in_use: was_in_use })
         })
     }
 

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::api::Server;
 use super::nodes::{FakeNodes, Held};
 use crate::cluster::moves::act::Moves;
+use crate::cluster::moves::figures::Figures;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove, VolumeReplica};
 use crate::cluster::moves::seen::{Seen, Writers};
 use crate::model::MoveLimits;
@@ -93,6 +94,14 @@ impl World {
     /// Another process leads.
     pub(super) fn restart(&mut self) {
         self.controller = Controller::new(&self.server, &self.nodes, self.began);
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        self.controller.moves.seen.clone()
+    }
+
+    pub(super) fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.controller.moves.figures)
     }
 
     pub(super) fn limit(&mut self, limits: MoveLimits) {
