@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use tonic::service::Routes;
 
+use crate::cluster::moves::run::Client;
 use crate::config::{Config, OperationConfig, Role, ServerConfig};
 use crate::driver::{Driver, Pools, Recovered};
 use crate::kernel::{Os, linux};
@@ -143,7 +144,7 @@ pub struct Ended {
 /// [`StartError`] where the driver cannot serve.
 pub async fn run(config: Config, os: impl FnOnce() -> Os, shutdown: Shutdown) -> Result<Ended, StartError> {
     let Config { role, server, operation, .. } = config;
-    let outside = Outside { server, operation, shutdown, certificate: None };
+    let outside = Outside { server, operation, shutdown, certificate: None, api: None };
     match role {
         Role::All(settings) => {
             run_with(settings, outside, os(), (Behind::Everything, Behind::Nothing), assemble, nobody).await
@@ -163,6 +164,8 @@ pub struct Outside {
     pub shutdown: Shutdown,
     /// When the certificate that its peers see ends, where there are peers.
     pub certificate: Option<Expiry>,
+    /// The API server, for a controller that moves volumes; `None` for the one of its pod or of a kubeconfig.
+    pub api: Option<Client>,
 }
 
 /// For roles without a port for peers.
@@ -186,7 +189,7 @@ where
     F: Future<Output = Stopped>,
 {
     let started = Instant::now();
-    let Outside { server, operation, shutdown, certificate } = outside;
+    let Outside { server, operation, shutdown, certificate, api: _ } = outside;
     let origin = version::origin();
     tracing::info!(
         version = version::VERSION, commit = origin.commit, tree = origin.tree,

@@ -155,7 +155,8 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Cl
     };
     let peers = Fixed::new(ids.iter().map(|id| (id.clone(), id.clone())));
     let (trigger, shutdown) = Shutdown::new();
-    let outside = Outside { server, operation: OperationConfig::default(), shutdown, certificate: None };
+    let outside =
+        Outside { server, operation: OperationConfig::default(), shutdown, certificate: None, api: None };
     let signer: Signer = Arc::new(|_| Err("nothing is copied here".to_owned()));
     tokio::spawn(async move {
         app::run_controller(settings, outside, &peers, Box::new(nodes), signer).await.map(drop)

@@ -16,7 +16,7 @@ use crate::cluster::identity::PeerRole;
 use crate::cluster::moves::figures::Figures;
 use crate::cluster::moves::places::Places;
 use crate::cluster::moves::resources::ReplicaPhase;
-use crate::cluster::moves::run::Candidate;
+use crate::cluster::moves::run::{Candidate, Client};
 use crate::cluster::peers::{Fixed, Peers, Service};
 use crate::cluster::permit::{self, Signer};
 use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
@@ -70,7 +70,7 @@ pub async fn run_controller(
     connect: Box<dyn Connect>,
     signer: Signer,
 ) -> Result<Ended, StartError> {
-    let Outside { server, operation, shutdown, certificate } = outside;
+    let Outside { server, operation, shutdown, certificate, api } = outside;
     let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, .. } = settings;
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
@@ -79,7 +79,13 @@ pub async fn run_controller(
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer)
         .with_places(places.clone());
     let figures = Arc::new(Figures::default());
-    let moving = moving((moves, move_limits), &driver, &router, (&figures, places), &shutdown).await?;
+    let client = match (&moves, api) {
+        (None, _) => None,
+        (Some(_), Some(client)) => Some(client),
+        (Some(_), None) => Some(connected().await?),
+    };
+    let parts = (client.zip(moves), move_limits);
+    let moving = moving(parts, &driver, &router, (&figures, places), &shutdown);
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
@@ -115,45 +121,48 @@ pub async fn run_controller(
 /// The time that the end of the process waits for the release of the Lease.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
-/// Moves volumes, if the settings enable it, until shutdown is requested.
+/// Returns a client of the API server.
 ///
 /// # Errors
-/// Where there is no way to the API server.
-async fn moving(
-    (namespace, limits): (Option<String>, MoveLimits),
+/// Where there is no way to it.
+async fn connected() -> Result<Client, StartError> {
+    Candidate::connect().await.map_err(|why| StartError::Discovery(format!("--move: {why}")))
+}
+
+/// Moves volumes, if there is a client, with the Lease in this namespace, until shutdown is requested.
+fn moving(
+    (client, limits): (Option<(Client, String)>, MoveLimits),
     driver: &str,
     router: &Router,
     (figures, places): (&Arc<Figures>, Places),
     shutdown: &Shutdown,
-) -> Result<impl Future<Output = ()> + use<>, StartError> {
-    let candidate = match &namespace {
-        Some(_) => Some(Candidate {
-            client: Candidate::connect()
-                .await
-                .map_err(|why| StartError::Discovery(format!("--move: {why}")))?,
+) -> impl Future<Output = ()> + use<> {
+    let candidate = client.map(|(client, namespace)| {
+        let candidate = Candidate {
+            client,
             driver: driver.to_owned(),
             nodes: Arc::new(router.clone()),
             figures: Arc::clone(figures),
             limits,
-        }),
-        None => None,
-    };
+        };
+        (candidate, namespace)
+    });
     // Two containers of one pod, one after the other, are two candidates.
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let identity = format!("{}_{started:x}", host_name().unwrap_or_default());
     let shutdown = shutdown.clone();
-    Ok(async move {
-        match (candidate, namespace) {
-            (Some(candidate), Some(namespace)) => {
+    async move {
+        match candidate {
+            Some((candidate, namespace)) => {
                 let watch = places.watch(candidate.client.clone(), candidate.driver.clone());
                 tokio::select! {
                     never = watch => match never {},
                     () = candidate.run(&namespace, identity, shutdown) => {}
                 }
             }
-            _ => shutdown.requested().await,
+            None => shutdown.requested().await,
         }
-    })
+    }
 }
 
 /// The figures of moves as the metrics have them.

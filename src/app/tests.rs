@@ -54,7 +54,7 @@ impl Machine {
         parts: impl FnOnce(Settings, Os, Limits, &Starting) -> Result<Parts, StartError> + Send + 'static,
     ) -> Result<Ended, StartError> {
         let (server, operation) = (self.server.clone(), OperationConfig::default());
-        let outside = Outside { server, operation, shutdown, certificate: None };
+        let outside = Outside { server, operation, shutdown, certificate: None, api: None };
         run_with(self.settings.clone(), outside, os, (Behind::Everything, Behind::Nothing), parts, nobody)
             .await
     }

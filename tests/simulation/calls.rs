@@ -21,6 +21,9 @@ const UNLIMITED: Duration = Duration::from_secs(120);
 /// The same where a whole volume comes from another node, which is waited for as long as it moves on or away.
 const COPYING: Duration = Duration::from_secs(900);
 
+/// What a call to a node says whose machine is off.
+pub const OFF: &str = "the machine is off";
+
 /// Why a life cannot go on.
 pub type Failure = String;
 
@@ -110,6 +113,10 @@ impl Client {
         self.call(what, |limit| async move {
             let machine = &self.cluster.machines[node];
             let none = || Status::unavailable("no process");
+            // Kubelet is off as well.
+            if machine.is_off() {
+                return Err(Status::failed_precondition(OFF));
+            }
             // Kubelet stands still with its machine.
             if self.cluster.net.is_frozen(&machine.id) {
                 return Err(none());

@@ -8,11 +8,10 @@ use std::time::Duration;
 use hostloop::app::{self, OtherNodes, Outside};
 use hostloop::cluster::certs::Authority;
 use hostloop::cluster::identity::{PeerIdentity, PeerRole};
-use hostloop::cluster::moves::run::Candidate;
 use hostloop::cluster::peers::{Known, Member, Members, Peers};
 use hostloop::cluster::permit::{self, Checked, Signer};
 use hostloop::cluster::pull;
-use hostloop::cluster::router::{self, Connect, Router, RouterSettings};
+use hostloop::cluster::router::{self, Connect};
 use hostloop::cluster::tls::Tls;
 use hostloop::config::{ControllerSettings, Discovery, OperationConfig, ServerConfig};
 use hostloop::model::{Grant, NodeKey};
@@ -26,7 +25,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use crate::gate;
-use crate::machine::{Machine, machine, settings};
+use crate::machine::{Listed, Machine, machine, settings};
 use crate::moves::{self, Moves};
 use crate::net::{Host, Net};
 use crate::pki::{DRIVER, Pki, controller, minutes, node};
@@ -118,8 +117,6 @@ pub struct Process {
     pub socket: PathBuf,
     trigger: Trigger,
     serving: JoinHandle<()>,
-    /// A controller moves volumes, where it leads.
-    moving: Option<JoinHandle<()>>,
     _dir: TempDir,
 }
 
@@ -128,7 +125,6 @@ impl Process {
     fn kill(&self, net: &Net) {
         self.host.end();
         self.serving.abort();
-        self.moving.iter().for_each(JoinHandle::abort);
         net.cut(&self.host.name);
     }
 
@@ -218,9 +214,15 @@ impl Cluster {
 
     /// Tells a controller where the nodes are now.
     pub fn tell(&self, number: usize) {
-        let member =
-            |machine: &Machine| Member { node_id: machine.id.clone(), address: Some(machine.address()) };
-        let members = Members::new(self.machines.iter().map(member), Default::default());
+        let member = |machine: &Machine| {
+            let address = match *machine.listed.lock().unwrap() {
+                Listed::Here => Some(machine.address()),
+                Listed::WithoutAddress => None,
+                Listed::Nowhere => return None,
+            };
+            Some(Member { node_id: machine.id.clone(), address })
+        };
+        let members = Members::new(self.machines.iter().filter_map(member), Default::default());
         self.told[number].0.send_replace(Some(Arc::new(members)));
     }
 
@@ -231,7 +233,10 @@ impl Cluster {
             socket_mode: 0o600,
             shutdown_timeout: Duration::from_secs(5),
         };
-        (trigger, Outside { server, operation: OperationConfig::default(), shutdown, certificate: None })
+        (
+            trigger,
+            Outside { server, operation: OperationConfig::default(), shutdown, certificate: None, api: None },
+        )
     }
 
     fn watch(&self, tls: &Tls, outside: &Outside) {
@@ -246,7 +251,7 @@ impl Cluster {
         let (host, tls) = (Host::new(&name, None), self.tls(&name));
         let settings = ControllerSettings {
             move_limits: Default::default(),
-            moves: None,
+            moves: self.moves.is_some().then(|| "hostloop".to_owned()),
             driver_name: DRIVER.to_owned(),
             attach: false,
             tls_dir: PathBuf::from("/nowhere"),
@@ -255,6 +260,8 @@ impl Cluster {
         };
         let (trigger, outside) = self.outside(&dir);
         self.watch(&tls, &outside);
+        let outside =
+            Outside { api: self.moves.as_ref().map(|moves| moves::client(moves, &host)), ..outside };
         let (signs, clock) = (permit::signer(tls.clone()), self.controller_clocks[number].clone());
         let signer: Signer = Arc::new(move |grant| {
             // When it ends was said by the router, by no clock of its own.
@@ -263,50 +270,10 @@ impl Cluster {
         });
         let connect = Wire { net: self.net.clone(), host: host.clone(), tls };
         let peers = Told(self.told[number].0.clone());
-        let moving = self.moves.as_ref().map(|moves| {
-            self.start_candidate(
-                moves,
-                &host,
-                &peers,
-                connect.clone(),
-                Arc::clone(&signer),
-                &outside.shutdown,
-            )
-        });
         let serving = tokio::spawn(async move {
             let _ = app::run_controller(settings, outside, &peers, Box::new(connect), signer).await;
         });
-        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving, _dir: dir }
-    }
-
-    /// Begins to move volumes in a controller, as `app::controller` does with a way to the API server.
-    fn start_candidate(
-        &self,
-        moves: &Arc<Moves>,
-        host: &Host,
-        peers: &Told,
-        connect: Wire,
-        signer: Signer,
-        shutdown: &Shutdown,
-    ) -> JoinHandle<()> {
-        let settings = RouterSettings {
-            driver_name: DRIVER.to_owned(),
-            attach: false,
-            forget_nodes: Default::default(),
-        };
-        let router = Router::new(settings, peers, Box::new(connect), signer);
-        let candidate = Candidate {
-            client: moves::client(moves, host),
-            driver: DRIVER.to_owned(),
-            nodes: Arc::new(router),
-            figures: Arc::default(),
-            limits: Default::default(),
-        };
-        let identity = format!("{}_{}", host.name, schedule::elapsed());
-        let shutdown = shutdown.clone();
-        tokio::spawn(async move {
-            candidate.run("hostloop", identity, shutdown).await;
-        })
+        Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir }
     }
 
     /// Kills a controller and starts it again.
@@ -360,8 +327,7 @@ impl Cluster {
                 schedule::note(&format!("a node ends: {error}"));
             }
         });
-        let process =
-            Process { host, socket: dir.path().join("csi.sock"), trigger, serving, moving: None, _dir: dir };
+        let process = Process { host, socket: dir.path().join("csi.sock"), trigger, serving, _dir: dir };
         *machine.process.lock().unwrap() = Some(Arc::new(process));
     }
 

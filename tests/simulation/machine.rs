@@ -24,11 +24,27 @@ pub struct Machine {
     pub moves: Mutex<u32>,
     /// Somebody is at its process.
     pub busy: AtomicBool,
+    /// It is switched off, until whoever did that switches it on.
+    pub off: AtomicBool,
+    /// How the controllers find the driver's process on it.
+    pub listed: Mutex<Listed>,
+}
+
+/// What the Kubernetes Service says of the driver's process on a machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Listed {
+    Here,
+    WithoutAddress,
+    Nowhere,
 }
 
 impl Machine {
     pub fn address(&self) -> String {
         format!("{}-{}:9443", self.id, self.moves.lock().unwrap())
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed)
     }
 
     /// The process that runs, unless it is dead.
@@ -70,6 +86,8 @@ pub fn machine(id: &str, net: &Net, random: &Arc<Mutex<Random>>) -> Machine {
         process: Mutex::default(),
         moves: Mutex::default(),
         busy: AtomicBool::default(),
+        off: AtomicBool::default(),
+        listed: Mutex::new(Listed::Here),
     }
 }
 

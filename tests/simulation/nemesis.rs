@@ -118,6 +118,10 @@ async fn heal(cluster: &Arc<Cluster>) {
     }
     for node in 0..NODES {
         let machine = &cluster.machines[node];
+        // Whoever has switched it off switches it on.
+        if machine.is_off() {
+            continue;
+        }
         machine.kernel.clear_plans();
         if machine.process().is_none() {
             cluster.kill_node(node, false);

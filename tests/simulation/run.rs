@@ -57,8 +57,13 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed ^ 0x5eed);
     let (lives, rage) = (2 + random.below(4), 15 + random.below(75) as u64);
     // Nothing else is drawn from what decides about moves.
-    let moves = moves::are_in(seed).then(|| Moves::new(Random::new(seed ^ 0x0e5)));
-    let lives = if moves.is_some() { lives.min(2) } else { lives };
+    let moves = moves::are_in(seed).then(|| Moves::new(Random::new(seed ^ 0x0e5), moves::stand_by_in(seed)));
+    let lives = match &moves {
+        // Nodes are away for longer than callers wait, and some lose their disks.
+        Some(moves) if moves.standby => 0,
+        Some(_) => lives.min(2),
+        None => lives,
+    };
     let cluster = Cluster::start(random.fork(), moves).await;
     let client = |name: String| Client { cluster: Arc::clone(&cluster), name };
     let until = Instant::now() + Duration::from_secs(rage);
@@ -85,10 +90,15 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
     while let Some(moved) = moving.join_next().await {
         moved.map_err(|error| format!("a panic: {error}"))??;
     }
+    end(&cluster, left).await
+}
+
+/// Everything is as it was answered, and when it is deleted, nothing is left.
+async fn end(cluster: &Arc<Cluster>, left: Left) -> Result<(), Failure> {
     crate::log(|| "all lives are over".to_owned());
     // What came late has come by now.
     sleep(Duration::from_secs(35)).await;
-    let last = client("the end".to_owned());
+    let last = Client { cluster: Arc::clone(cluster), name: "the end".to_owned() };
     // An order that came again after what it made was deleted made it again: whoever finds it in the list deletes it.
     let stale = cluster.faults.stale.lock().unwrap().clone();
     let is_left = |id: &String| {
@@ -113,7 +123,8 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
         last.end(volume).await?;
     }
     listed(&last, &Left::default()).await?;
-    nothing_left(&cluster).await
+    nothing_left(cluster).await?;
+    cluster.moves.as_ref().map_or(Ok(()), |moves| moves.is_right())
 }
 
 /// The lists have what was answered and not deleted, each once, and nothing else.

@@ -46,6 +46,20 @@ impl FakeKernel {
         world.mount_disk(number);
     }
 
+    /// Replaces the disk that holds `path` by an empty one of its size, while the machine is off. It starts afterwards.
+    ///
+    /// # Panics
+    /// Where the path is on no disk: the test is wrong.
+    pub fn replace_disk(&self, path: impl AsRef<Path>) {
+        let mut world = self.lock();
+        let (old, disk) = world.disk_at(path.as_ref());
+        let mut empty = Filesystem::new(world.filesystems[old].fs_type, Backing::Disk(disk));
+        empty.reflink = world.filesystems[old].reflink;
+        world.filesystems.push(empty);
+        world.disks[disk].filesystem = world.filesystems.len() - 1;
+        world.reboot();
+    }
+
     /// Whether files on the disk that holds `path` can share blocks; those of `/` cannot from the start.
     ///
     /// # Panics

@@ -106,6 +106,7 @@ impl Controller {
             operation: OperationConfig::default(),
             shutdown,
             certificate: None,
+            api: None,
         };
         let (connect, signer) = (Box::new(net.clone()), permit::signer(CERTIFICATES.controller.clone()));
         let serving = tokio::spawn(async move {

@@ -151,6 +151,7 @@ impl Node {
             operation: OperationConfig::default(),
             shutdown,
             certificate: None,
+            api: None,
         };
         let running = app::run_node(settings(id), outside, kernel.os(), None, serve_peers);
         let serving = Some(tokio::spawn(running));

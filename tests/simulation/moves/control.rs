@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Moves, objects};
+use super::objects::Order;
+use super::{Moves, nodes, objects};
 use crate::calls::Client;
 use crate::harness::Cluster;
 use crate::kubernetes::control::{Wants, pod};
 use crate::kubernetes::{Kubernetes, NAMESPACE, key};
-use crate::requests::Spec;
 
 /// The longest pause of the controller of StatefulSets after a pod that it could not make.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub(super) struct Known {
     pub(super) claim: String,
     pub(super) pod: String,
-    pub(super) spec: Spec,
+    pub(super) order: Order,
     /// The StatefulSet that makes the claim, where one does.
     pub(super) set: Option<String>,
     /// Whether nobody makes them again.
@@ -35,12 +35,12 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn new(claim: &str, pod: &str, spec: Spec, set: Option<&str>) -> Known {
+    pub(super) fn new(claim: &str, pod: &str, order: Order, set: Option<&str>) -> Known {
         let (retired, again, pause, seen) = (false, None, Duration::from_millis(5), Value::Null);
         Known {
             claim: claim.to_owned(),
             pod: pod.to_owned(),
-            spec,
+            order,
             set: set.map(str::to_owned),
             retired,
             again,
@@ -74,7 +74,7 @@ impl Known {
             Wants::Nothing => self.pause = Duration::from_millis(5),
             Wants::Claim => {
                 let key = key("persistentvolumeclaims", NAMESPACE, &self.claim);
-                kubernetes.create(key, objects::claim(&self.claim, &self.spec, None));
+                kubernetes.create(key, objects::claim(&self.claim, &self.order, None));
                 crate::log(|| format!("the StatefulSet makes claim {}", self.claim));
             }
             // It does not watch claims.
@@ -89,8 +89,13 @@ impl Known {
 /// Works until the end of the simulation.
 pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
     let deleting: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let mut away = nodes::Away::new();
     loop {
         moves.pause(20, 250).await;
+        if moves.standby {
+            nodes::look(&moves, &cluster, &mut away);
+            moves.delete_what_is_left();
+        }
         let count = moves.known.lock().unwrap().len();
         for number in 0..count {
             let choice = moves.below(32);
@@ -129,11 +134,28 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
         known.make(kubernetes);
     }
     if does(4) {
-        kubernetes.schedule(&known.pod, &known.claim, None);
+        let avoided = nodes::avoided(kubernetes, &known.claim);
+        kubernetes.schedule(&known.pod, &known.claim, avoided.as_deref());
     }
 }
 
 impl Moves {
+    /// An administrator looks some time at what a lost node has, and deletes it.
+    fn delete_what_is_left(&self) {
+        let is_left = |replica: &&Value| replica["status"]["phase"] == "Left";
+        let left: Vec<Value> = self.with(|kubernetes| {
+            let all = kubernetes.all("volumereplicas").filter(is_left);
+            all.map(|replica| replica["metadata"]["name"].clone()).collect()
+        });
+        for name in left {
+            if self.below(200) == 0 {
+                let name = name.as_str().unwrap();
+                crate::log(|| format!("VolumeReplica {name} is deleted with what is left"));
+                self.with(|kubernetes| kubernetes.mark_deleted(&key("volumereplicas", "", name)));
+            }
+        }
+    }
+
     /// A volume is deleted only after its user has deleted the claim.
     fn is_spare(&self, volume: &str) {
         let known = self.known.lock().unwrap();

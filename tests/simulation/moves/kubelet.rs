@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::life::Claim;
 use super::writer::{Place, Trouble};
-use crate::calls::Failure;
+use crate::calls::{Failure, OFF};
 use crate::kubernetes::control::node_of;
 use crate::kubernetes::{NAMESPACE, key};
 use crate::life::Volume;
@@ -49,9 +49,21 @@ impl Claim {
             match (&mut here, &there) {
                 (None, None) if self.is_over() && leaving.is_empty() => return Ok(()),
                 (None, None) => {}
+                (Some(pod), there) if self.is_off(pod.node) => {
+                    let is_same = |there: &Value| there["metadata"]["uid"] == pod.uid;
+                    if !there.as_ref().is_some_and(is_same) {
+                        // It ended with its machine.
+                        if let Some(volume) = &pod.volume {
+                            self.moves.used.lock().unwrap().remove(&volume.id);
+                        }
+                        here = None;
+                    }
+                }
+                (Some(pod), _) if pod.runs && (self.is_blind() || self.moves.is_cut_off(pod.node)) => {
+                    self.run(pod).await?
+                }
+                (Some(pod), _) if self.stands_still(pod.node) || self.moves.is_cut_off(pod.node) => {}
                 (Some(pod), Some(there)) if is(pod, there) => self.run(pod).await?,
-                (Some(pod), _) if pod.runs && self.is_blind() => self.run(pod).await?,
-                (Some(pod), _) if self.stands_still(pod.node) => {}
                 (Some(pod), _) => {
                     self.stop(pod, &mut leaving).await?;
                     here = None;
@@ -64,7 +76,10 @@ impl Claim {
                     let node =
                         self.cluster.machines.iter().position(|machine| Some(machine.id.as_str()) == name);
                     // What goes away of the last pod comes first.
-                    if let Some(node) = node.filter(|_| leaving.is_empty()) {
+                    let can = |node: &usize| {
+                        leaving.is_empty() && !self.is_off(*node) && !self.moves.is_cut_off(*node)
+                    };
+                    if let Some(node) = node.filter(can) {
                         here = Some(Pod {
                             uid: there["metadata"]["uid"].clone(),
                             node,
@@ -79,6 +94,10 @@ impl Claim {
 
     fn stands_still(&self, node: usize) -> bool {
         self.cluster.net.is_frozen(&self.cluster.machines[node].id)
+    }
+
+    fn is_off(&self, node: usize) -> bool {
+        self.cluster.machines[node].is_off()
     }
 
     /// A pod that has left is an object no more.
@@ -120,7 +139,13 @@ impl Claim {
         let Some(handle) = found else { return Ok(()) };
         let volume = pod.volume.get_or_insert_with(|| {
             let name = format!("{}-{}", self.pod, pod.uid.as_str().unwrap());
-            Volume { name, id: handle.clone(), node: pod.node, spec: self.spec, written: Default::default() }
+            Volume {
+                name,
+                id: handle.clone(),
+                node: pod.node,
+                spec: self.order.spec,
+                written: Default::default(),
+            }
         });
         if volume.id != handle {
             return Ok(());
@@ -170,7 +195,10 @@ impl Claim {
             return Ok(());
         };
         let unpublish = requests::unpublish(&volume.id, &volume.name);
-        self.client().node(&format!("Unpublish {}", volume.id), volume.node, &unpublish).await?;
+        match self.client().node(&format!("Unpublish {}", volume.id), volume.node, &unpublish).await {
+            Err(why) if !why.contains(OFF) => return Err(why),
+            Ok(_) | Err(_) => {}
+        }
         crate::log(|| format!("pod {} has left {}", self.pod, self.cluster.machines[volume.node].id));
         self.moves.used.lock().unwrap().remove(&volume.id);
         self.forget(&pod.uid);
@@ -180,7 +208,7 @@ impl Claim {
             let unstage = requests::unstage(&volume.id);
             match client.node(&format!("Unstage {}", volume.id), volume.node, &unstage).await {
                 // The machine has lost its power, and csi-provisioner was quicker.
-                Err(why) if !why.contains("is answered NotFound") => return Err(why),
+                Err(why) if !why.contains("is answered NotFound") && !why.contains(OFF) => return Err(why),
                 Ok(_) | Err(_) => {}
             }
             Ok(())
@@ -189,7 +217,7 @@ impl Claim {
     }
 
     fn place<'a>(&'a self, volume: &Volume, target: &'a str) -> Place<'a> {
-        Place { kernel: &self.cluster.machines[volume.node].kernel, target, kind: self.spec.kind }
+        Place { kernel: &self.cluster.machines[volume.node].kernel, target, kind: self.order.spec.kind }
     }
 
     fn is_mounted(&self, volume: &Volume) -> bool {
@@ -213,11 +241,11 @@ impl Claim {
             }
         }
         self.moves.pause(1, 1500).await;
-        while self.stands_still(volume.node) {
+        while self.stands_still(volume.node) && !self.is_off(volume.node) {
             self.moves.pause(100, 500).await;
         }
         if self.is_mounted(volume) && place.commit(&mut self.log.lock().unwrap()).is_ok() {
-            let log = *self.log.lock().unwrap();
+            let log = self.log.lock().unwrap().clone();
             crate::log(|| format!("{} has {} records", self.claim, log.acknowledged));
         }
     }

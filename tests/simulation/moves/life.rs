@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::control::Known;
+use super::objects::Order;
 use super::writer::Log;
 use super::{Moves, PATIENCE, objects};
 use crate::calls::{Client, Failure};
 use crate::harness::{Cluster, NODES};
-use crate::kubernetes::control::PROTECTION;
 use crate::kubernetes::{Kubernetes, NAMESPACE, key};
-use crate::requests::{Kind, MIB, Spec};
 
 /// A claim with its pod.
 pub struct Claim {
@@ -22,10 +21,10 @@ pub struct Claim {
     pub(super) moves: Arc<Moves>,
     pub(super) claim: String,
     pub(super) pod: String,
-    pub(super) spec: Spec,
+    pub(super) order: Order,
     /// The StatefulSet that it belongs to.
     set: Option<String>,
-    pub(super) log: Mutex<Log>,
+    pub(super) log: Arc<Mutex<Log>>,
     over: Mutex<bool>,
     /// Until when the node of a pod that was deleted by force does not know that.
     blind: Mutex<Option<Instant>>,
@@ -55,13 +54,13 @@ struct Plan {
     cordons: bool,
 }
 
-fn phase(object: &Value) -> Option<&str> {
+pub(super) fn phase(object: &Value) -> Option<&str> {
     object["status"]["phase"].as_str()
 }
 
 impl Claim {
     pub fn new(cluster: &Arc<Cluster>, moves: &Arc<Moves>, number: usize) -> Arc<Claim> {
-        let kind = [Kind::Block, Kind::Directory][moves.below(2)];
+        let order = moves.order();
         let set = (moves.below(3) > 0).then(|| format!("db{number}"));
         let claim = set.as_ref().map_or_else(|| format!("data{number}"), |set| format!("data-{set}-0"));
         let log = Log { owner: moves.between(1, u64::MAX), ..Log::default() };
@@ -70,9 +69,9 @@ impl Claim {
             moves: Arc::clone(moves),
             claim,
             pod: format!("db{number}-0"),
-            spec: Spec { bytes: 64 * MIB, ..Spec::new(kind) },
+            order,
             set,
-            log: Mutex::new(log),
+            log: Arc::new(Mutex::new(log)),
             over: Mutex::default(),
             blind: Mutex::default(),
         })
@@ -80,6 +79,16 @@ impl Claim {
 
     pub(super) fn client(&self) -> Client {
         Client { cluster: Arc::clone(&self.cluster), name: self.pod.clone() }
+    }
+
+    /// Whether its volume has the standby copy that was asked for, and none that was not.
+    fn is_guarded(&self, kubernetes: &Kubernetes) -> Result<(), String> {
+        let replicas = self.replicas(kubernetes);
+        let stand_by = replicas.iter().all(|replica| phase(replica) == Some("Standby"));
+        match stand_by && replicas.len() == usize::from(self.order.stands_by()) {
+            true => Ok(()),
+            false => Err(format!("it has the copies {replicas:?}")),
+        }
     }
 
     /// Whether nobody makes the pod again.
@@ -112,21 +121,22 @@ impl Claim {
 
     async fn make(&self) -> Result<(), Failure> {
         let name = format!("pvc-{}", self.pod);
-        let volume = self.client().create(&name, self.spec, None).await?;
+        let volume = self.client().create(&name, self.order.spec, None).await?;
         let node = &self.cluster.machines[volume.node].id;
         self.moves.with(|kubernetes| {
             kubernetes.create(
                 key("persistentvolumes", "", &name),
-                objects::volume(&name, &self.claim, node, &volume),
+                objects::volume(&name, &self.claim, node, &volume, &self.order),
             );
             if let Some(set) = &self.set {
                 kubernetes.create(key("statefulsets", NAMESPACE, set), objects::set(set));
             }
-            let claim = objects::claim(&self.claim, &self.spec, Some(&name));
+            let claim = objects::claim(&self.claim, &self.order, Some(&name));
             kubernetes.create(key("persistentvolumeclaims", NAMESPACE, &self.claim), claim);
         });
-        let known = Known::new(&self.claim, &self.pod, self.spec, self.set.as_deref());
+        let known = Known::new(&self.claim, &self.pod, self.order, self.set.as_deref());
         self.moves.known.lock().unwrap().push(known);
+        self.moves.rules.lock().unwrap().knows(&self.claim, &self.log);
         Ok(())
     }
 
@@ -134,14 +144,27 @@ impl Claim {
         self.until("its pod runs", |kubernetes| self.runs(kubernetes)).await?;
         for _ in 0..1 + self.moves.below(2) {
             self.moves.pause(1, 15_000).await;
-            let plan = self.plan();
-            crate::log(|| format!("{} is to move: {plan:?}", self.claim));
-            if self.follow(plan).await? == Wish::Nothing {
+            // An administrator loses a node, has the volume moved, or both at once.
+            let (moves, loses) = match self.moves.standby {
+                true => [(true, false), (false, true), (false, true), (true, true)][self.moves.below(4)],
+                false => (true, false),
+            };
+            let follow = async {
+                match moves {
+                    true => self.follow(self.plan()).await,
+                    false => Ok(Wish::Volume),
+                }
+            };
+            let lose = async { if loses { self.lose_a_node().await } else { Ok(()) } };
+            let (wish, lost) = tokio::join!(follow, lose);
+            lost?;
+            if wish? == Wish::Nothing {
                 return Ok(());
             }
         }
         self.until("all is as it was", |kubernetes| self.is_settled(kubernetes)).await?;
-        self.until("its pod runs again", |kubernetes| self.runs(kubernetes)).await
+        self.until("its pod runs again", |kubernetes| self.runs(kubernetes)).await?;
+        self.until("it has the copies that it is to have", |kubernetes| self.is_guarded(kubernetes)).await
     }
 
     fn node(&self) -> String {
@@ -191,14 +214,9 @@ impl Claim {
         format!("move-{}", self.pod)
     }
 
-    /// The VolumeReplicas of the claim.
-    fn replicas(&self, kubernetes: &Kubernetes) -> Vec<Value> {
-        let is_its = |replica: &&Value| replica["spec"]["claim"]["name"] == *self.claim;
-        kubernetes.all("volumereplicas").filter(is_its).cloned().collect()
-    }
-
     /// Asks for a move, does what an administrator does meanwhile, and waits for its end.
     async fn follow(&self, mut plan: Plan) -> Result<Wish, Failure> {
+        crate::log(|| format!("{} is to move: {plan:?}", self.claim));
         let began = Instant::now();
         while !self.wishes(Some(&plan.target), plan.now) {
             self.moves.pause(500, 1500).await;
@@ -277,67 +295,6 @@ impl Claim {
             _ => kubernetes.mark_deleted(&pod),
         }
         cordons.then_some(node)
-    }
-
-    fn runs(&self, kubernetes: &Kubernetes) -> Result<(), String> {
-        let pod = kubernetes.get("pods", &self.pod).ok_or("there is no pod")?;
-        match pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null() {
-            true => Ok(()),
-            false => Err(format!("the pod is {pod}")),
-        }
-    }
-
-    /// Whether the claim has one volume, and nothing is left of a move.
-    fn is_settled(&self, kubernetes: &Kubernetes) -> Result<(), String> {
-        let claim = kubernetes.get("persistentvolumeclaims", &self.claim).ok_or("there is no claim")?;
-        let of_claim = |volume: &&Value| volume["spec"]["claimRef"]["name"] == *self.claim;
-        let volumes: Vec<&Value> = kubernetes.all("persistentvolumes").filter(of_claim).collect();
-        let [volume] = volumes.as_slice() else { return Err(format!("it has {} volumes", volumes.len())) };
-        let replicas = self.replicas(kubernetes);
-        if !replicas.is_empty() {
-            return Err(format!("it has the copies {replicas:?}"));
-        }
-        if volume["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
-            || claim["metadata"]["finalizers"] != json!([PROTECTION])
-            || claim["status"]["phase"] != "Bound"
-            || !claim["metadata"]["deletionTimestamp"].is_null()
-            || volume["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]
-        {
-            return Err(format!("it is {claim}, its volume {volume}"));
-        }
-        Ok(())
-    }
-
-    /// Nobody may wait any longer for something, and nothing may be wrong.
-    fn check(&self, limit: Instant, what: &str) -> Result<(), Failure> {
-        let (wrong, claim) = self.moves.with(|kubernetes| {
-            (kubernetes.wrong.clone(), kubernetes.get("persistentvolumeclaims", &self.claim))
-        });
-        if !wrong.is_empty() {
-            return Err(wrong.join("; "));
-        }
-        let settled = || self.moves.with(|kubernetes| self.is_settled(kubernetes));
-        match Instant::now() < limit {
-            true => Ok(()),
-            false => {
-                let copies = self.moves.with(|kubernetes| self.replicas(kubernetes));
-                let name = &self.claim;
-                Err(format!("{name}: it never comes that {what}: {:?}, {claim:?}, {copies:?}", settled()))
-            }
-        }
-    }
-
-    async fn until(&self, what: &str, is: impl Fn(&Kubernetes) -> Result<(), String>) -> Result<(), Failure> {
-        let began = Instant::now();
-        loop {
-            match self.moves.with(|kubernetes| is(kubernetes)) {
-                Ok(()) => return Ok(()),
-                Err(why) => {
-                    self.check(began.max(self.moves.well_since()) + PATIENCE, &format!("{what} ({why})"))?
-                }
-            }
-            self.moves.pause(200, 800).await;
-        }
     }
 
     /// The claim is deleted, with what creates it again.

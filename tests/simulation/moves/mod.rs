@@ -6,7 +6,11 @@ mod api;
 mod control;
 mod kubelet;
 mod life;
+mod nodes;
 mod objects;
+mod outage;
+mod rules;
+mod settled;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -17,12 +21,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::calls::Failure;
 use crate::harness::{Cluster, NODES};
 use crate::kubernetes::Kubernetes;
 use crate::random::Random;
+use crate::requests::{Kind, MIB, Spec};
 
 pub use self::api::client;
 pub use self::life::Claim;
+use self::objects::{Order, Standby};
 
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -32,8 +39,15 @@ pub fn are_in(seed: u64) -> bool {
     seed % 3 == 2
 }
 
+/// Whether some of these volumes have standby copies.
+pub fn stand_by_in(seed: u64) -> bool {
+    seed % 6 == 5
+}
+
 /// Kubernetes, and the way to it.
 pub struct Moves {
+    /// Whether volumes have standby copies, and nodes are lost.
+    pub standby: bool,
     kubernetes: Mutex<Kubernetes>,
     changed: Notify,
     random: Mutex<Random>,
@@ -46,16 +60,21 @@ pub struct Moves {
     working: Mutex<Option<JoinHandle<()>>>,
     /// Since when all is well.
     healed: Mutex<Option<Instant>>,
+    rules: Mutex<rules::Rules>,
+    /// Held by an administrator who loses a node: one at a time.
+    losing: tokio::sync::Mutex<()>,
+    outages: Mutex<outage::Outages>,
 }
 
 impl Moves {
-    pub fn new(mut random: Random) -> Arc<Moves> {
+    pub fn new(mut random: Random, standby: bool) -> Arc<Moves> {
         let way = api::Way::new(&mut random);
         let halves = random.below(2) == 0;
         let mut kubernetes = Kubernetes::default();
         (kubernetes.budget, kubernetes.resync) = (1, 60);
         (kubernetes.halves, kubernetes.watched) = (halves, true);
         let moves = Moves {
+            standby,
             kubernetes: Mutex::new(kubernetes),
             changed: Notify::new(),
             random: Mutex::new(random),
@@ -64,9 +83,30 @@ impl Moves {
             used: Mutex::default(),
             working: Mutex::default(),
             healed: Mutex::default(),
+            rules: Mutex::default(),
+            losing: tokio::sync::Mutex::default(),
+            outages: Mutex::default(),
         };
         moves.with(|kubernetes| objects::cluster(kubernetes, NODES));
+        if standby {
+            let interval = ["10s", "20s", "1m"][moves.below(3)];
+            moves.with(|kubernetes| objects::standby_classes(kubernetes, interval));
+        }
         Arc::new(moves)
+    }
+
+    /// What a new claim asks for.
+    fn order(&self) -> Order {
+        let kind = [Kind::Block, Kind::Directory][self.below(2)];
+        let spec = |kind| Spec { bytes: 64 * MIB, ..Spec::new(kind) };
+        if !self.standby {
+            return Order { spec: spec(kind), standby: Standby::Nobody };
+        }
+        let all = [Standby::Nobody, Standby::InVain, Standby::Class, Standby::Class, Standby::Claim];
+        let standby = all[self.below(all.len())];
+        let order = Order { spec: spec(kind), standby };
+        // A directory on xfs is cut only while no pod uses it.
+        if order.stands_by() { Order { spec: spec(Kind::Block), standby } } else { order }
     }
 
     /// Looks at the objects or changes them, and tells those who watch.
@@ -75,6 +115,9 @@ impl Moves {
         let before = kubernetes.version;
         let done = work(&mut kubernetes);
         let changed = kubernetes.version != before;
+        if changed && self.standby {
+            self.rules.lock().unwrap().look(&mut kubernetes, before);
+        }
         drop(kubernetes);
         if changed {
             self.changed.notify_waiters();
@@ -106,6 +149,15 @@ impl Moves {
         self.working.lock().unwrap().iter().for_each(JoinHandle::abort);
     }
 
+    /// Nothing was ever what it must not be.
+    ///
+    /// # Errors
+    /// What was.
+    pub fn is_right(&self) -> Result<(), Failure> {
+        let wrong = self.with(|kubernetes| kubernetes.wrong.clone());
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+
     /// Nothing goes wrong from here on.
     pub fn heal(&self) {
         self.way.lock().unwrap().heal();
@@ -114,6 +166,7 @@ impl Moves {
 
     /// Since when all is well; now, where it is not yet.
     fn well_since(&self) -> Instant {
-        self.healed.lock().unwrap().unwrap_or_else(Instant::now)
+        let healed = self.healed.lock().unwrap().unwrap_or_else(Instant::now);
+        self.outages.lock().unwrap().ended().map_or(healed, |ended| healed.max(ended))
     }
 }

@@ -19,8 +19,25 @@ const HEAD: u64 = 0;
 const FOOT: u64 = 1;
 const FIRST: u64 = 2;
 
+/// What a copy has that takes the volume's place although it may lack records, or what the volume has that is taken back.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Loss {
+    /// The number of the last record that has to be there, and of the last one that can be.
+    pub(super) least: u64,
+    pub(super) most: u64,
+    /// As that of the log at that time.
+    pub(super) lines: Vec<Line>,
+}
+
+/// From which record on the records are of another line, which a loss has begun.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    pub(super) first: u64,
+    pub(super) number: u64,
+}
+
 /// What is known outside of the volume of what a pod has written.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Log {
     /// Whose volume it is.
     pub(super) owner: u64,
@@ -29,6 +46,24 @@ pub(super) struct Log {
     /// The last record that was acknowledged, and the last one that may be there.
     pub(super) acknowledged: u64,
     pub(super) written: u64,
+    /// The lines of records, and how many there have ever been.
+    pub(super) lines: Vec<Line>,
+    pub(super) count: u64,
+    /// What the next pod may find instead of all records.
+    pub(super) loss: Option<Loss>,
+}
+
+impl Log {
+    /// What the volume has, and nothing that was acknowledged is missing.
+    pub(super) fn all(&self) -> Loss {
+        Loss { least: self.acknowledged, most: self.written, lines: self.lines.clone() }
+    }
+
+    /// The value of a record: its number, and that of its line, so that one that was lost and one that was written instead differ.
+    fn value(lines: &[Line], record: u64) -> u64 {
+        let line = lines.iter().rev().find(|line| line.first <= record);
+        record + (line.map_or(0, |line| line.number) << 32)
+    }
 }
 
 /// What is wrong with a volume, or with the way to it.
@@ -137,7 +172,10 @@ impl Place<'_> {
         let owner = log.owner;
         match self.value(owner, HEAD)? {
             Some(_) => {}
-            None if log.begun => return Err(Trouble::Wrong("it is empty".to_owned())),
+            // Its copy may have been made before the first pod ran.
+            None if log.begun && log.loss.as_ref().is_none_or(|loss| loss.least > 0) => {
+                return Err(Trouble::Wrong("it is empty".to_owned()));
+            }
             None => {
                 self.put(owner, HEAD, 1)?;
                 self.put(owner, FOOT, 0)?;
@@ -145,12 +183,13 @@ impl Place<'_> {
             }
         }
         log.begun = true;
+        let Loss { least, most, lines } = log.loss.clone().unwrap_or_else(|| log.all());
         let foot = self.value(owner, FOOT)?.unwrap_or_default();
         let mut last = 0;
         while let Some(value) = self.value(owner, FIRST + last)? {
             last += 1;
-            if value != last {
-                return Err(Trouble::Wrong(format!("record {last} says that it is {value}")));
+            if value != Log::value(&lines, last) {
+                return Err(Trouble::Wrong(format!("record {last} says that it is {value:x} of {lines:?}")));
             }
         }
         // No more than one is under way.
@@ -159,13 +198,18 @@ impl Place<'_> {
                 return Err(Trouble::Wrong(format!("record {} is missing", last + 1)));
             }
         }
-        if last < log.acknowledged || last > log.written || foot > last || foot < log.acknowledged {
+        if last < least || last > most || foot > last || foot < least {
             return Err(Trouble::Wrong(format!(
-                "it ends with record {last} and says {foot}, but {} were acknowledged and {} written",
-                log.acknowledged, log.written
+                "it ends with record {last} and says {foot}, but {least} have to be there, of {most}; known is {log:?}"
             )));
         }
         self.sync()?;
+        if log.loss.take().is_some() {
+            log.count += 1;
+            log.lines = lines;
+            log.lines.push(Line { first: last + 1, number: log.count });
+            log.acknowledged = foot;
+        }
         log.written = last;
         Ok(())
     }
@@ -173,7 +217,7 @@ impl Place<'_> {
     /// Writes the next record.
     pub(super) fn append(&self, log: &mut Log) -> io::Result<()> {
         let number = log.written + 1;
-        self.put(log.owner, FIRST + number - 1, number)?;
+        self.put(log.owner, FIRST + number - 1, Log::value(&log.lines, number))?;
         log.written = number;
         Ok(())
     }
