@@ -13,7 +13,7 @@ use hostloop::model::{NodeKey, SnapshotId, VolumeId};
 use hostloop::server::{AllowLayer, Stop, Stopped, peer_http2};
 use hostloop::service::RESERVATION;
 use hostloop::wire::csi;
-use hyper::body::{Body as _, Bytes, Frame, SizeHint};
+use hyper::body::{Body as _, Bytes, Frame};
 use prost::Message as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_stream::StreamExt as _;
@@ -22,8 +22,12 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::{Service, layer::layer_fn};
 
+use crate::moves::{self, Moves};
 use crate::net::{Net, Stream};
 use crate::random::Random;
+
+/// Before a message come its flags and its length.
+const PREFIX: usize = 5;
 
 /// How often something happens to a call.
 pub struct Faults {
@@ -32,6 +36,8 @@ pub struct Faults {
     often: Mutex<u64>,
     /// The ids of volumes and snapshots whose orders came late or twice, and without a reservation.
     pub stale: Mutex<BTreeSet<String>>,
+    /// Where moves are checked by the calls that come.
+    moves: Option<Arc<Moves>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,9 +50,10 @@ enum Fault {
 }
 
 impl Faults {
-    pub fn new(mut random: Random) -> Faults {
+    pub fn new(mut random: Random, moves: Option<Arc<Moves>>) -> Faults {
         let often = *random.choose(&[5, 20, u64::MAX]);
-        Faults { random: Mutex::new(random), often: Mutex::new(often), stale: Mutex::default() }
+        let moves = moves.filter(|moves| moves.standby);
+        Faults { random: Mutex::new(random), often: Mutex::new(often), stale: Mutex::default(), moves }
     }
 
     pub fn heal(&self) {
@@ -56,8 +63,7 @@ impl Faults {
     /// An order of what has no choice of nodes, and so nothing that says whether it is too late, is about to come at
     /// another time than it should (docs/decisions/0008).
     fn remember(&self, id: &str, rpc: &str, headers: &http::HeaderMap, message: &[u8]) {
-        // Before a message come its flags and its length.
-        let (message, node) = (message.get(5..).unwrap_or_default(), NodeKey::of(id));
+        let (message, node) = (message.get(PREFIX..).unwrap_or_default(), NodeKey::of(id));
         let ordered = match rpc {
             "CreateVolume" if !headers.contains_key(RESERVATION) => csi::CreateVolumeRequest::decode(message)
                 .map(|order| VolumeId::of_name(&node, &order.name).to_string()),
@@ -144,44 +150,74 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let Gate { mut inner, faults, net, id } = self.clone();
+        let Gate { inner, faults, net, id } = self.clone();
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
         let unary = !rpc.starts_with("Pull");
         let fault = if rpc == "Hello" { Fault::None } else { faults.next(unary) };
         crate::log(|| format!("{id} gets {rpc} {fault:?}"));
+        let checks = faults.moves.clone().filter(|_| moves::is_checked(&rpc));
         Box::pin(async move {
-            match fault {
-                Fault::None => inner.call(request).await,
-                Fault::Swallow => {
-                    tokio::time::sleep(Duration::from_secs(30)).await;
-                    net.cut(&id);
-                    std::future::pending().await
-                }
-                Fault::LoseAnswer => {
-                    let _ = inner.call(request).await;
-                    net.cut(&id);
-                    std::future::pending().await
-                }
-                Fault::Late(milliseconds) | Fault::Twice(milliseconds) => {
-                    let (parts, body) = request.into_parts();
-                    let Some(bytes) = read(body).await else { return std::future::pending().await };
-                    faults.remember(&id, &rpc, &parts.headers, &bytes);
-                    let request =
-                        || http::Request::from_parts(parts.clone(), Body::new(Once(Some(bytes.clone()))));
-                    let (mut other, again) = (inner.clone(), request());
-                    // It goes on also without its caller.
-                    let late = tokio::spawn(async move {
-                        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
-                        crate::log(|| format!("{id} gets {rpc} now"));
-                        other.call(again).await
-                    });
-                    match fault {
-                        Fault::Twice(_) => inner.call(request()).await,
-                        _ => late.await.expect("no panic"),
-                    }
-                }
-            }
+            let Some(moves) = checks else {
+                return answered(fault, inner, request, (&faults, &net), (&id, &rpc)).await;
+            };
+            let (parts, body) = request.into_parts();
+            let Some(message) = read(body).await else { return std::future::pending().await };
+            moves.comes(&id, &rpc, message.get(PREFIX..).unwrap_or_default());
+            let request = http::Request::from_parts(parts, Body::new(Whole::of(message.clone())));
+            let answer = answered(fault, inner, request, (&faults, &net), (&id, &rpc)).await?;
+            let (parts, body) = answer.into_parts();
+            let body = Whole::read(body).await;
+            moves.goes(&id, &rpc, message.get(PREFIX..).unwrap_or_default(), body.message());
+            Ok(http::Response::from_parts(parts, Body::new(body)))
         })
+    }
+}
+
+/// The answer of a node to a call to which this happens.
+async fn answered<S>(
+    fault: Fault,
+    mut inner: S,
+    request: http::Request<Body>,
+    (faults, net): (&Faults, &Net),
+    (id, rpc): (&str, &str),
+) -> Answer
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    match fault {
+        Fault::None => inner.call(request).await,
+        Fault::Swallow => {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            net.cut(id);
+            std::future::pending().await
+        }
+        Fault::LoseAnswer => {
+            let _ = inner.call(request).await;
+            net.cut(id);
+            std::future::pending().await
+        }
+        Fault::Late(milliseconds) | Fault::Twice(milliseconds) => {
+            let (parts, body) = request.into_parts();
+            let Some(bytes) = read(body).await else { return std::future::pending().await };
+            faults.remember(id, rpc, &parts.headers, &bytes);
+            let request = || http::Request::from_parts(parts.clone(), Body::new(Whole::of(bytes.clone())));
+            let (mut other, again) = (inner.clone(), request());
+            // It goes on also without its caller.
+            let (id, rpc) = (id.to_owned(), rpc.to_owned());
+            let late = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+                crate::log(|| format!("{id} gets {rpc} now"));
+                other.call(again).await
+            });
+            match fault {
+                Fault::Twice(_) => inner.call(request()).await,
+                _ => late.await.expect("no panic"),
+            }
+        }
     }
 }
 
@@ -197,10 +233,32 @@ async fn read(mut body: Body) -> Option<Bytes> {
     }
 }
 
-/// A body of one piece.
-struct Once(Option<Bytes>);
+/// A body of one piece, and what comes after it.
+struct Whole(Option<Bytes>, Option<http::HeaderMap>);
 
-impl hyper::body::Body for Once {
+impl Whole {
+    fn of(message: Bytes) -> Whole {
+        Whole(Some(message), None)
+    }
+
+    /// The whole of an answer, as far as it came.
+    async fn read(mut body: Body) -> Whole {
+        let (mut all, mut trailers) = (Vec::new(), None);
+        while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            match frame.into_data() {
+                Ok(data) => all.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        Whole((!all.is_empty()).then(|| all.into()), trailers)
+    }
+
+    fn message(&self) -> &[u8] {
+        self.0.as_deref().and_then(|message| message.get(PREFIX..)).unwrap_or_default()
+    }
+}
+
+impl hyper::body::Body for Whole {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -208,14 +266,11 @@ impl hyper::body::Body for Once {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+        let data = self.0.take().map(Frame::data);
+        Poll::Ready(data.or_else(|| self.1.take().map(Frame::trailers)).map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+        self.0.is_none() && self.1.is_none()
     }
 }

@@ -169,7 +169,7 @@ impl Cluster {
         let pace = Arc::new(Mutex::new(random.fork()));
         let machines = (0..NODES).map(|n| machine(&format!("n{n}"), &net, &pace)).collect();
         let told = (0..CONTROLLERS).map(|_| Told(watch::Sender::new(None))).collect();
-        let faults = Arc::new(gate::Faults::new(random.fork()));
+        let faults = Arc::new(gate::Faults::new(random.fork(), moves.clone()));
         let mut cluster = Cluster {
             net,
             machines,
@@ -250,7 +250,7 @@ impl Cluster {
         let dir = tempfile::tempdir_in(run::directory()).unwrap();
         let (host, tls) = (Host::new(&name, None), self.tls(&name));
         let settings = ControllerSettings {
-            move_limits: Default::default(),
+            move_limits: self.moves.as_ref().map(|moves| moves.limits).unwrap_or_default(),
             moves: self.moves.is_some().then(|| "hostloop".to_owned()),
             driver_name: DRIVER.to_owned(),
             attach: false,

@@ -163,8 +163,11 @@ impl Moves {
             if let Fate::Late(milliseconds) = fate {
                 sleep(Duration::from_millis(milliseconds)).await;
             }
+            moves.asks((&method, &path, &query), &body);
+            moves.rules.lock().unwrap().is_late = matches!(fate, Fate::Late(_));
             let (code, answer) =
                 moves.with(|kubernetes| server::answer(kubernetes, &method, &path, &query, &body));
+            moves.rules.lock().unwrap().is_late = false;
             if method != Method::GET && !path.contains("/leases") {
                 crate::log(|| format!("{name} {method} {path} {fate:?}: {code} {body}"));
             }

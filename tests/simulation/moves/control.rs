@@ -95,6 +95,7 @@ pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
         if moves.standby {
             nodes::look(&moves, &cluster, &mut away);
             moves.delete_what_is_left();
+            moves.is_served_once(&cluster);
         }
         let count = moves.known.lock().unwrap().len();
         for number in 0..count {

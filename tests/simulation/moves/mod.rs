@@ -8,15 +8,19 @@ mod kubelet;
 mod life;
 mod nodes;
 mod objects;
+mod orders;
 mod outage;
 mod rules;
 mod settled;
+mod tenants;
 mod writer;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hostloop::model::MoveLimits;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -30,9 +34,13 @@ use crate::requests::{Kind, MIB, Spec};
 pub use self::api::client;
 pub use self::life::Claim;
 use self::objects::{Order, Standby};
+pub use self::orders::is_checked;
 
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Enough for a copy of each claim, and for what some have left.
+const LIMITS: MoveLimits = MoveLimits { all: 4, namespace: 4, node: 1, node_size: None };
 
 /// Whether volumes move in the run of this seed: they take their time.
 pub fn are_in(seed: u64) -> bool {
@@ -57,7 +65,11 @@ pub struct Moves {
     /// Volumes that a pod has or is about to get.
     used: Mutex<BTreeSet<String>>,
     /// What works there by itself.
-    working: Mutex<Option<JoinHandle<()>>>,
+    working: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether a webhook refuses every change of a PersistentVolume.
+    refuses: Arc<AtomicBool>,
+    /// How many copies there may be.
+    pub limits: MoveLimits,
     /// Since when all is well.
     healed: Mutex<Option<Instant>>,
     rules: Mutex<rules::Rules>,
@@ -82,16 +94,22 @@ impl Moves {
             known: Mutex::default(),
             used: Mutex::default(),
             working: Mutex::default(),
+            refuses: Arc::default(),
+            limits: if standby { LIMITS } else { MoveLimits::default() },
             healed: Mutex::default(),
             rules: Mutex::default(),
             losing: tokio::sync::Mutex::default(),
             outages: Mutex::default(),
         };
-        moves.with(|kubernetes| objects::cluster(kubernetes, NODES));
-        if standby {
-            let interval = ["10s", "20s", "1m"][moves.below(3)];
-            moves.with(|kubernetes| objects::standby_classes(kubernetes, interval));
-        }
+        let interval = if standby { ["10s", "20s", "1m"][moves.below(3)] } else { "" };
+        moves.with(|kubernetes| {
+            objects::cluster(kubernetes, NODES);
+            if standby {
+                objects::standby_classes(kubernetes, interval);
+                tenants::victim(kubernetes);
+                tenants::refuse(kubernetes, &moves.refuses);
+            }
+        });
         Arc::new(moves)
     }
 
@@ -141,7 +159,11 @@ impl Moves {
     /// Begins with what the control plane does by itself.
     pub fn begin(self: &Arc<Self>, cluster: &Arc<Cluster>) {
         let working = tokio::spawn(control::run(Arc::clone(self), Arc::clone(cluster)));
-        *self.working.lock().unwrap() = Some(working);
+        let mut all = self.working.lock().unwrap();
+        all.push(working);
+        if self.standby {
+            all.push(tokio::spawn(tenants::run(Arc::clone(self))));
+        }
     }
 
     /// Nothing works there any more.

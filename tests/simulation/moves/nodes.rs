@@ -1,7 +1,7 @@
 //! What Kubernetes does with Node objects and with the pods of nodes that are away: kubelet's reports, the controller of node
 //! lifecycles with its evictions, and the garbage collector of pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -47,6 +47,27 @@ pub(super) fn look(moves: &Moves, cluster: &Cluster, away: &mut Away) {
             report(kubernetes, name, since);
             collect(kubernetes, name, since);
         });
+    }
+}
+
+impl Moves {
+    /// No volume is used on two nodes at once.
+    pub(super) fn is_served_once(&self, cluster: &Cluster) {
+        let pods: Vec<String> =
+            self.known.lock().unwrap().iter().map(|known| format!("/pods/{}-uid-", known.pod)).collect();
+        let mounts = cluster.machines.iter().map(|machine| (&machine.id, machine.kernel.mounts()));
+        let mut places: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
+        for (node, mounts) in mounts {
+            let is_used = |pod: &&String| {
+                mounts.iter().any(|mount| mount.target.to_string_lossy().contains(pod.as_str()))
+            };
+            for pod in pods.iter().filter(is_used) {
+                places.entry(pod).or_default().insert(node);
+            }
+        }
+        for (pod, nodes) in places.iter().filter(|(_, nodes)| nodes.len() > 1) {
+            self.with(|kubernetes| kubernetes.wrong.push(format!("{pod} has its volume on {nodes:?}")));
+        }
     }
 }
 

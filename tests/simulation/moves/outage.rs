@@ -30,6 +30,10 @@ pub(super) struct Outages {
 }
 
 impl Outages {
+    pub(super) fn are_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// When the last one has ended; now if one is under way.
     pub(super) fn ended(&self) -> Option<Instant> {
         if self.under_way > 0 { Some(Instant::now()) } else { self.ended }

@@ -8,17 +8,23 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::LIMITS;
 use super::life::phase;
-use super::nodes;
 use super::writer::{Log, Loss};
-use crate::kubernetes::Kubernetes;
+use super::{nodes, tenants};
+use crate::kubernetes::{Kubernetes, NAMESPACE, key};
 
 /// How long a controller may take to hear that a node is ready again, and for a request that it has sent before.
 const LATE: Duration = Duration::from_secs(60);
 
 /// What has been seen of a copy.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
+    /// As it was last written, and when that was.
+    pub(super) object: Value,
+    at: Option<Instant>,
+    /// When it last came to each of its phases.
+    pub(super) entered: BTreeMap<String, Instant>,
     passes: u64,
     /// How many records were acknowledged when the VolumeReplica was last written.
     then: u64,
@@ -28,22 +34,34 @@ struct Seen {
     first: u64,
     /// Whether somebody has said that the node of the volume is lost, since the copy was last well.
     is_lost: bool,
+    /// Whether somebody has said that the node of the copy is lost.
+    pub(super) target_is_lost: bool,
     stale: bool,
-    reclaimed: bool,
+    pub(super) was_stale: bool,
+    pub(super) reclaimed: bool,
     /// What the volume had when the copy was to take over its id.
     last: Option<Loss>,
-    phase: String,
+    pub(super) phase: String,
 }
 
 #[derive(Default)]
 pub(super) struct Rules {
     logs: BTreeMap<String, Arc<Mutex<Log>>>,
-    copies: BTreeMap<String, Seen>,
+    /// By the uid of the VolumeReplica; also those that are gone.
+    pub(super) copies: BTreeMap<String, Seen>,
+    /// When a node last said that it has a generation of a volume; with the highest number, that the volume was deleted.
+    pub(super) said: BTreeMap<(String, String, u64), Instant>,
+    /// When the API server was last asked what it would say of a change of a PersistentVolume.
+    pub(super) trials: BTreeMap<String, Instant>,
+    /// Since when each StorageClass is missing.
+    missing: BTreeMap<String, Instant>,
+    /// Whether the request that is being carried out was sent long ago.
+    pub(super) is_late: bool,
     /// Since when each Node is ready without a word that it is lost.
     ready: BTreeMap<String, Instant>,
 }
 
-fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+pub(super) fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -61,10 +79,20 @@ impl Rules {
     pub(super) fn look(&mut self, kubernetes: &mut Kubernetes, version: u64) {
         let first = kubernetes.history.partition_point(|change| change.version <= version);
         let mut wrong = Vec::new();
+        if tenants::is_harmed(kubernetes) {
+            wrong.push("rule 1: the PersistentVolume of another tenant has changed".to_owned());
+        }
         for change in &kubernetes.history[first..] {
             match change.key.0.as_str() {
                 "nodes" => self.a_node(kubernetes, &change.key.2),
+                "storageclasses" if change.kind == "DELETED" => {
+                    self.missing.insert(change.key.2.clone(), Instant::now());
+                }
+                "storageclasses" => drop(self.missing.remove(&change.key.2)),
                 "volumereplicas" if change.kind != "DELETED" => {
+                    if change.kind == "ADDED" {
+                        wrong.extend(self.a_new_copy(kubernetes, &change.object).err());
+                    }
                     wrong.extend(self.a_copy(kubernetes, &change.object));
                 }
                 _ => {}
@@ -79,7 +107,9 @@ impl Rules {
             true => drop(self.ready.entry(name.to_owned()).or_insert_with(Instant::now)),
             false => drop(self.ready.remove(name)),
         }
-        let of_it = |replica: &&Value| replica["spec"]["sourceNode"] == *name;
+        let of_it = |replica: &&Value| {
+            replica["spec"]["sourceNode"] == *name || replica["spec"]["targetNode"] == *name
+        };
         for replica in kubernetes.all("volumereplicas").filter(of_it) {
             self.heed(kubernetes, replica);
         }
@@ -92,7 +122,10 @@ impl Rules {
         let is_well = self.ready.contains_key(name);
         let begins =
             matches!(phase(replica), None | Some("Pending" | "Copying" | "Following" | "Ready" | "Standby"));
+        let target = kubernetes.get("nodes", text(replica, "/spec/targetNode"));
         let seen = self.copies.entry(text(replica, "/metadata/uid").to_owned()).or_default();
+        seen.target_is_lost |= phase(replica) == Some("Completing")
+            && target.is_none_or(|target| nodes::is_out_of_service(&target));
         if said || is_promoted(replica) {
             seen.is_lost = true;
         } else if is_well && begins {
@@ -108,6 +141,9 @@ impl Rules {
         let mut log = log.lock().unwrap();
         let seen = self.copies.get_mut(text(replica, "/metadata/uid"))?;
         let passes = status["passes"].as_u64().unwrap_or_default();
+        if passes == 0 {
+            seen.passes = 0;
+        }
         if passes > seen.passes {
             // The pass was asked for after the object was read that this one replaces.
             (seen.passes, seen.has) = (passes, seen.then);
@@ -115,16 +151,22 @@ impl Rules {
         seen.then = log.acknowledged;
         let phase = phase(replica).unwrap_or("Pending");
         let entered = seen.phase != phase;
-        phase.clone_into(&mut seen.phase);
+        let mut wrong = if entered {
+            seen.enters(phase, replica, (&self.trials, &self.missing), kubernetes)
+        } else {
+            None
+        };
+        (seen.object, seen.at) = (replica.clone(), Some(Instant::now()));
         match phase {
             "Copying" if entered => seen.first = log.acknowledged,
-            "Following" if entered && seen.passes == 0 => seen.has = seen.first,
+            // After a lost status, the copy is the one that was there.
+            "Following" if entered && seen.has == 0 => seen.has = seen.first,
             "Completing" if entered => seen.last = Some(log.all()),
             _ => {}
         }
         let (stale, reclaimed) = (status["stale"] == true, status["reclaimed"] == true);
-        let mut wrong = None;
         if stale && !seen.stale {
+            seen.was_stale = true;
             log.loss = Some(Loss { least: seen.has, ..log.all() });
             let node = text(spec, "/sourceNode");
             let ready = self.ready.get(node).is_some_and(|since| since.elapsed() > LATE);
@@ -143,5 +185,58 @@ impl Rules {
         }
         (seen.stale, seen.reclaimed) = (stale, reclaimed);
         wrong
+    }
+
+    /// Rule 1: what a copy is of, its controller has found in the claim and its PersistentVolume, which name each other.
+    fn a_new_copy(&self, kubernetes: &Kubernetes, replica: &Value) -> Result<(), String> {
+        let spec = &replica["spec"];
+        let (namespace, name) = (text(spec, "/claim/namespace"), text(spec, "/claim/name"));
+        let claim = kubernetes.objects.get(&key("persistentvolumeclaims", namespace, name));
+        let volume = kubernetes.get("persistentvolumes", text(spec, "/persistentVolume/name"));
+        let (Some(claim), Some(volume)) = (claim, volume) else {
+            return if self.is_late { Ok(()) } else { Err(format!("rule 6: it is of nothing: {replica}")) };
+        };
+        let uid = &spec["claim"]["uid"];
+        let is_its = claim["metadata"]["uid"] == *uid
+            && volume["spec"]["claimRef"]["uid"] == *uid
+            && volume["spec"]["csi"]["volumeHandle"] == spec["volumeId"]
+            && namespace == NAMESPACE;
+        if !is_its && !self.is_late {
+            return Err(format!("rule 1: a copy of what is not the claim's: {replica}"));
+        }
+        let on = |replica: &&Value| replica["spec"]["targetNode"] == spec["targetNode"];
+        let (all, there) =
+            (kubernetes.all("volumereplicas").count(), kubernetes.all("volumereplicas").filter(on).count());
+        match self.is_late || all <= LIMITS.all && there <= LIMITS.node {
+            true => Ok(()),
+            false => Err(format!("limits: there are {all} copies, {there} of them on one node: {replica}")),
+        }
+    }
+}
+
+impl Seen {
+    /// It comes to a phase.
+    fn enters(
+        &mut self,
+        phase: &str,
+        replica: &Value,
+        (trials, missing): (&BTreeMap<String, Instant>, &BTreeMap<String, Instant>),
+        kubernetes: &Kubernetes,
+    ) -> Option<String> {
+        phase.clone_into(&mut self.phase);
+        self.entered.insert(phase.to_owned(), Instant::now());
+        let volume = text(replica, "/spec/persistentVolume/name");
+        // The trial came after the object was read that this one replaces.
+        let was_tried = trials.get(volume).zip(self.at).is_some_and(|(tried, at)| *tried >= at);
+        if phase == "CuttingOver" && !was_tried {
+            return Some(format!("rule 8: a cutover without a trial: {replica}"));
+        }
+        let claim =
+            kubernetes.get("persistentvolumeclaims", text(replica, "/spec/claim/name")).unwrap_or_default();
+        let class = missing.get(text(&claim, "/spec/storageClassName"));
+        let is_missing = class.is_some_and(|since| since.elapsed() > Duration::from_secs(10));
+        let message = text(replica, "/status/message");
+        (phase == "Abandoning" && is_missing && message.contains("nothing asks for a standby copy"))
+            .then(|| format!("rule 6: given up without its class: {replica}"))
     }
 }
