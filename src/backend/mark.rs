@@ -125,3 +125,16 @@ fn remove(os: &Os, path: &Path) -> Result<()> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_beside_a_directory_has_its_name() {
+        let beside = format!("vol-1.{}", Mark::Making.name());
+        assert_eq!((Mark::owner_of(&beside), Mark::owner_of("vol-1")), ("vol-1", "vol-1"));
+        let unlike = format!("vol-1{}", Mark::Making.name());
+        assert_eq!(Mark::owner_of(&unlike), unlike, "without the dot");
+    }
+}

@@ -257,6 +257,32 @@ mod tests {
     }
 
     #[test]
+    fn the_first_five_mounts_inside_are_named() {
+        let mount = |n: usize| MountEntry {
+            id: n as u64,
+            parent: 0,
+            dev: 7,
+            root: "/".into(),
+            target: format!("/a/{n}").into(),
+            fs_type: "ext4".to_owned(),
+            source: "/dev/loop0".to_owned(),
+            read_only: false,
+            flags: Vec::new(),
+            superblock_read_only: false,
+            propagation: Default::default(),
+        };
+        let mounts: Vec<MountEntry> = (0..6).map(mount).collect();
+        let why = |count: usize| {
+            let inside: Vec<&MountEntry> = mounts.iter().take(count).collect();
+            busy_with(Path::new("/a"), &inside).map(|error| error.to_string())
+        };
+        assert_eq!(why(0), None);
+        let five = why(5).unwrap();
+        assert!(five.contains("/a/4") && !five.contains("more"), "{five}");
+        assert!(why(6).is_some_and(|why| why.contains("/a/4") && why.contains("1 more")));
+    }
+
+    #[test]
     fn a_target_is_removed_only_if_it_is_empty() {
         let kernel = FakeKernel::new();
         let os = kernel.spawn();

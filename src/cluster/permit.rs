@@ -103,11 +103,19 @@ impl Permits for Checked {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use super::*;
 
     /// Without the words, a signature that was made for another protocol could be taken for a permit's.
     #[test]
     fn a_signed_text_begins_with_its_purpose() {
         assert_eq!(signed_text(b"grant"), b"hostloop permit 1\0grant");
+    }
+
+    #[test]
+    fn a_permit_is_good_for_a_quarter_of_an_hour() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+        assert!((now + 890..now + 910).contains(&expiry()), "{now} {}", expiry());
     }
 }

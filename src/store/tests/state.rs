@@ -1,7 +1,9 @@
 //! What the store remembers, and what it makes of files that are not its own.
 
 use super::*;
-use crate::model::{Moved, PoolName};
+use crate::model::{
+    Consistency, GroupSnapshot, GroupSnapshotId, Moved, PoolName, Snapshot, SnapshotId, Timestamp,
+};
 use crate::store::record::{self, FORMAT};
 use crate::store::writer::Writer;
 use crate::store::{Durability, SLACK, Totals, load};
@@ -277,4 +279,47 @@ fn a_renamed_volume_counts_once_and_is_found_later() {
     }
     let line = String::from_utf8(disk.read()).unwrap();
     assert!(line.contains("\"directory\"") && line.contains("\"generation\":3"), "{line}");
+}
+
+#[test]
+fn snapshots_groups_and_cuts_are_found() {
+    let disk = Disk::new();
+    let store = open(&disk).unwrap();
+    store.put(volume(1, 1000)).unwrap();
+    let node = NodeKey::of("node-a");
+    let snapshot = |name: &str, pulled_for: Option<VolumeId>| Snapshot {
+        id: SnapshotId::of_name(&node, name),
+        name: name.to_owned(),
+        phase: Phase::Ready,
+        source: id(1),
+        created: Timestamp::now(),
+        size_bytes: 1000,
+        requested_bytes: None,
+        allocated_bytes: 1000,
+        content: Content::Block,
+        pool: PoolName::default(),
+        block_size: 512,
+        group: None,
+        pulled_for,
+        kept: false,
+        sealed: false,
+        generation: 0,
+    };
+    store.put_snapshot(snapshot("snap", None)).unwrap();
+    assert!(!store.has_cut(&id(1)), "a snapshot is no cut");
+    store.put_snapshot(snapshot("cut", Some(id(2)))).unwrap();
+    let group = GroupSnapshot {
+        id: GroupSnapshotId::of_name(&node, "group"),
+        name: "group".to_owned(),
+        phase: Phase::Ready,
+        created: Timestamp::now(),
+        sources: vec![id(1)],
+        snapshots: vec![SnapshotId::of_name(&node, "snap")],
+        consistency: Consistency::default(),
+    };
+    store.put_group(group.clone()).unwrap();
+    for store in [store, open(&disk).unwrap()] {
+        assert_eq!((store.has_cut(&id(1)), store.has_cut(&id(2)), store.snapshots().len()), (true, false, 2));
+        assert_eq!(store.groups(), [Arc::new(group.clone())]);
+    }
 }

@@ -78,6 +78,14 @@ mod tests {
     }
 
     #[test]
+    fn other_parameters_of_a_class_are_left_out() {
+        let class = map(&[("backend", "directory"), ("freeze", "false"), ("freezeTimeout", "1s")]);
+        assert_eq!(consistency(&class).ok(), Some(Consistency { freeze: false, freeze_timeout_ms: 1_000 }));
+        let wrong = consistency(&map(&[("freeze", "sometimes")]));
+        assert!(matches!(&wrong, Err(Error::Invalid(why)) if why.contains("parameter freeze")), "{wrong:?}");
+    }
+
+    #[test]
     fn durations() {
         for (text, want) in [
             ("100ms", 100),

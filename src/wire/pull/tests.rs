@@ -1,9 +1,10 @@
 use proptest::prelude::*;
+use prost::Message as _;
 
 use super::*;
 use crate::model::pull::Zeros;
 use crate::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
-use crate::model::{FsType, NodeKey, VolumeId};
+use crate::model::{FsType, Grant, NodeKey, VolumeId};
 
 fn snapshot() -> SnapshotId {
     SnapshotId::of_name(&NodeKey::of("node-a"), "s")
@@ -38,6 +39,22 @@ fn an_order_arrives_as_it_was_sent() {
     let for_ever = peer::OpenSourceRequest { freeze_timeout_ms: u64::MAX, ..order };
     let bounded = open_source(for_ever).expect("an order").consistency.freeze_timeout_ms;
     assert_eq!(bounded, Consistency::LONGEST_FREEZE_MS);
+}
+
+#[test]
+fn an_order_is_known_by_the_end_of_its_permit() {
+    let grant = Grant {
+        source_node: "a".to_owned(),
+        target_node: "b".to_owned(),
+        source: VolumeSource::Volume(volume("v")),
+        target: volume("copy"),
+        expires: 1_800_000_000,
+    };
+    let permit = peer::SignedPermit { permit: crate::wire::permit::encode(&grant), ..Default::default() };
+    let request = peer::OpenSourceRequest { permit: permit.encode_to_vec(), ..Default::default() };
+    assert_eq!(order(&request), Some(1_800_000_000));
+    let damaged = peer::OpenSourceRequest { permit: b"no permit".to_vec(), ..Default::default() };
+    assert_eq!(order(&damaged), None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::super::samples::map;
 use super::*;
 use crate::model::Settings;
-use crate::model::request::MOST_ENTRIES;
+use crate::model::request::{MOST_ENTRIES, MOST_MEMBERS};
 
 fn refused<T: std::fmt::Debug>(result: Result<T>, field: &str) {
     match result {
@@ -138,6 +138,19 @@ fn groups() {
     refused(create(|r| r.name.clear()), "name is missing");
     refused(create(|r| r.source_volume_ids.clear()), "source_volume_ids is missing");
     refused(create(|r| r.source_volume_ids[1].clear()), "source_volume_ids[1] is missing");
+    let many = |r: &mut csi::CreateVolumeGroupSnapshotRequest, count| {
+        r.source_volume_ids = (0..count).map(|n| format!("v{n}")).collect();
+    };
+    let made = create_volume_group_snapshot({
+        let mut request =
+            csi::CreateVolumeGroupSnapshotRequest { name: "g".to_owned(), ..Default::default() };
+        many(&mut request, MOST_MEMBERS);
+        request
+    });
+    assert_eq!(made.map(|made| made.source_volume_ids.len()).ok(), Some(MOST_MEMBERS));
+    let mut request = csi::CreateVolumeGroupSnapshotRequest { name: "g".to_owned(), ..Default::default() };
+    many(&mut request, MOST_MEMBERS + 1);
+    refused(create_volume_group_snapshot(request), "make several");
     refused(create(|r| r.source_volume_ids[2] = long()), "source_volume_ids[2] has 129");
     refused(create(|r| r.secrets = map(&[("/", "x")])), "secrets");
     refused(create(|r| r.parameters = map(&[("mode", "x")])), "there are freeze, freezeTimeout");
