@@ -41,8 +41,8 @@ pub use permit::{Grant, Permit};
 pub use quota::{QuotaId, QuotaIds};
 pub use settings::{InlineSettings, PoolKind, PoolSettings, Reserve, Settings};
 pub use size::{
-    GRANULARITY, SizeError, SizeRange, format_bytes, format_exactly, format_two, parse_quantity, rounded,
-    with_margin,
+    GRANULARITY, SizeError, SizeRange, format_bytes, format_exactly, format_two, most_bytes, parse_quantity,
+    rounded, with_margin,
 };
 pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
 pub use standby::Standby;

@@ -79,6 +79,14 @@ pub const fn with_margin(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 20)
 }
 
+/// The bytes that a node may add to the size of a volume of any size.
+const ROUNDED_UP: u64 = 16 << 20;
+
+/// Returns the largest size in bytes of a volume whose size was requested as `bytes`: nodes round sizes up.
+pub const fn most_bytes(bytes: u64) -> u64 {
+    with_margin(bytes).saturating_add(ROUNDED_UP)
+}
+
 /// Returns two sizes that a message compares: exactly if they would look the same.
 pub fn format_two(one: u64, other: u64) -> [String; 2] {
     let rounded = [one, other].map(format_bytes);
@@ -178,6 +186,12 @@ mod tests {
 
     fn range(required: u64, limit: u64) -> SizeRange {
         SizeRange { required, limit }
+    }
+
+    #[test]
+    fn a_node_may_round_a_size_up() {
+        assert_eq!(most_bytes(1000 << 20), (1050 << 20) + (16 << 20));
+        assert_eq!(most_bytes(u64::MAX), u64::MAX);
     }
 
     #[test]

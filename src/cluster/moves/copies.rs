@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::with_margin;
-
 /// A copy that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCopy {
@@ -32,15 +30,6 @@ pub struct Access {
     pub modes: Vec<String>,
 }
 
-/// The bytes that a node may add to the size of a volume of any size.
-const ROUNDED_UP: u64 = 16 << 20;
-
-/// Returns the largest size in bytes of a volume whose PersistentVolume has `capacity`: nodes round
-/// sizes up.
-pub const fn most_bytes(capacity: u64) -> u64 {
-    with_margin(capacity).saturating_add(ROUNDED_UP)
-}
-
 /// What a pass did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Updated {
@@ -52,15 +41,4 @@ pub struct Updated {
     pub cut_ns: u64,
     /// Whether the source was in use then: if not, nothing can have been written since.
     pub source_in_use: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_may_round_a_size_up() {
-        assert_eq!(most_bytes(1000 << 20), (1050 << 20) + (16 << 20));
-        assert_eq!(most_bytes(u64::MAX), u64::MAX);
-    }
 }

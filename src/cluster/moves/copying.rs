@@ -11,10 +11,11 @@ use tokio::time::Instant;
 
 use super::act::{Moves, Next, RETRY, Result};
 use super::claims::{access, bytes_of, parameters};
-use super::copies::{NewCopy, Updated, most_bytes};
+use super::copies::{NewCopy, Updated};
 use super::decide::{LONG, PRESSING};
 use super::nodes::{NodeError, PassRequest, Presence};
 use super::resources::{Pass, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
+use crate::model::most_bytes;
 
 /// A pass that sends less is followed by no other one before the cutover.
 const SMALL: u64 = 32 << 20;

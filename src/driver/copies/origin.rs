@@ -13,7 +13,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
     Capability, Consistency, Content, CopyOf, Format, Provisioning, SizeRange, Snapshot, Volume,
-    VolumeParameters, VolumeSource, format_exactly, rounded,
+    VolumeParameters, VolumeSource, format_exactly, most_bytes, rounded,
 };
 
 /// The source, found; the caller holds its lock.
@@ -88,7 +88,8 @@ impl Origin {
     }
 
     /// Returns the range of sizes for a volume made from it: what is asked for, at least its own size. A request counts as
-    /// what a new volume of at least `minimum` bytes would get for it, so that the request of the source is enough.
+    /// what a new volume of at least `minimum` bytes would get for it, so that the request of the source is enough. Another
+    /// node says what that was, and is believed only as far as nodes round sizes up.
     ///
     /// # Errors
     /// OUT_OF_RANGE for less than it has.
@@ -99,9 +100,11 @@ impl Origin {
             let (wanted, bytes) = (format_exactly(wanted), format_exactly(*bytes));
             Err(Error::OutOfRange(format!("{what} {wanted} is less than the {bytes} of {source}")))
         };
+        let is_remote = matches!(self.data, Data::Remote(_));
+        let is_rounded = !is_remote || *bytes <= most_bytes(required.max(minimum));
         let is_enough = required == 0
             || rounded(required, minimum) >= *bytes
-            || self.requested.is_some_and(|requested| required >= requested);
+            || self.requested.is_some_and(|requested| required >= requested && is_rounded);
         match limit != 0 && limit < *bytes {
             _ if !is_enough => too_small("required_bytes", required),
             true => too_small("limit_bytes", limit),

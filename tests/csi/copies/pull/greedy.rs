@@ -157,6 +157,21 @@ fn a_first_copy_keeps_to_the_limit_of_its_size() {
     assert_eq!(copy.target.driver.store().len(), 1, "nothing is left");
 }
 
+/// A source says what it was requested with, and that request is enough for its copy: it must not say how much larger it is.
+#[test]
+fn a_copy_is_about_as_large_as_its_request() {
+    let end = || vec![Script::Blocks(vec![Placed { after: 0, message: Blocks::End { sent_bytes: 0 } }])];
+    let make = |size: u64| {
+        let target = Target::of(end(), (size, Some(SIZE)), Duration::MAX, Limits::default());
+        let size = SizeRange { required: SIZE, limit: 0 };
+        let made = target.driver.create_volume(CreateVolume { size, ..of_volume(&target, "v") });
+        made.map(|volume| volume.capacity_bytes)
+    };
+    assert_eq!(make(16 * SIZE).expect("a node may round up"), 16 * SIZE);
+    let error = make(64 * SIZE).expect_err("it is far larger than the request");
+    assert!(matches!(error, Error::OutOfRange(_)), "{error}");
+}
+
 /// A source that sends a byte now and then cannot extend a pass.
 #[test]
 fn a_pass_that_takes_too_long_ends() {

@@ -142,6 +142,16 @@ impl Target {
         longest_pass: Duration,
         limits: Limits,
     ) -> Target {
+        Self::of(scripts, (size_bytes, None), longest_pass, limits)
+    }
+
+    /// The same for a source that says that it was requested with this size.
+    pub(super) fn of(
+        scripts: Vec<Script>,
+        (size_bytes, requested_bytes): (u64, Option<u64>),
+        longest_pass: Duration,
+        limits: Limits,
+    ) -> Target {
         let kernel = machine();
         let is_tree = matches!(scripts[0], Script::Tree(_));
         let handle = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(1) };
@@ -149,7 +159,7 @@ impl Target {
             handle,
             content: if is_tree { Content::Directory } else { Content::Block },
             size_bytes,
-            requested_bytes: None,
+            requested_bytes,
             block_size: 512,
             data_bytes: size_bytes,
             sealed: false,
