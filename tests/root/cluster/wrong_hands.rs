@@ -1,0 +1,383 @@
+//! What a node takes of memory, disk and time when it copies from a node in wrong hands: on the real kernel, with the process
+//! that Cargo built. `CARGO_BIN_EXE_hostloop` names another one, such as that of a release.
+//!
+//! docs/security.md has what these tests print as a table.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hostloop::model::pull::{Blocks, Changes, Piece, Placed};
+use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind as Of, Position};
+use hostloop::wire::{peer, pull};
+use hostloop_test_support::hostile::{Hostile, sends};
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::attacked::{Attacked, described, on_disk};
+use crate::directories::quotas::{POOL, place, with_simple_quotas};
+use crate::harness::volume::create_request;
+use crate::harness::{Kind, MIB, Vol, World, clone_request, run, text};
+
+const SIZE: u64 = 16 * MIB;
+/// More than a node copies from one other node at a time (8 of 16).
+const COPIES: usize = 12;
+/// The limit for what the process may ever take, in MiB, of which it takes some 20 without a copy.
+const MEMORY: u64 = 100;
+
+fn names() -> Vec<String> {
+    (0..COPIES).map(|n| format!("copy-{n}")).collect()
+}
+
+/// What the source says of itself, which a test changes.
+#[derive(Clone)]
+struct Says(Arc<Mutex<peer::OpenSourceResponse>>);
+
+impl Says {
+    fn change(&self, change: impl FnOnce(&mut peer::OpenSourceResponse)) {
+        change(&mut self.0.lock().expect("no panic"));
+    }
+}
+
+/// A source without any data, and what it says of itself.
+fn source(content: peer::SourceContent) -> (Hostile, Says) {
+    let mut source = Hostile::new("node-hostile");
+    let says = Says(Arc::new(Mutex::new(described(content, SIZE))));
+    let (told, cut) = (says.clone(), AtomicU64::new(1));
+    source.open = Arc::new(move |_| {
+        // Each cut is a later one.
+        let created_ns = cut.fetch_add(1, Ordering::Relaxed);
+        Ok(peer::OpenSourceResponse { created_ns, ..told.0.lock().expect("no panic").clone() })
+    });
+    source.blocks = sends(|| {
+        let end = Placed { after: 0, message: Blocks::End { sent_bytes: 0 } };
+        [pull::encode_blocks(end)].into_iter()
+    });
+    let whole =
+        || [entry(0, 0, Of::Directory, Vec::new()), of_tree((1, 0), Item::End { entries: 1, sent_bytes: 0 })];
+    source.tree = sends(move || whole().into_iter());
+    (source, says)
+}
+
+fn of_tree((entry, offset): (u64, u64), item: Item) -> peer::PullTreeResponse {
+    pull::encode_tree(Placed { after: Position { entry, offset }, message: item })
+}
+
+fn entry(number: u64, parent: u64, kind: Of, extended: Vec<(Vec<u8>, Vec<u8>)>) -> peer::PullTreeResponse {
+    let name = if number == 0 { Vec::new() } else { format!("e{number}").into_bytes() };
+    let attributes = Attributes { mode: 0o755, extended, ..Attributes::default() };
+    let linked = false;
+    of_tree(
+        (number, 0),
+        Item::Entry(Entry { number, parent, name, kind, linked, attributes, basis: Basis::Nothing }),
+    )
+}
+
+fn changed(after: u64, offset: u64, len: usize) -> peer::PullChangesResponse {
+    pull::encode_changes(Placed { after, message: Changes::Data(Piece::new(offset, vec![9; len])) })
+}
+
+fn no_more(after: u64, sent_bytes: u64) -> peer::PullChangesResponse {
+    pull::encode_changes(Placed { after, message: Changes::End { sent_bytes } })
+}
+
+/// Measures something again and again until it is dropped.
+struct Watched {
+    done: Arc<AtomicBool>,
+    watching: Option<std::thread::JoinHandle<u64>>,
+}
+
+impl Watched {
+    fn new(measure: impl Fn() -> u64 + Send + 'static) -> Watched {
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        let watching = std::thread::spawn(move || {
+            let mut most = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                most = measure().max(most);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            most
+        });
+        Watched { done, watching: Some(watching) }
+    }
+
+    /// The most that was measured.
+    fn most(mut self) -> u64 {
+        self.done.store(true, Ordering::Relaxed);
+        self.watching.take().expect("it runs").join().expect("no panic")
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+}
+
+fn assert_little_memory(node: &Attacked, attack: &str) {
+    let memory = node.memory();
+    println!("{attack}: {memory} MiB of memory at most");
+    assert!(memory < MEMORY, "{attack}: {memory} MiB");
+}
+
+/// How many ended with each code.
+fn codes(ended: &[Result<(), Status>], code: Code) -> usize {
+    ended.iter().filter(|ended| ended.as_ref().is_err_and(|status| status.code() == code)).count()
+}
+
+#[test]
+fn large_messages_take_little_memory() {
+    for (attack, len) in [("pieces of 15 MiB", 15 << 20), ("a piece of 1 MiB and a byte", Piece::MOST + 1)] {
+        let (mut source, _) = source(peer::SourceContent::Block);
+        let good = Arc::new(AtomicBool::new(false));
+        let is_good = Arc::clone(&good);
+        source.changes = sends(move || match is_good.load(Ordering::Relaxed) {
+            true => vec![changed(0, 4096, 4096), no_more(8192, 4096)].into_iter(),
+            false => vec![changed(0, 0, len)].into_iter(),
+        });
+        let node = Attacked::by(&source, World::empty(&[]), &[]);
+        for name in names() {
+            node.create(&name, Kind::Block, SIZE, &[]).expect("a copy");
+        }
+        let ended = node.update_all(&names(), SIZE);
+        // The node has no turn for the others.
+        assert_eq!((codes(&ended, Code::Internal), codes(&ended, Code::Aborted)), (8, 4), "{ended:?}");
+        assert_little_memory(&node, attack);
+        // Each copy is as it was, and takes what is right.
+        good.store(true, Ordering::Relaxed);
+        for name in names() {
+            node.runtime.block_on(node.update(&name, SIZE)).expect("an update");
+            let image = std::fs::read(node.world.image(node.id_of(&name).as_str())).expect("its data");
+            assert!(image[4096..8192].iter().all(|byte| *byte == 9));
+            assert_eq!(image.iter().filter(|byte| **byte != 0).count(), 4096, "{name}");
+            node.delete(&name);
+        }
+        node.finish();
+    }
+}
+
+#[test]
+fn many_attributes_take_little_memory() {
+    // Each takes 2 bytes of its message, and 48 bytes of memory when it is decoded.
+    let extended = vec![peer::attributes::Extended::default(); 900_000];
+    let many = peer::TreeEntry {
+        number: 0,
+        kind: Some(peer::tree_entry::Kind::Directory(peer::tree_entry::Directory {})),
+        attributes: Some(peer::Attributes { extended, ..Default::default() }),
+        ..Default::default()
+    };
+    // What waits until its directory is filled, as new files would inherit it.
+    let waits = || vec![(b"security.a".to_vec(), vec![7; 60_000]); 17];
+    let bomb = move || {
+        let tree_entry = many.encode_to_vec();
+        let checked = peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry };
+        let message = Some(peer::pull_tree_response::Message::Entry(checked));
+        vec![peer::PullTreeResponse { message, after: Some(Default::default()) }]
+    };
+    let nested = move || {
+        let level = |number: u64| entry(number, number.saturating_sub(1), Of::Directory, waits());
+        (0..30).map(level).collect::<Vec<_>>()
+    };
+    let trees: [(&str, Box<dyn Fn() -> Vec<peer::PullTreeResponse> + Send + Sync>); 2] =
+        [("900,000 attributes of an entry", Box::new(bomb)), ("attributes of 30 levels", Box::new(nested))];
+    for (attack, tree) in trees {
+        let (mut source, _) = source(peer::SourceContent::Directory);
+        let (first, bad) = (Arc::clone(&source.tree), Arc::new(AtomicBool::new(false)));
+        let (is_bad, bombs) = (Arc::clone(&bad), sends(move || tree().into_iter()));
+        source.tree = Arc::new(move || if is_bad.load(Ordering::Relaxed) { bombs() } else { first() });
+        let node = Attacked::by(&source, World::empty_for(Kind::Directory, &[]), &[]);
+        for name in names() {
+            node.create(&name, Kind::Directory, SIZE, &[]).expect("a copy");
+        }
+        bad.store(true, Ordering::Relaxed);
+        let ended = node.update_all(&names(), SIZE);
+        assert_eq!((codes(&ended, Code::Internal), codes(&ended, Code::Aborted)), (8, 4), "{ended:?}");
+        assert_little_memory(&node, attack);
+        for name in names() {
+            node.delete(&name);
+        }
+        node.finish();
+    }
+}
+
+#[test]
+fn short_runs_take_little_of_the_disk() {
+    let (mut source, _) = source(peer::SourceContent::Block);
+    // 24 bytes describe each byte.
+    let run = |n: u64| changed((2 * n).saturating_sub(1), 2 * n, 1);
+    source.changes = sends(move || (0..SIZE / 2).map(run));
+    let node = Attacked::by(&source, World::empty(&[]), &[]);
+    node.create("copy", Kind::Block, SIZE, &[]).expect("a copy");
+    let directory = node.world.volume_directory(node.id_of("copy").as_str());
+    let measured = directory.clone();
+    let watched = Watched::new(move || on_disk(&measured));
+    let refused = node.runtime.block_on(node.update("copy", SIZE)).expect_err("it is refused");
+    assert!(refused.message().contains("in runs that are too short"), "{refused:?}");
+    let most = watched.most();
+    println!("runs of a byte: {} KiB on the disk at most, for a volume of {} KiB", most >> 10, SIZE >> 10);
+    assert!(most <= SIZE + SIZE / 20 + (64 << 10), "{most}");
+    assert_little_memory(&node, "runs of a byte");
+    assert!(on_disk(&directory) < MIB, "nothing is left of them");
+    node.delete("copy");
+    node.finish();
+}
+
+#[test]
+fn a_size_that_is_not_ordered_takes_no_disk() {
+    let (source, says) = source(peer::SourceContent::Block);
+    let node = Attacked::by(&source, World::empty(&[]), &[]);
+    node.create("copy", Kind::Block, SIZE, &[]).expect("a copy");
+    let image = node.world.image(node.id_of("copy").as_str());
+    says.change(|says| says.size_bytes = 1 << 40);
+    let refused = node.runtime.block_on(node.update("copy", SIZE)).expect_err("it is refused");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert_eq!(std::fs::metadata(&image).expect("its data").len(), SIZE);
+    let refused = node.create("other", Kind::Block, SIZE, &[]).expect_err("it is refused");
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
+    let data = on_disk(&node.world.data);
+    println!(
+        "a size of 1 TiB: the image has {} KiB, and all data {} KiB on the disk",
+        SIZE >> 10,
+        data >> 10
+    );
+    assert!(data < 4 * MIB, "{data}");
+    says.change(|says| says.size_bytes = SIZE);
+    node.delete("copy");
+    node.finish();
+}
+
+/// A tree that never ends: files of 1 MiB.
+fn of_data(number: u64) -> Vec<peer::PullTreeResponse> {
+    let data = Item::Data(Piece::new(0, vec![9; MIB as usize]));
+    vec![entry(number, 0, Of::File { size: MIB }, Vec::new()), of_tree((number + 1, 0), data)]
+}
+
+/// The same of what lies beside the data of files: attributes, and targets of links.
+fn of_metadata(number: u64) -> Vec<peer::PullTreeResponse> {
+    let attributes = vec![(b"user.a".to_vec(), vec![7; 15_000])];
+    vec![match number % 2 {
+        0 => entry(number, 0, Of::Symlink { target: vec![b'x'; 4000] }, Vec::new()),
+        _ => entry(number, 0, Of::File { size: 0 }, attributes),
+    }]
+}
+
+fn a_large_tree(attack: &str, of: fn(u64) -> Vec<peer::PullTreeResponse>) {
+    let Some(disk) = with_simple_quotas() else { return };
+    let (mut source, says) = source(peer::SourceContent::Directory);
+    let size = 64 * MIB;
+    says.change(|says| says.size_bytes = size);
+    let (first, bad) = (Arc::clone(&source.tree), Arc::new(AtomicBool::new(false)));
+    let is_bad = Arc::clone(&bad);
+    let top = || entry(0, 0, Of::Directory, Vec::new());
+    // After each message, the next one says where the data of the file before ended.
+    let many = sends(move || {
+        let all = (1..).flat_map(of).scan(0, |offset, mut message: peer::PullTreeResponse| {
+            let is_entry = matches!(message.message, Some(peer::pull_tree_response::Message::Entry(_)));
+            if let (true, Some(after)) = (is_entry, &mut message.after) {
+                after.offset = *offset;
+            }
+            *offset = if is_entry { 0 } else { MIB };
+            Some(message)
+        });
+        std::iter::once(top()).chain(all)
+    });
+    source.tree = Arc::new(move || if is_bad.load(Ordering::Relaxed) { many() } else { first() });
+    let flag = format!("limited={},reserve=0", text(&place(&disk, "pool")));
+    let node = Attacked::by(&source, World::empty(&[]), &["--pool", &flag]);
+    node.create("copy", Kind::Directory, size, &POOL).expect("a copy");
+    let other = node.call(create_request(Kind::Directory, "other", 256 * MIB, &POOL)).expect("CreateVolume");
+    let other = Vol::of(&node.world, Kind::Directory, other.volume.expect("a volume"));
+    other.up();
+    bad.store(true, Ordering::Relaxed);
+    let used = |path: &Path| {
+        let space = nix::sys::statvfs::statvfs(path).expect("statvfs");
+        (space.blocks() - space.blocks_free()) * space.fragment_size()
+    };
+    let (before, path) = (used(&disk.path), disk.path.clone());
+    let watched = Watched::new(move || used(&path));
+    let refused = node.runtime.block_on(node.update("copy", size)).expect_err("it is refused");
+    assert!([Code::OutOfRange, Code::ResourceExhausted].contains(&refused.code()), "{refused:?}");
+    let most = watched.most() - before;
+    println!(
+        "{attack}: {} MiB on the disk at most, for a volume of {} MiB: {}",
+        most / MIB,
+        size / MIB,
+        refused.message()
+    );
+    // Two trees, and the metadata of btrfs twice.
+    assert!(most <= 2 * 2 * (size + size / 20), "{most}");
+    assert_little_memory(&node, attack);
+    // What the other volume was promised is there.
+    let file = other.target("a").join("file");
+    let all =
+        ["if=/dev/zero", &format!("of={}", text(&file)), "bs=1M", "count=250", "conv=fsync", "status=none"];
+    run("dd", &all);
+    other.down();
+    node.delete("other");
+    node.delete("copy");
+    node.finish();
+}
+
+#[test]
+fn a_tree_of_data_leaves_others_their_room() {
+    a_large_tree("a tree with too many data", of_data);
+}
+
+#[test]
+fn a_tree_of_metadata_leaves_others_their_room() {
+    a_large_tree("a tree with too many attributes and links", of_metadata);
+}
+
+#[test]
+fn a_slow_source_keeps_no_other_copy_waiting() {
+    let (mut source, _) = source(peer::SourceContent::Block);
+    // A byte now and then, for ever.
+    source.changes = Arc::new(|| {
+        let bytes = futures_util::stream::unfold(0, |n: u64| async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Some((Ok(changed(n, n, 1)), n + 1))
+        });
+        let bytes: tonic::codegen::BoxStream<_> = Box::pin(bytes);
+        Box::pin(async { Ok(tonic::Response::new(bytes)) })
+    });
+    let node = Attacked::by(&source, World::empty(&[]), &[]);
+    for name in names() {
+        node.create(&name, Kind::Block, SIZE, &[]).expect("a copy");
+    }
+    let own = node.call(create_request(Kind::Ext4, "own", Kind::Ext4.size(), &[])).expect("CreateVolume");
+    let own = own.volume.expect("a volume");
+    let updates: Vec<_> = names().iter().map(|name| node.runtime.spawn(node.update(name, SIZE))).collect();
+    crate::harness::eventually("it sends", || source.calls("PullChanges") == 8);
+    let began = Instant::now();
+    let clone = clone_request(Kind::Ext4, "clone", Kind::Ext4.size(), &own.volume_id, &[]);
+    node.call(clone).expect("a clone");
+    println!("8 slow sources: a clone of another volume is made in {} ms", began.elapsed().as_millis());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let ended: Vec<Duration> = names().iter().map(|name| node.delete(name)).collect();
+    let longest = ended.iter().max().expect("some");
+    println!("8 slow sources: a copy is deleted in {} ms at most", longest.as_millis());
+    assert!(*longest < Duration::from_secs(10), "{longest:?}");
+    for update in updates {
+        node.runtime.block_on(update).expect("no panic").expect_err("it was ended");
+    }
+    node.delete("clone");
+    node.delete("own");
+    node.finish();
+}
+
+#[test]
+fn the_source_of_another_node_is_refused_at_once() {
+    let (source, says) = source(peer::SourceContent::Block);
+    let other = hostloop::model::SnapshotId::of_name(&hostloop::model::NodeKey::of("node-c"), "s");
+    says.change(|says| says.handle = other.to_string());
+    let node = Attacked::by(&source, World::empty(&[]), &[]);
+    let began = Instant::now();
+    let refused = node.create("copy", Kind::Block, SIZE, &[]).expect_err("it is refused");
+    println!("a source of another node: refused in {} ms", began.elapsed().as_millis());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(refused.message().contains("of another node"), "{refused:?}");
+    assert_eq!(source.calls("PullBlocks"), 0);
+    node.finish();
+}
