@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Driver, not_found};
+use super::Driver;
 use crate::backend::{self, Uses, hidden, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::MountEntry;
@@ -14,8 +14,7 @@ impl Driver {
     /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there.
     ///
     /// # Errors
-    /// NOT_FOUND for an unknown volume, except for an inline one that an earlier call deleted and one that has moved away;
-    /// FAILED_PRECONDITION where something else is at the target.
+    /// FAILED_PRECONDITION where something else is at the target, also for a volume that this node does not know.
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
@@ -23,10 +22,10 @@ impl Driver {
             // What is left of a volume that has moved away is deleted only if nothing uses it.
             let is_unused =
                 self.inline.was_inline(&id, &request.volume_id) || self.store.moved(&id).is_some();
-            return match is_unused {
-                true => self.leave_target(None, &request.target_path),
-                false => Err(not_found(&request.volume_id)),
-            };
+            if !is_unused {
+                self.expect_unknown(&id, &request.volume_id, &request.target_path)?;
+            }
+            return self.leave_target(None, &request.target_path);
         };
         self.leave_target(Some(&volume), &request.target_path)?;
         let paths = self.paths_of_use(&volume)?;

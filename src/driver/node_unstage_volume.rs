@@ -1,6 +1,6 @@
 //! CSI NodeUnstageVolume.
 
-use super::{Driver, not_found};
+use super::Driver;
 use crate::backend::{hidden, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodeUnstageVolume;
@@ -9,13 +9,17 @@ impl Driver {
     /// Unmounts a volume from its staging path and detaches it; fine if it is not there.
     ///
     /// # Errors
-    /// NOT_FOUND for an unknown volume, except for one that has moved away; FAILED_PRECONDITION while it is published somewhere.
+    /// FAILED_PRECONDITION while it is published somewhere, and for a volume that this node does not know if something is at the
+    /// path.
     pub fn node_unstage_volume(&self, request: NodeUnstageVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
         let Some(volume) = self.known_volume(&id) else {
             // What is left of a volume that has moved away is deleted only if nothing uses it.
-            return self.store.moved(&id).map(|_| ()).ok_or_else(|| not_found(&request.volume_id));
+            return match self.store.moved(&id) {
+                Some(_) => Ok(()),
+                None => self.expect_unknown(&id, &request.volume_id, &request.staging_path),
+            };
         };
         let paths = self.paths_of_use(&volume)?;
         let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));

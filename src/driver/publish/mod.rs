@@ -3,6 +3,7 @@
 pub(super) mod binds;
 pub(super) mod inline;
 pub(super) mod orphans;
+mod unknown;
 
 use crate::backend::{Place, Target, refuses_writes};
 use crate::driver::Driver;

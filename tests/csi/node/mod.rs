@@ -11,4 +11,5 @@ mod node_unpublish_volume;
 mod orphans;
 mod register;
 mod taken_over;
+mod unknown_volume;
 mod xfs;

@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use hostloop::wire::csi;
 use tonic::Code;
 
 use crate::harness::{Kind, MIB, Vol, World, kernel, run, text};
@@ -245,5 +246,34 @@ fn a_look_at_the_volume_only_delays_unpublishing() {
         vol.publish("a").expect("NodePublishVolume");
         vol.remove();
     }
+    world.finish();
+}
+
+/// As the pod of a move that was cancelled.
+#[test]
+fn a_pod_of_an_unknown_volume_can_leave() {
+    let world = World::new(&[]);
+    let vol = Vol::create(&world, Kind::Ext4, "v", Kind::Ext4.size(), &[]);
+    vol.up();
+    let never = "vol-0123456789ab-00000000-0000-5000-8000-000000000000";
+    let target = world.directory("never").join("mount");
+    std::fs::create_dir(&target).expect("mkdir");
+    let unstage = |path: &Path| csi::NodeUnstageVolumeRequest {
+        volume_id: never.to_owned(),
+        staging_target_path: text(path).to_owned(),
+    };
+    for _ in 0..2 {
+        world.csi.unpublish(never, &target).expect("unpublished");
+        world.csi.call(unstage(&target)).expect("unstaged");
+        assert!(!target.exists());
+    }
+    // What is mounted is not of this volume.
+    let refused =
+        [world.csi.unpublish(never, &vol.target("a")), world.csi.call(unstage(&vol.staging)).map(drop)];
+    for refused in refused {
+        assert_eq!(code(refused), Code::FailedPrecondition);
+    }
+    std::fs::write(vol.file("a"), "data").expect("it is still mounted");
+    vol.remove();
     world.finish();
 }

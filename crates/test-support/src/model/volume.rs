@@ -233,7 +233,8 @@ impl Volume {
                 }
                 steps
             }
-            Call::Delete(_) | Call::Detach { .. } => self.ok(),
+            // The kernel knows nothing of it.
+            Call::Delete(_) | Call::Detach { .. } | Call::Unstage(_) | Call::Unpublish { .. } => self.ok(),
             Call::Write { .. } | Call::Read { .. } => Vec::new(),
             _ => self.err(Code::NotFound),
         }

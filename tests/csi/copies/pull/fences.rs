@@ -1,7 +1,7 @@
 //! The fence of a volume that moves away, and what a node deletes beside its volumes.
 
 use hostloop::error::Error;
-use hostloop::model::request::{NodePublishVolume, NodeUnpublishVolume};
+use hostloop::model::request::{NodePublishVolume, NodeUnpublishVolume, NodeUnstageVolume};
 use hostloop::wire::peer;
 use tonic::{Code, Status};
 
@@ -154,4 +154,18 @@ fn a_retired_volume_is_deleted_by_its_generation() {
     copied.release();
     delete_copy(&copied, source, &left, (id, 1)).expect("it is left of this one");
     assert_eq!(source.files(), Vec::<String>::new());
+}
+
+/// Pods come to the node of the copy before the last pass, and the move can still be cancelled. kubelet takes such a pod down by
+/// the id of the volume, which the copy does not have.
+#[test]
+fn a_pod_that_came_too_early_can_leave() {
+    let copied = Copied::new();
+    let driver = &copied.pair.target.driver;
+    let staged = driver.node_stage_volume(super::identity::stage(&copied)).map_err(Status::from);
+    copied.refused(staged, Code::NotFound, "does not exist");
+    let (volume_id, target_path) = (copied.vol.id.clone(), copied.vol.target("pod").into());
+    driver.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path }).expect("unpublished");
+    let (volume_id, staging_path) = (copied.vol.id.clone(), copied.vol.staging().into());
+    driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
 }

@@ -1,0 +1,107 @@
+//! NodeUnpublishVolume and NodeUnstageVolume of a volume that this node does not know. kubelet repeats them until they succeed.
+
+use std::path::Path;
+
+use hostloop::kernel::AttachOptions;
+use hostloop::model::{NodeKey, VolumeId};
+use hostloop::wire::csi;
+use nix::errno::Errno;
+use tonic::Code;
+
+use crate::life::*;
+use crate::support::*;
+
+/// An id as this node gives them, and one of any other kind, as those of inline volumes are.
+fn ids() -> [String; 2] {
+    [VolumeId::of_name(&NodeKey::of(NODE), "never").to_string(), "csi-never".to_owned()]
+}
+
+#[test]
+fn a_volume_that_was_never_here_can_leave() {
+    let rig = Rig::new();
+    for capability in [mount(), block()] {
+        let vol = rig.volume(&format!("{capability:?}"), capability);
+        for never in ids().map(|id| vol.with_id(id)) {
+            for _ in 0..2 {
+                rig.ok(never.unpublish_request("pod"));
+                rig.ok(never.unstage_request());
+            }
+            // What an earlier call may have made.
+            rig.kernel.create_directories(never.target("pod"));
+            rig.kernel.create_directories(never.staging());
+            rig.ok(never.unpublish_request("pod"));
+            rig.ok(never.unstage_request());
+            assert!(!rig.kernel.exists(never.target("pod")) && rig.kernel.exists(never.staging()));
+            let file = format!("{}/file", never.target("pod"));
+            rig.kernel.create_directories(never.target("pod"));
+            rig.kernel.write_file(&file, b"precious").expect("write");
+            rig.fails(Code::FailedPrecondition, never.unpublish_request("pod"));
+            assert_eq!(rig.kernel.read_file(&file).expect("read"), b"precious");
+        }
+    }
+}
+
+#[test]
+fn a_mount_at_the_path_of_an_unknown_volume_stays() {
+    let rig = Rig::new();
+    for capability in [mount(), block()] {
+        let vol = rig.volume(&format!("{capability:?}"), capability);
+        rig.stage(&vol);
+        let target = rig.publish(&vol, "pod");
+        for volume_id in ids() {
+            let unpublish = csi::NodeUnpublishVolumeRequest {
+                volume_id: volume_id.clone(),
+                ..vol.unpublish_request("pod")
+            };
+            let why = rig.fails(Code::FailedPrecondition, unpublish);
+            assert!(why.contains("does not exist on this node") && why.contains("is mounted at"), "{why}");
+            if !vol.is_block() {
+                let unstage = csi::NodeUnstageVolumeRequest { volume_id, ..vol.unstage_request() };
+                rig.fails(Code::FailedPrecondition, unstage);
+            }
+        }
+        assert!(rig.kernel.exists(target));
+        rig.unpublish(&vol, "pod");
+        rig.unstage(&vol);
+    }
+}
+
+/// As if the record of the volume were lost while it is attached.
+#[test]
+fn a_device_with_the_name_of_an_unknown_volume_counts() {
+    let rig = Rig::new();
+    let [id, _] = ids();
+    let never = rig.volume("v", block()).with_id(&id);
+    let (os, image) = (rig.kernel.os(), format!("/mnt/volumes/{id}/disk.img"));
+    rig.kernel.create_directories(format!("/mnt/volumes/{id}"));
+    os.files.create_file(Path::new(&image)).expect("create");
+    os.images.set_size(Path::new(&image), MIB as u64).expect("size");
+    let options = AttachOptions {
+        read_only: false,
+        autoclear: false,
+        direct_io: false,
+        block_size: 512,
+        discard: true,
+    };
+    let open = os.loops.attach(Path::new(&image), options).expect("attach");
+    let device = open.device.clone();
+    drop(open);
+    let why = rig.fails(Code::FailedPrecondition, never.unstage_request());
+    assert!(why.contains(&format!("is attached to {image}")), "{why}");
+    rig.fails(Code::FailedPrecondition, never.unpublish_request("pod"));
+    os.loops.detach(&device).expect("detach");
+    rig.ok(never.unpublish_request("pod"));
+    rig.ok(never.unstage_request());
+}
+
+#[test]
+fn a_kernel_that_does_not_tell_is_no_ok() {
+    let rig = Rig::new();
+    let [id, _] = ids();
+    let never = rig.volume("v", block()).with_id(id);
+    rig.kernel.fail_every("list", Errno::EIO);
+    rig.fails(Code::Internal, never.unstage_request());
+    rig.fails(Code::Internal, never.unpublish_request("pod"));
+    rig.kernel.heal();
+    rig.ok(never.unstage_request());
+}
