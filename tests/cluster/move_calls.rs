@@ -82,6 +82,9 @@ async fn a_move_leaves_one_volume_with_its_id() {
     let processes = Processes::start(&["a", "b"], Certificates::Named).await;
     let router = processes.router(&["a", "b"]);
     let nodes: &dyn Nodes = &router;
+    let mut members = nodes.members().expect("they are known");
+    members.sort();
+    assert_eq!(members, ["a", "b"]);
     let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
     for (way, generation) in [(("a", "b"), 0), (("b", "a"), 1), (("a", "b"), 2)] {
         let replica = replica(&id, &format!("copy-{generation}"), way, generation);

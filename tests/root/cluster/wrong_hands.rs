@@ -30,6 +30,9 @@ fn names() -> Vec<String> {
     (0..COPIES).map(|n| format!("copy-{n}")).collect()
 }
 
+/// Makes the messages of a tree.
+type Messages = Box<dyn Fn() -> Vec<peer::PullTreeResponse> + Send + Sync>;
+
 /// What the source says of itself, which a test changes.
 #[derive(Clone)]
 struct Says(Arc<Mutex<peer::OpenSourceResponse>>);
@@ -180,7 +183,7 @@ fn many_attributes_take_little_memory() {
         let level = |number: u64| entry(number, number.saturating_sub(1), Of::Directory, waits());
         (0..30).map(level).collect::<Vec<_>>()
     };
-    let trees: [(&str, Box<dyn Fn() -> Vec<peer::PullTreeResponse> + Send + Sync>); 2] =
+    let trees: [(&str, Messages); 2] =
         [("900,000 attributes of an entry", Box::new(bomb)), ("attributes of 30 levels", Box::new(nested))];
     for (attack, tree) in trees {
         let (mut source, _) = source(peer::SourceContent::Directory);

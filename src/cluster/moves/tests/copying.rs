@@ -91,10 +91,8 @@ async fn a_copy_without_its_cut_or_its_source_stays() {
     let (mut world, target) = with_standby().await;
     let uid = world.replica().unwrap().metadata.uid;
     let id = world.id.clone();
-    let mut cluster = world.nodes.lock();
-    cluster.cuts.clear();
-    cluster.nodes.get_mut("n1").unwrap().get_mut(&id).unwrap().generation = 5;
-    drop(cluster);
+    world.nodes.lock().cuts.clear();
+    world.nodes.lock().nodes.get_mut("n1").unwrap().get_mut(&id).unwrap().generation = 5;
     world.ticks(LONG).await;
     assert_eq!(world.phase().unwrap().0, ReplicaPhase::Standby);
     assert_eq!((world.replica().unwrap().metadata.uid, world.holds(&target).len()), (uid, 1));
