@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::whole::{LONG, until_done, with_standby};
 use super::world::World;
+use crate::cluster::moves::copies::Access;
 use crate::cluster::moves::objects::Objects;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase};
 use crate::cluster::moves::seen::trim_pod;
@@ -117,6 +118,9 @@ async fn a_copy_has_the_parameters_of_both_classes() {
     assert_eq!(made.mutable_parameters, [("directIO".to_owned(), "true".to_owned())].into());
     let parameters = [("backend".to_owned(), "image".to_owned()), ("pool".to_owned(), "ssd".to_owned())];
     assert_eq!(made.parameters, parameters.into());
+    let access =
+        Access { fs_type: "xfs".to_owned(), modes: vec!["ReadWriteOnce".to_owned()], ..Access::default() };
+    assert_eq!((made.access, made.bytes), (access, 1 << 30));
 }
 
 /// A controller that takes over has to know that the volume may be fenced.
@@ -200,18 +204,24 @@ async fn events_and_metrics_name_the_claim() {
     let events = world.server.with(|k| k.all("events").cloned().collect::<Vec<_>>());
     assert!(!events.is_empty());
     for event in events {
-        assert_eq!(event["regarding"]["uid"], claim["metadata"]["uid"], "{event}");
+        let regarding = &event["regarding"];
+        assert_eq!(regarding["uid"], claim["metadata"]["uid"], "{event}");
+        assert_eq!(
+            (&regarding["kind"], &regarding["apiVersion"]),
+            (&json!("PersistentVolumeClaim"), &json!("v1"))
+        );
     }
     let figures = world.figures();
     assert_eq!(figures.standby(), Vec::new(), "it does not lead");
     figures.leads(Some(world.seen()));
+    assert_eq!(figures.under_way(), [(ReplicaPhase::Standby, 1)].into());
     let standby: Vec<(String, f64)> =
         figures.standby().into_iter().map(|(claim, _, interval)| (claim, interval)).collect();
-    let interval = world.replica().map(|_| 10.0).unwrap();
-    assert_eq!(standby, [(format!("{NAMESPACE}/data-db-0"), interval)]);
+    assert_eq!(standby, [(format!("{NAMESPACE}/data-db-0"), 10.0)]);
     let passes = world.nodes.lock().passes.len() as u64;
     let (counted, sent, changed) = figures.traffic();
-    assert!(counted == passes && passes > 1 && sent == changed, "{passes} {:?}", figures.traffic());
+    assert!(counted == passes && passes > 1, "{passes} {counted}");
+    assert!(sent > 0 && sent == changed, "{sent} {changed}");
 }
 
 #[tokio::test(start_paused = true)]
