@@ -11,7 +11,7 @@ use super::admit::{Case, candidates, refusal};
 use super::claims::{access, bytes_of, node_of, parameters};
 use super::copies::NewCopy;
 use super::nodes::{NodeError, Presence};
-use super::pods::{Companion, claims_of, other_claims};
+use super::pods::{Companion, claims_of, has_ended, other_claims};
 use super::request::is_over;
 use super::resources::{
     ClaimId, FINALIZER, ObjectId, Purpose, ReplicaPhase, Target, VolumeReplica, VolumeReplicaSpec,
@@ -306,11 +306,6 @@ impl Moves {
             None => Err("no other node has room for it".to_owned()),
         })
     }
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Returns the CSI volume id of a PersistentVolume.

@@ -12,7 +12,7 @@ use super::act::{Moves, Result};
 use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
 use super::nodes::{NodeError, Presence};
-use super::pods::{Companion, Goal, is_same, left_behind, other_claims, user, uses};
+use super::pods::{Companion, Goal, claims_of, has_ended, is_same, left_behind, other_claims, user, uses};
 use super::queue::ahead;
 use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, When};
 use super::seen::Seen;
@@ -50,7 +50,8 @@ impl Moves {
         let is_promotion = spec.purpose == Purpose::Standby && source_node != NodeState::Ready;
         let goal = Goal { target: &spec.target_node, node: target.as_deref(), is_promotion };
         let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
-            (true, Some(claim)) => self.delayed(claim, &pods, goal).await?,
+            // Pods that wait for a node count as well: those of a lost node have been deleted by then.
+            (true, Some(claim)) => self.delayed(claim, &self.pods_anywhere(&spec.claim), goal).await?,
             _ => None,
         };
         let asks_source = matches!(
@@ -126,6 +127,15 @@ impl Moves {
     /// Returns the pods that use the volume of a copy, on the node of the volume.
     pub(super) fn pods_of(&self, replica: &VolumeReplica) -> Vec<Arc<Pod>> {
         self.pods_at(replica, &replica.spec.source_node)
+    }
+
+    /// Returns the pods that use a claim, on whatever node, or on none yet.
+    fn pods_anywhere(&self, claim: &ClaimId) -> Vec<Arc<Pod>> {
+        self.seen.pods.state_filter(|pod| {
+            pod.namespace().as_deref() == Some(claim.namespace.as_str())
+                && !has_ended(pod)
+                && claims_of(pod).any(|used| used == claim.name)
+        })
     }
 
     fn pods_at(&self, replica: &VolumeReplica, node: &str) -> Vec<Arc<Pod>> {

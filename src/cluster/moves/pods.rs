@@ -26,8 +26,13 @@ fn is_leaving(pod: &Pod) -> bool {
 /// Whether a pod is on a node and not at its end: only such a one holds its claims.
 pub fn is_scheduled(pod: &Pod) -> bool {
     let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|n| !n.is_empty()));
+    placed && !has_ended(pod)
+}
+
+/// Reports whether a pod is at its end.
+pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    placed && !matches!(phase, Some("Succeeded" | "Failed"))
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether no container of the pod has ever run. With a claim that is being deleted none ever will.

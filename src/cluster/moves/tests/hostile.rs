@@ -145,6 +145,35 @@ async fn a_promotion_goes_on_when_its_taint_is_gone() {
     assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
 }
 
+/// The pods of a lost node are deleted, and the ones that are created instead are on no node: they need both volumes as well.
+#[tokio::test(start_paused = true)]
+async fn a_promotion_leaves_no_claim_of_its_pods() {
+    let (mut world, target) = with_standby().await;
+    world.server.with(|k| {
+        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
+        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE});
+        claim["spec"]["volumeName"] = json!("pvc-log");
+        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim);
+        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
+        volume["metadata"] = json!({"name": "pvc-log"});
+        volume["spec"]["csi"] = json!({"driver": "other.csi.dev", "volumeHandle": "log"});
+        k.create(key("persistentvolumes", "", "pvc-log"), volume);
+        let mut waiting = hostloop_fake_kubernetes::control::pod("other-0", "data-db-0", "ReplicaSet");
+        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
+        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
+        k.create(key("pods", NAMESPACE, "other-0"), waiting);
+    });
+    switch_off(&mut world, "n1");
+    end_pod(&world);
+    world.ticks(90).await;
+    assert_eq!(world.place(), "n1", "{:?}", world.phase());
+    assert!(world.phase().unwrap().1.contains("claim log"), "{:?}", world.phase());
+    world.server.with(|k| k.remove(&key("pods", NAMESPACE, "other-0")));
+    world.ticks(60).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+}
+
 /// A rack is off, and the node of the copy comes back first.
 #[tokio::test(start_paused = true)]
 async fn a_copy_outlives_the_loss_of_both_nodes() {
