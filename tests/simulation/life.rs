@@ -122,9 +122,27 @@ impl Client {
     /// # Errors
     /// As of all calls; or an answer that is wrong.
     pub async fn create(&self, name: &str, spec: Spec, source: Option<MadeFrom>) -> Result<Volume, Failure> {
+        let (first, one) = (self.random(NODES), source.is_some() || self.random(3) > 0);
+        self.create_at(name, spec, source, (first, one)).await
+    }
+
+    /// The same on this node.
+    ///
+    /// # Errors
+    /// As of all calls.
+    pub async fn create_on(&self, name: &str, spec: Spec, node: usize) -> Result<Volume, Failure> {
+        self.create_at(name, spec, None, (node, true)).await
+    }
+
+    async fn create_at(
+        &self,
+        name: &str,
+        spec: Spec,
+        source: Option<MadeFrom>,
+        (first, one): (usize, bool),
+    ) -> Result<Volume, Failure> {
         // Mostly one node, where the scheduler has put a pod; or wherever there is room, in an order that external-provisioner
         // makes from the name of the claim: it is the same in each try (docs/decisions/0008 says what another one can do).
-        let (first, one) = (self.random(NODES), source.is_some() || self.random(3) > 0);
         let request = || {
             let mut nodes: Vec<usize> = (0..NODES).collect();
             nodes.rotate_left(first);

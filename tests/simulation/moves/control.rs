@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::objects::Order;
@@ -26,6 +26,10 @@ pub(super) struct Known {
     pub(super) order: Order,
     /// The StatefulSet that makes the claim, where one does.
     pub(super) set: Option<String>,
+    /// Another claim of the pod.
+    pub(super) companion: Option<String>,
+    /// Whether it is that of another one's pod.
+    is_companion: bool,
     /// Whether nobody makes them again.
     retired: bool,
     /// When its controller looks at it again, after which pause, and which version of it it has looked at last.
@@ -42,11 +46,18 @@ impl Known {
             pod: pod.to_owned(),
             order,
             set: set.map(str::to_owned),
+            companion: None,
+            is_companion: false,
             retired,
             again,
             pause,
             seen,
         }
+    }
+
+    /// A claim that the pod of another one uses as well.
+    pub(super) fn companion(claim: &str, pod: &str, order: Order) -> Known {
+        Known { is_companion: true, ..Known::new(claim, pod, order, None) }
     }
 
     /// Nobody makes the claim and the pod again.
@@ -59,8 +70,12 @@ impl Known {
         let Some(set) = &self.set else {
             // A Deployment with the strategy Recreate.
             if kubernetes.get("pods", &self.pod).is_none() {
-                let key = key("pods", NAMESPACE, &self.pod);
-                kubernetes.create(key, pod(&self.pod, &self.claim, "ReplicaSet"));
+                let mut made = pod(&self.pod, &self.claim, "ReplicaSet");
+                if let Some(companion) = &self.companion {
+                    let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": companion}});
+                    made["spec"]["volumes"].as_array_mut().unwrap().push(log);
+                }
+                kubernetes.create(key("pods", NAMESPACE, &self.pod), made);
             }
             return;
         };
@@ -96,6 +111,7 @@ pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
             nodes::look(&moves, &cluster, &mut away);
             moves.delete_what_is_left();
             moves.is_served_once(&cluster);
+            moves.goes_on();
         }
         let count = moves.known.lock().unwrap().len();
         for number in 0..count {
@@ -131,11 +147,14 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
         kubernetes.protect(&known.claim);
         kubernetes.protect_volumes();
     }
+    if known.is_companion {
+        return;
+    }
     if does(3) && !known.retired {
         known.make(kubernetes);
     }
     if does(4) {
-        let avoided = nodes::avoided(kubernetes, &known.claim);
+        let avoided = nodes::avoided(kubernetes, &known.claim, known.companion.as_deref());
         kubernetes.schedule(&known.pod, &known.claim, avoided.as_deref());
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::control::Known;
-use super::objects::Order;
+use super::objects::{Order, Standby};
 use super::writer::Log;
 use super::{Moves, PATIENCE, objects};
 use crate::calls::{Client, Failure};
@@ -24,6 +24,8 @@ pub struct Claim {
     pub(super) order: Order,
     /// The StatefulSet that it belongs to.
     set: Option<String>,
+    /// Another claim of the pod, which moves with this one.
+    pub(super) companion: Option<String>,
     pub(super) log: Arc<Mutex<Log>>,
     over: Mutex<bool>,
     /// Until when the node of a pod that was deleted by force does not know that.
@@ -63,6 +65,9 @@ impl Claim {
         let order = moves.order();
         let set = (moves.below(3) > 0).then(|| format!("db{number}"));
         let claim = set.as_ref().map_or_else(|| format!("data{number}"), |set| format!("data-{set}-0"));
+        // A copy of one claim alone would leave the other one behind.
+        let is_pair = moves.pairs && set.is_none() && !order.stands_by();
+        let companion = is_pair.then(|| format!("log{number}"));
         let log = Log { owner: moves.between(1, u64::MAX), ..Log::default() };
         Arc::new(Claim {
             cluster: Arc::clone(cluster),
@@ -71,6 +76,7 @@ impl Claim {
             pod: format!("db{number}-0"),
             order,
             set,
+            companion,
             log: Arc::new(Mutex::new(log)),
             over: Mutex::default(),
             blind: Mutex::default(),
@@ -134,9 +140,29 @@ impl Claim {
             let claim = objects::claim(&self.claim, &self.order, Some(&name));
             kubernetes.create(key("persistentvolumeclaims", NAMESPACE, &self.claim), claim);
         });
-        let known = Known::new(&self.claim, &self.pod, self.order, self.set.as_deref());
+        let mut known = Known::new(&self.claim, &self.pod, self.order, self.set.as_deref());
+        known.companion = self.companion.clone();
         self.moves.known.lock().unwrap().push(known);
+        if let Some(companion) = &self.companion {
+            self.make_companion(companion, volume.node).await?;
+        }
         self.moves.rules.lock().unwrap().knows(&self.claim, &self.log);
+        Ok(())
+    }
+
+    /// Makes the other claim of the pod, whose volume is on the same node. The pod writes nothing to it.
+    async fn make_companion(&self, claim: &str, node: usize) -> Result<(), Failure> {
+        let (name, order) = (format!("pvc-{claim}"), Order { standby: Standby::Nobody, ..self.order });
+        let volume = self.client().create_on(&name, order.spec, node).await?;
+        let id = &self.cluster.machines[node].id;
+        self.moves.with(|kubernetes| {
+            let object = objects::volume(&name, claim, id, &volume, &order);
+            kubernetes.create(key("persistentvolumes", "", &name), object);
+            let object = objects::claim(claim, &order, Some(&name));
+            kubernetes.create(key("persistentvolumeclaims", NAMESPACE, claim), object);
+        });
+        self.moves.known.lock().unwrap().push(Known::companion(claim, &self.pod, order));
+        self.moves.rules.lock().unwrap().knows(claim, &Arc::default());
         Ok(())
     }
 
@@ -195,14 +221,17 @@ impl Claim {
             if kubernetes.get("persistentvolumeclaims", &self.claim).is_none() {
                 return false;
             }
-            let wish = key("volumemoves", NAMESPACE, &self.wish());
-            kubernetes.remove(&wish);
-            if let Some(target) = target {
-                let node = (target != "any").then_some(target);
-                let when = if now { "Now" } else { "PodsLeave" };
-                let spec = json!({"claimName": self.claim, "target": {"node": node}, "when": when});
-                let metadata = json!({"name": self.wish(), "namespace": NAMESPACE});
-                kubernetes.create(wish, json!({"metadata": metadata, "spec": spec}));
+            let of_companion = self.companion.as_ref().map(|claim| (claim, format!("move-{claim}")));
+            for (claim, name) in of_companion.into_iter().chain([(&self.claim, self.wish())]) {
+                let wish = key("volumemoves", NAMESPACE, &name);
+                kubernetes.remove(&wish);
+                if let Some(target) = target {
+                    let node = (target != "any").then_some(target);
+                    let when = if now { "Now" } else { "PodsLeave" };
+                    let spec = json!({"claimName": claim, "target": {"node": node}, "when": when});
+                    let metadata = json!({"name": name, "namespace": NAMESPACE});
+                    kubernetes.create(wish, json!({"metadata": metadata, "spec": spec}));
+                }
             }
             crate::log(|| format!("{} is to be on {target:?}", self.claim));
             true
@@ -311,9 +340,13 @@ impl Claim {
         loop {
             let there = self.moves.with(|kubernetes| {
                 kubernetes.mark_deleted(&key("pods", NAMESPACE, &self.pod));
-                kubernetes.mark_deleted(&key("persistentvolumeclaims", NAMESPACE, &self.claim));
-                let of_claim = |volume: &Value| volume["spec"]["claimRef"]["name"] == *self.claim;
-                kubernetes.get("persistentvolumeclaims", &self.claim).is_some()
+                let claims: Vec<&String> = self.companion.iter().chain([&self.claim]).collect();
+                for claim in &claims {
+                    kubernetes.mark_deleted(&key("persistentvolumeclaims", NAMESPACE, claim));
+                }
+                let of_claim =
+                    |volume: &Value| claims.iter().any(|claim| volume["spec"]["claimRef"]["name"] == **claim);
+                claims.iter().any(|claim| kubernetes.get("persistentvolumeclaims", claim).is_some())
                     || kubernetes.all("persistentvolumes").any(of_claim)
                     || !self.replicas(kubernetes).is_empty()
             });

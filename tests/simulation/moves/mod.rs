@@ -39,8 +39,11 @@ pub use self::orders::is_checked;
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Enough for a copy of each claim, and for what some have left.
-const LIMITS: MoveLimits = MoveLimits { all: 4, namespace: 4, node: 1, node_size: None };
+/// Returns limits that are enough for a copy of each claim, and for what some have left.
+fn limits(pairs: bool) -> MoveLimits {
+    let each = if pairs { 2 } else { 1 };
+    MoveLimits { all: 4 * each, namespace: 4 * each, node: each, node_size: None }
+}
 
 /// Whether volumes move in the run of this seed: they take their time.
 pub fn are_in(seed: u64) -> bool {
@@ -56,6 +59,8 @@ pub fn stand_by_in(seed: u64) -> bool {
 pub struct Moves {
     /// Whether volumes have standby copies, and nodes are lost.
     pub standby: bool,
+    /// Whether some pods have two claims.
+    pairs: bool,
     kubernetes: Mutex<Kubernetes>,
     changed: Notify,
     random: Mutex<Random>,
@@ -82,11 +87,14 @@ impl Moves {
     pub fn new(mut random: Random, standby: bool) -> Arc<Moves> {
         let way = api::Way::new(&mut random);
         let halves = random.below(2) == 0;
+        let pairs = standby && random.below(2) == 0;
+        let limits = if standby { limits(pairs) } else { MoveLimits::default() };
         let mut kubernetes = Kubernetes::default();
         (kubernetes.budget, kubernetes.resync) = (1, 60);
         (kubernetes.halves, kubernetes.watched) = (halves, true);
         let moves = Moves {
             standby,
+            pairs,
             kubernetes: Mutex::new(kubernetes),
             changed: Notify::new(),
             random: Mutex::new(random),
@@ -95,9 +103,9 @@ impl Moves {
             used: Mutex::default(),
             working: Mutex::default(),
             refuses: Arc::default(),
-            limits: if standby { LIMITS } else { MoveLimits::default() },
+            limits,
             healed: Mutex::default(),
-            rules: Mutex::default(),
+            rules: Mutex::new(rules::Rules::new(limits)),
             losing: tokio::sync::Mutex::default(),
             outages: Mutex::default(),
         };

@@ -51,6 +51,15 @@ pub(super) fn look(moves: &Moves, cluster: &Cluster, away: &mut Away) {
 }
 
 impl Moves {
+    /// Nothing waits for a node that may never come back.
+    pub(super) fn goes_on(&self) {
+        let Some(healed) = *self.healed.lock().unwrap() else { return };
+        self.with(|kubernetes| {
+            let stuck = self.rules.lock().unwrap().stuck(kubernetes, healed);
+            kubernetes.wrong.extend(stuck);
+        });
+    }
+
     /// No volume is used on two nodes at once.
     pub(super) fn is_served_once(&self, cluster: &Cluster) {
         let pods: Vec<String> =
@@ -112,10 +121,14 @@ fn collect(kubernetes: &mut Kubernetes, name: &str, away: Option<Duration>) {
     }
 }
 
-/// The node of the volume of a claim, if the scheduler puts no pods there.
-pub(super) fn avoided(kubernetes: &Kubernetes, claim: &str) -> Option<String> {
+/// The node of the volume of a claim, if the scheduler puts no pods of this claim and of the other one there.
+pub(super) fn avoided(kubernetes: &Kubernetes, claim: &str, other: Option<&str>) -> Option<String> {
     let (volume, _) = kubernetes.volume_of(claim)?;
     let name = node_of(&volume).to_owned();
+    let is_there = |other| kubernetes.volume_of(other).is_some_and(|(volume, _)| node_of(&volume) == name);
+    if !other.is_none_or(is_there) {
+        return Some(name);
+    }
     let takes_pods = |node: Value| is_ready(&node) && !is_out_of_service(&node);
     (!kubernetes.get("nodes", &name).is_some_and(takes_pods)).then_some(name)
 }

@@ -59,6 +59,8 @@ struct Outage {
     listed: Listed,
     /// Whether it stays off until the pod of the claim runs elsewhere.
     waits: bool,
+    /// Whether the volume of the claim was there, and has a copy that stands by.
+    guarded: bool,
 }
 
 impl Moves {
@@ -161,6 +163,7 @@ impl Claim {
                 && self.moves.with(|kubernetes| is_spare(kubernetes, &machine.id)),
             listed: [Listed::Here, Listed::WithoutAddress, Listed::Nowhere][self.moves.below(3)],
             waits: self.moves.below(2) == 0,
+            guarded: self.moves.with(|kubernetes| self.is_guarded_on(kubernetes, &machine.id)),
         };
         crate::log(|| format!("{} is switched off: {outage:?}", machine.id));
         machine.off.store(true, Ordering::Relaxed);
@@ -192,9 +195,13 @@ impl Claim {
         if outage.word != Word::Nothing {
             self.list(outage.node, outage.listed);
         }
-        let latest = Instant::now() + Duration::from_secs(600);
+        let (began, healed) = (Instant::now(), self.moves.healed.lock().unwrap().is_some());
+        let latest = began + Duration::from_secs(900);
         if !outage.waits || outage.word == Word::Nothing {
             return self.moves.pause(1000, LONGEST).await;
+        }
+        if !outage.guarded {
+            return self.moves.pause(1000, 3 * LONGEST).await;
         }
         let runs = |kubernetes: &mut Kubernetes| {
             let pod = kubernetes.get("pods", &self.pod).unwrap_or_default();
@@ -203,6 +210,24 @@ impl Claim {
         while !self.moves.with(runs) && Instant::now() < latest {
             self.moves.pause(500, 2000).await;
         }
+        let is_cordoned = |node: &Value| node["spec"]["unschedulable"] == true;
+        let cordoned = self.moves.with(|kubernetes| kubernetes.all("nodes").any(is_cordoned));
+        if healed && !cordoned && Instant::now() >= latest {
+            let copies = self.moves.with(|kubernetes| self.replicas(kubernetes));
+            let wrong = format!("rule 7: {} waits for its lost node: {copies:?}", self.claim);
+            self.moves.with(|kubernetes| kubernetes.wrong.push(wrong));
+        }
+    }
+
+    /// Whether the volume is on this node, and has a copy that stands by on another one.
+    fn is_guarded_on(&self, kubernetes: &Kubernetes, node: &str) -> bool {
+        let stands_by = |replica: &Value| {
+            phase(replica) == Some("Standby")
+                && replica["spec"]["sourceNode"] == *node
+                && replica["metadata"]["annotations"]["hostloop.csi.dev/promote"].is_null()
+        };
+        // A claim that has no copy keeps the pod where it is.
+        self.companion.is_none() && self.replicas(kubernetes).iter().any(stands_by)
     }
 
     /// The copies of this claim take over. The pod on the node is deleted by force.
@@ -232,6 +257,12 @@ impl Claim {
         let machine = &self.cluster.machines[outage.node];
         crate::log(|| format!("{} is switched on, empty: {}", machine.id, outage.empty));
         if outage.empty {
+            // The administrator gives up what was on the disks, or the driver would not start (docs/configuration.md).
+            for anchor in
+                machine.kernel.tree("/var/lib").iter().filter(|file| file.ends_with(".hostloop-anchor"))
+            {
+                machine.kernel.remove_file(anchor).expect("an anchor");
+            }
             machine.kernel.replace_disk(DATA_DIR);
             machine.kernel.replace_disk(DIRECTORIES_DIR);
         }

@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hostloop::model::MoveLimits;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::LIMITS;
 use super::life::phase;
 use super::writer::{Log, Loss};
 use super::{nodes, tenants};
+use crate::kubernetes::control::node_of;
 use crate::kubernetes::{Kubernetes, NAMESPACE, key};
 
 /// How long a controller may take to hear that a node is ready again, and for a request that it has sent before.
 const LATE: Duration = Duration::from_secs(60);
+
+/// The longest time for which pods may wait in a phase if the nodes that they need are ready.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// What has been seen of a copy.
 #[derive(Default)]
@@ -55,6 +59,7 @@ pub(super) struct Rules {
     pub(super) trials: BTreeMap<String, Instant>,
     /// Since when each StorageClass is missing.
     missing: BTreeMap<String, Instant>,
+    limits: MoveLimits,
     /// Whether the request that is being carried out was sent long ago.
     pub(super) is_late: bool,
     /// Since when each Node is ready without a word that it is lost.
@@ -70,6 +75,10 @@ fn is_promoted(replica: &Value) -> bool {
 }
 
 impl Rules {
+    pub(super) fn new(limits: MoveLimits) -> Rules {
+        Rules { limits, ..Rules::default() }
+    }
+
     /// Remembers what the pods of a claim write.
     pub(super) fn knows(&mut self, claim: &str, log: &Arc<Mutex<Log>>) {
         self.logs.insert(claim.to_owned(), Arc::clone(log));
@@ -187,6 +196,28 @@ impl Rules {
         wrong
     }
 
+    /// Rules 7 and 10: pods wait for nothing but the nodes that they need, and for no first copy.
+    pub(super) fn stuck(&self, kubernetes: &Kubernetes, well_since: Instant) -> Option<String> {
+        let long = |since: &Instant| since.elapsed() > LONGEST;
+        let is_well = |node: &str| self.ready.get(node).is_some_and(long);
+        let stuck = |replica: &&Value| {
+            let seen = self.copies.get(text(replica, "/metadata/uid"));
+            let Some(seen) = seen.filter(|seen| seen.entered.get(&seen.phase).is_some_and(long)) else {
+                return false;
+            };
+            let source = is_well(text(replica, "/spec/sourceNode"));
+            match seen.phase.as_str() {
+                "Exchanging" | "LastPass" | "Completing" => {
+                    source && is_well(text(replica, "/spec/targetNode"))
+                }
+                "Abandoning" => source && replica["status"]["maybeFenced"] == true,
+                _ => false,
+            }
+        };
+        let found = kubernetes.all("volumereplicas").find(stuck).filter(|_| long(&well_since))?;
+        Some(format!("rules 7 and 10: pods wait for this: {found}"))
+    }
+
     /// Rule 1: what a copy is of, its controller has found in the claim and its PersistentVolume, which name each other.
     fn a_new_copy(&self, kubernetes: &Kubernetes, replica: &Value) -> Result<(), String> {
         let spec = &replica["spec"];
@@ -207,11 +238,30 @@ impl Rules {
         let on = |replica: &&Value| replica["spec"]["targetNode"] == spec["targetNode"];
         let (all, there) =
             (kubernetes.all("volumereplicas").count(), kubernetes.all("volumereplicas").filter(on).count());
-        match self.is_late || all <= LIMITS.all && there <= LIMITS.node {
+        match self.is_late || all <= self.limits.all && there <= self.limits.node {
             true => Ok(()),
             false => Err(format!("limits: there are {all} copies, {there} of them on one node: {replica}")),
         }
     }
+}
+
+/// Returns a claim of the same pods whose volume is not on the node of the copy, and does not go there.
+fn left_behind(kubernetes: &Kubernetes, replica: &Value) -> Option<String> {
+    let (claim, target) = (text(replica, "/spec/claim/name"), &replica["spec"]["targetNode"]);
+    let used = |pod: &Value| -> Vec<String> {
+        let volumes = pod["spec"]["volumes"].as_array().cloned().unwrap_or_default();
+        volumes.iter().map(|used| text(used, "/persistentVolumeClaim/claimName").to_owned()).collect()
+    };
+    let pods = kubernetes.all("pods").map(used).filter(|claims| claims.iter().any(|used| used == claim));
+    pods.flatten().filter(|other| other != claim).find(|other| {
+        let is_there = kubernetes.volume_of(other).is_none_or(|(volume, _)| *target == node_of(&volume));
+        let goes = |copy: &Value| {
+            copy["spec"]["claim"]["name"] == **other
+                && copy["spec"]["targetNode"] == *target
+                && !matches!(phase(copy), None | Some("Pending" | "Copying" | "Following"))
+        };
+        !is_there && !kubernetes.all("volumereplicas").any(goes)
+    })
 }
 
 impl Seen {
@@ -230,6 +280,11 @@ impl Seen {
         let was_tried = trials.get(volume).zip(self.at).is_some_and(|(tried, at)| *tried >= at);
         if phase == "CuttingOver" && !was_tried {
             return Some(format!("rule 8: a cutover without a trial: {replica}"));
+        }
+        if phase == "CuttingOver"
+            && let Some(other) = left_behind(kubernetes, replica)
+        {
+            return Some(format!("rule 9: {other} stays behind: {replica}"));
         }
         let claim =
             kubernetes.get("persistentvolumeclaims", text(replica, "/spec/claim/name")).unwrap_or_default();

@@ -7,12 +7,15 @@ use super::PATIENCE;
 use super::life::{Claim, phase};
 use crate::calls::Failure;
 use crate::kubernetes::Kubernetes;
-use crate::kubernetes::control::PROTECTION;
+use crate::kubernetes::control::{PROTECTION, node_of};
 
 impl Claim {
     /// The VolumeReplicas of the claim.
     pub(super) fn replicas(&self, kubernetes: &Kubernetes) -> Vec<Value> {
-        let is_its = |replica: &&Value| replica["spec"]["claim"]["name"] == *self.claim;
+        let is_its = |replica: &&Value| {
+            let claim = &replica["spec"]["claim"]["name"];
+            *claim == *self.claim || self.companion.as_ref().is_some_and(|companion| *claim == **companion)
+        };
         kubernetes.all("volumereplicas").filter(is_its).cloned().collect()
     }
 
@@ -36,6 +39,12 @@ impl Claim {
         let claim = kubernetes.get("persistentvolumeclaims", &self.claim).ok_or("there is no claim")?;
         let of_claim = |volume: &&Value| volume["spec"]["claimRef"]["name"] == *self.claim;
         let volumes: Vec<&Value> = kubernetes.all("persistentvolumes").filter(of_claim).collect();
+        if let Some(companion) = &self.companion {
+            let node = kubernetes.volume_of(companion).map(|(volume, _)| node_of(&volume).to_owned());
+            if node.as_deref() != volumes.first().map(|volume| node_of(volume)) {
+                return Err(format!("rule 9: {companion} is on {node:?}, {} on {volumes:?}", self.claim));
+            }
+        }
         let [volume] = volumes.as_slice() else { return Err(format!("it has {} volumes", volumes.len())) };
         let replicas = self.replicas(kubernetes);
         if replicas.iter().any(|replica| !self.stays(replica)) {
