@@ -211,6 +211,8 @@ impl Claim {
             _ => {}
         }
         let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
+        // While there is no pod, nothing says that two claims go together: a drain may part them.
+        let now = now || self.companion.is_some();
         Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons }
     }
 
