@@ -280,10 +280,11 @@ impl Claim {
     async fn go_on_without(&self, node: &str) {
         self.moves.pause(1, 30_000).await;
         let latest = Instant::now() + Duration::from_secs(600);
+        // One in a phase of a later release, or without a status, is needed when that is over.
         let is_needed = |replica: &Value| {
-            let before = ["Following", "Ready", "Standby", "CuttingOver", "Exchanging", "LastPass"];
+            let after = ["Completing", "Retiring", "Left", "Abandoning", "Stranded"];
             replica["spec"]["sourceNode"] == *node
-                && phase(replica).is_some_and(|phase| before.contains(&phase))
+                && !phase(replica).is_some_and(|phase| after.contains(&phase))
         };
         while Instant::now() < latest {
             let all = self.moves.with(|kubernetes| {
