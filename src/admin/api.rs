@@ -22,6 +22,7 @@ use crate::cluster::moves::lease::lease_name;
 use crate::cluster::moves::look::{PROMOTE, standby_of};
 use crate::cluster::moves::resources::{VolumeMove, VolumeMoveSpec, VolumeReplica};
 use crate::cluster::moves::view::Wanted;
+use crate::cluster::peers::api_client_of;
 
 /// A Lease that was not renewed for so long has no holder any more, in seconds. Clocks of machines differ.
 const FORSAKEN: i64 = 120;
@@ -143,7 +144,7 @@ impl Cluster {
             },
         };
         let config = config.map_err(|error| advice(&error))?;
-        Client::try_from(config).map(Cluster::new).map_err(|error| chain(&error))
+        api_client_of(config).map(Cluster::new).map_err(|error| chain(&error))
     }
 
     fn in_namespace<K>(&self, namespace: Option<&str>) -> Api<K>

@@ -10,6 +10,7 @@ use kube::{Api, Client};
 
 use super::CertsError;
 use super::authority::{Authority, CA_KEY};
+use crate::cluster::peers::api_client;
 use crate::cluster::tls::certificate::{Moment, Validity};
 use crate::cluster::tls::files::CA;
 
@@ -27,7 +28,7 @@ pub type ApiError = kube::Error;
 /// # Errors
 /// As [`init`]; [`CertsError::Kubernetes`] where there is neither.
 pub(super) async fn run(place: &SecretName, driver: &str, validity: Validity) -> Result<String, CertsError> {
-    init(Client::try_default().await?, place, driver, validity).await
+    init(api_client().await?, place, driver, validity).await
 }
 
 /// Makes the CA, unless there is one: of several that try at once the first wins. Says what was done.

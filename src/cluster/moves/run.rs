@@ -31,6 +31,7 @@ use super::pods::claims_of;
 use super::resources::{VolumeMove, VolumeReplica};
 use super::seen::{Seen, Writers, trim, trim_pod};
 use super::strays::waits_on;
+use crate::cluster::peers::api_client;
 use crate::model::MoveLimits;
 use crate::shutdown::Shutdown;
 
@@ -52,7 +53,7 @@ impl Candidate {
     /// # Errors
     /// If there is neither.
     pub async fn connect() -> Result<Client, String> {
-        let client = Client::try_default().await;
+        let client = api_client().await;
         client.map_err(|error| format!("cannot reach the API server: {error}"))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub use self::fixed::Fixed;
-pub use self::kubernetes::Service;
+pub use self::kubernetes::{Service, api_client, api_client_of};
 
 use crate::model::NodeKey;
 

@@ -1,6 +1,7 @@
 //! Kubernetes: the pods of the nodes are the endpoints of a headless Service, and CSINode objects say on which nodes the
 //! driver is registered, even if its pod is gone. This file watches; `view.rs` decides what it means.
 
+mod client;
 mod view;
 
 use std::sync::Arc;
@@ -8,11 +9,12 @@ use std::sync::Arc;
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::storage::v1::CSINode;
+use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
 use tokio::sync::watch;
 
+pub use self::client::{api_client, api_client_of};
 use self::view::View;
 use super::{Known, Members, Peers};
 
@@ -31,7 +33,7 @@ impl Service {
     /// # Errors
     /// Where there is no way to the API server: neither a service account nor a kubeconfig.
     pub async fn watch(namespace: &str, name: &str, driver_name: &str) -> Result<Self, kube::Error> {
-        let client = Client::try_default().await?;
+        let client = api_client().await?;
         let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
         let of_service = watcher::Config::default().labels(&format!("{SERVICE_LABEL}={name}"));
         let slices = watcher(slices, of_service).default_backoff();
