@@ -20,8 +20,6 @@ SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull
   pull::trees:: pull::standby:: pull::ended_updates:: removals::whole left_frozen::staging given_limit::a_call_that_is_cut_off \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
   managed_pools::refusals::a_mkfs modify_volume::a_failed_look node_stage_volume::image::offline_growth
-# Unit tests that take a part of all ends in `test`, and all in `test-rest`.
-ENDS := every_end
 UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 # On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.
@@ -152,13 +150,11 @@ test-quick: ## Test each RPC on the fake kernel, without the walk and without wh
 test-slow: ## Test what test-quick leaves out: faults and kills at every step, the model, the cluster, the simulation
 	@echo '==> test-slow'
 	$(TEST) --test csi -- $(SLOW)
-	HOSTLOOP_WALK_SHARE=1 $(TEST) --lib -- $(ENDS)
 	$(TEST) --test model --test cluster --test simulation
 
-test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, the cluster, and all ends of moves
+test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
 	@echo '==> test-csi'
 	$(TEST) --test contract --test csi --test model --test cluster --test simulation
-	HOSTLOOP_WALK_SHARE=1 $(TEST) --lib -- $(ENDS)
 
 walk: ## End and fail every step of every call on the fake kernel, of which test-csi takes a part
 	@echo '==> walk'
