@@ -108,6 +108,11 @@ fn taken_back(view: &View) -> Step {
         return match view.source {
             // Both are lost, and an administrator knows it.
             Says::Silent(_) if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
+            // A promotion of the copy: its volume was lost, and was not fenced.
+            Says::Has(generation) if generation == view.spec.generation && view.status.fenced.is_none() => {
+                Step::Fence
+            }
+            Says::Deleted | Says::Nothing => gone_before(view),
             _ => Step::Reclaim,
         };
     }
@@ -136,6 +141,22 @@ fn taken_back(view: &View) -> Step {
         }
         (Says::Has(_), _) => may_be_the_only_one(view, reclaimed),
         _ => Step::Wait(LONG, format!("node {node} does not say what it has of the volume")),
+    }
+}
+
+/// The volume is gone from its node before it could be taken back, such as with its claim.
+fn gone_before(view: &View) -> Step {
+    match view.copy {
+        Says::Has(_) if view.is_deleted || view.source == Says::Deleted => Step::DeleteCopy,
+        Says::Has(_) => may_be_the_only_one(view, view.spec.generation),
+        _ if view.is_deleted => Step::Finish,
+        _ => Step::Wait(
+            LONG,
+            format!(
+                "the volume is gone from node {}, and node {} may have it; delete the VolumeReplica when you have looked there",
+                view.spec.source_node, view.spec.target_node
+            ),
+        ),
     }
 }
 

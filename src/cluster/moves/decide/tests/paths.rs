@@ -248,3 +248,29 @@ fn a_lost_node_that_is_back_keeps_later_data() {
     let (_, step) = end_of(back(Says::Nothing, Says::Has(GENERATION + 3)));
     assert_eq!(step, Step::Release);
 }
+
+/// Both nodes were lost, and an administrator said so of both. They come back while the copy was to take the volume's place.
+#[test]
+fn a_promotion_is_taken_back_with_a_fence() {
+    let mut view = lost_in_completing(NodeState::OutOfService);
+    (view.status.stale, view.status.lost, view.status.fenced) = (true, true, None);
+    assert_eq!(view.source, Says::Has(GENERATION));
+    let (taken, _) = end_of(view.clone());
+    assert!(taken.status.reclaimed && taken.source == Says::Has(GENERATION + 2), "{taken:#?}");
+    (view.status.phase, view.status.exchanged) = (ReplicaPhase::Abandoning, false);
+    assert_eq!(decide(&view), Step::Fence, "the node refuses to take back what is not fenced");
+}
+
+#[test]
+fn a_volume_deleted_before_it_is_taken_back_ends() {
+    let mut view = lost_in_completing(NodeState::Ready);
+    (view.status.phase, view.status.exchanged) = (ReplicaPhase::Abandoning, false);
+    (view.copy, view.source) = (Says::Has(GENERATION), Says::Deleted);
+    assert_eq!(decide(&view), Step::DeleteCopy);
+    view.source = Says::Nothing;
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("may be the only one")));
+    view.copy = Says::Nothing;
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("when you have looked there")));
+    view.is_deleted = true;
+    assert_eq!(decide(&view), Step::Finish);
+}
