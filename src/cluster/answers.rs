@@ -1,5 +1,5 @@
 //! Bounds for what another node answers. A node with a valid certificate may be broken, or in wrong hands: what it sends
-//! must take no more memory, time or room in a log than a right answer would.
+//! must take as little memory, time and room in a log as a right answer.
 
 use crate::error::shorten;
 

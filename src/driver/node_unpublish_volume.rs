@@ -14,7 +14,7 @@ impl Driver {
     /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION where something else is at the target, also for a volume that this node does not know.
+    /// FAILED_PRECONDITION if something else is at the target, also for a volume that this node does not know.
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;

@@ -210,7 +210,7 @@ impl Moves {
             | ReplicaPhase::Exchanging
             | ReplicaPhase::LastPass
             | ReplicaPhase::Completing => MovePhase::CuttingOver,
-            // The volume is where it was.
+            // The volume has gone back to its node.
             ReplicaPhase::Left if status.reclaimed => MovePhase::GivingUp,
             ReplicaPhase::Retiring | ReplicaPhase::Left => MovePhase::Done,
             ReplicaPhase::Abandoning | ReplicaPhase::Stranded => MovePhase::GivingUp,

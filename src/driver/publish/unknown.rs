@@ -4,7 +4,7 @@
 //! such as UNAVAILABLE while the driver starts, and repeats them until they succeed. Until then the pod is Terminating, or the
 //! node counts as one that uses the volume. The volume may never have been here: a pod can come to the node of a copy, and
 //! the move be cancelled. csi.proto has NOT_FOUND for that, which to kubelet is an error like any other. So the answer is OK if
-//! the kernel knows nothing of the volume; where that is not sure, it is an error that says what to look at.
+//! the kernel knows nothing of the volume; otherwise it is an error that says what to look at.
 
 use std::path::{Path, PathBuf};
 

@@ -149,7 +149,9 @@ fn gone_before(view: &View) -> Step {
     match view.copy {
         Says::Has(_) if view.is_deleted || view.source == Says::Deleted => Step::DeleteCopy,
         Says::Has(_) => may_be_the_only_one(view, view.spec.generation),
-        _ if view.is_deleted => Step::Finish,
+        Says::Nothing if view.is_deleted => Step::Release,
+        // A node that may come back may have the copy, and nothing else would say so.
+        Says::Silent(_) if view.is_deleted && view.target_is_gone() => Step::Finish,
         _ => Step::Wait(
             LONG,
             format!(

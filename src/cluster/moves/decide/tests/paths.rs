@@ -272,5 +272,9 @@ fn a_volume_deleted_before_it_is_taken_back_ends() {
     view.copy = Says::Nothing;
     assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("when you have looked there")));
     view.is_deleted = true;
+    assert_eq!(decide(&view), Step::Release);
+    (view.copy, view.target_node) = (Says::Silent(PATIENCE), NodeState::NotReady);
+    assert!(matches!(decide(&view), Step::Wait(..)), "the node may come back with the copy");
+    view.target_node = NodeState::Gone;
     assert_eq!(decide(&view), Step::Finish);
 }
