@@ -1,5 +1,5 @@
-//! A node in wrong hands, with a valid certificate: its answers take no more time and memory of a controller than right
-//! ones would, and keep it from no other node.
+//! A node in wrong hands, with a valid certificate: its answers take at most the time and memory of right ones, and
+//! the controller still reaches all other nodes.
 
 use hostloop::wire::{csi, peer};
 use prost::Message;

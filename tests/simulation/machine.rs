@@ -24,7 +24,7 @@ pub struct Machine {
     pub moves: Mutex<u32>,
     /// Somebody is at its process.
     pub busy: AtomicBool,
-    /// It is switched off, until whoever did that switches it on.
+    /// It is switched off.
     pub off: AtomicBool,
     /// How the controllers find the driver's process on it.
     pub listed: Mutex<Listed>,

@@ -118,7 +118,7 @@ async fn heal(cluster: &Arc<Cluster>) {
     }
     for node in 0..NODES {
         let machine = &cluster.machines[node];
-        // Whoever has switched it off switches it on.
+        // The task that has switched it off switches it on.
         if machine.is_off() {
             continue;
         }

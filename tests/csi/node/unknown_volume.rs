@@ -11,7 +11,7 @@ use tonic::Code;
 use crate::life::*;
 use crate::support::*;
 
-/// An id as this node gives them, and one of any other kind, as those of inline volumes are.
+/// An id of this node, and one of another kind, such as that of an inline volume.
 fn ids() -> [String; 2] {
     [VolumeId::of_name(&NodeKey::of(NODE), "never").to_string(), "csi-never".to_owned()]
 }

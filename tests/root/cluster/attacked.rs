@@ -48,7 +48,7 @@ impl Attacked {
     /// A node with these flags, in a world that is made already, and a source that answers like this.
     pub fn by(source: &Hostile, mut world: World, flags: &[&str]) -> Attacked {
         let (pki, runtime, id) = (Pki::new(), Runtime::new().expect("a runtime"), node_of(&world.data));
-        // Free a moment ago; nobody else on the machine wants exactly this one.
+        // It was free a moment ago, and no other program wants exactly this one.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
         let (tls, listen) = (
             pki.issue("node", &node(Some(&id)), hostloop_test_support::pki::minutes(-5, 600)),

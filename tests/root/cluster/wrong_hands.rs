@@ -148,7 +148,7 @@ fn large_messages_take_little_memory() {
         // The node has no turn for the others.
         assert_eq!((codes(&ended, Code::Internal), codes(&ended, Code::Aborted)), (8, 4), "{ended:?}");
         assert_little_memory(&node, attack);
-        // Each copy is as it was, and takes what is right.
+        // Each copy is unchanged, and takes a right update.
         good.store(true, Ordering::Relaxed);
         for name in names() {
             node.runtime.block_on(node.update(&name, SIZE)).expect("an update");

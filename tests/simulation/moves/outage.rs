@@ -59,7 +59,7 @@ struct Outage {
     listed: Listed,
     /// Whether it stays off until the pod of the claim runs elsewhere.
     waits: bool,
-    /// Whether the volume of the claim was there, and has a copy that stands by.
+    /// Whether the volume of the claim exists, and has a standby copy.
     guarded: bool,
 }
 
@@ -132,7 +132,7 @@ impl Claim {
         self.cluster.machines.iter().position(|machine| machine.id == name)
     }
 
-    /// No controller reaches the node, whose pods run on. Nobody may say that it is lost.
+    /// No controller reaches the node, whose pods run on. No administrator says that it is lost.
     async fn cut_off(&self, node: usize) {
         let (net, id) = (&self.cluster.net, &self.cluster.machines[node].id);
         let time = Duration::from_millis(self.moves.between(20_000, LONGEST));

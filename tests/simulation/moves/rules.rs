@@ -1,5 +1,5 @@
 //! The rules of moves, checked after every change of an object (docs/decisions/0022). A promotion may lose what was written after
-//! the last pass, and only if somebody who may say so said that the node is lost.
+//! the last pass, and only if an administrator said that the node is lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -36,9 +36,9 @@ pub(super) struct Seen {
     has: u64,
     /// How many of them there were when the first copy began.
     first: u64,
-    /// Whether somebody has said that the node of the volume is lost, since the copy was last well.
+    /// Whether an administrator has said that the node of the volume is lost, since the copy was last well.
     is_lost: bool,
-    /// Whether somebody has said that the node of the copy is lost.
+    /// Whether an administrator has said that the node of the copy is lost.
     pub(super) target_is_lost: bool,
     stale: bool,
     pub(super) was_stale: bool,
@@ -168,7 +168,7 @@ impl Rules {
         (seen.object, seen.at) = (replica.clone(), Some(Instant::now()));
         match phase {
             "Copying" if entered => seen.first = log.acknowledged,
-            // After a lost status, the copy is the one that was there.
+            // After a lost status, the copy is the earlier one.
             "Following" if entered && seen.has == 0 => seen.has = seen.first,
             "Completing" if entered => seen.last = Some(log.all()),
             _ => {}

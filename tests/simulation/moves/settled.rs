@@ -61,7 +61,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Nobody may wait any longer for something, and nothing may be wrong.
+    /// Checks that no wait has lasted too long, and that no rule is broken.
     pub(super) fn check(&self, limit: Instant, what: &str) -> Result<(), Failure> {
         let (wrong, claim) = self.moves.with(|kubernetes| {
             (kubernetes.wrong.clone(), kubernetes.get("persistentvolumeclaims", &self.claim))

@@ -181,7 +181,7 @@ async fn levitate(moves: &Moves, time: Duration) {
     set(&name, LATER, &phase);
 }
 
-/// What is of another tenant is as it was.
+/// Checks that the objects of another tenant are unchanged.
 pub(super) fn is_harmed(kubernetes: &Kubernetes) -> bool {
     let victim = kubernetes.get("persistentvolumes", VICTIM).unwrap_or_default();
     victim["spec"]["claimRef"]["uid"] != "of-another" || !victim["metadata"]["deletionTimestamp"].is_null()

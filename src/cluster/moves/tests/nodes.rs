@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
     pub(crate) passes: Vec<PassRequest>,
     /// What the next passes send in bytes, and how long they take.
     pub(crate) sends: VecDeque<(u64, Duration)>,
-    /// So many of the next passes over a fenced volume find that it was in use.
+    /// The number of the next passes over a fenced volume that find it in use.
     pub(crate) busy_passes: usize,
     /// An administrator deletes the copies: rule 2 does not hold them.
     pub(crate) administrator_deletes: bool,

@@ -1,5 +1,5 @@
-//! A source node in wrong hands, with a valid certificate: what it answers takes no more time, memory and room in a log
-//! than a right answer would. Where minutes have to pass, the clock is the test's.
+//! A source node in wrong hands, with a valid certificate: its answers take at most the time, memory and room in a log that
+//! right ones take. If minutes have to pass, the clock is the test's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
