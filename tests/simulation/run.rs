@@ -93,7 +93,7 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
     end(&cluster, left).await
 }
 
-/// Everything is as it was answered, and when it is deleted, nothing is left.
+/// Checks that everything exists as the answers said, and that nothing is left after its deletion.
 async fn end(cluster: &Arc<Cluster>, left: Left) -> Result<(), Failure> {
     crate::log(|| "all lives are over".to_owned());
     // What came late has come by now.

@@ -103,7 +103,7 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError::InUse`] if the node has the generation of the copy or a later one.
     async fn retire(&self, replica: &VolumeReplicaSpec) -> Result<String>;
 
-    /// Gives the volume at its node [`VolumeReplicaSpec::reclaimed_generation`], and lets pods use it again.
+    /// Sets the generation of the volume at its node to [`VolumeReplicaSpec::reclaimed_generation`], and unfences it.
     ///
     /// # Errors
     /// [`NodeError::InUse`] if the node has another generation.

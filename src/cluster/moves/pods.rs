@@ -208,7 +208,7 @@ mod tests {
             let why = why_for(Some(&local), &replicas, goal);
             assert_eq!(why.is_some_and(|why| why.contains("is not ready")), waits, "{phase} {purpose}");
         }
-        // The volume was there, and has moved on.
+        // The volume has moved on from that node.
         for phase in ["Retiring", "Left"] {
             let earlier = [replica(phase, "Move", "n2")];
             let answer = why_for(Some(&local), &earlier, goal);
