@@ -20,6 +20,8 @@ SLOW := walk:: pull::ends:: pull::left_out:: pull::permits:: pull::breaks:: pull
   pull::trees:: pull::standby:: pull::ended_updates:: removals::whole left_frozen::staging given_limit::a_call_that_is_cut_off \
   metadata::base turns::abandoned expiry::the_end list_volumes::a_thousand managed_pools::devices::a_device_that_goes_away \
   managed_pools::refusals::a_mkfs modify_volume::a_failed_look node_stage_volume::image::offline_growth
+# Unit tests that lead a move through each loss in turn, and take seconds each; `check` and `test` leave them to `test-rest`.
+SLOW_UNIT := whole::whatever_ends whole::whatever_a_node whole::a_move_can_be_cancelled_after many::a_node_gets many::an_interrupted
 UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 # On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.
@@ -35,7 +37,7 @@ ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +61,7 @@ demo: deps driver ## Build the driver and watch it serve volumes on this machine
 	$(DRIVER) selftest
 
 check: ## While you work: formatting, lints, unit tests, and the quick ones on the fake kernel (no root)
-	@scripts/steps fmt quick-build clippy+test-unit+test-quick
+	@scripts/steps fmt quick-build clippy+test-unit-quick+test-quick
 
 fix: ## Format the code, and mend what the lints can mend
 	@echo '==> fix'
@@ -68,7 +70,7 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit+test-quick+test-root-quick test-sanity-quick+test-chart
+TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
 REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
@@ -137,6 +139,10 @@ test-unit: ## Test the parts, the protocol file and the layering
 	@echo '==> test-unit'
 	$(TEST) $(UNIT)
 
+test-unit-quick:
+	@echo '==> test-unit-quick'
+	$(TEST) $(UNIT) -- $(addprefix --skip ,$(SLOW_UNIT))
+
 # What `check` runs is built at once, and linted while it runs: the lints use one processor.
 quick-build:
 	@echo '==> quick-build'
@@ -147,8 +153,9 @@ test-quick: ## Test each RPC on the fake kernel, without the walk and without wh
 	$(TEST) $(QUICK) -- $(addprefix --skip ,$(SLOW))
 	WALK='ext4: stage;block: create;directory: delete' HOSTLOOP_WALK_SHARE=10 $(TEST) --test csi -- walk::every_call_
 
-test-slow: ## Test what test-quick leaves out: faults and kills at every step, the model, the cluster, the simulation
+test-slow: ## Test what test-quick and test-unit-quick leave out: faults and kills at every step, the model, the cluster, the simulation
 	@echo '==> test-slow'
+	$(TEST) --lib -- $(SLOW_UNIT)
 	$(TEST) --test csi -- $(SLOW)
 	$(TEST) --test model --test cluster --test simulation
 
