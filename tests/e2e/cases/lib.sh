@@ -286,3 +286,17 @@ upgrade() {
   read -r name driver_namespace < <(release)
   helm upgrade "$name" "$chart" --namespace "$driver_namespace" --reuse-values --wait --timeout 3m "$@" >/dev/null
 }
+
+# Uninstalls the chart, and remembers what `install_again` needs: it is called at the end of the case as well.
+uninstall() {
+  read -r release_name release_namespace < <(release)
+  release_values=$(mktemp)
+  helm get values "$release_name" --namespace "$release_namespace" --output yaml >"$release_values"
+  trap install_again EXIT
+  helm uninstall "$release_name" --namespace "$release_namespace" --wait --timeout 2m >/dev/null
+}
+install_again() {
+  trap - EXIT
+  helm upgrade --install "$release_name" "$chart" --namespace "$release_namespace" --wait --timeout 3m --values "$release_values" >/dev/null
+  rm -f "$release_values"
+}

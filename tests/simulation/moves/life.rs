@@ -54,6 +54,8 @@ struct Plan {
     deletes: Option<Instant>,
     /// Whether the node is cordoned before the pod is deleted.
     cordons: bool,
+    /// Whether the earlier node keeps its data.
+    keeps: bool,
 }
 
 pub(super) fn phase(object: &Value) -> Option<&str> {
@@ -213,12 +215,13 @@ impl Claim {
         let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
         // While there is no pod, nothing says that two claims go together: a drain may part them.
         let now = now || self.companion.is_some();
-        Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons }
+        let keeps = self.moves.standby && self.moves.below(4) == 0;
+        Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons, keeps }
     }
 
     /// Asks for a move to this node, instead of what was asked for before; with `None` for nothing. Tells whether there is a claim
     /// to ask for.
-    fn wishes(&self, target: Option<&str>, now: bool) -> bool {
+    fn wishes(&self, target: Option<&str>, plan: &Plan) -> bool {
         self.moves.with(|kubernetes| {
             if kubernetes.get("persistentvolumeclaims", &self.claim).is_none() {
                 return false;
@@ -229,8 +232,8 @@ impl Claim {
                 kubernetes.remove(&wish);
                 if let Some(target) = target {
                     let node = (target != "any").then_some(target);
-                    let when = if now { "Now" } else { "PodsLeave" };
-                    let spec = json!({"claimName": claim, "target": {"node": node}, "when": when});
+                    let when = if plan.now { "Now" } else { "PodsLeave" };
+                    let spec = json!({"claimName": claim, "target": {"node": node}, "when": when, "keepSource": plan.keeps});
                     let metadata = json!({"name": name, "namespace": NAMESPACE});
                     kubernetes.create(wish, json!({"metadata": metadata, "spec": spec}));
                 }
@@ -249,7 +252,7 @@ impl Claim {
     async fn follow(&self, mut plan: Plan) -> Result<Wish, Failure> {
         crate::log(|| format!("{} is to move: {plan:?}", self.claim));
         let began = Instant::now();
-        while !self.wishes(Some(&plan.target), plan.now) {
+        while !self.wishes(Some(&plan.target), &plan) {
             self.moves.pause(500, 1500).await;
         }
         let (mut cordoned, mut deleted, mut refused) = (None, Instant::now(), 0);
@@ -260,12 +263,12 @@ impl Claim {
             if plan.deletes.is_some_and(due) {
                 break Wish::Nothing;
             }
-            if plan.cancels.is_some_and(due) && self.wishes(None, plan.now) {
+            if plan.cancels.is_some_and(due) && self.wishes(None, &plan) {
                 plan.cancels = None;
             }
             if plan.changes.as_ref().is_some_and(|(at, _)| due(*at)) {
                 let target = plan.changes.take().map(|(_, target)| target);
-                self.wishes(target.as_deref(), plan.now);
+                self.wishes(target.as_deref(), &plan);
             }
             let (asked, replicas) = self
                 .moves
@@ -273,7 +276,7 @@ impl Claim {
             let copy = replicas.first().and_then(phase);
             if plan.cancels_in.is_some() && copy == plan.cancels_in {
                 plan.cancels_in = None;
-                self.wishes(None, plan.now);
+                self.wishes(None, &plan);
             }
             // A pod that is created again before the volume has moved is in the way, too.
             if matches!(copy, Some("Ready" | "CuttingOver")) && due(deleted) && !plan.now {
@@ -287,11 +290,11 @@ impl Claim {
                 Some("Refused") => {
                     refused += 1;
                     if refused == 20 {
-                        self.wishes(None, plan.now);
+                        self.wishes(None, &plan);
                     }
                 }
                 Some("Done") if over => {
-                    self.wishes(None, plan.now);
+                    self.wishes(None, &plan);
                     break Wish::Volume;
                 }
                 None if over && asked.is_none() => break Wish::Volume,
