@@ -41,6 +41,30 @@ fn loops() {
     crate::contract::let_go_late(&os, &dir);
 }
 
+/// Another process that configures it, or has it open for itself, keeps the device that the kernel calls free from everybody.
+#[test]
+fn loops_pass_a_free_device_that_is_busy() {
+    let (os, _temp, dir) = setup();
+    let _cleanup = Cleanup::new(&os, &dir);
+    let disk = dir.join("disk.img");
+    image(&os, &disk, MIB);
+    let mut claimed = None;
+    hostloop_test_support::wait::eventually("a free device is claimed", || {
+        let free = Command::new("losetup").arg("--find").output().expect("losetup");
+        let free = PathBuf::from(String::from_utf8(free.stdout).expect("a path").trim());
+        let Ok(claim) = File::options().read(true).custom_flags(libc::O_EXCL).open(&free) else {
+            return false;
+        };
+        let name = free.file_name().expect("a name").to_str().expect("a name");
+        let is_free = !Path::new(&format!("/sys/block/{name}/loop")).exists();
+        claimed = is_free.then_some((free, claim));
+        is_free
+    });
+    let (claimed, _claim) = claimed.expect("a claim");
+    let open = os.loops.attach(&disk, FOR_BLOCK).expect("attach");
+    assert_ne!(open.device.path(), claimed);
+}
+
 #[test]
 fn a_program_keeps_its_device() {
     let (os, _temp, dir) = setup();

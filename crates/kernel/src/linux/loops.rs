@@ -25,6 +25,10 @@ use status::{backing_name, describe, is_attached, look_at, numbers};
 /// How often the next device is tried where another process took the one we were given.
 const ATTEMPTS: u32 = 64;
 
+/// How often in a row the same device may be busy. It is free until a slow LOOP_CONFIGURE of another process ends, or for as long as a
+/// program has it open for itself, and LOOP_CTL_GET_FREE answers nothing else meanwhile.
+const BUSY: u32 = 8;
+
 /// How many devices that cannot discard are replaced for one attach. Where a new one cannot either, the
 /// administrator wants it so (a udev rule), and the image only stays larger than it needs to be.
 const RENEWALS: u32 = 3;
@@ -102,6 +106,7 @@ fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io
     let control_path = Path::new(CONTROL);
     let control = open_control()?;
     let (mut renewed, mut fresh) = (0, None);
+    let mut busy = (0, 0);
     for attempt in 0..ATTEMPTS {
         let number = match fresh.take() {
             Some(number) => number,
@@ -114,7 +119,13 @@ fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io
                     fresh = renew(&control, number, node).map_err(at("renew a device with", control_path))?;
                 }
                 Ok(()) => return Ok((number, node)),
-                Err(Errno::EBUSY) => {}
+                Err(Errno::EBUSY) => {
+                    busy = if busy.0 == number { (number, busy.1 + 1) } else { (number, 1) };
+                    if busy.1 % BUSY == 0 {
+                        // Without room for another device it stays with the one that is busy.
+                        fresh = ioctl::add_device(&control, None).ok();
+                    }
+                }
                 Err(errno) => return Err(at(&format!("attach /dev/loop{number} to"), image_path)(errno)),
             },
             // Removed again (LOOP_CTL_REMOVE) between the two calls.
