@@ -46,7 +46,7 @@ impl Driver {
     pub fn controller_modify_volume(&self, request: ControllerModifyVolume) -> Result<()> {
         let (_guard, volume) = self.take_volume(&request.volume_id)?;
         let modification = request.modification.map_err(Error::Invalid)?;
-        super::request::check::is_no_copy(&volume)?;
+        super::request::check::may_change(&volume)?;
         let parameters = modification.apply(&volume.parameters);
         expect_fitting(&volume, modification)?;
         if !parameters.backend.has_image() {

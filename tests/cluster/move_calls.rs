@@ -92,13 +92,15 @@ async fn a_move_leaves_one_volume_with_its_id() {
         create(nodes, &copy(&replica)).await;
         let updated = nodes.update(&replica, &pass()).await.unwrap();
         assert!(updated.source_in_use && updated.cut_ns > 0, "it is not fenced");
-        let early = nodes.complete(&replica, false).await.unwrap_err();
+        let early = nodes.complete(&replica, false, 0).await.unwrap_err();
         assert!(matches!(early, NodeError::InUse(_)), "{early:?}");
         nodes.fence(&replica).await.unwrap();
         assert!(!nodes.update(&replica, &pass()).await.unwrap().source_in_use);
         for _ in 0..2 {
-            nodes.complete(&replica, false).await.unwrap();
+            nodes.complete(&replica, false, 0).await.unwrap();
         }
+        let class = [("discard".to_owned(), "false".to_owned())].into();
+        nodes.modify(&replica, &class).await.unwrap();
         let left = nodes.retire(&replica).await.unwrap();
         assert_eq!(nodes.find(way.0, &id).await, Ok(Presence::Nothing));
         assert_eq!(nodes.find(way.1, &id).await, Ok(Presence::Has(generation + 1)));
@@ -129,7 +131,7 @@ async fn a_moved_volume_is_not_taken_for_a_deleted_one() {
     create(nodes, &copy(&replica)).await;
     nodes.fence(&replica).await.unwrap();
     nodes.update(&replica, &pass()).await.unwrap();
-    nodes.complete(&replica, false).await.unwrap();
+    nodes.complete(&replica, false, 0).await.unwrap();
     let left = nodes.retire(&replica).await.unwrap();
     nodes.release(&replica).await.unwrap();
     nodes.delete_left(&replica, &left).await.unwrap();
@@ -191,7 +193,7 @@ async fn silence_is_told_from_errors_by_the_node_asked() {
     // The copy's node answers, and says that it does not reach the source.
     let update = nodes.update(&replica, &pass()).await.unwrap_err();
     assert!(!matches!(update, NodeError::Silent(_)), "{update:?}");
-    nodes.complete(&replica, true).await.unwrap();
+    nodes.complete(&replica, true, 0).await.unwrap();
     assert_eq!(nodes.find("b", &id).await, Ok(Presence::Has(1)));
 }
 
@@ -211,7 +213,7 @@ async fn a_volume_is_where_its_object_says() {
     let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
     let replica = replica(&id, "copy", ("a", "b"), 0);
     nodes.create(&copy(&replica)).await.unwrap();
-    nodes.complete(&replica, true).await.unwrap();
+    nodes.complete(&replica, true, 0).await.unwrap();
 
     let places = Places::watched();
     let client = processes.served(&nodes.clone().with_places(places.clone())).await;

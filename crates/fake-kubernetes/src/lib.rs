@@ -53,6 +53,9 @@ pub enum Operation {
 /// Returns the message with which a request is refused, if it is. It gets the object as it would be stored.
 pub type Admission = Arc<dyn Fn(Operation, &Key, &Value) -> Option<String> + Send + Sync>;
 
+/// Changes an object before it is stored, as a mutating webhook or policy does.
+pub type Mutation = Arc<dyn Fn(Operation, &Key, &mut Value) + Send + Sync>;
+
 /// The objects, and what the control plane knows beside them.
 #[derive(Clone, Default)]
 pub struct Kubernetes {
@@ -84,6 +87,8 @@ pub struct Kubernetes {
     /// Refuses what is created or updated through the API server, as a webhook or a ResourceQuota does. It is not asked about
     /// subresources, which rules of webhooks name apart.
     pub admission: Option<Admission>,
+    /// Changes what is created or updated through the API server, before admission. It is not asked about subresources either.
+    pub mutation: Option<Mutation>,
 }
 
 fn of_kind(kind: &str, name: &str) -> Key {

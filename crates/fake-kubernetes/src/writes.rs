@@ -50,6 +50,12 @@ pub(super) fn set(object: &mut Value, field: &str, value: &Value) {
     }
 }
 
+fn mutate(kubernetes: &Kubernetes, operation: Operation, key: &Key, object: &mut Value) {
+    if let Some(mutation) = &kubernetes.mutation {
+        mutation(operation, key, object);
+    }
+}
+
 /// Returns the answer of the admission hook, if it refuses the object.
 fn admit(
     kubernetes: &Kubernetes,
@@ -86,6 +92,7 @@ pub(super) fn create(kubernetes: &mut Kubernetes, key: Key, mut object: Value) -
     if has_status(&key.0) {
         set(&mut object, "status", &new);
     }
+    mutate(kubernetes, Operation::Create, &key, &mut object);
     if let Err(answer) = admit(kubernetes, Operation::Create, &key, &object) {
         return answer;
     }
@@ -186,7 +193,10 @@ pub(super) fn update(
     if let Err(answer) = check_version(&key.0, old, &wanted) {
         return answer;
     }
-    let object = changed(&key.0, subresource, old, wanted);
+    let mut object = changed(&key.0, subresource, old, wanted);
+    if subresource.is_empty() {
+        mutate(kubernetes, Operation::Update, &key, &mut object);
+    }
     match check(&object) {
         Err(answer) => answer,
         Ok(()) if object == *old => (200, object),

@@ -92,6 +92,8 @@ pub struct Location {
     pub moved_to: Option<String>,
     /// The volume was deleted by its id. Known only while the node keeps a cut of it for a copy, or something that it left.
     pub deleted: bool,
+    /// Why the data of the volume cannot be used now; `None` if they can, or if there is no volume.
+    pub unusable: Option<String>,
 }
 
 /// How an attempt to reserve a name ended.

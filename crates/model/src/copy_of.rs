@@ -78,6 +78,8 @@ pub struct CompleteCopy {
     pub stale: bool,
     /// The identity that it takes over; `None` if it keeps its own id.
     pub becomes: Option<Becomes>,
+    /// The size that the volume is known by, in bytes: a copy that is smaller grows.
+    pub least_bytes: u64,
 }
 
 /// The id that a copy takes over from its source.

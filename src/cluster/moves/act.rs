@@ -103,7 +103,14 @@ impl Moves {
                 Ok(Next::After(time)) => return Ok(Some(time)),
                 Ok(Next::Gone) => return Ok(None),
                 Err(Failure::Kubernetes(error)) if is_outdated(&error) => return Ok(Some(OUTDATED)),
-                Err(error) => return Err(error),
+                Err(Failure::Kubernetes(error)) => {
+                    // Nobody but the log would say what pods wait for.
+                    if let kube::Error::Api(answer) = &error {
+                        let why = format!("Kubernetes refuses the next step: {}", answer.message);
+                        drop(self.wait(&replica, RETRY, &why).await);
+                    }
+                    return Err(error.into());
+                }
             }
         }
         Ok(Some(Duration::ZERO))
@@ -125,6 +132,7 @@ impl Moves {
             Step::Create => self.create(replica).await,
             Step::Pass => self.pass(replica).await,
             Step::Check => self.check(replica, &view).await,
+            Step::RetireEarlier => self.retire_earlier(replica).await,
             Step::Fence => self.fence(replica).await,
             Step::Evict(pods) => self.evict(replica, &pods).await,
             Step::LastPass => self.last_pass(replica).await,

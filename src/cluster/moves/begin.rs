@@ -69,6 +69,7 @@ impl Moves {
         let volume_id = handle(&volume);
         let generation = match self.nodes.find(&source, &volume_id).await {
             Ok(Presence::Has(generation)) => generation,
+            Ok(Presence::Unusable(why)) => return Ok(Err(format!("node {source}: {why}"))),
             Ok(Presence::Deleted | Presence::Nothing) => {
                 return Ok(Err(format!("node {source} does not have volume {volume_id}")));
             }

@@ -64,15 +64,9 @@ impl Moves {
         if let Some(pool) = &spec.target_pool {
             parameters.insert("pool".to_owned(), pool.clone());
         }
-        let attributes = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
-        let mutable_parameters = match attributes.filter(|name| !name.is_empty()) {
-            None => BTreeMap::new(),
-            Some(name) => match self.objects.attributes(&name).await? {
-                Some(parameters) => parameters,
-                None => {
-                    return Ok(Err(format!("VolumeAttributesClass {name} does not exist; create it again")));
-                }
-            },
+        let mutable_parameters = match self.attributes(&volume).await? {
+            Ok(parameters) => parameters,
+            Err(why) => return Ok(Err(why)),
         };
         Ok(Ok(NewCopy {
             name: spec.copy_name.clone(),
@@ -83,6 +77,17 @@ impl Moves {
             parameters,
             mutable_parameters,
         }))
+    }
+
+    /// Returns the parameters of the VolumeAttributesClass of a volume; or that the class is missing.
+    pub(super) async fn attributes(
+        &self,
+        volume: &PersistentVolume,
+    ) -> Result<std::result::Result<BTreeMap<String, String>, String>> {
+        let name = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(Ok(BTreeMap::new())) };
+        let parameters = self.objects.attributes(&name).await?;
+        Ok(parameters.ok_or_else(|| format!("VolumeAttributesClass {name} does not exist; create it again")))
     }
 
     /// Returns what a pass asks for, and the size of the volume; or what is missing.

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
+use super::claims::bytes_of;
 use super::decide::{LONG, PRESSING, is_lost};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::Run;
-use super::resources::{ReplicaPhase, VolumeReplica, When};
+use super::resources::{
+    FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
+};
 use super::view::{View, Wanted};
+use crate::model::{NodeKey, VolumeId};
 
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
@@ -48,7 +53,8 @@ impl Moves {
         for pod in self.pods_of(replica).iter().filter(|pod| names.contains(&pod.name_any())) {
             match self.objects.evict(pod, run).await {
                 Ok(()) => {}
-                Err(kube::Error::Api(answer)) if answer.code == 429 => {
+                // A budget refuses with 429; with two budgets for one pod it is 500, and a webhook says 403.
+                Err(kube::Error::Api(answer)) if answer.code != 409 => {
                     let name = pod.name_any();
                     return Ok(Some(format!("pod {name} may not be evicted yet: {}", answer.message)));
                 }
@@ -111,6 +117,59 @@ impl Moves {
         Ok(Next::Gone)
     }
 
+    /// Has what the node of the copy has of an earlier generation retired: a VolumeReplica of its own does that, and then says what
+    /// is left, as after a promotion. That one was deleted before the node came back, or the node has an earlier state file.
+    pub(super) async fn retire_earlier(&self, replica: &VolumeReplica) -> Result<Next> {
+        let spec = &replica.spec;
+        let node = &spec.target_node;
+        let copy_name = format!("{}-earlier", spec.copy_name);
+        let earlier = VolumeReplicaSpec {
+            generation: spec.generation.saturating_sub(1),
+            source_node: node.clone(),
+            copy_id: VolumeId::of_name(&NodeKey::of(&spec.source_node), &copy_name).to_string(),
+            target_node: spec.source_node.clone(),
+            target_pool: None,
+            copy_name,
+            purpose: Purpose::Move,
+            keep_source: false,
+            requested_by: None,
+            ..spec.clone()
+        };
+        let name = format!("{}-{}-earlier", spec.persistent_volume.name, spec.generation);
+        let mut wanted = VolumeReplica::new(&name, earlier.clone());
+        wanted.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        let there = match self.objects.create_replica(&wanted).await? {
+            Some(created) => Some(created),
+            None => self.objects.replica(&name).await?,
+        };
+        match there {
+            Some(mut there) if there.spec == earlier && there.phase() == ReplicaPhase::Pending => {
+                there.status = Some(VolumeReplicaStatus {
+                    phase: ReplicaPhase::Retiring,
+                    // Nobody has seen whether the later generation has all of it.
+                    stale: true,
+                    ..VolumeReplicaStatus::default()
+                });
+                self.objects.put_status(&there).await?;
+                let text = format!(
+                    "Node {node} has an earlier generation of the volume; VolumeReplica {name} says what becomes of it"
+                );
+                self.events.warn(&spec.claim, "EarlierData", &text).await;
+            }
+            Some(there) if there.spec != earlier => {
+                let why = format!(
+                    "node {node} has an earlier generation of the volume; delete VolumeReplica {name}, which is of another node, first"
+                );
+                return self.wait(replica, LONG, &why).await;
+            }
+            Some(_) | None => {}
+        }
+        let why = format!(
+            "node {node} has an earlier generation of the volume, which VolumeReplica {name} has retired first"
+        );
+        self.wait(replica, RUNNING, &why).await
+    }
+
     /// Keeps other pods away from the volume. Pods that have it go on.
     pub(super) async fn fence(&self, replica: &VolumeReplica) -> Result<Next> {
         match self.nodes.fence(&replica.spec).await {
@@ -134,8 +193,15 @@ impl Moves {
     /// Makes the copy the volume.
     pub(super) async fn complete(&self, replica: &VolumeReplica) -> Result<Next> {
         let stale = replica.status.as_ref().is_some_and(|status| status.stale);
-        match self.nodes.complete(&replica.spec, stale).await {
+        let volume = self.volume(&replica.spec.persistent_volume.name).await?;
+        let least_bytes = volume.as_deref().map_or(0, bytes_of);
+        match self.nodes.complete(&replica.spec, stale, least_bytes).await {
             Ok(()) => {
+                if let Some(volume) = volume
+                    && let Err(error) = self.modify(replica, &volume).await?
+                {
+                    return self.hindered(replica, error).await;
+                }
                 let why = format!("the volume is on node {}", replica.spec.target_node);
                 self.enter(replica, ReplicaPhase::Retiring, &why).await
             }
@@ -149,6 +215,34 @@ impl Moves {
                 Ok(Next::After(LONG))
             }
             Err(error) => self.hindered(replica, error).await,
+        }
+    }
+
+    /// Gives the volume what its VolumeAttributesClass says, which may have changed after the copy was made. A node that refuses does not
+    /// delay the move.
+    ///
+    /// # Errors
+    /// The inner one if the node may do it later.
+    async fn modify(
+        &self,
+        replica: &VolumeReplica,
+        volume: &PersistentVolume,
+    ) -> Result<std::result::Result<(), NodeError>> {
+        let Ok(parameters) = self.attributes(volume).await? else { return Ok(Ok(())) };
+        if parameters.is_empty() {
+            return Ok(Ok(()));
+        }
+        match self.nodes.modify(&replica.spec, &parameters).await {
+            Err(error @ (NodeError::Running(_) | NodeError::Silent(_))) => Ok(Err(error)),
+            Err(error) => {
+                let node = &replica.spec.target_node;
+                let text = format!(
+                    "Node {node} cannot give the volume what its VolumeAttributesClass says: {error}"
+                );
+                self.events.warn(&replica.spec.claim, "AttributesNotApplied", &text).await;
+                Ok(Ok(()))
+            }
+            Ok(()) => Ok(Ok(())),
         }
     }
 

@@ -22,7 +22,7 @@ mod ending;
 
 use std::time::Duration;
 
-use self::ending::{abandoning, left, retiring, stranded};
+use self::ending::{abandoning, completing, left, retiring, stranded};
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
@@ -52,6 +52,8 @@ pub enum Step {
     Pass,
     /// Ask for everything that can be refused as a dry run, and enter `CuttingOver` if nothing is.
     Check,
+    /// Have what the node of the copy has of an earlier generation of the volume retired.
+    RetireEarlier,
     /// Keep other pods away from the volume, and write since when.
     Fence,
     /// Ask these pods to leave.
@@ -235,13 +237,16 @@ pub(super) fn is_lost(view: &View) -> bool {
     is_lost_node(view.source_node)
 }
 
-fn is_lost_node(node: NodeState) -> bool {
+pub(super) fn is_lost_node(node: NodeState) -> bool {
     matches!(node, NodeState::OutOfService | NodeState::Gone)
 }
 
 /// The pods leave the volume.
 fn cutting_over(view: &View) -> Step {
     if let Some(step) = given_up(view) {
+        return step;
+    }
+    if let Some(step) = has_earlier(view) {
         return step;
     }
     let exchange =
@@ -271,6 +276,24 @@ fn cutting_over(view: &View) -> Step {
     }
 }
 
+/// Returns what has to come before pods are sent to the node of the copy. If that has an earlier generation of the volume, as after
+/// a promotion whose lost node is back, it would give them that one.
+fn has_earlier(view: &View) -> Option<Step> {
+    let node = &view.spec.target_node;
+    let why = match &view.target {
+        Says::Nothing | Says::Deleted => return None,
+        Says::Has(generation) if *generation < view.spec.generation => return Some(Step::RetireEarlier),
+        Says::Has(generation) => {
+            format!(
+                "node {node} has generation {generation} of the volume, which is no earlier one; look there"
+            )
+        }
+        Says::Error(why) | Says::Unusable(why) => format!("node {node}: {why}"),
+        Says::Silent(_) | Says::NotAsked => format!("node {node} does not say what it has of the volume"),
+    };
+    Some(Step::Wait(CALM, why))
+}
+
 /// Returns the step if the copy is not needed, or if that is not known.
 fn given_up(view: &View) -> Option<Step> {
     let give_up = |why: String| Step::Enter(ReplicaPhase::Abandoning, why);
@@ -291,8 +314,8 @@ fn stays_put(view: &View) -> Option<String> {
 
 /// Returns the step if the node of the volume does not answer, or has nothing.
 fn without_source(view: &View) -> Option<Step> {
-    // An administrator knows that the disk was replaced.
-    if view.source == Says::Nothing && view.is_promoted {
+    // An administrator knows that the disk was replaced, or has failed.
+    if view.is_promoted && matches!(view.source, Says::Nothing | Says::Unusable(_)) {
         return Some(Step::GiveUpSource);
     }
     let Says::Silent(silent) = view.source else { return None };
@@ -323,28 +346,6 @@ fn last_pass(view: &View) -> Step {
         return step;
     }
     Step::LastPass
-}
-
-/// The copy takes over the id. If its node is lost in this phase, it may have done that, and a pod may have written there: the volume
-/// goes back by the word of Kubernetes or of an administrator only, as with a promotion.
-fn completing(view: &View) -> Step {
-    let Says::Silent(silent) = view.target else { return Step::Complete };
-    let is_given_up = view.is_deleted && view.target_node != NodeState::Ready;
-    let is_lost = is_lost_node(view.target_node) || is_given_up;
-    if !is_lost || silent < PATIENCE || !has(&view.source, view.spec.generation) {
-        return Step::Complete;
-    }
-    let running = running(view);
-    match running.is_empty() {
-        true => {
-            let (lost, node) = (&view.spec.target_node, &view.spec.source_node);
-            Step::Enter(
-                ReplicaPhase::Abandoning,
-                format!("node {lost} is lost, and the volume stays on node {node}"),
-            )
-        }
-        false => Step::Wait(CALM, format!("the volume goes back to its node when {} left", have(&running))),
-    }
 }
 
 /// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, also if it uses a

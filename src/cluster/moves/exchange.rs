@@ -88,18 +88,27 @@ impl<'a> Exchange<'a> {
             ));
         }
         match self.objects.patch_volume(&volume, self.moved(), Run::Dry).await {
-            Ok(()) => return Ok(Ok(())),
+            Ok(changed) if self.has_moved(&changed) => return Ok(Ok(())),
+            Ok(_) => return refuse(is_changed_back(&volume)),
             Err(error) if is_immutable(&error) => {}
             Err(error) => return refusal(error),
         }
-        let mut trial = self.made_again(&volume);
-        // The name is taken; what admission says of another one, it says of this one.
-        trial.metadata.name = Some(format!("{name}-check"));
-        let deleted = self.objects.delete_volume(&volume, Run::Dry).await;
-        match deleted.and(self.objects.create_volume(&trial, Run::Dry).await) {
+        match self.try_replacement(&volume).await {
             Ok(()) => Ok(Ok(())),
             Err(error) => refusal(error),
         }
+    }
+
+    /// Asks the API server to check each request that replaces the PersistentVolume.
+    async fn try_replacement(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
+        for change in [retain(), json!({"metadata": {"finalizers": foreign(volume)}})] {
+            self.objects.patch_volume(volume, change, Run::Dry).await?;
+        }
+        self.objects.delete_volume(volume, Run::Dry).await?;
+        let mut trial = self.made_again(volume);
+        // The name is taken; what admission says of another one, it says of this one.
+        trial.metadata.name = Some(format!("{}-check", volume.name_any()));
+        self.objects.create_volume(&trial, Run::Dry).await
     }
 
     /// Does the next step. `recorded` is the PersistentVolume that the VolumeReplica has. Every step looks again, and may be the
@@ -126,19 +135,29 @@ impl<'a> Exchange<'a> {
         }
         let deleted = volume.metadata.deletion_timestamp.is_some();
         if !deleted && self.has_moved(&volume) {
-            return match recorded.and_then(|recorded| policy_to_restore(&volume, recorded)) {
-                // An exchange the other way was given up before the deletion.
-                Some(policy) => {
-                    let restored = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
-                    self.objects.patch_volume(&volume, restored, Run::Real).await?;
-                    Ok(Progress::Next)
+            // An exchange the other way was given up before the deletion.
+            if let Some(recorded) = recorded
+                && let Some(policy) = policy_to_restore(&volume, recorded)
+            {
+                let restored = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
+                let changed = self.objects.patch_volume(&volume, restored, Run::Real).await?;
+                if policy_to_restore(&changed, recorded).is_none() {
+                    return Ok(Progress::Next);
                 }
-                None => self.bind(recorded.is_some()).await,
-            };
+                // Pods do not wait for a policy of the cluster that keeps every volume.
+                tracing::warn!(
+                    volume = name,
+                    policy,
+                    "the reclaim policy is not restored: {}",
+                    is_changed_back(&volume)
+                );
+            }
+            return self.bind(recorded.is_some()).await;
         }
         if !deleted && recorded.is_none() {
             return match self.objects.patch_volume(&volume, self.moved(), Run::Real).await {
-                Ok(()) => Ok(Progress::Next),
+                Ok(changed) if self.has_moved(&changed) => Ok(Progress::Next),
+                Ok(_) => Ok(Progress::Blocked(is_changed_back(&volume))),
                 Err(error) if is_immutable(&error) => Ok(Progress::Record(as_recorded(&volume))),
                 Err(error) => Err(error),
             };
@@ -152,12 +171,12 @@ impl<'a> Exchange<'a> {
 
     /// Deletes the PersistentVolume. csi-provisioner must not take that for the deletion of the volume.
     async fn take_away(&self, volume: &PersistentVolume, deleted: bool) -> Result<Progress, kube::Error> {
-        let spec = volume.spec.as_ref();
-        let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-        if policy != Some("Retain") {
-            let retain = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
-            self.objects.patch_volume(volume, retain, Run::Real).await?;
-            return Ok(Progress::Next);
+        if policy(volume) != Some("Retain") {
+            let changed = self.objects.patch_volume(volume, retain(), Run::Real).await?;
+            return Ok(match policy(&changed) {
+                Some("Retain") => Progress::Next,
+                _ => Progress::Blocked(is_changed_back(volume)),
+            });
         }
         if !deleted {
             self.objects.delete_volume(volume, Run::Real).await?;
@@ -166,8 +185,11 @@ impl<'a> Exchange<'a> {
         let foreign = foreign(volume);
         if foreign.len() < volume.finalizers().len() {
             let left = json!({"metadata": {"finalizers": foreign}});
-            self.objects.patch_volume(volume, left, Run::Real).await?;
-            return Ok(Progress::Next);
+            let changed = self.objects.patch_volume(volume, left, Run::Real).await?;
+            return Ok(match changed.finalizers() == volume.finalizers() {
+                true => Progress::Blocked(is_changed_back(volume)),
+                false => Progress::Next,
+            });
         }
         Ok(Progress::Blocked(format!(
             "PersistentVolume {} is to be created again with its other node, and is held by {}; remove that",
@@ -269,8 +291,22 @@ impl<'a> Exchange<'a> {
 /// Returns the reclaim policy that the volume had before an exchange, if it has another one.
 fn policy_to_restore(volume: &PersistentVolume, recorded: &Value) -> Option<String> {
     let before = recorded.pointer("/spec/persistentVolumeReclaimPolicy")?.as_str()?;
-    let policy = volume.spec.as_ref()?.persistent_volume_reclaim_policy.as_deref();
-    (policy == Some("Retain") && before != "Retain").then(|| before.to_owned())
+    (policy(volume) == Some("Retain") && before != "Retain").then(|| before.to_owned())
+}
+
+fn policy(volume: &PersistentVolume) -> Option<&str> {
+    volume.spec.as_ref()?.persistent_volume_reclaim_policy.as_deref()
+}
+
+fn retain() -> Value {
+    json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+}
+
+fn is_changed_back(volume: &PersistentVolume) -> String {
+    format!(
+        "PersistentVolume {} is as it was after a change: a policy or a webhook of the cluster changes it back",
+        volume.name_any()
+    )
 }
 
 /// Returns the PersistentVolume as the VolumeReplica has it.

@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
+use super::decide::is_lost_node;
 use super::nodes::{NodeError, Presence};
 use super::pods::{Companion, Goal, claims_of, has_ended, is_same, left_behind, other_claims, user, uses};
 use super::queue::ahead;
@@ -47,39 +48,28 @@ impl Moves {
         let target = self.node(&spec.target_node).await?;
         let at_target = phase == ReplicaPhase::Completing;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
-        let is_promotion = spec.purpose == Purpose::Standby && source_node != NodeState::Ready;
-        let goal = Goal { target: &spec.target_node, node: target.as_deref(), is_promotion };
+        let is_promoted = replica.annotations().get(PROMOTE).is_some_and(|value| value == "true");
         let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
-            // Pods that wait for a node count as well: those of a lost node have been deleted by then.
-            (true, Some(claim)) => self.delayed(claim, &self.pods_anywhere(&spec.claim), goal).await?,
+            (true, Some(claim)) => {
+                self.delayed((replica, claim), (source_node, is_promoted), target.as_deref()).await?
+            }
             _ => None,
         };
-        let asks_source = matches!(
-            phase,
-            ReplicaPhase::CuttingOver
-                | ReplicaPhase::LastPass
-                | ReplicaPhase::Completing
-                | ReplicaPhase::Retiring
-                | ReplicaPhase::Left
-                | ReplicaPhase::Abandoning
-        );
-        let is_taken_back = status.reclaimed;
-        let asks_copy = phase == ReplicaPhase::Abandoning || phase == ReplicaPhase::Left && is_taken_back;
-        let asks_target = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
-            || phase == ReplicaPhase::Abandoning && is_taken_back;
+        let (asks_source, asks_copy, asks_target) = asked(phase, status.reclaimed);
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
-        let volume_is_deleted = phase == ReplicaPhase::Retiring
+        let volume_is_deleted = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
             && claim.is_none()
             && self.volume(&spec.persistent_volume.name).await?.is_none();
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
-            is_promoted: replica.annotations().get(PROMOTE).is_some_and(|value| value == "true"),
+            is_promoted,
             wanted,
             claim_is_deleted: Some(is_deleted),
             hindered,
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
+            // Before the volume: between the two answers, the copy may become the volume.
             copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
             target_node: node_state(target.as_deref()),
@@ -195,21 +185,36 @@ impl Moves {
         Ok(asked.filter(|asked| asked.metadata.deletion_timestamp.is_none()))
     }
 
-    /// Returns what delays a cutover.
+    /// Returns what delays a cutover. `node` is the Node object of the copy's node.
     async fn delayed(
+        &self,
+        (replica, claim): (&VolumeReplica, &PersistentVolumeClaim),
+        (source_node, is_promoted): (NodeState, bool),
+        node: Option<&Node>,
+    ) -> Result<Option<String>> {
+        let spec = &replica.spec;
+        let stands_by = spec.purpose == Purpose::Standby;
+        // An expansion cannot end while its node is lost, or until the pod that it waits for has the volume.
+        let takes_over = is_promoted || stands_by && is_lost_node(source_node);
+        if !takes_over
+            && let Some(volume) = self.volume(&volume_of(claim)).await?
+            && is_changing(claim, bytes_of(&volume))
+        {
+            return Ok(Some("the volume is being expanded or modified".to_owned()));
+        }
+        let is_promotion = stands_by && source_node != NodeState::Ready;
+        let goal = Goal { target: &spec.target_node, node, is_promotion };
+        // Pods that wait for a node count as well: those of a lost node have been deleted by then.
+        self.parted(claim, &self.pods_anywhere(&spec.claim), goal).await
+    }
+
+    /// Returns which other claim of the same pods delays a cutover.
+    async fn parted(
         &self,
         claim: &PersistentVolumeClaim,
         pods: &[Arc<Pod>],
         goal: Goal<'_>,
     ) -> Result<Option<String>> {
-        let volume_of = |claim: &PersistentVolumeClaim| {
-            claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default()
-        };
-        if let Some(volume) = self.volume(&volume_of(claim)).await?
-            && is_changing(claim, bytes_of(&volume))
-        {
-            return Ok(Some("the volume is being expanded or modified".to_owned()));
-        }
         let namespace = claim.namespace().unwrap_or_default();
         for name in other_claims(pods.iter().map(AsRef::as_ref), &claim.name_any()) {
             let Some(other) = self.seen.claim(&namespace, &name) else {
@@ -245,12 +250,17 @@ impl Moves {
         }
         match answer {
             Ok(Presence::Has(generation)) => Says::Has(generation),
+            Ok(Presence::Unusable(why)) => Says::Unusable(why),
             Ok(Presence::Deleted) => Says::Deleted,
             Ok(Presence::Nothing) => Says::Nothing,
             Err(NodeError::Silent(_)) => Says::Silent(self.silence.is_silent(node)),
             Err(error) => Says::Error(error.to_string()),
         }
     }
+}
+
+fn volume_of(claim: &PersistentVolumeClaim) -> String {
+    claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default()
 }
 
 /// Returns what a StorageClass says about standby copies. Its claims may say it themselves only if it lets them.
@@ -267,6 +277,15 @@ pub fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted
         Ok(None) => Wanted::Nothing("nothing asks for a standby copy any more".to_owned()),
         Err(why) => Wanted::Unknown(why),
     }
+}
+
+/// Returns whether the node of the volume is asked about the volume in a phase, and that of the copy about the copy and the volume.
+fn asked(phase: ReplicaPhase, is_taken_back: bool) -> (bool, bool, bool) {
+    use ReplicaPhase::{Abandoning, Completing, CuttingOver, LastPass, Left, Retiring};
+    let source = matches!(phase, CuttingOver | LastPass | Completing | Retiring | Left | Abandoning);
+    let copy = matches!(phase, Completing | Abandoning) || phase == Left && is_taken_back;
+    let target = matches!(phase, CuttingOver | Completing | Retiring) || phase == Abandoning && is_taken_back;
+    (source, copy, target)
 }
 
 /// Returns what Kubernetes says of a node.

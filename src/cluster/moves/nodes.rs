@@ -1,5 +1,7 @@
 //! What a move needs of the nodes. Each call names its node, the volume and its generation, and can be repeated.
 
+use std::collections::BTreeMap;
+
 use super::copies::{NewCopy, Updated};
 use super::resources::VolumeReplicaSpec;
 
@@ -33,10 +35,12 @@ pub enum NodeError {
 pub type Result<T> = std::result::Result<T, NodeError>;
 
 /// What a node knows of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
     /// It has the volume, which has moved so often.
     Has(u64),
+    /// It has a record of the volume, and cannot use its data: why.
+    Unusable(String),
     /// The volume was deleted there, by its id.
     Deleted,
     /// It does not have the volume, which may have moved away, or its disk may have been replaced.
@@ -47,7 +51,7 @@ pub enum Presence {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassRequest {
     /// Those of the StorageClass: `freeze` and `freezeTimeout` say how the volume is cut.
-    pub parameters: std::collections::BTreeMap<String, String>,
+    pub parameters: BTreeMap<String, String>,
     /// The copy is to be one cut whole even if the node of the volume is lost meanwhile.
     pub whole: bool,
     /// The largest size that the node of the volume may report, in bytes.
@@ -67,6 +71,9 @@ pub trait Nodes: Send + Sync {
     async fn room(&self, copy: &NewCopy) -> Result<u64>;
 
     /// Returns what this node knows of the volume `volume_id`.
+    ///
+    /// # Errors
+    /// [`NodeError::Running`] while something is done with the id and there is no record yet, as while a copy is being made.
     async fn find(&self, node: &str, volume_id: &str) -> Result<Presence>;
 
     /// Makes the copy. It holds what the volume held at some moment since. No pod can use it until it is completed.
@@ -82,11 +89,15 @@ pub trait Nodes: Send + Sync {
     /// gone.
     async fn update(&self, replica: &VolumeReplicaSpec, pass: &PassRequest) -> Result<Updated>;
 
-    /// Makes the copy the volume: it takes over its id. With `stale`, also if the volume may have later data.
+    /// Makes the copy the volume: it takes over its id. With `stale`, also if the volume may have later data. A copy that has less
+    /// than `least_bytes` grows.
     ///
     /// # Errors
     /// [`NodeError::InUse`] if the copy has not all of one cut, or lacks something.
-    async fn complete(&self, replica: &VolumeReplicaSpec, stale: bool) -> Result<()>;
+    async fn complete(&self, replica: &VolumeReplicaSpec, stale: bool, least_bytes: u64) -> Result<()>;
+
+    /// Gives the volume, at the node of the copy, the parameters of its VolumeAttributesClass.
+    async fn modify(&self, replica: &VolumeReplicaSpec, parameters: &BTreeMap<String, String>) -> Result<()>;
 
     /// Keeps other pods away from the volume at its node. Pods that have it go on.
     ///

@@ -48,12 +48,17 @@ impl Objects {
         self.claims(namespace).get_opt(name).await
     }
 
-    /// Changes a PersistentVolume, if it is unchanged since it was read.
-    pub async fn patch_volume(&self, seen: &PersistentVolume, change: Value, run: Run) -> Result<()> {
+    /// Changes a PersistentVolume, if it is unchanged since it was read. Returns it as it is then: a policy or a webhook may have changed
+    /// it back.
+    pub async fn patch_volume(
+        &self,
+        seen: &PersistentVolume,
+        change: Value,
+        run: Run,
+    ) -> Result<PersistentVolume> {
         let params = PatchParams { dry_run: run == Run::Dry, ..PatchParams::default() };
         let change = Patch::Merge(versioned(change, seen.resource_version()));
-        self.volumes().patch(&seen.name_any(), &params, &change).await?;
-        Ok(())
+        self.volumes().patch(&seen.name_any(), &params, &change).await
     }
 
     /// Deletes a PersistentVolume, if it is unchanged since it was read. It stays until it has no finalizer.
@@ -113,6 +118,11 @@ impl Objects {
     pub async fn put_move_status(&self, changed: &VolumeMove) -> Result<VolumeMove> {
         let moves = self.moves(&changed.namespace().unwrap_or_default());
         moves.replace_status(&changed.name_any(), &PostParams::default(), changed).await
+    }
+
+    /// Returns a VolumeReplica; `None` if it does not exist.
+    pub async fn replica(&self, name: &str) -> Result<Option<VolumeReplica>> {
+        self.replicas().get_opt(name).await
     }
 
     /// Creates a VolumeReplica; `None` if there is one of its name, such as one that an earlier request has created.

@@ -1,5 +1,6 @@
 //! What a move needs of the nodes (`cluster/moves/nodes.rs`), by the calls that they serve.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ use crate::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence, Resu
 use crate::cluster::moves::resources::VolumeReplicaSpec;
 use crate::cluster::peers::Member;
 use crate::cluster::permit;
+use crate::model::answer::Found;
 use crate::model::{Grant, Settings, VolumeId, VolumeSource, most_bytes};
 use crate::service::table::encode;
 use crate::wire::csi::volume_capability::access_mode::Mode;
 use crate::wire::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use crate::wire::csi::volume_content_source::{self, Type};
 use crate::wire::rpc::Unary;
-use crate::wire::{csi, decode, peer};
+use crate::wire::{csi, decode, peer, reserve};
 
 /// How long a call may take before the controller looks again at what is wanted. What it has begun goes on.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -44,12 +46,7 @@ impl Nodes for Router {
 
     async fn find(&self, node: &str, volume_id: &str) -> Result<Presence> {
         let question = peer::FindVolumeRequest { volume_id: volume_id.to_owned() };
-        let answer = self.tell(node, question).await?;
-        Ok(match answer.generation {
-            _ if answer.deleted => Presence::Deleted,
-            Some(generation) => Presence::Has(generation),
-            None => Presence::Nothing,
-        })
+        presence(self.tell(node, question).await?)
     }
 
     async fn create(&self, copy: &NewCopy) -> Result<()> {
@@ -94,12 +91,22 @@ impl Nodes for Router {
         })
     }
 
-    async fn complete(&self, replica: &VolumeReplicaSpec, stale: bool) -> Result<()> {
+    async fn complete(&self, replica: &VolumeReplicaSpec, stale: bool, least_bytes: u64) -> Result<()> {
         let request = peer::CompleteCopyRequest {
             volume_id: replica.copy_id.clone(),
             stale,
             source_volume_id: replica.volume_id.clone(),
             generation: replica.next_generation(),
+            least_bytes,
+        };
+        self.tell(&replica.target_node, request).await.map(drop)
+    }
+
+    async fn modify(&self, replica: &VolumeReplicaSpec, parameters: &BTreeMap<String, String>) -> Result<()> {
+        let request = csi::ControllerModifyVolumeRequest {
+            volume_id: replica.volume_id.clone(),
+            mutable_parameters: parameters.clone().into_iter().collect(),
+            ..Default::default()
         };
         self.tell(&replica.target_node, request).await.map(drop)
     }
@@ -201,6 +208,21 @@ impl Router {
     }
 }
 
+/// Returns what a node has answered about a volume.
+fn presence(answer: peer::FindVolumeResponse) -> Result<Presence> {
+    let location = reserve::decode_location(answer);
+    match (location.generation, location.unusable) {
+        _ if location.deleted => Ok(Presence::Deleted),
+        (Some(generation), None) => Ok(Presence::Has(generation)),
+        (Some(_), Some(why)) => Ok(Presence::Unusable(line(&why))),
+        // The record comes later, as while the source of a copy is opened.
+        (None, _) if location.moved_to.is_none() && location.found != Found::Nothing => {
+            Err(NodeError::Running("something is done with the volume, or is about to be".to_owned()))
+        }
+        (None, _) => Ok(Presence::Nothing),
+    }
+}
+
 fn away(node: &str) -> NodeError {
     NodeError::Silent(format!("no process of the driver runs on node {node:?}"))
 }
@@ -277,6 +299,27 @@ fn capabilities(access: &Access) -> Vec<csi::VolumeCapability> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_has_a_volume_only_with_its_data() {
+        let answer = |generation, found: peer::VolumePresence| peer::FindVolumeResponse {
+            presence: found.into(),
+            generation,
+            ..Default::default()
+        };
+        let (held, none) = (peer::VolumePresence::Held, peer::VolumePresence::None);
+        assert_eq!(presence(answer(Some(2), held)), Ok(Presence::Has(2)));
+        let unusable = peer::FindVolumeResponse { unusable: "no disk".to_owned(), ..answer(Some(2), held) };
+        assert_eq!(presence(unusable), Ok(Presence::Unusable("no disk".to_owned())));
+        assert_eq!(presence(answer(None, none)), Ok(Presence::Nothing));
+        for found in [held, peer::VolumePresence::Reserved] {
+            assert!(matches!(presence(answer(None, found)), Err(NodeError::Running(_))), "{found:?}");
+        }
+        let moved = peer::FindVolumeResponse { moved_to: "n2".to_owned(), ..answer(None, held) };
+        assert_eq!(presence(moved), Ok(Presence::Nothing));
+        let deleted = peer::FindVolumeResponse { deleted: true, ..answer(Some(2), held) };
+        assert_eq!(presence(deleted), Ok(Presence::Deleted));
+    }
 
     #[test]
     fn a_copy_is_asked_for_as_by_csi_provisioner() {

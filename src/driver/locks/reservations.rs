@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, Result};
 use crate::model::answer::{Found, Location, Reserved};
-use crate::model::{Phase, Timestamp, VolumeId};
+use crate::model::{Phase, Timestamp, Volume, VolumeId};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
 const LIFE: Duration = Duration::from_secs(30);
@@ -80,8 +80,8 @@ impl Reservations {
 }
 
 impl Driver {
-    /// Finds out whether this node has a volume, is about to have it, or neither, and where the volume is if it has moved
-    /// away. The name of a volume that has moved away stays in use.
+    /// Finds out whether this node has a volume, is about to have it, or neither, whether its data are there, and where the volume
+    /// is if it has moved away. The name of a volume that has moved away stays in use.
     pub fn find_volume(&self, id: &VolumeId) -> Location {
         // In this order: a reservation ends after the lock is taken, and the lock after the record is there.
         let reserved = self.reservations.is_reserved(id);
@@ -93,15 +93,32 @@ impl Driver {
         match self.store.get(id) {
             Some(volume) => {
                 let deleted = volume.phase == Phase::Deleting;
-                Location { found, generation: Some(volume.generation), moved_to: None, deleted }
+                let unusable = self.unusable(&volume);
+                Location { found, generation: Some(volume.generation), moved_to: None, deleted, unusable }
             }
             None => {
                 let moved = self.store.moved(id);
                 // A disk that was replaced has no cut either.
                 let deleted = moved.as_ref().map_or_else(|| self.store.has_cut(id), |moved| moved.deleted);
                 let moved_to = moved.filter(|moved| !moved.deleted).map(|moved| moved.node_id.clone());
-                Location { found, generation: None, moved_to, deleted }
+                Location { found, generation: None, moved_to, deleted, unusable: None }
             }
+        }
+    }
+
+    /// Returns why the data of a volume cannot be used: the record may outlive the disk of its pool.
+    fn unusable(&self, volume: &Volume) -> Option<String> {
+        let paths = match self.paths(volume) {
+            Ok(paths) => paths,
+            Err(error) => return Some(error.to_string()),
+        };
+        let data = paths.data();
+        match self.os.files.stat(&data) {
+            Ok(Some(_)) => None,
+            Ok(None) => {
+                Some(format!("{}, which has the data of volume {}, is missing", data.display(), volume.id))
+            }
+            Err(error) => Some(format!("look at {}: {error}", data.display())),
         }
     }
 

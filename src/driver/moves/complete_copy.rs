@@ -6,7 +6,7 @@ use crate::driver::locks::Mode;
 use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::copy_of::{Becomes, CompleteCopy};
-use crate::model::{Content, CopyOf, Volume, VolumeId, VolumeSource};
+use crate::model::{Content, CopyOf, SizeRange, Volume, VolumeId, VolumeSource};
 
 impl Driver {
     /// Makes a volume like any other of a copy, under its own id or under that of its source; succeeds if that has been
@@ -17,7 +17,7 @@ impl Driver {
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION if it does not have all of one sealed cut, or
     /// is a copy of another volume, or if this node has a volume with the id of its source.
     pub fn complete_copy(&self, request: &CompleteCopy) -> Result<()> {
-        let CompleteCopy { volume_id, stale, becomes } = request;
+        let CompleteCopy { volume_id, stale, becomes, least_bytes } = request;
         let ids = [Some(volume_id), becomes.as_ref().map(|becomes| &becomes.id)];
         let keys = ids.into_iter().flatten().map(|id| (id.into(), Mode::Exclusive));
         // A source that sends slowly, or nothing, must not delay the use of its copy.
@@ -61,6 +61,7 @@ impl Driver {
             )));
         }
         self.remove_staged(&volume)?;
+        let volume = self.grow_to(volume, *least_bytes)?;
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {
             None => drop(self.store.put(completed)?),
@@ -79,6 +80,21 @@ impl Driver {
         self.usage.forget(volume_id);
         tracing::info!(volume.id = %volume.id, ?becomes, stale, "the copy is a volume like any other");
         Ok(())
+    }
+
+    /// Grows a copy to the size that its volume is known by, which the volume may have got after the last pass. Without room the
+    /// copy keeps its size: pods wait for its data.
+    fn grow_to(&self, volume: Arc<Volume>, least_bytes: u64) -> Result<Arc<Volume>> {
+        if volume.capacity_bytes >= least_bytes {
+            return Ok(volume);
+        }
+        match self.expand(Arc::clone(&volume), SizeRange { required: least_bytes, limit: 0 }) {
+            Err(error) if matches!(error, Error::Exhausted(_) | Error::OutOfRange(_)) => {
+                tracing::warn!(volume.id = %volume.id, %error, "the copy is completed without the size of its volume");
+                Ok(volume)
+            }
+            grown => grown,
+        }
     }
 
     /// Reports whether this copy has taken over the id.

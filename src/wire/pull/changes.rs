@@ -81,7 +81,7 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
 /// # Errors
 /// INVALID_ARGUMENT for text that is no id, and for an id without a generation.
 pub fn complete_copy(request: peer::CompleteCopyRequest) -> Result<CompleteCopy> {
-    let peer::CompleteCopyRequest { volume_id, stale, source_volume_id, generation } = request;
+    let peer::CompleteCopyRequest { volume_id, stale, source_volume_id, generation, least_bytes } = request;
     let becomes = match source_volume_id.is_empty() {
         true => None,
         false => Some(Becomes {
@@ -89,7 +89,7 @@ pub fn complete_copy(request: peer::CompleteCopyRequest) -> Result<CompleteCopy>
             generation: moved(generation)?,
         }),
     };
-    Ok(CompleteCopy { volume_id: id_of("volume_id", &volume_id)?, stale, becomes })
+    Ok(CompleteCopy { volume_id: id_of("volume_id", &volume_id)?, stale, becomes, least_bytes })
 }
 
 /// Decodes DeleteCopy.
@@ -242,9 +242,10 @@ mod tests {
             stale: true,
             source_volume_id: source.to_string(),
             generation: 2,
+            least_bytes: 7,
         };
         let becomes = Some(Becomes { id: source.clone(), generation: 2 });
-        let asked = CompleteCopy { volume_id: copy.clone(), stale: true, becomes };
+        let asked = CompleteCopy { volume_id: copy.clone(), stale: true, becomes, least_bytes: 7 };
         assert_eq!(complete_copy(order.clone()).unwrap(), asked);
         let plain = peer::CompleteCopyRequest { source_volume_id: String::new(), ..order.clone() };
         assert_eq!(complete_copy(plain).unwrap(), CompleteCopy { becomes: None, ..asked });

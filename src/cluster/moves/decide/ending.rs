@@ -1,14 +1,65 @@
 //! What comes next for a VolumeReplica that is at its end: the volume has moved, or the copy is not needed.
 
-use super::{CALM, LONG, Step, has};
+use super::{CALM, LONG, PATIENCE, Step, has, have, is_lost_node, running};
 use crate::cluster::moves::resources::ReplicaPhase;
 use crate::cluster::moves::view::{NodeState, Says, View};
+
+/// The copy takes over the id. If its node is lost in this phase, it may have done that, and a pod may have written there: the volume
+/// goes back by the word of Kubernetes or of an administrator only, as with a promotion.
+pub(super) fn completing(view: &View) -> Step {
+    let silent = match &view.target {
+        Says::Silent(silent) => *silent,
+        Says::Nothing | Says::Deleted if view.copy == Says::Nothing => return has_neither(view),
+        _ => return Step::Complete,
+    };
+    let is_given_up = view.is_deleted && view.target_node != NodeState::Ready;
+    let is_lost = is_lost_node(view.target_node) || is_given_up;
+    match is_lost && silent >= PATIENCE && has(&view.source, view.spec.generation) {
+        true => goes_back(view, format!("node {} is lost", view.spec.target_node)),
+        false => Step::Complete,
+    }
+}
+
+/// The node of the copy answers that it has neither the copy nor the volume: the volume was deleted there, or a disk was replaced.
+fn has_neither(view: &View) -> Step {
+    let (target, source) = (&view.spec.target_node, &view.spec.source_node);
+    if view.volume_is_deleted {
+        return Step::Enter(ReplicaPhase::Retiring, format!("the volume was deleted on node {target}"));
+    }
+    let has_nothing = format!("node {target} has neither the volume nor its copy");
+    match has(&view.source, view.spec.generation) {
+        true if view.is_deleted => goes_back(view, has_nothing),
+        true => Step::Wait(
+            LONG,
+            format!(
+                "{has_nothing}, as with an empty disk; delete the VolumeReplica to take the volume back to node {source}"
+            ),
+        ),
+        false => may_be_the_only_one(view, view.spec.generation),
+    }
+}
+
+/// The volume goes back to its node if no pod runs where the copy is.
+fn goes_back(view: &View, why: String) -> Step {
+    let running = running(view);
+    match running.is_empty() {
+        true => {
+            let why = format!("{why}, and the volume stays on node {}", view.spec.source_node);
+            Step::Enter(ReplicaPhase::Abandoning, why)
+        }
+        false => Step::Wait(CALM, format!("the volume goes back to its node when {} left", have(&running))),
+    }
+}
 
 /// The volume is on its new node.
 pub(super) fn retiring(view: &View) -> Step {
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
-        None if view.is_deleted && matches!(view.source, Says::Silent(_) | Says::Nothing) => Step::Finish,
+        None if view.is_deleted && (view.source == Says::Nothing || source_is_gone(view)) => Step::Finish,
+        // What it has would be nobody's, and under the id of the volume.
+        None if view.is_deleted && matches!(view.source, Says::Silent(_)) => {
+            Step::Wait(CALM, is_awaited(view))
+        }
         None => Step::Retire,
         Some(_) if view.is_deleted => left(view),
         Some(_) if view.status.stale => Step::Enter(
@@ -43,7 +94,7 @@ pub(super) fn left(view: &View) -> Step {
             true => Step::Finish,
             false => Step::DeleteLeftCopy,
         },
-        true if view.source_node == NodeState::Gone && matches!(view.source, Says::Silent(_)) => Step::Finish,
+        true if source_is_gone(view) => Step::Finish,
         true => Step::DeleteLeft,
         false => Step::Wait(LONG, view.status.message.clone()),
     }
@@ -64,16 +115,19 @@ pub(super) fn abandoning(view: &View) -> Step {
     if view.status.maybe_fenced {
         return match view.source {
             Says::Deleted => Step::DeleteCopy,
-            // An administrator who deletes the VolumeReplica does not wait for a node that may never come back (rule 7).
-            Says::Silent(_) | Says::Nothing if view.is_deleted => Step::DeleteCopy,
+            Says::Nothing if view.is_deleted => Step::DeleteCopy,
+            // An administrator who has deleted the Node as well does not wait for it (rule 7). A node that is silent for a moment
+            // would refuse pods when it is back.
+            Says::Silent(_) if view.is_deleted && source_is_gone(view) => Step::DeleteCopy,
+            Says::Silent(_) if view.is_deleted => Step::Wait(CALM, is_awaited(view)),
             _ => Step::Unfence,
         };
     }
-    if view.is_deleted && view.target_is_gone() {
-        return Step::Finish;
-    }
     if is_gone(view) {
-        return Step::Enter(ReplicaPhase::Stranded, has_gone_with(view));
+        return match view.is_deleted {
+            true => Step::Finish,
+            false => Step::Enter(ReplicaPhase::Stranded, has_gone_with(view)),
+        };
     }
     if view.is_deleted || has(&view.source, view.spec.generation) || view.source == Says::Deleted {
         return Step::DeleteCopy;
@@ -86,7 +140,7 @@ fn may_be_the_only_one(view: &View, generation: u64) -> Step {
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
     let why = match &view.source {
         Says::Silent(_) => format!("node {node} does not answer"),
-        Says::Error(why) => format!("node {node}: {why}"),
+        Says::Error(why) | Says::Unusable(why) => format!("node {node}: {why}"),
         Says::Has(_) | Says::Deleted | Says::Nothing | Says::NotAsked => {
             format!("node {node} does not say that it has generation {generation} of volume {id}")
         }
@@ -107,7 +161,7 @@ fn taken_back(view: &View) -> Step {
     if !view.status.reclaimed {
         return match view.source {
             // Both are lost, and an administrator knows it.
-            Says::Silent(_) if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
+            _ if view.is_deleted && source_is_gone(view) => Step::Finish,
             // A promotion of the copy: its volume was lost, and was not fenced.
             Says::Has(generation) if generation == view.spec.generation && view.status.fenced.is_none() => {
                 Step::Fence
@@ -134,12 +188,12 @@ fn taken_back(view: &View) -> Step {
         // The volume has moved there since.
         (Says::Nothing, Says::Has(generation)) if *generation >= reclaimed => Step::Release,
         (Says::Nothing, Says::Has(_) | Says::Nothing | Says::Deleted) => Step::RetireCopy,
-        (Says::Has(_), _)
+        (Says::Has(_) | Says::Unusable(_), _)
             if view.is_deleted || has(&view.source, reclaimed) || view.source == Says::Deleted =>
         {
             Step::DeleteCopy
         }
-        (Says::Has(_), _) => may_be_the_only_one(view, reclaimed),
+        (Says::Has(_) | Says::Unusable(_), _) => may_be_the_only_one(view, reclaimed),
         _ => Step::Wait(LONG, format!("node {node} does not say what it has of the volume")),
     }
 }
@@ -147,8 +201,10 @@ fn taken_back(view: &View) -> Step {
 /// The volume is gone from its node before it could be taken back, such as with its claim.
 fn gone_before(view: &View) -> Step {
     match view.copy {
-        Says::Has(_) if view.is_deleted || view.source == Says::Deleted => Step::DeleteCopy,
-        Says::Has(_) => may_be_the_only_one(view, view.spec.generation),
+        Says::Has(_) | Says::Unusable(_) if view.is_deleted || view.source == Says::Deleted => {
+            Step::DeleteCopy
+        }
+        Says::Has(_) | Says::Unusable(_) => may_be_the_only_one(view, view.spec.generation),
         Says::Nothing if view.is_deleted => Step::Release,
         // A node that may come back may have the copy, and nothing else would say so.
         Says::Silent(_) if view.is_deleted && view.target_is_gone() => Step::Finish,
@@ -160,6 +216,18 @@ fn gone_before(view: &View) -> Step {
             ),
         ),
     }
+}
+
+fn is_awaited(view: &View) -> String {
+    let node = &view.spec.source_node;
+    format!(
+        "node {node} does not answer, and has the volume; delete the Node object if the node never comes back"
+    )
+}
+
+/// Reports whether the node of the volume does not answer, and its Node object was deleted.
+fn source_is_gone(view: &View) -> bool {
+    view.source_node == NodeState::Gone && matches!(view.source, Says::Silent(_))
 }
 
 /// Reports whether the node of the copy does not answer, and its Node object was deleted.

@@ -76,6 +76,7 @@ fn answers() -> Vec<Says> {
         Says::Deleted,
         Says::Nothing,
         Says::Error("broken".to_owned()),
+        Says::Unusable("no disk".to_owned()),
         silent(29),
         silent(30),
         Says::NotAsked,
@@ -225,7 +226,7 @@ fn rule_4_only_lasting_silence_of_the_source_counts() {
                 view.status.lost || matches!(view.source_node, NodeState::OutOfService | NodeState::Gone);
             let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby && is_lost;
             let silent = matches!(view.source, Says::Silent(time) if time >= Duration::from_secs(30));
-            let replaced = view.source == Says::Nothing && view.is_promoted;
+            let replaced = matches!(view.source, Says::Nothing | Says::Unusable(_)) && view.is_promoted;
             silent && is_promotion && view.source_node != NodeState::Ready || replaced
         },
     );
@@ -283,6 +284,11 @@ fn a_volume_leaves_its_node_when_no_pod_is_left() {
         },
     );
     check(
+        "the exchange, also without the source",
+        |_, step| matches!(step, Step::Enter(ReplicaPhase::Exchanging, _)),
+        |view, _| matches!(view.target, Says::Nothing | Says::Deleted),
+    );
+    check(
         "the last pass",
         |_, step| *step == Step::LastPass,
         |view, _| view.status.phase == ReplicaPhase::LastPass,
@@ -334,7 +340,11 @@ fn nothing_is_given_up_after_the_id_is_taken_over() {
         "the end of a move",
         |view, _| view.status.phase > ReplicaPhase::LastPass && view.status.phase < ReplicaPhase::Abandoning,
         |view, step| {
-            let is_taken_back = view.status.phase == ReplicaPhase::Completing && target_is_lost(view);
+            let is_empty = matches!(view.target, Says::Nothing | Says::Deleted)
+                && view.copy == Says::Nothing
+                && view.is_deleted;
+            let is_taken_back =
+                view.status.phase == ReplicaPhase::Completing && (target_is_lost(view) || is_empty);
             !gives_up(step) || is_taken_back
         },
     );

@@ -32,6 +32,11 @@ pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<String, BTreeMap<String, Held>>,
     /// These do not answer.
     pub(crate) silent: BTreeSet<String>,
+    /// The disks of these have failed: they have their records, and no data.
+    pub(crate) broken: BTreeSet<String>,
+    /// The least sizes with which copies were completed, and the parameters that volumes got.
+    pub(crate) completed_with: Vec<u64>,
+    pub(crate) modified: Vec<BTreeMap<String, String>>,
     /// Source and copy of the cuts that are kept.
     pub(crate) cuts: BTreeSet<(String, String)>,
     /// What must never be.
@@ -116,6 +121,9 @@ impl Nodes for FakeNodes {
             let is_cut = cluster.cuts.iter().any(|(source, _)| source == volume_id);
             let has_left = held.values().any(|volume| volume.was.as_deref() == Some(volume_id));
             Ok(match held.get(volume_id) {
+                Some(_) if cluster.broken.contains(node) => {
+                    Presence::Unusable(format!("the pool of volume {volume_id} is not available"))
+                }
                 Some(volume) => Presence::Has(volume.generation),
                 None if is_cut && !has_left && !held.is_empty() => Presence::Deleted,
                 None => Presence::Nothing,
@@ -152,6 +160,9 @@ impl Nodes for FakeNodes {
             if !cluster.cuts.contains(&(spec.volume_id.clone(), spec.copy_id.clone())) {
                 return missing("the cut");
             }
+            if cluster.broken.contains(&spec.source_node) {
+                return Err(NodeError::Failed("the pool of the source is not available".to_owned()));
+            }
             let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
             let changed_bytes = volume.data - copy.data;
             let was_in_use = volume.in_use || volume.sealed && cluster.busy_passes > 0;
@@ -163,8 +174,9 @@ impl Nodes for FakeNodes {
         })
     }
 
-    async fn complete(&self, spec: &VolumeReplicaSpec, stale: bool) -> Result<()> {
-        self.call("complete", &spec.target_node, |_, held| {
+    async fn complete(&self, spec: &VolumeReplicaSpec, stale: bool, least_bytes: u64) -> Result<()> {
+        self.call("complete", &spec.target_node, |cluster, held| {
+            cluster.completed_with.push(least_bytes);
             let next = spec.next_generation();
             let Some(copy) = held.get(&spec.copy_id) else {
                 let done = held.get(&spec.volume_id).is_some_and(|volume| volume.generation == next);
@@ -183,10 +195,20 @@ impl Nodes for FakeNodes {
         })
     }
 
+    async fn modify(&self, spec: &VolumeReplicaSpec, parameters: &BTreeMap<String, String>) -> Result<()> {
+        self.call("modify", &spec.target_node, |cluster, held| {
+            cluster.modified.push(parameters.clone());
+            if held.contains_key(&spec.volume_id) { Ok(()) } else { missing(&spec.volume_id) }
+        })
+    }
+
     async fn fence(&self, spec: &VolumeReplicaSpec) -> Result<()> {
-        self.call("fence", &spec.source_node, |_, held| {
+        self.call("fence", &spec.source_node, |cluster, held| {
             let volume = source(held, spec)?;
             volume.sealed = true;
+            if cluster.broken.contains(&spec.source_node) {
+                return Err(NodeError::Failed("the pool is not available".to_owned()));
+            }
             if volume.in_use { in_use("a pod uses it") } else { Ok(()) }
         })
     }
@@ -276,8 +298,11 @@ impl Nodes for FakeNodes {
                 return in_use("it is no copy of this volume");
             }
             let at_source = cluster.nodes.get(&spec.source_node);
-            let has_volume = at_source.is_some_and(|there| there.contains_key(&spec.volume_id));
-            let lost = cluster.silent.contains(&spec.source_node) || at_source.is_none_or(BTreeMap::is_empty);
+            let is_broken = cluster.broken.contains(&spec.source_node);
+            let has_volume = !is_broken && at_source.is_some_and(|there| there.contains_key(&spec.volume_id));
+            let lost = is_broken
+                || cluster.silent.contains(&spec.source_node)
+                || at_source.is_none_or(BTreeMap::is_empty);
             if !has_volume && lost && !cluster.administrator_deletes {
                 cluster.wrong.push("the only copy was deleted".to_owned());
             }
@@ -294,8 +319,10 @@ impl Nodes for FakeNodes {
                 Some(left) if left.in_use => return in_use("a pod uses it"),
                 Some(_) => {}
             }
-            let target = cluster.nodes.get(&spec.target_node);
-            if !target.is_some_and(|target| target.contains_key(&spec.volume_id)) {
+            // It may have moved on since.
+            let mut others = cluster.nodes.iter().filter(|(node, _)| !cluster.broken.contains(*node));
+            let is_elsewhere = others.any(|(_, held)| held.contains_key(&spec.volume_id));
+            if !is_elsewhere && !held.contains_key(&spec.volume_id) {
                 cluster.wrong.push(
                     "the data of the earlier node were deleted before the volume was elsewhere".to_owned(),
                 );

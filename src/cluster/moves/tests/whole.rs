@@ -297,8 +297,8 @@ async fn a_pod_that_must_not_be_evicted_is_not_disturbed() {
     world.is_settled("n2", "its budget lets it");
 }
 
-/// Moves the volume until its copy is to take over the id, and loses the node of the copy: before the node has done it, or after.
-async fn lost_in_its_last_step(fault: Fault) -> World {
+/// Moves the volume until its copy is to take over the id, and the node has not done that, or its answer is lost.
+pub(super) async fn in_its_last_step(fault: Fault) -> World {
     let moving = async |fault| {
         let mut world = World::new(false, json!({}));
         world.nodes.lock().fault = fault;
@@ -310,8 +310,14 @@ async fn lost_in_its_last_step(fault: Fault) -> World {
         world
     };
     let number = moving(None).await.nodes.lock().calls.iter().position(|call| *call == "complete").unwrap();
-    let mut world = moving(Some((number, fault))).await;
+    let world = moving(Some((number, fault))).await;
     assert_eq!(world.phase().unwrap().0, ReplicaPhase::Completing);
+    world
+}
+
+/// The same, and then loses the node of the copy.
+async fn lost_in_its_last_step(fault: Fault) -> World {
+    let mut world = in_its_last_step(fault).await;
     world.lose("n2");
     world.may_be_lost = 0;
     world.ticks(60).await;

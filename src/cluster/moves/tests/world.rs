@@ -175,6 +175,7 @@ impl World {
             return;
         }
         let mut cluster = self.nodes.lock();
+        let is_broken = cluster.broken.contains(node);
         let volume = cluster.nodes.get_mut(node).and_then(|held| held.get_mut(&self.id));
         if !pod["metadata"]["deletionTimestamp"].is_null() {
             if let Some(volume) = volume {
@@ -184,6 +185,10 @@ impl World {
             return self.server.with(|k| k.remove(&key("pods", NAMESPACE, POD)));
         }
         let Some(volume) = volume.filter(|volume| volume.in_use || !volume.sealed) else { return };
+        if is_broken {
+            volume.in_use = false;
+            return;
+        }
         if !volume.in_use {
             let missing = self.written - volume.data;
             assert!(missing <= self.may_be_lost, "the pod misses {missing} of its {} writes", self.written);

@@ -93,6 +93,7 @@ fn a_copy_cannot_skip_a_generation() {
             stale: false,
             source_volume_id: copied.vol.id.clone(),
             generation,
+            ..Default::default()
         };
         let mut peer = copied.pair.target.peer.clone();
         copied.pair.runtime.block_on(peer.complete_copy(request)).map(drop)
@@ -139,6 +140,7 @@ fn a_retired_volume_is_deleted_by_its_generation() {
         stale: false,
         source_volume_id: id.to_owned(),
         generation: 1,
+        ..Default::default()
     };
     copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("complete");
     let request =

@@ -188,7 +188,7 @@ fn a_pass_that_takes_too_long_ends() {
 
 /// CompleteCopy of a copy whose source is lost.
 fn stale(id: &str) -> CompleteCopy {
-    CompleteCopy { volume_id: id.parse().expect("an id"), stale: true, becomes: None }
+    CompleteCopy { volume_id: id.parse().expect("an id"), stale: true, becomes: None, least_bytes: 0 }
 }
 
 /// DeleteCopy of this copy.

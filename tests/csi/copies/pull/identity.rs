@@ -37,6 +37,7 @@ fn complete(
         stale: false,
         source_volume_id: becomes.to_owned(),
         generation,
+        ..Default::default()
     };
     copied.pair.runtime.block_on(node.peer.clone().complete_copy(request)).map(drop)
 }
@@ -53,9 +54,70 @@ fn promote(copied: &Copied) {
         stale: true,
         source_volume_id: copied.vol.id.clone(),
         generation: 1,
+        ..Default::default()
     };
     let target = &copied.pair.target;
     copied.pair.runtime.block_on(target.peer.clone().complete_copy(request)).expect("promoted");
+}
+
+/// Completes the copy of a volume that is known to have this size.
+fn promote_with(copied: &Copied, least_bytes: u64) -> Result<u64, Status> {
+    let target = &copied.pair.target;
+    let request = peer::CompleteCopyRequest {
+        volume_id: copied.copy.id.clone(),
+        stale: true,
+        source_volume_id: copied.vol.id.clone(),
+        generation: 1,
+        least_bytes,
+    };
+    copied.pair.runtime.block_on(target.peer.clone().complete_copy(request))?;
+    Ok(get(copied, target, &copied.vol.id)?.capacity_bytes.unsigned_abs())
+}
+
+/// The volume was expanded, and its node was lost before the next pass.
+#[test]
+fn a_copy_grows_to_the_size_of_its_volume() {
+    let size = SIZE as u64;
+    for (least, has) in [(0, size), (size, size), (2 * size, 2 * size), (1 << 50, size)] {
+        let copied = Copied::new();
+        copied.rest();
+        assert_eq!(promote_with(&copied, least).expect("promoted"), has, "{least}");
+        assert_eq!(promote_with(&copied, least).expect("again"), has, "{least}");
+    }
+}
+
+/// The record is not the data: a copy is never deleted because of a record alone.
+#[test]
+fn a_volume_without_its_data_is_told() {
+    let copied = Copied::new();
+    copied.rest();
+    let source = &copied.pair.source;
+    let unusable = || {
+        let question = peer::FindVolumeRequest { volume_id: copied.vol.id.clone() };
+        let found = copied.pair.runtime.block_on(source.peer.clone().find_volume(question));
+        let found = found.expect("an answer").into_inner();
+        assert_eq!((found.presence(), found.generation), (Presence::Held, Some(0)));
+        found.unusable
+    };
+    assert_eq!(unusable(), "");
+    source.kernel.remove_file(format!("{DATA}/volumes/{}/disk.img", copied.vol.id)).expect("it was there");
+    assert!(unusable().contains("is missing"), "{}", unusable());
+}
+
+#[test]
+fn a_sealed_volume_is_not_modified() {
+    let copied = sealed();
+    let modify = |node: &Node| {
+        let request = csi::ControllerModifyVolumeRequest {
+            volume_id: copied.vol.id.clone(),
+            mutable_parameters: [("discard".to_owned(), "false".to_owned())].into(),
+            ..Default::default()
+        };
+        copied.pair.runtime.block_on(node.controller.call(request)).map(drop)
+    };
+    copied.refused(modify(&copied.pair.source), Code::FailedPrecondition, "sealed");
+    succeed(&copied).expect("it takes the id over");
+    modify(&copied.pair.target).expect("it is a volume");
 }
 
 /// Retires the volume at a node. Returns the id of what is left.

@@ -164,7 +164,71 @@ fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
     (view.target, view.target_node) = (Says::Silent(PATIENCE), NodeState::Gone);
     assert_eq!(decide(&view), Step::DeleteCopy, "it may come back");
     view.is_deleted = true;
+    assert_eq!(decide(&view), Step::DeleteCopy, "its driver answers");
+    view.copy = Says::Silent(PATIENCE);
     assert_eq!(decide(&view), Step::Finish);
+}
+
+/// A rollout replaces the process of the driver: its node is back in a moment, and would refuse pods, or have a volume that is nobody's.
+#[test]
+fn rule_7_a_moment_of_silence_ends_nothing() {
+    for source_node in [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService] {
+        for phase in [ReplicaPhase::Retiring, ReplicaPhase::Abandoning] {
+            let mut view = in_phase(phase);
+            fence(&mut view);
+            (view.source, view.source_node, view.is_deleted) =
+                (Says::Silent(Duration::ZERO), source_node, true);
+            let step = decide(&view);
+            let says_so = |why: &str| why.contains("does not answer") && why.contains("delete the Node");
+            assert!(
+                matches!(&step, Step::Wait(_, why) if says_so(why)),
+                "{phase:?} {source_node:?}: {step:?}"
+            );
+            view.source = Says::Has(GENERATION);
+            let wanted = if phase == ReplicaPhase::Retiring { Step::Retire } else { Step::Unfence };
+            assert_eq!(decide(&view), wanted);
+        }
+    }
+}
+
+#[test]
+fn an_earlier_generation_is_retired_first() {
+    let mut view = in_phase(ReplicaPhase::CuttingOver);
+    for stale in [false, true] {
+        view.status.stale = stale;
+        view.target = Says::Has(GENERATION - 1);
+        assert_eq!(decide(&view), Step::RetireEarlier);
+        view.target = Says::Has(GENERATION);
+        assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("look there")));
+        for unknown in
+            [Says::Silent(PATIENCE), Says::Error("broken".to_owned()), Says::Unusable("no disk".to_owned())]
+        {
+            view.target = unknown.clone();
+            assert!(matches!(decide(&view), Step::Wait(..)), "{unknown:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_without_volume_and_copy_ends_nothing_alone() {
+    let mut view = in_phase(ReplicaPhase::Completing);
+    fence(&mut view);
+    (view.status.exact, view.status.exchanged, view.status.maybe_completed) = (true, true, true);
+    view.copy = Says::Nothing;
+    for target in [Says::Nothing, Says::Deleted] {
+        view.target = target;
+        assert!(
+            matches!(decide(&view), Step::Wait(_, why) if why.contains("take the volume back to node a"))
+        );
+        let lost = View { source: Says::Nothing, ..view.clone() };
+        assert!(matches!(decide(&lost), Step::Wait(_, why) if why.contains("does not say that it has")));
+        let writing = View { is_deleted: true, users: vec![pod(false, false, true)], ..view.clone() };
+        assert!(matches!(decide(&writing), Step::Wait(_, why) if why.contains("pod p has left")));
+        let (taken, _) = end_of(View { is_deleted: true, ..view.clone() });
+        assert!(taken.status.reclaimed && taken.source == Says::Has(GENERATION + 2), "{taken:#?}");
+        let (ended, step) = end_of(View { volume_is_deleted: true, ..view.clone() });
+        assert_eq!((step, ended.status.phase), (Step::DeleteLeft, ReplicaPhase::Retiring));
+    }
 }
 
 /// Its node has answered so, and the node of the volume need not have anything either.
@@ -183,9 +247,13 @@ fn a_copy_that_is_gone_is_let_go() {
 
 #[test]
 fn a_source_that_has_nothing_keeps_its_copy() {
-    for source in
-        [Says::Nothing, Says::Error("broken".to_owned()), Says::Silent(PATIENCE), Says::Has(GENERATION + 1)]
-    {
+    for source in [
+        Says::Nothing,
+        Says::Error("broken".to_owned()),
+        Says::Unusable("no disk".to_owned()),
+        Says::Silent(PATIENCE),
+        Says::Has(GENERATION + 1),
+    ] {
         let mut view = in_phase(ReplicaPhase::Standby);
         view.source = source.clone();
         view.wanted = Wanted::Nothing("the StorageClass asks for no copy".to_owned());

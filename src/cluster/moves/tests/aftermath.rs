@@ -1,0 +1,186 @@
+//! What earlier losses, failed disks and policies leave for a later move: disks without data under a record, an earlier generation of
+//! the volume, an expansion that cannot end, a change that a webhook takes back.
+
+use std::sync::Arc;
+
+use hostloop_fake_kubernetes::{NAMESPACE, key};
+use serde_json::{Value, json};
+
+use super::api::Fault;
+use super::whole::{in_its_last_step, until_done, with_standby};
+use super::world::World;
+use crate::cluster::moves::resources::ReplicaPhase;
+
+fn now_to(node: &str) -> Value {
+    json!({"when": "Now", "target": {"node": node}})
+}
+
+fn break_disk(world: &mut World, node: &str) {
+    world.nodes.lock().broken.insert(node.to_owned());
+    world.may_be_lost = u64::MAX;
+}
+
+fn promote(world: &World, is: bool) {
+    world.server.with(|k| {
+        k.change("volumereplicas", "pvc-1-0", |replica| {
+            replica["metadata"]["annotations"] = json!({"hostloop.csi.dev/promote": is.to_string()});
+        });
+    });
+}
+
+fn end_pod(world: &World) {
+    world.server.with(|k| k.remove(&key("pods", NAMESPACE, "db-0")));
+}
+
+/// The node answers, and has its record of the volume.
+#[tokio::test(start_paused = true)]
+async fn a_copy_stays_if_its_volumes_disk_has_failed() {
+    let (mut world, target) = with_standby().await;
+    break_disk(&mut world, "n1");
+    world.server.with(|k| k.change("storageclasses", "local", |class| class["parameters"] = json!({})));
+    world.ticks(60).await;
+    world.is_fine("kept");
+    assert_eq!(world.holds(&target).len(), 1, "{:?}", world.phase());
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Abandoning && message.contains("may be the only one"), "{message}");
+    assert!(message.contains("is not available"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_failed_disk_can_be_promoted() {
+    let (mut world, target) = with_standby().await;
+    break_disk(&mut world, "n1");
+    end_pod(&world);
+    world.ticks(30).await;
+    assert_eq!(world.place(), "n1", "nobody has said that the data are lost");
+    promote(&world, true);
+    world.ticks(60).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+}
+
+/// An administrator who has deleted the VolumeReplica of a promotion too early.
+#[tokio::test(start_paused = true)]
+async fn pods_never_get_an_earlier_generation() {
+    let (mut world, target) = with_standby().await;
+    world.lose("n1");
+    world.remove_node("n1");
+    world.ticks(60).await;
+    world.server.with(|k| {
+        k.mark_deleted(&key("volumereplicas", "", "pvc-1-0"));
+        k.change("storageclasses", "local", |class| class["parameters"] = json!({}));
+    });
+    world.ticks(60).await;
+    assert_eq!((world.place(), world.down), (target.clone(), 0), "{:?}", world.phase());
+    world.add_node("n1");
+    world.ask(now_to("n1"));
+    world.ticks(90).await;
+    world.is_fine("moved");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+    let earlier = world.server.with(|k| k.get("volumereplicas", "pvc-1-1-earlier")).expect("a VolumeReplica");
+    let message = earlier["status"]["message"].as_str().unwrap();
+    assert!(earlier["status"]["phase"] == "Left" && message.contains("node n1"), "{earlier}");
+    assert_eq!(world.holds("n1").iter().filter(|held| held.was.is_some()).count(), 1);
+    world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", "pvc-1-1-earlier")));
+    until_done(&mut world).await;
+    world.ticks(20).await;
+    // The node removes the cut of the first copy after a day.
+    world.nodes.lock().cuts.clear();
+    world.is_settled("n1", "its earlier data are deleted");
+}
+
+/// The phase in which the copy takes over the id, with a target whose disk was replaced meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_taken_back_from_an_empty_disk() {
+    let mut world = in_its_last_step(Fault::Lost).await;
+    world.nodes.lock().nodes.get_mut("n2").unwrap().clear();
+    world.ticks(60).await;
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Completing && message.contains("has neither"), "{phase:?} {message}");
+    world.server.with(|k| {
+        k.remove(&key("volumemoves", NAMESPACE, "m"));
+        k.mark_deleted(&key("volumereplicas", "", "pvc-1-0"));
+    });
+    world.ticks(60).await;
+    world.is_settled("n1", "taken back");
+}
+
+/// A StatefulSet at zero: its expansion ends when a pod has the volume, which cannot be before the promotion.
+#[tokio::test(start_paused = true)]
+async fn a_promotion_does_not_wait_for_an_expansion() {
+    let (mut world, target) = with_standby().await;
+    world.server.with(|k| {
+        k.change("persistentvolumeclaims", "data-db-0", |claim| {
+            claim["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+        });
+    });
+    world.lose("n1");
+    world.remove_node("n1");
+    world.ticks(60).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+}
+
+/// A volume was expanded and modified after the copy was made.
+#[tokio::test(start_paused = true)]
+async fn a_promoted_copy_gets_size_and_attributes() {
+    let (mut world, target) = with_standby().await;
+    world.server.with(|k| {
+        let class = json!({"metadata": {"name": "quick"}, "driverName": "hostloop.csi.dev", "parameters": {"directIO": "true"}});
+        k.create(key("volumeattributesclasses", "", "quick"), class);
+        k.change("persistentvolumes", "pvc-1", |volume| {
+            volume["spec"]["capacity"]["storage"] = json!("2Gi");
+            volume["spec"]["volumeAttributesClassName"] = json!("quick");
+        });
+    });
+    world.lose("n1");
+    world.remove_node("n1");
+    world.ticks(60).await;
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    let cluster = world.nodes.lock();
+    assert_eq!(cluster.completed_with.last(), Some(&(2 << 30)));
+    assert_eq!(
+        cluster.modified.last().and_then(|parameters| parameters.get("directIO")),
+        Some(&"true".to_owned())
+    );
+}
+
+/// A webhook is installed after the check.
+#[tokio::test(start_paused = true)]
+async fn a_refused_request_is_in_the_message() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.server.with(|k| {
+        k.admission = Some(Arc::new(|operation, key, object| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let is_it = key.0 == "persistentvolumes" && !name.ends_with("-check");
+            (is_it && operation == hostloop_fake_kubernetes::Operation::Create)
+                .then(|| "volumes are frozen today".to_owned())
+        }));
+    });
+    world.ask(now_to("n2"));
+    world.ticks(40).await;
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Exchanging && message.contains("frozen today"), "{phase:?} {message}");
+    world.server.with(|k| k.admission = None);
+    until_done(&mut world).await;
+    world.is_settled("n2", "the webhook is gone");
+}
+
+/// A policy of the cluster that keeps every volume, from some moment on.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_changes_back_delays_no_pod() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.server.with(|k| {
+        k.mutation = Some(Arc::new(|_, key, object| {
+            if key.0 == "persistentvolumes" {
+                object["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+            }
+        }));
+    });
+    world.ask(now_to("n2"));
+    until_done(&mut world).await;
+    assert_eq!((world.place(), world.down), ("n2".to_owned(), 0), "{:?}", world.phase());
+    assert!(world.server.calls().len() < 400, "{} requests", world.server.calls().len());
+}
