@@ -127,18 +127,18 @@ impl Moves {
         Ok(())
     }
 
-    /// Returns the name of the VolumeReplica of a copy. The copies that are gone with their nodes have the earlier ones.
+    /// Returns the name of the VolumeReplica of a copy: the first that no copy has that is gone with its node.
     fn replica_name(&self, spec: &VolumeReplicaSpec) -> String {
         let VolumeReplicaSpec { persistent_volume: volume, generation, .. } = spec;
-        let stranded = self.seen.replicas.state_filter(|replica| {
-            replica.phase() == ReplicaPhase::Stranded
-                && replica.spec.persistent_volume.name == volume.name
-                && replica.spec.generation == *generation
-        });
-        match stranded.len() {
-            0 => format!("{}-{generation}", volume.name),
-            count => format!("{}-{generation}-{count}", volume.name),
+        let is_stranded = |replica: &VolumeReplica| replica.phase() == ReplicaPhase::Stranded;
+        let stranded = self.seen.replicas.state_filter(is_stranded);
+        let mut name = format!("{}-{generation}", volume.name);
+        let mut count = 0;
+        while stranded.iter().any(|replica| replica.name_any() == name) {
+            count += 1;
+            name = format!("{}-{generation}-{count}", volume.name);
         }
+        name
     }
 
     /// Returns the other claims that these pods use with their volumes and copies, or which claim does not exist.

@@ -331,3 +331,6 @@ async fn drain(all: impl Stream<Item = ()>) {
 fn action(again: Option<Duration>) -> Action {
     again.map_or_else(Action::await_change, Action::requeue)
 }
+
+#[cfg(test)]
+mod tests;

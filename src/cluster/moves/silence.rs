@@ -7,16 +7,26 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Since when each node has been silent.
+/// The longest time between two looks at a node that is asked again and again. If nobody has asked for longer, the node may have
+/// answered meanwhile, and its silence begins anew.
+const GAP: Duration = Duration::from_secs(30);
+
+/// Since when each node has been silent, and when it was last found so.
 #[derive(Debug, Clone, Default)]
-pub struct Silence(Arc<Mutex<HashMap<String, Instant>>>);
+pub struct Silence(Arc<Mutex<HashMap<String, (Instant, Instant)>>>);
 
 impl Silence {
     /// Notes that a node has not answered. Returns for how long it has been silent.
     pub fn is_silent(&self, node: &str) -> Duration {
         // Nothing that runs under the mutex can panic half-way.
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        since.entry(node.to_owned()).or_insert_with(Instant::now).elapsed()
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let (since, last) = all.entry(node.to_owned()).or_insert((now, now));
+        if last.elapsed() > GAP {
+            *since = now;
+        }
+        *last = now;
+        since.elapsed()
     }
 
     /// Notes that a node has answered, whatever it said.
@@ -37,6 +47,19 @@ mod tests {
         assert_eq!(silence.is_silent("a"), Duration::from_secs(20));
         assert_eq!(silence.is_silent("b"), Duration::ZERO, "each node has its own");
         silence.is_heard("a");
+        assert_eq!(silence.is_silent("a"), Duration::ZERO);
+    }
+
+    /// The copy for which it was asked is gone, and another one needs the node days later.
+    #[tokio::test(start_paused = true)]
+    async fn silence_of_which_nobody_asks_is_over() {
+        let silence = Silence::default();
+        for _ in 0..4 {
+            silence.is_silent("a");
+            tokio::time::advance(GAP).await;
+        }
+        assert_eq!(silence.is_silent("a"), 4 * GAP);
+        tokio::time::advance(GAP + Duration::from_secs(1)).await;
         assert_eq!(silence.is_silent("a"), Duration::ZERO);
     }
 }

@@ -184,3 +184,24 @@ async fn a_policy_that_changes_back_delays_no_pod() {
     assert_eq!((world.place(), world.down), ("n2".to_owned(), 0), "{:?}", world.phase());
     assert!(world.server.calls().len() < 400, "{} requests", world.server.calls().len());
 }
+
+/// Two nodes with copies are gone, and the one that went first is back: its copy is deleted, and the volume gets another one.
+#[tokio::test(start_paused = true)]
+async fn a_copy_gets_a_name_that_is_free() {
+    let (mut world, first) = with_standby().await;
+    let lose = |world: &World, node: &str| {
+        world.server.with(|k| k.remove(&key("nodes", "", node)));
+        world.nodes.lock().silent.insert(node.to_owned());
+    };
+    lose(&world, &first);
+    world.ticks(500).await;
+    let second = world.replica().expect("a copy").spec.target_node;
+    assert_ne!(second, first);
+    lose(&world, &second);
+    world.ticks(400).await;
+    world.add_node(&first);
+    world.ticks(100).await;
+    world.is_fine("another copy");
+    let target = world.replica().expect("a copy").spec.target_node;
+    assert_eq!((target, world.phase().unwrap().0), (first, ReplicaPhase::Standby), "{:?}", world.phase());
+}
