@@ -1,8 +1,8 @@
 //! The life of a volume as its callers see it: created, listed, expanded, modified, deleted.
 
-mod failed_expansion;
+mod controller_expand_volume;
 pub mod life;
-mod limit;
+mod limits;
 mod many;
 mod many_clients;
 mod modify_volume;
