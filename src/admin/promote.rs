@@ -74,7 +74,11 @@ fn loss(replica: &Replica) -> String {
 fn copy<'a>(replicas: &'a [Replica], name: &Name, uid: &str) -> Result<&'a Replica, Ending> {
     let refused = |why: String| Err(Ending::Refused(why));
     let is_its = |replica: &&Replica| replica.claim == *name && replica.spec.claim.uid == uid;
-    let Some(replica) = replicas.iter().find(is_its) else {
+    // What an earlier move has left says nothing of the copy that there is now.
+    let is_past =
+        |replica: &&Replica| ["Retiring", "Left", "Stranded"].contains(&replica.told.phase.as_str());
+    let its = || replicas.iter().filter(is_its);
+    let Some(replica) = its().find(|replica| !is_past(replica)).or_else(|| its().next()) else {
         return refused("it has no copy; docs/moving.md says how to have one stand by".to_owned());
     };
     let target = &replica.spec.target_node;
@@ -83,6 +87,7 @@ fn copy<'a>(replicas: &'a [Replica], name: &Name, uid: &str) -> Result<&'a Repli
         "Abandoning" => {
             refused(format!("its copy on node {target} is being deleted: {}", replica.told.message))
         }
+        "Stranded" => refused(format!("its copy has gone with node {target}: {}", replica.told.message)),
         "Retiring" | "Left" => {
             refused(format!("its volume is on node {target} already, and it has no other copy"))
         }
@@ -117,6 +122,9 @@ mod tests {
         assert_eq!(why("Copying", "u"), "its copy on node n2 has no data yet");
         assert!(why("Abandoning", "u").starts_with("its copy on node n2 is being deleted"));
         assert!(why("Left", "u").starts_with("its volume is on node n2 already"));
+        assert!(why("Stranded", "u").starts_with("its copy has gone with node n2"));
+        let both = ["Left", "Stranded", "Standby"].map(replica);
+        assert_eq!(copy(&both, &name, "u").ok().map(|copy| copy.told.phase.as_str()), Some("Standby"));
         assert!(why("Standby", "of a later claim").starts_with("it has no copy"));
     }
 

@@ -11,7 +11,7 @@ use super::decide::{LONG, PRESSING, Step, decide};
 use super::events::Events;
 use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
-use super::objects::{Objects, is_outdated};
+use super::objects::{Objects, is_outdated, reason};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
@@ -35,6 +35,8 @@ pub struct Moves {
     pub(super) seen: Seen,
     pub(super) nodes: Arc<dyn Nodes>,
     pub(super) silence: Silence,
+    /// For how long nodes cannot use the data of volumes, each as `NODE/ID`.
+    pub(super) unusable: Silence,
     pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
@@ -70,6 +72,7 @@ impl Moves {
             seen,
             nodes,
             silence: Silence::default(),
+            unusable: Silence::default(),
             limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),
@@ -106,7 +109,7 @@ impl Moves {
                 Err(Failure::Kubernetes(error)) => {
                     // Nobody but the log would say what pods wait for.
                     if let kube::Error::Api(answer) = &error {
-                        let why = format!("Kubernetes refuses the next step: {}", answer.message);
+                        let why = format!("Kubernetes has not done the next step: {}", reason(answer));
                         drop(self.wait(&replica, RETRY, &why).await);
                     }
                     return Err(error.into());
@@ -130,6 +133,14 @@ impl Moves {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
+            Step::RetireSource => {
+                // Nobody has seen whether the later generation has all of it.
+                self.write(replica, |status| {
+                    (status.phase, status.stale) = (ReplicaPhase::Retiring, true);
+                    "another node has a later generation of the volume".clone_into(&mut status.message);
+                })
+                .await
+            }
             Step::Pass => self.pass(replica).await,
             Step::Check => self.check(replica, &view).await,
             Step::RetireEarlier => self.retire_earlier(replica).await,

@@ -10,25 +10,23 @@ use super::claims::bytes_of;
 use super::decide::{LONG, PRESSING, is_lost};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
-use super::objects::Run;
-use super::resources::{
-    FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
-};
+use super::objects::{Run, reason};
+use super::resources::{FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, When};
 use super::view::{View, Wanted};
 use crate::model::{NodeKey, VolumeId};
 
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
-        if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
-            return self.wait(replica, RETRY, &refused.to_string()).await;
-        }
         if matches!(view.wanted, Wanted::Move { when: When::Now, .. }) {
             let staying = view.users.iter().filter(|user| !user.is_leaving).map(|user| user.name.clone());
             let staying: Vec<String> = staying.collect();
             if let Some(why) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
                 return self.wait(replica, RETRY, &why).await;
             }
+        }
+        if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
+            return self.wait(replica, RETRY, &refused.to_string()).await;
         }
         let mut replica = replica.clone();
         // The taint may be taken away before the node has been silent for long enough.
@@ -56,7 +54,8 @@ impl Moves {
                 // A budget refuses with 429; with two budgets for one pod it is 500, and a webhook says 403.
                 Err(kube::Error::Api(answer)) if answer.code != 409 => {
                     let name = pod.name_any();
-                    return Ok(Some(format!("pod {name} may not be evicted yet: {}", answer.message)));
+                    tracing::debug!(pod = name, message = answer.message, "the pod may not be evicted");
+                    return Ok(Some(format!("pod {name} may not be evicted yet: {}", reason(&answer))));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -122,52 +121,33 @@ impl Moves {
     pub(super) async fn retire_earlier(&self, replica: &VolumeReplica) -> Result<Next> {
         let spec = &replica.spec;
         let node = &spec.target_node;
-        let copy_name = format!("{}-earlier", spec.copy_name);
-        let earlier = VolumeReplicaSpec {
-            generation: spec.generation.saturating_sub(1),
-            source_node: node.clone(),
-            copy_id: VolumeId::of_name(&NodeKey::of(&spec.source_node), &copy_name).to_string(),
-            target_node: spec.source_node.clone(),
-            target_pool: None,
-            copy_name,
-            purpose: Purpose::Move,
-            keep_source: false,
-            requested_by: None,
-            ..spec.clone()
-        };
-        let name = format!("{}-{}-earlier", spec.persistent_volume.name, spec.generation);
-        let mut wanted = VolumeReplica::new(&name, earlier.clone());
-        wanted.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        let there = match self.objects.create_replica(&wanted).await? {
-            Some(created) => Some(created),
-            None => self.objects.replica(&name).await?,
-        };
-        match there {
-            Some(mut there) if there.spec == earlier && there.phase() == ReplicaPhase::Pending => {
-                there.status = Some(VolumeReplicaStatus {
-                    phase: ReplicaPhase::Retiring,
-                    // Nobody has seen whether the later generation has all of it.
-                    stale: true,
-                    ..VolumeReplicaStatus::default()
-                });
-                self.objects.put_status(&there).await?;
+        let name = format!("{}-earlier", spec.copy_name);
+        if self.seen.replicas.find(|seen| seen.name_any() == name).is_none() {
+            let earlier = VolumeReplicaSpec {
+                generation: spec.generation.saturating_sub(1),
+                source_node: node.clone(),
+                copy_id: VolumeId::of_name(&NodeKey::of(&spec.source_node), &name).to_string(),
+                target_node: spec.source_node.clone(),
+                target_pool: None,
+                copy_name: name.clone(),
+                purpose: Purpose::Move,
+                keep_source: false,
+                requested_by: None,
+                ..spec.clone()
+            };
+            let mut earlier = VolumeReplica::new(&name, earlier);
+            earlier.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+            if self.objects.create_replica(&earlier).await?.is_some() {
                 let text = format!(
                     "Node {node} has an earlier generation of the volume; VolumeReplica {name} says what becomes of it"
                 );
                 self.events.warn(&spec.claim, "EarlierData", &text).await;
             }
-            Some(there) if there.spec != earlier => {
-                let why = format!(
-                    "node {node} has an earlier generation of the volume; delete VolumeReplica {name}, which is of another node, first"
-                );
-                return self.wait(replica, LONG, &why).await;
-            }
-            Some(_) | None => {}
         }
         let why = format!(
-            "node {node} has an earlier generation of the volume, which VolumeReplica {name} has retired first"
+            "node {node} has an earlier generation of the volume; VolumeReplica {name} takes the id away from it first"
         );
-        self.wait(replica, RUNNING, &why).await
+        self.wait(replica, RETRY, &why).await
     }
 
     /// Keeps other pods away from the volume. Pods that have it go on.

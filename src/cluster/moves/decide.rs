@@ -11,9 +11,7 @@
 //!    the node is ready. If the node answers that it has nothing, an administrator has to say so.
 //! 5. Every call to a node names the volume and its generation (`nodes.rs`).
 //! 6. What is unknown changes nothing.
-//! 7. There is a way forward or back from every phase that does not wait for a node which never comes back. Missing: from
-//!    `Completing`, if the node of the copy is lost. It may have taken over the id, so that the volume would need a higher
-//!    generation before pods use it again.
+//! 7. There is a way forward or back from every phase that does not wait for a node which never comes back.
 //! 8. What can be refused is asked for as a dry run before the volume is fenced.
 //! 9. Claims that a pod uses together go together.
 //! 10. A last pass waits for no first copy.
@@ -48,6 +46,8 @@ pub enum Step {
     Enter(ReplicaPhase, String),
     /// Make the first copy.
     Create,
+    /// Nothing is copied: take the id away from what the node of the volume has, as after a promotion.
+    RetireSource,
     /// Bring the copy up to date.
     Pass,
     /// Ask for everything that can be refused as a dry run, and enter `CuttingOver` if nothing is.
@@ -135,6 +135,9 @@ fn unknown(view: &View) -> Option<String> {
 
 /// As long as pods may use the volume.
 fn before(view: &View) -> Step {
+    if is_of_an_earlier_generation(view) && !view.is_deleted {
+        return Step::RetireSource;
+    }
     if let Some(why) = unwanted(view) {
         // A copy is made only in a later phase.
         return match view.status.phase {
@@ -203,6 +206,12 @@ fn ready(view: &View) -> Step {
         When::PodsLeave | When::Now | When::Unknown => {}
     }
     if is_behind { Step::Pass } else { Step::Check }
+}
+
+/// Reports whether the controller has created the VolumeReplica for what a node has of an earlier generation (`retire_earlier`).
+fn is_of_an_earlier_generation(view: &View) -> bool {
+    let is_a_move = view.spec.purpose == Purpose::Move && view.spec.requested_by.is_none();
+    is_a_move && view.status.phase == ReplicaPhase::Pending
 }
 
 /// A copy that stands by follows the volume.
@@ -280,18 +289,20 @@ fn cutting_over(view: &View) -> Step {
 /// a promotion whose lost node is back, it would give them that one.
 fn has_earlier(view: &View) -> Option<Step> {
     let node = &view.spec.target_node;
-    let why = match &view.target {
+    let (time, why) = match &view.target {
         Says::Nothing | Says::Deleted => return None,
         Says::Has(generation) if *generation < view.spec.generation => return Some(Step::RetireEarlier),
-        Says::Has(generation) => {
-            format!(
-                "node {node} has generation {generation} of the volume, which is no earlier one; look there"
-            )
+        Says::Has(generation) => (
+            LONG,
+            format!("node {node} has generation {generation} of the volume, no earlier one; look there"),
+        ),
+        Says::Unusable(why, _) => (LONG, format!("node {node}: {why}")),
+        Says::Error(why) => (CALM, format!("node {node}: {why}")),
+        Says::Silent(_) | Says::NotAsked => {
+            (CALM, format!("node {node} does not say what it has of the volume"))
         }
-        Says::Error(why) | Says::Unusable(why) => format!("node {node}: {why}"),
-        Says::Silent(_) | Says::NotAsked => format!("node {node} does not say what it has of the volume"),
     };
-    Some(Step::Wait(CALM, why))
+    Some(Step::Wait(time, why))
 }
 
 /// Returns the step if the copy is not needed, or if that is not known.
@@ -314,9 +325,14 @@ fn stays_put(view: &View) -> Option<String> {
 
 /// Returns the step if the node of the volume does not answer, or has nothing.
 fn without_source(view: &View) -> Option<Step> {
-    // An administrator knows that the disk was replaced, or has failed.
-    if view.is_promoted && matches!(view.source, Says::Nothing | Says::Unusable(_)) {
-        return Some(Step::GiveUpSource);
+    // An administrator knows that the disk was replaced, or has failed. It may also be there in a moment.
+    match &view.source {
+        Says::Nothing if view.is_promoted => return Some(Step::GiveUpSource),
+        Says::Unusable(_, time) if view.is_promoted && *time >= PATIENCE => return Some(Step::GiveUpSource),
+        Says::Unusable(why, _) if view.is_promoted => {
+            return Some(Step::Wait(PRESSING, format!("node {}: {why}", view.spec.source_node)));
+        }
+        _ => {}
     }
     let Says::Silent(silent) = view.source else { return None };
     is_promotion(view).then(|| match view.source_node != NodeState::Ready && silent >= PATIENCE {

@@ -94,21 +94,24 @@ impl<'a> Exchange<'a> {
             Err(error) => return refusal(error),
         }
         match self.try_replacement(&volume).await {
-            Ok(()) => Ok(Ok(())),
+            Ok(true) => Ok(Ok(())),
+            Ok(false) => refuse(is_changed_back(&volume)),
             Err(error) => refusal(error),
         }
     }
 
-    /// Asks the API server to check each request that replaces the PersistentVolume.
-    async fn try_replacement(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
-        for change in [retain(), json!({"metadata": {"finalizers": foreign(volume)}})] {
-            self.objects.patch_volume(volume, change, Run::Dry).await?;
-        }
+    /// Asks the API server to check each request that replaces the PersistentVolume. Reports whether each has its effect.
+    async fn try_replacement(&self, volume: &PersistentVolume) -> Result<bool, kube::Error> {
+        let retained = self.objects.patch_volume(volume, retain(), Run::Dry).await?;
+        let left = json!({"metadata": {"finalizers": foreign(volume)}});
+        let released = self.objects.patch_volume(volume, left, Run::Dry).await?;
         self.objects.delete_volume(volume, Run::Dry).await?;
         let mut trial = self.made_again(volume);
         // The name is taken; what admission says of another one, it says of this one.
         trial.metadata.name = Some(format!("{}-check", volume.name_any()));
-        self.objects.create_volume(&trial, Run::Dry).await
+        let created = self.objects.create_volume(&trial, Run::Dry).await?;
+        let is_released = volume.finalizers().is_empty() || released.finalizers() != volume.finalizers();
+        Ok(policy(&retained) == Some("Retain") && is_released && self.has_moved(&created))
     }
 
     /// Does the next step. `recorded` is the PersistentVolume that the VolumeReplica has. Every step looks again, and may be the
@@ -206,7 +209,9 @@ impl<'a> Exchange<'a> {
             )));
         };
         match self.objects.create_volume(&self.made_again(&recorded), Run::Real).await {
-            Ok(()) => Ok(Progress::Next),
+            Ok(created) if self.has_moved(&created) => Ok(Progress::Next),
+            // The next look would delete it, and create it again.
+            Ok(created) => Ok(Progress::Blocked(is_changed_back(&created))),
             // An earlier request made it; the next look tells.
             Err(error) if is_outdated(&error) => Ok(Progress::Next),
             Err(error) => Err(error),
@@ -304,7 +309,7 @@ fn retain() -> Value {
 
 fn is_changed_back(volume: &PersistentVolume) -> String {
     format!(
-        "PersistentVolume {} is as it was after a change: a policy or a webhook of the cluster changes it back",
+        "a policy or a webhook of the cluster takes back each change of PersistentVolume {}",
         volume.name_any()
     )
 }

@@ -248,9 +248,13 @@ impl Moves {
         if !matches!(answer, Err(NodeError::Silent(_))) {
             self.silence.is_heard(node);
         }
+        let what = format!("{node}/{volume_id}");
+        if !matches!(answer, Ok(Presence::Unusable(_))) {
+            self.unusable.is_heard(&what);
+        }
         match answer {
             Ok(Presence::Has(generation)) => Says::Has(generation),
-            Ok(Presence::Unusable(why)) => Says::Unusable(why),
+            Ok(Presence::Unusable(why)) => Says::Unusable(why, self.unusable.is_silent(&what)),
             Ok(Presence::Deleted) => Says::Deleted,
             Ok(Presence::Nothing) => Says::Nothing,
             Err(NodeError::Silent(_)) => Says::Silent(self.silence.is_silent(node)),

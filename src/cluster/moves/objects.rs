@@ -69,10 +69,10 @@ impl Objects {
         Ok(())
     }
 
-    pub async fn create_volume(&self, volume: &PersistentVolume, run: Run) -> Result<()> {
+    /// Creates a PersistentVolume. Returns it as it is then, as [`Self::patch_volume`] does.
+    pub async fn create_volume(&self, volume: &PersistentVolume, run: Run) -> Result<PersistentVolume> {
         let params = PostParams { dry_run: run == Run::Dry, ..PostParams::default() };
-        self.volumes().create(&params, volume).await?;
-        Ok(())
+        self.volumes().create(&params, volume).await
     }
 
     pub async fn node(&self, name: &str) -> Result<Option<Node>> {
@@ -201,6 +201,15 @@ fn versioned(mut change: Value, version: Option<String>) -> Value {
         metadata.insert("resourceVersion".to_owned(), json!(version));
     }
     change
+}
+
+/// Returns why the API server has not done something, for a status: a text that stays the same as long as the reason does. Errors of
+/// webhooks that do not answer have port numbers in them.
+pub fn reason(answer: &kube::core::Status) -> String {
+    match answer.code {
+        400 | 403 | 422 | 429 => answer.message.clone(),
+        code => format!("the API server answers with code {code}; the log of the controller has the reason"),
+    }
 }
 
 /// Returns whether an object was changed or deleted after it was read.

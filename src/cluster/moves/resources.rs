@@ -111,7 +111,7 @@ pub struct VolumeMoveStatus {
 }
 
 /// VolumeReplica says that a copy of a volume exists on another node. Only the controller writes it. Delete it to have the
-/// copy deleted, even if the node of the volume does not answer.
+/// copy deleted, even if the node of the volume does not say that it has the data.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "hostloop.csi.dev",

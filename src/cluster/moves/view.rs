@@ -34,8 +34,8 @@ pub enum NodeState {
 pub enum Says {
     /// It has the volume, and this generation of it.
     Has(u64),
-    /// It has a record of the volume, and cannot use its data: why.
-    Unusable(String),
+    /// It has a record of the volume, and cannot use its data: why, and for how long by now.
+    Unusable(String, Duration),
     /// The volume was deleted there, by its id.
     Deleted,
     /// It does not have the volume. Its disk may have been replaced.

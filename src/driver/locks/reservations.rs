@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Returns why the data of a volume cannot be used: the record may outlive the disk of its pool.
-    fn unusable(&self, volume: &Volume) -> Option<String> {
+    pub(crate) fn unusable(&self, volume: &Volume) -> Option<String> {
         let paths = match self.paths(volume) {
             Ok(paths) => paths,
             Err(error) => return Some(error.to_string()),

@@ -106,7 +106,7 @@ impl Driver {
     /// Makes sure that a copy can take over the id of its source.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION.
+    /// FAILED_PRECONDITION; UNAVAILABLE if its data cannot be used.
     fn expect_successor(&self, copy: &Volume, Becomes { id, .. }: &Becomes) -> Result<()> {
         let (copy_id, node) = (&copy.id, self.node_id());
         if copy.copy_of.is_none() || copy.source.as_ref() != Some(&VolumeSource::Volume(id.clone())) {
@@ -117,6 +117,10 @@ impl Driver {
             return Err(Error::InUse(format!(
                 "node {node:?} has volume {id}, with generation {generation}; retire it before copy {copy_id} takes its id over"
             )));
+        }
+        // The record would become a volume without data, and the data of its source would be deleted.
+        if let Some(why) = self.unusable(copy) {
+            return Err(Error::Unavailable(why));
         }
         // NodeUnstageVolume and NodeUnpublishVolume find a volume by its id.
         let retired =

@@ -88,7 +88,8 @@ impl Driver {
     /// # Errors
     /// FAILED_PRECONDITION.
     pub(in crate::driver) fn expect_unused(&self, volume: &Volume) -> Result<()> {
-        let paths = self.paths(volume)?;
+        // Its pool may have failed: what is left of a lost volume must not be in the way of a copy in another pool.
+        let paths = self.paths_of_use(volume)?;
         self.see_all_devices()?;
         let uses = settled(|| presence_of(&volume.content).uses(self.place(volume, &paths)))?;
         match uses.any() {

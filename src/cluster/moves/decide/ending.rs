@@ -7,9 +7,16 @@ use crate::cluster::moves::view::{NodeState, Says, View};
 /// The copy takes over the id. If its node is lost in this phase, it may have done that, and a pod may have written there: the volume
 /// goes back by the word of Kubernetes or of an administrator only, as with a promotion.
 pub(super) fn completing(view: &View) -> Step {
+    let target = format!("node {}", view.spec.target_node);
     let silent = match &view.target {
         Says::Silent(silent) => *silent,
-        Says::Nothing | Says::Deleted if view.copy == Says::Nothing => return has_neither(view),
+        Says::Nothing | Says::Deleted => match &view.copy {
+            Says::Nothing => {
+                return has_neither(view, format!("{target} has neither the volume nor its copy"));
+            }
+            Says::Unusable(why, _) => return has_neither(view, format!("{target}: {why}")),
+            _ => return Step::Complete,
+        },
         _ => return Step::Complete,
     };
     let is_given_up = view.is_deleted && view.target_node != NodeState::Ready;
@@ -20,22 +27,23 @@ pub(super) fn completing(view: &View) -> Step {
     }
 }
 
-/// The node of the copy answers that it has neither the copy nor the volume: the volume was deleted there, or a disk was replaced.
-fn has_neither(view: &View) -> Step {
-    let (target, source) = (&view.spec.target_node, &view.spec.source_node);
-    if view.volume_is_deleted {
-        return Step::Enter(ReplicaPhase::Retiring, format!("the volume was deleted on node {target}"));
+/// The node of the copy answers that it has neither the copy nor the volume, or cannot use the copy: the volume was deleted there, or a
+/// disk was replaced or has failed. `why` says which.
+fn has_neither(view: &View, why: String) -> Step {
+    let source = &view.spec.source_node;
+    if view.volume_is_deleted && view.copy == Says::Nothing {
+        let why = format!("the volume was deleted on node {}", view.spec.target_node);
+        return Step::Enter(ReplicaPhase::Retiring, why);
     }
-    let has_nothing = format!("node {target} has neither the volume nor its copy");
     match has(&view.source, view.spec.generation) {
-        true if view.is_deleted => goes_back(view, has_nothing),
-        true => Step::Wait(
-            LONG,
-            format!(
-                "{has_nothing}, as with an empty disk; delete the VolumeReplica to take the volume back to node {source}"
-            ),
-        ),
-        false => may_be_the_only_one(view, view.spec.generation),
+        true if view.is_deleted => goes_back(view, why),
+        true => {
+            let way_out = format!("delete the VolumeReplica to take the volume back to node {source}");
+            Step::Wait(CALM, format!("{why}; {way_out}"))
+        }
+        // An administrator knows that both are lost.
+        false if view.is_deleted && view.copy == Says::Nothing && source_is_gone(view) => Step::Finish,
+        false => Step::Wait(LONG, format!("{why}, and node {source} does not say that it has the volume")),
     }
 }
 
@@ -58,7 +66,7 @@ pub(super) fn retiring(view: &View) -> Step {
         None if view.is_deleted && (view.source == Says::Nothing || source_is_gone(view)) => Step::Finish,
         // What it has would be nobody's, and under the id of the volume.
         None if view.is_deleted && matches!(view.source, Says::Silent(_)) => {
-            Step::Wait(CALM, is_awaited(view))
+            Step::Wait(LONG, is_awaited(view, "has to hear that the volume has moved"))
         }
         None => Step::Retire,
         Some(_) if view.is_deleted => left(view),
@@ -112,22 +120,23 @@ pub(super) fn abandoning(view: &View) -> Step {
     if view.copy == Says::Nothing && has_no_fence {
         return Step::Release;
     }
-    if view.status.maybe_fenced {
+    if view.is_deleted && is_gone(view) && (has_no_fence || source_is_gone(view)) {
+        return Step::Finish;
+    }
+    if view.status.maybe_fenced && view.source != Says::Deleted {
         return match view.source {
-            Says::Deleted => Step::DeleteCopy,
             Says::Nothing if view.is_deleted => Step::DeleteCopy,
             // An administrator who has deleted the Node as well does not wait for it (rule 7). A node that is silent for a moment
             // would refuse pods when it is back.
             Says::Silent(_) if view.is_deleted && source_is_gone(view) => Step::DeleteCopy,
-            Says::Silent(_) if view.is_deleted => Step::Wait(CALM, is_awaited(view)),
+            Says::Silent(_) if view.is_deleted => {
+                Step::Wait(LONG, is_awaited(view, "has to let pods use the volume again"))
+            }
             _ => Step::Unfence,
         };
     }
     if is_gone(view) {
-        return match view.is_deleted {
-            true => Step::Finish,
-            false => Step::Enter(ReplicaPhase::Stranded, has_gone_with(view)),
-        };
+        return Step::Enter(ReplicaPhase::Stranded, has_gone_with(view));
     }
     if view.is_deleted || has(&view.source, view.spec.generation) || view.source == Says::Deleted {
         return Step::DeleteCopy;
@@ -140,7 +149,7 @@ fn may_be_the_only_one(view: &View, generation: u64) -> Step {
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
     let why = match &view.source {
         Says::Silent(_) => format!("node {node} does not answer"),
-        Says::Error(why) | Says::Unusable(why) => format!("node {node}: {why}"),
+        Says::Error(why) | Says::Unusable(why, _) => format!("node {node}: {why}"),
         Says::Has(_) | Says::Deleted | Says::Nothing | Says::NotAsked => {
             format!("node {node} does not say that it has generation {generation} of volume {id}")
         }
@@ -188,12 +197,12 @@ fn taken_back(view: &View) -> Step {
         // The volume has moved there since.
         (Says::Nothing, Says::Has(generation)) if *generation >= reclaimed => Step::Release,
         (Says::Nothing, Says::Has(_) | Says::Nothing | Says::Deleted) => Step::RetireCopy,
-        (Says::Has(_) | Says::Unusable(_), _)
+        (Says::Has(_) | Says::Unusable(..), _)
             if view.is_deleted || has(&view.source, reclaimed) || view.source == Says::Deleted =>
         {
             Step::DeleteCopy
         }
-        (Says::Has(_) | Says::Unusable(_), _) => may_be_the_only_one(view, reclaimed),
+        (Says::Has(_) | Says::Unusable(..), _) => may_be_the_only_one(view, reclaimed),
         _ => Step::Wait(LONG, format!("node {node} does not say what it has of the volume")),
     }
 }
@@ -201,10 +210,10 @@ fn taken_back(view: &View) -> Step {
 /// The volume is gone from its node before it could be taken back, such as with its claim.
 fn gone_before(view: &View) -> Step {
     match view.copy {
-        Says::Has(_) | Says::Unusable(_) if view.is_deleted || view.source == Says::Deleted => {
+        Says::Has(_) | Says::Unusable(..) if view.is_deleted || view.source == Says::Deleted => {
             Step::DeleteCopy
         }
-        Says::Has(_) | Says::Unusable(_) => may_be_the_only_one(view, view.spec.generation),
+        Says::Has(_) | Says::Unusable(..) => may_be_the_only_one(view, view.spec.generation),
         Says::Nothing if view.is_deleted => Step::Release,
         // A node that may come back may have the copy, and nothing else would say so.
         Says::Silent(_) if view.is_deleted && view.target_is_gone() => Step::Finish,
@@ -218,11 +227,9 @@ fn gone_before(view: &View) -> Step {
     }
 }
 
-fn is_awaited(view: &View) -> String {
+fn is_awaited(view: &View, what: &str) -> String {
     let node = &view.spec.source_node;
-    format!(
-        "node {node} does not answer, and has the volume; delete the Node object if the node never comes back"
-    )
+    format!("node {node} does not answer, and {what}; delete the Node object if the node never comes back")
 }
 
 /// Reports whether the node of the volume does not answer, and its Node object was deleted.

@@ -30,7 +30,7 @@ fn view() -> View {
             copy_id: "vol-2".to_owned(),
             purpose: Purpose::Move,
             keep_source: false,
-            requested_by: None,
+            requested_by: Some(object()),
         },
         status: VolumeReplicaStatus::default(),
         is_deleted: false,
@@ -69,6 +69,10 @@ fn pod(is_leaving: bool, never_ran: bool, has_controller: bool) -> User {
     User { name: "p".to_owned(), is_leaving, never_ran, is_late: false, has_controller }
 }
 
+fn unusable(seconds: u64) -> Says {
+    Says::Unusable("no disk".to_owned(), Duration::from_secs(seconds))
+}
+
 fn answers() -> Vec<Says> {
     let silent = |seconds| Says::Silent(Duration::from_secs(seconds));
     let has = [GENERATION - 1, GENERATION, GENERATION + 1].map(Says::Has);
@@ -76,7 +80,8 @@ fn answers() -> Vec<Says> {
         Says::Deleted,
         Says::Nothing,
         Says::Error("broken".to_owned()),
-        Says::Unusable("no disk".to_owned()),
+        unusable(29),
+        unusable(30),
         silent(29),
         silent(30),
         Says::NotAsked,
@@ -226,7 +231,8 @@ fn rule_4_only_lasting_silence_of_the_source_counts() {
                 view.status.lost || matches!(view.source_node, NodeState::OutOfService | NodeState::Gone);
             let is_promotion = view.is_promoted || view.spec.purpose == Purpose::Standby && is_lost;
             let silent = matches!(view.source, Says::Silent(time) if time >= Duration::from_secs(30));
-            let replaced = matches!(view.source, Says::Nothing | Says::Unusable(_)) && view.is_promoted;
+            let failed = matches!(view.source, Says::Unusable(_, time) if time >= Duration::from_secs(30));
+            let replaced = (view.source == Says::Nothing || failed) && view.is_promoted;
             silent && is_promotion && view.source_node != NodeState::Ready || replaced
         },
     );
@@ -341,7 +347,7 @@ fn nothing_is_given_up_after_the_id_is_taken_over() {
         |view, _| view.status.phase > ReplicaPhase::LastPass && view.status.phase < ReplicaPhase::Abandoning,
         |view, step| {
             let is_empty = matches!(view.target, Says::Nothing | Says::Deleted)
-                && view.copy == Says::Nothing
+                && matches!(view.copy, Says::Nothing | Says::Unusable(..))
                 && view.is_deleted;
             let is_taken_back =
                 view.status.phase == ReplicaPhase::Completing && (target_is_lost(view) || is_empty);

@@ -77,11 +77,14 @@ async fn pods_never_get_an_earlier_generation() {
     world.ticks(90).await;
     world.is_fine("moved");
     assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
-    let earlier = world.server.with(|k| k.get("volumereplicas", "pvc-1-1-earlier")).expect("a VolumeReplica");
+    let named = |object: &Value| object["metadata"]["name"].as_str().unwrap().ends_with("-earlier");
+    let earlier = world.server.with(|k| k.all("volumereplicas").find(|object| named(object)).cloned());
+    let earlier = earlier.expect("a VolumeReplica");
+    let name = earlier["metadata"]["name"].as_str().unwrap();
     let message = earlier["status"]["message"].as_str().unwrap();
     assert!(earlier["status"]["phase"] == "Left" && message.contains("node n1"), "{earlier}");
     assert_eq!(world.holds("n1").iter().filter(|held| held.was.is_some()).count(), 1);
-    world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", "pvc-1-1-earlier")));
+    world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", name)));
     until_done(&mut world).await;
     world.ticks(20).await;
     // The node removes the cut of the first copy after a day.
@@ -204,4 +207,26 @@ async fn a_copy_gets_a_name_that_is_free() {
     world.is_fine("another copy");
     let target = world.replica().expect("a copy").spec.target_node;
     assert_eq!((target, world.phase().unwrap().0), (first, ReplicaPhase::Standby), "{:?}", world.phase());
+}
+
+/// A webhook that changes what is created, and lets patches through.
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_is_changed_is_refused_before() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.server.with(|k| {
+        k.mutation = Some(Arc::new(|operation, key, object| {
+            if key.0 == "persistentvolumes" && operation == hostloop_fake_kubernetes::Operation::Create {
+                object["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": []}});
+            }
+        }));
+    });
+    world.ask(now_to("n2"));
+    world.ticks(60).await;
+    let (phase, message) = world.phase().unwrap();
+    assert!(
+        phase == ReplicaPhase::Ready && message.contains("takes back each change"),
+        "{phase:?} {message}"
+    );
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0));
 }

@@ -104,6 +104,17 @@ fn a_volume_without_its_data_is_told() {
     assert!(unusable().contains("is missing"), "{}", unusable());
 }
 
+/// It would become a volume without data, and its source would be given up.
+#[test]
+fn a_copy_without_its_data_is_not_completed() {
+    let copied = sealed();
+    let target = &copied.pair.target;
+    let image = format!("{DATA}/volumes/{}/disk.img", copied.copy.id);
+    target.kernel.remove_file(image).expect("it was there");
+    copied.refused(succeed(&copied), Code::Unavailable, "is missing");
+    assert_eq!(get(&copied, target, &copied.vol.id).expect_err("it is no volume").code(), Code::NotFound);
+}
+
 #[test]
 fn a_sealed_volume_is_not_modified() {
     let copied = sealed();

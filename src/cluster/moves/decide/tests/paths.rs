@@ -200,9 +200,7 @@ fn an_earlier_generation_is_retired_first() {
         assert_eq!(decide(&view), Step::RetireEarlier);
         view.target = Says::Has(GENERATION);
         assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("look there")));
-        for unknown in
-            [Says::Silent(PATIENCE), Says::Error("broken".to_owned()), Says::Unusable("no disk".to_owned())]
-        {
+        for unknown in [Says::Silent(PATIENCE), Says::Error("broken".to_owned()), unusable(60)] {
             view.target = unknown.clone();
             assert!(matches!(decide(&view), Step::Wait(..)), "{unknown:?}");
         }
@@ -220,6 +218,17 @@ fn a_node_without_volume_and_copy_ends_nothing_alone() {
         assert!(
             matches!(decide(&view), Step::Wait(_, why) if why.contains("take the volume back to node a"))
         );
+        let failed = View { copy: unusable(0), ..view.clone() };
+        assert!(
+            matches!(decide(&failed), Step::Wait(_, why) if why.contains("no disk; delete the VolumeReplica"))
+        );
+        let failed = View { is_deleted: true, ..failed };
+        assert!(matches!(decide(&failed), Step::Enter(ReplicaPhase::Abandoning, _)));
+        let deleted = View { copy: unusable(0), volume_is_deleted: true, ..view.clone() };
+        assert!(matches!(decide(&deleted), Step::Wait(..)), "the copy may be there in a moment");
+        let silent = Says::Silent(PATIENCE);
+        let both = View { source: silent, source_node: NodeState::Gone, is_deleted: true, ..view.clone() };
+        assert_eq!(decide(&both), Step::Finish);
         let lost = View { source: Says::Nothing, ..view.clone() };
         assert!(matches!(decide(&lost), Step::Wait(_, why) if why.contains("does not say that it has")));
         let writing = View { is_deleted: true, users: vec![pod(false, false, true)], ..view.clone() };
@@ -250,7 +259,7 @@ fn a_source_that_has_nothing_keeps_its_copy() {
     for source in [
         Says::Nothing,
         Says::Error("broken".to_owned()),
-        Says::Unusable("no disk".to_owned()),
+        unusable(60),
         Says::Silent(PATIENCE),
         Says::Has(GENERATION + 1),
     ] {
@@ -345,4 +354,43 @@ fn a_volume_deleted_before_it_is_taken_back_ends() {
     assert!(matches!(decide(&view), Step::Wait(..)), "the node may come back with the copy");
     view.target_node = NodeState::Gone;
     assert_eq!(decide(&view), Step::Finish);
+}
+
+#[test]
+fn rule_7_both_nodes_are_let_go() {
+    for source in [Says::Silent(PATIENCE), Says::Deleted] {
+        let mut view = in_phase(ReplicaPhase::Abandoning);
+        fence(&mut view);
+        (view.source_node, view.source) = (NodeState::Gone, source.clone());
+        (view.target_node, view.copy, view.is_deleted) = (NodeState::Gone, Says::Silent(PATIENCE), true);
+        assert_eq!(decide(&view), Step::Finish, "{source:?}");
+        view.is_deleted = false;
+        let step = decide(&view);
+        let waits = matches!(step, Step::Unfence | Step::Enter(ReplicaPhase::Stranded, _));
+        assert!(waits, "{source:?}: {step:?}");
+    }
+}
+
+/// Nobody asks for it: nothing is copied.
+#[test]
+fn an_earlier_generation_is_only_retired() {
+    let mut view = in_phase(ReplicaPhase::Pending);
+    view.spec.requested_by = None;
+    view.wanted = Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned());
+    for claim_is_deleted in [Some(false), Some(true), None] {
+        view.claim_is_deleted = claim_is_deleted;
+        assert_eq!(decide(&view), Step::RetireSource);
+    }
+    view.is_deleted = true;
+    assert_eq!(decide(&view), Step::Finish);
+}
+
+/// A pool opens late after a start, and has later data than the copy.
+#[test]
+fn rule_4_a_disk_is_waited_for() {
+    let mut view = in_phase(ReplicaPhase::CuttingOver);
+    (view.is_promoted, view.source) = (true, unusable(29));
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("no disk")));
+    view.source = unusable(30);
+    assert_eq!(decide(&view), Step::GiveUpSource);
 }
