@@ -22,8 +22,12 @@ use super::{at, block, discard, holders, id_of, ioctl, kind_bits};
 use seen::Seen;
 use status::{backing_name, describe, is_attached, look_at, numbers};
 
-/// How often the next device is tried where another process took the one we were given.
-const ATTEMPTS: u32 = 64;
+/// For how long the next device is tried if another process has taken the one we were given. On a busy machine, the others that attach
+/// at the same moment may take hundreds of milliseconds.
+const ATTACHING: Duration = Duration::from_secs(5);
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often in a row the same device may be busy. It is free until a slow LOOP_CONFIGURE of another process ends, or for as long as a
 /// program has it open for itself, and LOOP_CTL_GET_FREE answers nothing else meanwhile.
@@ -106,8 +110,9 @@ fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io
     let control_path = Path::new(CONTROL);
     let control = open_control()?;
     let (mut renewed, mut fresh) = (0, None);
-    let mut busy = (0, 0);
-    for attempt in 0..ATTEMPTS {
+    let (mut busy, mut pause) = ((0, 0), Duration::ZERO);
+    let end = Instant::now() + ATTACHING;
+    while Instant::now() < end {
         let number = match fresh.take() {
             Some(number) => number,
             None => ioctl::free_device(&control).map_err(at("get a free device from", control_path))?,
@@ -132,11 +137,16 @@ fn attach_free(image: &OwnedFd, options: AttachOptions, image_path: &Path) -> io
             Err(e) if is_errno(&e, Errno::ENXIO) || is_errno(&e, Errno::ENODEV) => {}
             Err(e) => return Err(e),
         }
-        std::thread::sleep(Duration::from_micros(u64::from(attempt) * 100));
+        std::thread::sleep(pause);
+        pause = (pause + Duration::from_micros(100)).min(LONGEST_PAUSE);
     }
     Err(errno_error(
         Errno::EBUSY,
-        format_args!("attach {}: others took every free device", image_path.display()),
+        format_args!(
+            "attach {}: others took every free device, the last one was loop{}",
+            image_path.display(),
+            busy.0
+        ),
     ))
 }
 
