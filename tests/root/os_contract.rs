@@ -41,7 +41,7 @@ fn loops() {
     crate::contract::let_go_late(&os, &dir);
 }
 
-/// Another process that configures it, or has it open for itself, keeps the device that the kernel calls free from everybody.
+/// While another process configures the device that the kernel calls free, or has it open exclusively, no process can attach to it.
 #[test]
 fn loops_pass_a_free_device_that_is_busy() {
     let (os, _temp, dir) = setup();

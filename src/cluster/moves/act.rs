@@ -107,7 +107,7 @@ impl Moves {
                 Ok(Next::Gone) => return Ok(None),
                 Err(Failure::Kubernetes(error)) if is_outdated(&error) => return Ok(Some(OUTDATED)),
                 Err(Failure::Kubernetes(error)) => {
-                    // Nobody but the log would say what pods wait for.
+                    // Otherwise only the log says what pods wait for.
                     if let kube::Error::Api(answer) = &error {
                         let why = format!("Kubernetes has not done the next step: {}", reason(answer));
                         drop(self.wait(&replica, RETRY, &why).await);
@@ -134,7 +134,7 @@ impl Moves {
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
             Step::RetireSource => {
-                // Nobody has seen whether the later generation has all of it.
+                // The later generation may lack some of its data.
                 self.write(replica, |status| {
                     (status.phase, status.stale) = (ReplicaPhase::Retiring, true);
                     "another node has a later generation of the volume".clone_into(&mut status.message);

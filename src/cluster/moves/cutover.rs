@@ -198,7 +198,7 @@ impl Moves {
         }
     }
 
-    /// Gives the volume what its VolumeAttributesClass says, which may have changed after the copy was made. A node that refuses does not
+    /// Applies the VolumeAttributesClass of the volume, which may have changed after the copy was made. A node that refuses does not
     /// delay the move.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError::InUse`] if the copy has not all of one cut, or lacks something.
     async fn complete(&self, replica: &VolumeReplicaSpec, stale: bool, least_bytes: u64) -> Result<()>;
 
-    /// Gives the volume, at the node of the copy, the parameters of its VolumeAttributesClass.
+    /// Applies the parameters of the VolumeAttributesClass to the volume at the node of the copy.
     async fn modify(&self, replica: &VolumeReplicaSpec, parameters: &BTreeMap<String, String>) -> Result<()>;
 
     /// Keeps other pods away from the volume at its node. Pods that have it go on.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The longest time between two looks at a node that is asked again and again. If nobody has asked for longer, the node may have
+/// The longest time between two looks at a node that is asked again and again. If no copy has asked for longer, the node may have
 /// answered meanwhile, and its silence begins anew.
 const GAP: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-//! A call of a CSI caller as a value, and what it changes for those who were told that it succeeded. The walk repeats the same call
+//! A call of a CSI caller as a value, and what it changes for those who were told that it succeeded. The walk repeats each call
 //! after each kill and each failure, which the volume of the selftest cannot: it makes its calls at once.
 
 use std::collections::BTreeMap;

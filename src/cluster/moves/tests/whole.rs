@@ -315,7 +315,7 @@ pub(super) async fn in_its_last_step(fault: Fault) -> World {
     world
 }
 
-/// The same, and then loses the node of the copy.
+/// Moves the volume that far, and then loses the node of the copy.
 async fn lost_in_its_last_step(fault: Fault) -> World {
     let mut world = in_its_last_step(fault).await;
     world.lose("n2");

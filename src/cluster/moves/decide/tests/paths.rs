@@ -169,7 +169,7 @@ fn rule_7_a_copy_whose_node_is_gone_is_let_go() {
     assert_eq!(decide(&view), Step::Finish);
 }
 
-/// A rollout replaces the process of the driver: its node is back in a moment, and would refuse pods, or have a volume that is nobody's.
+/// A rollout replaces the process of the driver: its node is back in a moment. It would refuse pods, or have a volume that no object names.
 #[test]
 fn rule_7_a_moment_of_silence_ends_nothing() {
     for source_node in [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService] {
@@ -371,7 +371,7 @@ fn rule_7_both_nodes_are_let_go() {
     }
 }
 
-/// Nobody asks for it: nothing is copied.
+/// No VolumeMove asks for it, so nothing is copied.
 #[test]
 fn an_earlier_generation_is_only_retired() {
     let mut view = in_phase(ReplicaPhase::Pending);
