@@ -54,7 +54,7 @@ impl Moves {
                 // A budget refuses with 429; with two budgets for one pod it is 500, and a webhook says 403.
                 Err(kube::Error::Api(answer)) if answer.code != 409 => {
                     let name = pod.name_any();
-                    tracing::debug!(pod = name, message = answer.message, "the pod may not be evicted");
+                    tracing::info!(pod = name, message = answer.message, "the pod may not be evicted");
                     return Ok(Some(format!("pod {name} may not be evicted yet: {}", reason(&answer))));
                 }
                 Err(error) => return Err(error.into()),
