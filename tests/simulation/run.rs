@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hostloop::wire::csi;
@@ -40,6 +41,7 @@ pub fn clean() {
 pub fn seed(seed: u64, shown: bool, directory: PathBuf) -> ! {
     let _ = (SHOWN.set(shown), DIRECTORY.set(directory));
     schedule::begin(seed);
+    ahash::random_state::set_random_source(Counter::default()).expect("no hash map has been seeded");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(simulate(seed))));
     let ended = ended.unwrap_or_else(|_| Err("a panic".to_owned()));
@@ -51,6 +53,16 @@ pub fn seed(seed: u64, shown: bool, directory: PathBuf) -> ! {
         Err(why) => println!("FAILED seed={seed} {tail}: {why}"),
     }
     libc::leave(0)
+}
+
+/// What seeds the hash maps of kube, which would otherwise count from an address on the heap.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl ahash::random_state::RandomSource for Counter {
+    fn gen_hasher_seed(&self) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 async fn simulate(seed: u64) -> Result<(), Failure> {
