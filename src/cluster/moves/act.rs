@@ -159,6 +159,7 @@ impl Moves {
                 }
                 Err(error) => self.hindered(replica, error).await,
             },
+            Step::GoBack(phase, why) => self.go_back(replica, phase, &why).await,
             Step::DeleteCopy => match self.nodes.delete_copy(spec).await {
                 Ok(()) => self.released(replica).await,
                 Err(error) => self.hindered(replica, error).await,
@@ -245,6 +246,17 @@ impl Moves {
             _ => {}
         }
         Ok(next)
+    }
+
+    /// Lets pods use the volume again before one has been moved.
+    async fn go_back(&self, replica: &VolumeReplica, phase: ReplicaPhase, why: &str) -> Result<Next> {
+        if let Err(error) = self.nodes.unfence(&replica.spec).await {
+            return self.hindered(replica, error).await;
+        }
+        let mut replica = replica.clone();
+        let status = replica.status.get_or_insert_default();
+        (status.fenced, status.maybe_fenced, status.lost) = (None, false, false);
+        self.enter(&replica, phase, why).await
     }
 
     /// Writes why a node has not done something, and waits before the next try.

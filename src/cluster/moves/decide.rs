@@ -17,10 +17,13 @@
 //! 10. A last pass waits for no first copy.
 
 mod ending;
+mod promotion;
 
 use std::time::Duration;
 
 use self::ending::{abandoning, completing, left, retiring, stranded};
+use self::promotion::{delays_promotion, goes_on, is_promotion, is_well, running, stays_put};
+pub use self::promotion::{is_lost, is_lost_node};
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
@@ -74,6 +77,8 @@ pub enum Step {
     DeleteLeft,
     /// Let pods use the volume again.
     Unfence,
+    /// Let pods use the volume again, and write the phase before the cutover into the status.
+    GoBack(ReplicaPhase, String),
     /// Take the volume back from the node of the copy, which is lost.
     Reclaim,
     /// Take the id away from what the node of the copy has.
@@ -150,8 +155,13 @@ fn before(view: &View) -> Step {
     }
     let has_data =
         matches!(view.status.phase, ReplicaPhase::Following | ReplicaPhase::Ready | ReplicaPhase::Standby);
-    if has_data && (view.is_promoted || is_lost(view) && view.spec.purpose == Purpose::Standby) {
-        return promoted(view);
+    let is_promoted = view.is_promoted || is_lost(view) && view.spec.purpose == Purpose::Standby;
+    let delay = if has_data && is_promoted { Some(delays_promotion(view)) } else { None };
+    match &delay {
+        Some(None) => return Step::Check,
+        Some(Some(why)) if !is_well(view) => return Step::Wait(CALM, why.clone()),
+        // The node that has the volume is back, and the copy would grow old.
+        Some(Some(_)) | None => {}
     }
     if view.target_is_gone() && view.age.is_none_or(|age| age >= GONE) {
         let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
@@ -172,7 +182,9 @@ fn before(view: &View) -> Step {
         (ReplicaPhase::Ready, Wanted::Standby { .. }) => {
             Step::Enter(ReplicaPhase::Standby, "the copy stands by".to_owned())
         }
-        (ReplicaPhase::Standby, Wanted::Standby { interval }) => standing_by(view, *interval),
+        (ReplicaPhase::Standby, Wanted::Standby { interval }) => {
+            standing_by(view, *interval, delay.flatten().unwrap_or_else(|| "the copy stands by".to_owned()))
+        }
         (ReplicaPhase::Standby, _) => {
             Step::Enter(ReplicaPhase::Following, "the volume moves to its standby copy".to_owned())
         }
@@ -215,44 +227,19 @@ fn is_of_an_earlier_generation(view: &View) -> bool {
 }
 
 /// A copy that stands by follows the volume.
-fn standing_by(view: &View, interval: Duration) -> Step {
+fn standing_by(view: &View, interval: Duration, why: String) -> Step {
     match view.age {
-        Some(age) if age < interval => {
-            Step::Wait((interval - age).min(LONG), "the copy stands by".to_owned())
-        }
+        Some(age) if age < interval => Step::Wait((interval - age).min(LONG), why),
         Some(_) | None => Step::Pass,
     }
-}
-
-/// The copy is to take the place of the volume, whose node may be lost.
-fn promoted(view: &View) -> Step {
-    if let Some(why) = &view.hindered {
-        return Step::Wait(CALM, why.clone());
-    }
-    let running = running(view);
-    match running.is_empty() {
-        true => Step::Check,
-        false => Step::Wait(CALM, format!("the copy takes the volume's place when {} left", have(&running))),
-    }
-}
-
-/// Returns the pods that still write, even if Kubernetes reports their node as lost.
-fn running(view: &View) -> Vec<&User> {
-    view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect()
-}
-
-/// Reports whether the node of the volume is lost, by the word of Kubernetes.
-pub(super) fn is_lost(view: &View) -> bool {
-    is_lost_node(view.source_node)
-}
-
-pub(super) fn is_lost_node(node: NodeState) -> bool {
-    matches!(node, NodeState::OutOfService | NodeState::Gone)
 }
 
 /// The pods leave the volume.
 fn cutting_over(view: &View) -> Step {
     if let Some(step) = given_up(view) {
+        return step;
+    }
+    if let Some(step) = goes_on(view) {
         return step;
     }
     if let Some(step) = has_earlier(view) {
@@ -314,15 +301,6 @@ fn given_up(view: &View) -> Option<Step> {
         .or_else(|| stays_put(view).map(give_up))
 }
 
-/// Returns why the volume stays where it is although its copy is to stand by: the move that used the copy was cancelled, or the node
-/// of the volume is back. Pods would be kept away from the volume for as long as one that has it runs.
-fn stays_put(view: &View) -> Option<String> {
-    let stands_by = matches!(view.wanted, Wanted::Standby { .. });
-    let is_promotion = view.is_promoted || view.status.stale || view.source_node != NodeState::Ready;
-    (stands_by && !is_promotion && has(&view.source, view.spec.generation))
-        .then(|| "nothing asks for the volume to move any more".to_owned())
-}
-
 /// Returns the step if the node of the volume does not answer, or has nothing.
 fn without_source(view: &View) -> Option<Step> {
     // An administrator knows that the disk was replaced, or has failed. It may also be there in a moment.
@@ -362,12 +340,6 @@ fn last_pass(view: &View) -> Step {
         return step;
     }
     Step::LastPass
-}
-
-/// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, also if it uses a
-/// standby copy, unless an administrator says otherwise: a node that is cut off may still run its pods.
-fn is_promotion(view: &View) -> bool {
-    view.is_promoted || view.spec.purpose == Purpose::Standby && (is_lost(view) || view.status.lost)
 }
 
 fn has(says: &Says, generation: u64) -> bool {

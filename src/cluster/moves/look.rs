@@ -55,7 +55,7 @@ impl Moves {
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) = asked(phase, status.reclaimed);
+        let (asks_source, asks_copy, asks_target) = asked(phase, is_promoted, status.reclaimed);
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         let volume_is_deleted = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
             && claim.is_none()
@@ -284,9 +284,10 @@ pub fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted
 }
 
 /// Returns whether the node of the volume is asked about the volume in a phase, and that of the copy about the copy and the volume.
-fn asked(phase: ReplicaPhase, is_taken_back: bool) -> (bool, bool, bool) {
+fn asked(phase: ReplicaPhase, is_promoted: bool, is_taken_back: bool) -> (bool, bool, bool) {
     use ReplicaPhase::{Abandoning, Completing, CuttingOver, LastPass, Left, Retiring};
-    let source = matches!(phase, CuttingOver | LastPass | Completing | Retiring | Left | Abandoning);
+    let source = matches!(phase, CuttingOver | LastPass | Completing | Retiring | Left | Abandoning)
+        || is_promoted && phase < CuttingOver;
     let copy = matches!(phase, Completing | Abandoning) || phase == Left && is_taken_back;
     let target = matches!(phase, CuttingOver | Completing | Retiring) || phase == Abandoning && is_taken_back;
     (source, copy, target)

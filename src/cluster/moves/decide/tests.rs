@@ -1,4 +1,5 @@
 mod paths;
+mod promotion;
 
 use std::sync::LazyLock;
 

@@ -59,6 +59,32 @@ async fn a_copy_of_a_failed_disk_can_be_promoted() {
     assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
 }
 
+/// The node was lost, its copy was promoted, and the node is back before the copy has taken over: its pod started in that moment.
+#[tokio::test(start_paused = true)]
+async fn a_promoted_copy_follows_a_pod_that_is_back() {
+    let (mut world, target) = with_standby().await;
+    promote(&world, true);
+    world.server.with(|k| {
+        k.change("volumereplicas", "pvc-1-0", |replica| {
+            replica["status"]["phase"] = json!("CuttingOver");
+            replica["status"]["maybeFenced"] = json!(true);
+        });
+    });
+    world.ticks(20).await;
+    world.is_fine("back");
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Standby && message.contains("place when pod db-0 has left"), "{message}");
+    let passes = |world: &World| world.replica().unwrap().status.unwrap().passes;
+    let before = passes(&world);
+    world.ticks(600).await;
+    assert!(passes(&world) > before, "the copy follows the volume: {:?}", world.phase());
+    assert!(!world.holds("n1")[0].sealed && world.down == 0, "{:?}", world.holds("n1"));
+    world.drain();
+    world.ticks(60).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down, world.may_be_lost), (target, 0, 0), "{:?}", world.phase());
+}
+
 /// An administrator who has deleted the VolumeReplica of a promotion too early.
 #[tokio::test(start_paused = true)]
 async fn pods_never_get_an_earlier_generation() {

@@ -1,0 +1,65 @@
+//! When a copy takes the place of a volume whose node is lost, and when it does not: the node may be back.
+
+use super::{Step, has, have};
+use crate::cluster::moves::resources::{Purpose, ReplicaPhase, When};
+use crate::cluster::moves::view::{NodeState, User, View, Wanted};
+
+/// Reports whether the node of the volume is lost, by the word of Kubernetes.
+pub fn is_lost(view: &View) -> bool {
+    is_lost_node(view.source_node)
+}
+
+/// Reports whether a node is lost, by the word of Kubernetes.
+pub fn is_lost_node(node: NodeState) -> bool {
+    matches!(node, NodeState::OutOfService | NodeState::Gone)
+}
+
+/// Reports whether the copy takes the volume's place because the volume is lost. A move waits for its source, also if it uses a
+/// standby copy, unless an administrator says otherwise: a node that is cut off may still run its pods.
+pub(super) fn is_promotion(view: &View) -> bool {
+    view.is_promoted || view.spec.purpose == Purpose::Standby && (is_lost(view) || view.status.lost)
+}
+
+/// Returns why a copy does not yet take the place of the volume, whose node may be lost.
+pub(super) fn delays_promotion(view: &View) -> Option<String> {
+    let running = running(view);
+    let wait = || format!("the copy takes the volume's place when {} left", have(&running));
+    view.hindered.clone().or_else(|| (!running.is_empty()).then(wait))
+}
+
+/// Reports whether the node of the volume has just answered that it has the volume, and Kubernetes calls it Ready.
+pub(super) fn is_well(view: &View) -> bool {
+    view.source_node == NodeState::Ready && has(&view.source, view.spec.generation)
+}
+
+/// Returns why the volume stays where it is although its copy is to stand by: the move that used the copy was cancelled, or the node
+/// of the volume is back. Pods would be kept away from the volume for as long as one that has it runs.
+pub(super) fn stays_put(view: &View) -> Option<String> {
+    let stands_by = matches!(view.wanted, Wanted::Standby { .. });
+    let is_promotion = view.is_promoted || view.status.stale || view.source_node != NodeState::Ready;
+    (stands_by && !is_promotion && has(&view.source, view.spec.generation))
+        .then(|| "nothing asks for the volume to move any more".to_owned())
+}
+
+/// Returns the step if a pod has started on the node of the volume after the check, and stays. Otherwise the volume would be fenced,
+/// and its copy would grow old, for as long as that pod runs.
+pub(super) fn goes_on(view: &View) -> Option<Step> {
+    let staying = running(view);
+    let is_sent_away = |user: &&User| match view.wanted {
+        Wanted::Move { when: When::Now, evict_bare_pods } => user.has_controller || evict_bare_pods,
+        _ => false,
+    };
+    if view.status.stale || !is_well(view) || staying.iter().all(is_sent_away) {
+        return None;
+    }
+    let phase = match view.wanted {
+        Wanted::Standby { .. } => ReplicaPhase::Standby,
+        _ => ReplicaPhase::Ready,
+    };
+    Some(Step::GoBack(phase, format!("{} started before the volume was fenced", have(&staying))))
+}
+
+/// Returns the pods that still write, even if Kubernetes reports their node as lost.
+pub(super) fn running(view: &View) -> Vec<&User> {
+    view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect()
+}
