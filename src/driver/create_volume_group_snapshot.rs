@@ -9,7 +9,9 @@ use super::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::answer::Group;
 use crate::model::request::CreateVolumeGroupSnapshot;
-use crate::model::{GroupSnapshot, GroupSnapshotId, Phase, SnapshotId, Timestamp, Volume, VolumeId};
+use crate::model::{
+    GroupSnapshot, GroupSnapshotId, Phase, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+};
 
 impl Driver {
     /// Makes snapshots of several volumes at one point in time, all or none, or finds the group that an earlier call
@@ -62,7 +64,8 @@ impl Driver {
 
     /// Takes the marks away from the members of a group that is recorded as `ready`: nobody is told of it before.
     pub(super) fn acknowledge_group(&self, group: Arc<GroupSnapshot>) -> Result<Group> {
-        let group = self.group_of(group)?;
+        let (group, members) = self.store.group_with_members(&group.id).unwrap_or((group, Vec::new()));
+        let group = with_members(group, members)?;
         for member in &group.members {
             self.acknowledge_snapshot(Arc::clone(member))?;
         }
@@ -80,13 +83,17 @@ impl Driver {
         drafts.iter().try_for_each(|draft| self.complete(&draft.snapshot, created).map(drop))?;
         Ok(created)
     }
+}
 
-    /// A group with its members.
-    pub(super) fn group_of(&self, group: Arc<GroupSnapshot>) -> Result<Group> {
-        let missing = |id: &SnapshotId| Error::InUse(format!("group {} has lost its member {id}", group.id));
-        let member = |id: &SnapshotId| self.store.snapshot(id).ok_or_else(|| missing(id));
-        let members = group.snapshots.iter().map(member).collect::<Result<Vec<_>>>()?;
-        Ok(Group { group, members })
+/// A group with its members.
+///
+/// # Errors
+/// FAILED_PRECONDITION if one of them has no record.
+pub(super) fn with_members(group: Arc<GroupSnapshot>, members: Vec<Arc<Snapshot>>) -> Result<Group> {
+    let is_lost = |id: &&SnapshotId| members.iter().all(|member| member.id != **id);
+    match group.snapshots.iter().find(is_lost) {
+        Some(id) => Err(Error::InUse(format!("group {} has lost its member {id}", group.id))),
+        None => Ok(Group { group, members }),
     }
 }
 

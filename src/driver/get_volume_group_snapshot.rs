@@ -1,6 +1,7 @@
 //! CSI GetVolumeGroupSnapshot.
 
 use super::Driver;
+use super::create_volume_group_snapshot::with_members;
 use super::delete_volume_group_snapshot::check_members;
 use crate::error::{Error, Result};
 use crate::model::answer::Group;
@@ -16,8 +17,10 @@ impl Driver {
         let missing =
             || Error::NotFound(format!("group snapshot {:?} does not exist", request.group_snapshot_id));
         let id = request.group_snapshot_id.parse::<GroupSnapshotId>().map_err(|_| missing())?;
-        let group = self.store.group(&id).filter(|group| group.phase == Phase::Ready).ok_or_else(missing)?;
+        // No lock is held: the group may be deleted meanwhile.
+        let found = self.store.group_with_members(&id).filter(|(group, _)| group.phase == Phase::Ready);
+        let (group, members) = found.ok_or_else(missing)?;
         check_members(&group, &request.snapshot_ids)?;
-        self.group_of(group)
+        with_members(group, members)
     }
 }

@@ -249,6 +249,18 @@ impl Store {
         self.committer.read(|memory| memory.groups.get(id).cloned())
     }
 
+    /// One group with those of its members that have a record, all as they are at one moment.
+    pub fn group_with_members(
+        &self,
+        id: &GroupSnapshotId,
+    ) -> Option<(Arc<GroupSnapshot>, Vec<Arc<Snapshot>>)> {
+        self.committer.read(|memory| {
+            let group = memory.groups.get(id)?;
+            let members = group.snapshots.iter().filter_map(|id| memory.snapshots.get(id).cloned());
+            Some((Arc::clone(group), members.collect()))
+        })
+    }
+
     /// Every snapshot, sorted by id.
     pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
         self.committer.read(|memory| memory.snapshots.values().cloned().collect())
