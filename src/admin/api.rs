@@ -19,7 +19,8 @@ use super::seen::{Claim, Leader, Machine, Move, Name, Replica, Told, Volume, rea
 use crate::cli::ClusterArgs;
 use crate::cluster::moves::claims::node_of;
 use crate::cluster::moves::lease::lease_name;
-use crate::cluster::moves::look::{PROMOTE, standby_of};
+use crate::cluster::moves::look::standby_of;
+use crate::cluster::moves::pods::PROMOTE;
 use crate::cluster::moves::resources::{VolumeMove, VolumeMoveSpec, VolumeReplica};
 use crate::cluster::moves::view::Wanted;
 use crate::cluster::peers::api_client_of;

@@ -69,6 +69,8 @@ pub struct Kubernetes {
     pub events: Vec<String>,
     /// How many pods may be evicted.
     pub budget: u32,
+    /// How many pods may be away at the same time; any number if it is `None`.
+    pub max_unavailable: Option<usize>,
     pub namespace: Namespace,
     /// What must never be.
     pub wrong: Vec<String>,

@@ -167,7 +167,10 @@ fn check_preconditions(options: &Value, object: &Value) -> Result<(), (u16, Valu
 fn evict(kubernetes: &mut Kubernetes, key: &Key, pod: &Value, body: &Value) -> (u16, Value) {
     // A budget counts pods that work: one that does not, or is being deleted, is evicted without it.
     let works = !matches!(pod["status"]["phase"].as_str(), Some("Pending" | "Succeeded" | "Failed"));
-    if kubernetes.budget == 0 && works && !is_deleted(pod) {
+    let is_away = |pod: &&Value| is_deleted(pod) || pod["status"]["phase"] != "Running";
+    let away = kubernetes.all("pods").filter(is_away).count();
+    let is_at_limit = kubernetes.budget == 0 || kubernetes.max_unavailable.is_some_and(|most| away >= most);
+    if is_at_limit && works && !is_deleted(pod) {
         return status(429, "TooManyRequests");
     }
     if let Err(answer) = check_preconditions(&body["deleteOptions"], pod) {

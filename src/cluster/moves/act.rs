@@ -145,7 +145,7 @@ impl Moves {
             Step::Check => self.check(replica, &view).await,
             Step::RetireEarlier => self.retire_earlier(replica).await,
             Step::Fence => self.fence(replica).await,
-            Step::Evict(pods) => self.evict(replica, &pods).await,
+            Step::Evict(pods) => self.evict(replica, &view, &pods).await,
             Step::LastPass => self.last_pass(replica).await,
             Step::GiveUpSource => self.give_up_source(replica).await,
             Step::Complete => self.complete(replica).await,
@@ -159,7 +159,6 @@ impl Moves {
                 }
                 Err(error) => self.hindered(replica, error).await,
             },
-            Step::GoBack(phase, why) => self.go_back(replica, phase, &why).await,
             Step::DeleteCopy => match self.nodes.delete_copy(spec).await {
                 Ok(()) => self.released(replica).await,
                 Err(error) => self.hindered(replica, error).await,
@@ -221,6 +220,10 @@ impl Moves {
                 status.exchanged |= phase == ReplicaPhase::Exchanging;
                 status.maybe_completed |= phase == ReplicaPhase::Completing;
                 why.clone_into(&mut status.message);
+                if phase < ReplicaPhase::CuttingOver {
+                    (status.fenced, status.lost) = (None, false);
+                    status.refused &= phase != ReplicaPhase::Standby;
+                }
                 if phase == ReplicaPhase::Retiring {
                     status.unavailable_milliseconds = status.fenced.as_ref().map(|fenced| {
                         self.now().0.as_millisecond().saturating_sub(fenced.0.as_millisecond())
@@ -246,17 +249,6 @@ impl Moves {
             _ => {}
         }
         Ok(next)
-    }
-
-    /// Lets pods use the volume again before one has been moved.
-    async fn go_back(&self, replica: &VolumeReplica, phase: ReplicaPhase, why: &str) -> Result<Next> {
-        if let Err(error) = self.nodes.unfence(&replica.spec).await {
-            return self.hindered(replica, error).await;
-        }
-        let mut replica = replica.clone();
-        let status = replica.status.get_or_insert_default();
-        (status.fenced, status.maybe_fenced, status.lost) = (None, false, false);
-        self.enter(&replica, phase, why).await
     }
 
     /// Writes why a node has not done something, and waits before the next try.

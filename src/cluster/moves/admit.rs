@@ -10,8 +10,7 @@ use super::claims::parameters;
 use super::claims::{bytes_of, is_changing, node_of};
 use super::fits::{is_cordoned, obstacle, reaches};
 use super::look::OUT_OF_SERVICE;
-use super::pods::Companion;
-use super::pods::controller;
+use super::pods::{Companion, belongs_to_its_node, controller};
 use super::resources::{Purpose, ReplicaPhase, VolumeReplica};
 
 /// What csi-provisioner writes on the PersistentVolumes that it deletes as well.
@@ -87,18 +86,18 @@ pub fn refusal(case: &Case<'_>) -> Option<String> {
         );
     }
     // No pod has to leave before a node is lost.
-    if case.purpose == Purpose::Standby { None } else { of_pods(case) }
+    if case.purpose == Purpose::Standby { None } else { of_pods(case.pods, case.evict_bare_pods) }
 }
 
 /// Returns why the pods cannot follow the volume.
-fn of_pods(case: &Case<'_>) -> Option<String> {
-    case.pods.iter().find_map(|pod| {
+pub fn of_pods(pods: &[Arc<Pod>], evict_bare_pods: bool) -> Option<String> {
+    pods.iter().find_map(|pod| {
         let name = pod.name_any();
         match controller(pod) {
-            Some("DaemonSet" | "Node") => Some(format!(
+            Some(_) if belongs_to_its_node(pod) => Some(format!(
                 "pod {name} belongs to one node, and cannot leave it; give the claim to a Deployment or a StatefulSet"
             )),
-            None if !case.evict_bare_pods => Some(format!(
+            None if !evict_bare_pods => Some(format!(
                 "pod {name} has no controller that would create it again on the other node; delete it, or set evictBarePods and \
                  create it again yourself"
             )),

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
 use super::claims::bytes_of;
-use super::decide::{LONG, PRESSING, is_lost};
+use super::decide::{LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::{Run, reason};
@@ -34,11 +34,20 @@ impl Moves {
         self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
     }
 
-    pub(super) async fn evict(&self, replica: &VolumeReplica, pods: &[String]) -> Result<Next> {
-        match self.ask_to_leave(replica, pods, Run::Real).await? {
-            Some(why) => self.wait(replica, RUNNING, &why).await,
-            None => Ok(Next::After(PRESSING)),
+    /// Evicts pods. The trial asked for each of them alone: a budget may let one leave, and not the next one. What takes the place of
+    /// the first one would then wait for the volume, and the budget for it.
+    pub(super) async fn evict(&self, replica: &VolumeReplica, view: &View, pods: &[String]) -> Result<Next> {
+        let Some(why) = self.ask_to_leave(replica, pods, Run::Real).await? else {
+            return Ok(Next::After(PRESSING));
+        };
+        let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
+        if !now || !is_well(view) || view.is_awaited {
+            return self.wait(replica, RUNNING, &why).await;
         }
+        let mut replica = replica.clone();
+        let has_others = self.pods_anywhere(&replica.spec.claim).len() > 1;
+        replica.status.get_or_insert_default().refused |= has_others;
+        self.enter(&replica, ReplicaPhase::Ready, &why).await
     }
 
     /// Evicts pods of the volume. Returns why one of them may not be evicted.

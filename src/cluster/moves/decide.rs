@@ -22,8 +22,8 @@ mod promotion;
 use std::time::Duration;
 
 use self::ending::{abandoning, completing, left, retiring, stranded};
-use self::promotion::{delays_promotion, goes_on, is_promotion, is_well, running, stays_put};
-pub use self::promotion::{is_lost, is_lost_node};
+use self::promotion::{delays_promotion, goes_on, is_promotion, is_sent_away, running, stays_put};
+pub use self::promotion::{is_lost, is_lost_node, is_well};
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
@@ -77,8 +77,6 @@ pub enum Step {
     DeleteLeft,
     /// Let pods use the volume again.
     Unfence,
-    /// Let pods use the volume again, and write the phase before the cutover into the status.
-    GoBack(ReplicaPhase, String),
     /// Take the volume back from the node of the copy, which is lost.
     Reclaim,
     /// Take the id away from what the node of the copy has.
@@ -143,6 +141,10 @@ fn before(view: &View) -> Step {
     if is_of_an_earlier_generation(view) && !view.is_deleted {
         return Step::RetireSource;
     }
+    // A cutover has gone back.
+    if view.status.maybe_fenced && has(&view.source, view.spec.generation) {
+        return Step::Unfence;
+    }
     if let Some(why) = unwanted(view) {
         // A copy is made only in a later phase.
         return match view.status.phase {
@@ -204,6 +206,13 @@ fn ready(view: &View) -> Step {
         return wait("nothing asks for a move".to_owned());
     };
     match when {
+        When::Now if view.status.refused && !staying.is_empty() => {
+            return wait(format!(
+                "a pod could not be evicted when another one had been; waiting until {} left: drain the node, or create the \
+                 VolumeMove again",
+                have(&staying)
+            ));
+        }
         When::PodsLeave if !staying.is_empty() => {
             return wait(format!("waiting until {} left; drain the node, or use when: Now", have(&staying)));
         }
@@ -260,11 +269,8 @@ fn cutting_over(view: &View) -> Step {
     // and is evicted afterwards (strays.rs).
     let holds_volume = |user: &&User| !(user.is_late && user.never_ran);
     let users: Vec<&User> = view.users.iter().filter(holds_volume).collect();
-    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
-    let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
-    let sent_away =
-        |user: &&&User| !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran);
-    let sent_away: Vec<String> = users.iter().filter(sent_away).map(|user| user.name.clone()).collect();
+    let sent_away = users.iter().filter(|user| is_sent_away(view, user));
+    let sent_away: Vec<String> = sent_away.map(|user| user.name.clone()).collect();
     match (sent_away.is_empty(), users.is_empty()) {
         (false, _) => Step::Evict(sent_away),
         (true, true) => exchange(),

@@ -13,7 +13,7 @@ use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
 use super::decide::is_lost_node;
 use super::nodes::{NodeError, Presence};
-use super::pods::{Companion, Goal, claims_of, has_ended, is_same, left_behind, other_claims, user, uses};
+use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
 use super::queue::ahead;
 use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, When};
 use super::seen::Seen;
@@ -25,8 +25,6 @@ pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// On a claim whose class lets it ask: whether there is a standby copy, and how old it may become.
 const STANDBY: &str = "hostloop.csi.dev/standby";
 const STANDBY_INTERVAL: &str = "hostloop.csi.dev/standby-interval";
-/// On a VolumeReplica: an administrator says that the copy is to take the place of the volume.
-pub const PROMOTE: &str = "hostloop.csi.dev/promote";
 
 impl Moves {
     /// Returns what is known of a copy.
@@ -48,14 +46,15 @@ impl Moves {
         let target = self.node(&spec.target_node).await?;
         let at_target = phase == ReplicaPhase::Completing;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
-        let is_promoted = replica.annotations().get(PROMOTE).is_some_and(|value| value == "true");
+        let is_promoted = is_promoted(replica);
         let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
             (true, Some(claim)) => {
                 self.delayed((replica, claim), (source_node, is_promoted), target.as_deref()).await?
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) = asked(phase, is_promoted, status.reclaimed);
+        let (asks_source, asks_copy, asks_target) =
+            asked(phase, is_promoted || status.maybe_fenced, status.reclaimed);
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         let volume_is_deleted = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
             && claim.is_none()
@@ -66,6 +65,7 @@ impl Moves {
             wanted,
             claim_is_deleted: Some(is_deleted),
             hindered,
+            is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica),
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
@@ -120,7 +120,7 @@ impl Moves {
     }
 
     /// Returns the pods that use a claim, on whatever node, or on none yet.
-    fn pods_anywhere(&self, claim: &ClaimId) -> Vec<Arc<Pod>> {
+    pub(super) fn pods_anywhere(&self, claim: &ClaimId) -> Vec<Arc<Pod>> {
         self.seen.pods.state_filter(|pod| {
             pod.namespace().as_deref() == Some(claim.namespace.as_str())
                 && !has_ended(pod)
@@ -128,7 +128,7 @@ impl Moves {
         })
     }
 
-    fn pods_at(&self, replica: &VolumeReplica, node: &str) -> Vec<Arc<Pod>> {
+    pub(super) fn pods_at(&self, replica: &VolumeReplica, node: &str) -> Vec<Arc<Pod>> {
         let claim = &replica.spec.claim;
         self.seen.pods.state_filter(|pod| uses(pod, &claim.namespace, &claim.name, node))
     }
@@ -208,32 +208,6 @@ impl Moves {
         self.parted(claim, &self.pods_anywhere(&spec.claim), goal).await
     }
 
-    /// Returns which other claim of the same pods delays a cutover.
-    async fn parted(
-        &self,
-        claim: &PersistentVolumeClaim,
-        pods: &[Arc<Pod>],
-        goal: Goal<'_>,
-    ) -> Result<Option<String>> {
-        let namespace = claim.namespace().unwrap_or_default();
-        for name in other_claims(pods.iter().map(AsRef::as_ref), &claim.name_any()) {
-            let Some(other) = self.seen.claim(&namespace, &name) else {
-                return Ok(Some(format!("the same pods use claim {name}, which is not known")));
-            };
-            let volume = match volume_of(&other) {
-                name if name.is_empty() => None,
-                name => self.volume(&name).await?,
-            };
-            let replicas = self.seen.replicas_of(&other.uid().unwrap_or_default());
-            let replicas = replicas.iter().map(AsRef::as_ref).collect();
-            let companion = Companion { name: &name, volume: volume.as_deref(), replicas };
-            if let Some(why) = left_behind(&companion, goal) {
-                return Ok(Some(why));
-            }
-        }
-        Ok(None)
-    }
-
     /// Returns how long ago a moment was, by the clock of this controller.
     fn since(&self, moment: &Timestamp) -> Duration {
         self.now().0.duration_since(*moment).try_into().unwrap_or_default()
@@ -263,7 +237,7 @@ impl Moves {
     }
 }
 
-fn volume_of(claim: &PersistentVolumeClaim) -> String {
+pub(super) fn volume_of(claim: &PersistentVolumeClaim) -> String {
     claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default()
 }
 
@@ -284,10 +258,10 @@ pub fn standby_of(claim: &PersistentVolumeClaim, class: &StorageClass) -> Wanted
 }
 
 /// Returns whether the node of the volume is asked about the volume in a phase, and that of the copy about the copy and the volume.
-fn asked(phase: ReplicaPhase, is_promoted: bool, is_taken_back: bool) -> (bool, bool, bool) {
+fn asked(phase: ReplicaPhase, is_near: bool, is_taken_back: bool) -> (bool, bool, bool) {
     use ReplicaPhase::{Abandoning, Completing, CuttingOver, LastPass, Left, Retiring};
     let source = matches!(phase, CuttingOver | LastPass | Completing | Retiring | Left | Abandoning)
-        || is_promoted && phase < CuttingOver;
+        || is_near && phase < CuttingOver;
     let copy = matches!(phase, Completing | Abandoning) || phase == Left && is_taken_back;
     let target = matches!(phase, CuttingOver | Completing | Retiring) || phase == Abandoning && is_taken_back;
     (source, copy, target)

@@ -4,6 +4,7 @@ pub mod act;
 pub mod admit;
 pub mod begin;
 pub mod claims;
+mod companions;
 pub mod copies;
 mod copying;
 mod cutover;

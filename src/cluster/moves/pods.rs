@@ -10,6 +10,9 @@ use super::fits::reaches;
 use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeReplica};
 use super::view::User;
 
+/// On a VolumeReplica: an administrator says that the copy is to take the place of the volume.
+pub const PROMOTE: &str = "hostloop.csi.dev/promote";
+
 /// Reports whether a pod uses a claim on a node, and is not at its end.
 pub fn uses(pod: &Pod, namespace: &str, claim: &str, node: &str) -> bool {
     pod.namespace().as_deref() == Some(namespace)
@@ -40,7 +43,8 @@ pub fn never_ran(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return true };
     let containers =
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
-    let mut states = containers.filter_map(|container| container.state.as_ref());
+    let mut states =
+        containers.flat_map(|container| [&container.state, &container.last_state]).filter_map(Option::as_ref);
     status.phase.as_deref() == Some("Pending")
         && !states.any(|state| state.running.is_some() || state.terminated.is_some())
 }
@@ -49,6 +53,11 @@ pub fn never_ran(pod: &Pod) -> bool {
 pub fn controller(pod: &Pod) -> Option<&str> {
     let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     Some(owner.kind.as_str())
+}
+
+/// Reports whether a pod cannot be made again on another node.
+pub fn belongs_to_its_node(pod: &Pod) -> bool {
+    matches!(controller(pod), Some("DaemonSet" | "Node"))
 }
 
 /// The claims that a pod uses.
@@ -65,7 +74,7 @@ pub fn user(pod: &Pod, fenced: Option<&Time>) -> User {
         name: pod.name_any(),
         is_leaving: is_leaving(pod),
         never_ran: never_ran(pod),
-        has_controller: controller(pod).is_some(),
+        has_controller: controller(pod).is_some() && !belongs_to_its_node(pod),
     }
 }
 
@@ -112,10 +121,12 @@ pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> 
         ReplicaPhase::Ready | ReplicaPhase::CuttingOver => true,
         ReplicaPhase::LastPass | ReplicaPhase::Completing | ReplicaPhase::Exchanging => true,
         // If the node is lost, it is promoted as well.
-        ReplicaPhase::Standby => is_promotion && replica.spec.purpose == Purpose::Standby,
+        ReplicaPhase::Standby => {
+            is_promoted(replica) || is_promotion && replica.spec.purpose == Purpose::Standby
+        }
+        ReplicaPhase::Following => is_promoted(replica),
         ReplicaPhase::Pending
         | ReplicaPhase::Copying
-        | ReplicaPhase::Following
         | ReplicaPhase::Retiring
         | ReplicaPhase::Left
         | ReplicaPhase::Abandoning
@@ -123,6 +134,11 @@ pub fn left_behind(companion: &Companion<'_>, goal: Goal<'_>) -> Option<String> 
         | ReplicaPhase::Unknown => false,
     };
     (!is_ready).then(|| format!("the same pods use claim {name}, whose copy is not ready"))
+}
+
+/// Reports whether an administrator has said that the copy is to take the place of its volume.
+pub fn is_promoted(replica: &VolumeReplica) -> bool {
+    replica.annotations().get(PROMOTE).is_some_and(|value| value == "true")
 }
 
 /// Reports whether this is the claim, and not a later one of its name.
@@ -160,6 +176,18 @@ mod tests {
         let ended = pod(with_claims(&["data"], "n1"), json!({"phase": "Succeeded"}));
         assert!(!uses(&ended, "default", "data", "n1"));
         assert_eq!(other_claims([&running, &ended], "data"), BTreeSet::from(["log".to_owned()]));
+    }
+
+    #[test]
+    fn a_pod_whose_container_has_ended_did_run() {
+        let spec = || with_claims(&["data"], "n1");
+        let in_state =
+            |state: Value| pod(spec(), json!({"phase": "Pending", "initContainerStatuses": [state]}));
+        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        assert!(never_ran(&in_state(json!({"name": "c", "state": waiting.clone()}))));
+        let ended = json!({"name": "c", "state": waiting, "lastState": {"terminated": {"exitCode": 1}}});
+        assert!(!never_ran(&in_state(ended)));
+        assert!(!never_ran(&in_state(json!({"name": "c", "state": {"running": {}}}))));
     }
 
     fn replica(phase: &str, purpose: &str, target: &str) -> VolumeReplica {
@@ -216,5 +244,11 @@ mod tests {
         }
         let both = [replica("Standby", "Standby", "n2")];
         assert_eq!(why_for(Some(&local), &both, Goal { is_promotion: true, ..goal }), None);
+        // An administrator has promoted both, also of a node that Kubernetes calls Ready.
+        for (phase, waits) in [("Copying", true), ("Following", false), ("Standby", false)] {
+            let mut promoted = replica(phase, "Standby", "n2");
+            promoted.annotations_mut().insert(PROMOTE.to_owned(), "true".to_owned());
+            assert_eq!(why_for(Some(&local), &[promoted], goal).is_some(), waits, "{phase}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Result};
+use super::admit::of_pods;
 use super::begin::Request;
 use super::resources::{
     ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
@@ -170,6 +171,9 @@ impl Moves {
                 spec.target_node,
                 standby.name_any()
             )));
+        }
+        if let Some(why) = of_pods(&self.pods_anywhere(&spec.claim), asked.spec.evict_bare_pods) {
+            return Ok(Err(why));
         }
         let mut lent = standby.clone();
         (lent.spec.requested_by, lent.spec.keep_source) = (Some(by), asked.spec.keep_source);

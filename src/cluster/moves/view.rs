@@ -75,6 +75,8 @@ pub struct View {
     pub claim_is_deleted: Option<bool>,
     /// What delays a cutover: an expansion, or a claim of the same pods that is not ready (rule 9).
     pub hindered: Option<String>,
+    /// A claim of the same pods is at the other node, or about to be there (rule 9).
+    pub is_awaited: bool,
     /// In `Completing`, the pods on the node of the copy, in which the volume may be already.
     pub users: Vec<User>,
     pub source_node: NodeState,

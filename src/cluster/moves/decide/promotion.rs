@@ -22,13 +22,13 @@ pub(super) fn is_promotion(view: &View) -> bool {
 
 /// Returns why a copy does not yet take the place of the volume, whose node may be lost.
 pub(super) fn delays_promotion(view: &View) -> Option<String> {
-    let running = running(view);
-    let wait = || format!("the copy takes the volume's place when {} left", have(&running));
-    view.hindered.clone().or_else(|| (!running.is_empty()).then(wait))
+    let staying = if is_well(view) { staying(view) } else { running(view) };
+    let wait = || format!("the copy takes the volume's place when {} left", have(&staying));
+    view.hindered.clone().or_else(|| (!staying.is_empty()).then(wait))
 }
 
 /// Reports whether the node of the volume has just answered that it has the volume, and Kubernetes calls it Ready.
-pub(super) fn is_well(view: &View) -> bool {
+pub fn is_well(view: &View) -> bool {
     view.source_node == NodeState::Ready && has(&view.source, view.spec.generation)
 }
 
@@ -42,21 +42,33 @@ pub(super) fn stays_put(view: &View) -> Option<String> {
 }
 
 /// Returns the step if a pod has started on the node of the volume after the check, and stays. Otherwise the volume would be fenced,
-/// and its copy would grow old, for as long as that pod runs.
+/// and its copy would grow old, for as long as that pod runs. If a claim of the same pods has gone ahead, this one follows.
 pub(super) fn goes_on(view: &View) -> Option<Step> {
-    let staying = running(view);
-    let is_sent_away = |user: &&User| match view.wanted {
-        Wanted::Move { when: When::Now, evict_bare_pods } => user.has_controller || evict_bare_pods,
-        _ => false,
-    };
-    if view.status.stale || !is_well(view) || staying.iter().all(is_sent_away) {
+    let staying: Vec<&User> = staying(view).into_iter().filter(|user| !is_sent_away(view, user)).collect();
+    if view.status.stale || view.is_awaited || !is_well(view) || staying.is_empty() {
         return None;
     }
     let phase = match view.wanted {
         Wanted::Standby { .. } => ReplicaPhase::Standby,
         _ => ReplicaPhase::Ready,
     };
-    Some(Step::GoBack(phase, format!("{} started before the volume was fenced", have(&staying))))
+    Some(Step::Enter(phase, format!("{} started before the volume was fenced", have(&staying))))
+}
+
+/// Reports whether the controller asks a pod to leave.
+pub(super) fn is_sent_away(view: &View, user: &User) -> bool {
+    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. }) && !view.status.refused;
+    let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
+    !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran)
+}
+
+/// Returns the pods that keep the volume at its node until they are deleted. One that is fenced out before it has run waits for
+/// the fence, and only a controller makes another one of it.
+fn staying(view: &View) -> Vec<&User> {
+    let is_kept_out = |user: &&User| user.is_late && user.never_ran;
+    let stays =
+        |user: &&User| !user.is_leaving && (!user.never_ran || !user.has_controller) && !is_kept_out(user);
+    view.users.iter().filter(stays).collect()
 }
 
 /// Returns the pods that still write, even if Kubernetes reports their node as lost.

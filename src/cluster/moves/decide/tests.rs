@@ -39,6 +39,7 @@ fn view() -> View {
         wanted: moving(When::PodsLeave, false),
         claim_is_deleted: Some(false),
         hindered: None,
+        is_awaited: false,
         users: Vec::new(),
         source_node: NodeState::Ready,
         source: Says::Has(GENERATION),
@@ -138,6 +139,7 @@ impl Choices {
         (view.is_deleted, view.is_promoted) = (self.below(4) == 0, self.below(4) == 0);
         view.claim_is_deleted = self.one(&[Some(false), Some(false), Some(true), None]);
         view.hindered = self.is().then(|| "a claim of the same pods".to_owned());
+        (view.is_awaited, view.status.refused) = (self.below(8) == 0, self.below(8) == 0);
         view.age = self.one(&[
             None,
             Some(Duration::ZERO),
@@ -258,7 +260,11 @@ fn rule_6_what_is_unknown_changes_nothing() {
             let is_exchanging = view.status.phase == ReplicaPhase::Exchanging;
             is_before_the_end(view) && !is_exchanging && is_unknown(view) && !is_told(view)
         },
-        |_, step| matches!(step, Step::Wait(_, why) if !why.is_empty()),
+        |view, step| match step {
+            Step::Wait(_, why) => !why.is_empty(),
+            // A cutover has gone back, and pods wait.
+            step => *step == Step::Unfence && view.status.phase < ReplicaPhase::CuttingOver,
+        },
     );
 }
 
@@ -270,6 +276,7 @@ fn rule_8_a_cutover_begins_with_a_check() {
         |view, step| match step {
             Step::Enter(phase, _) => *phase < ReplicaPhase::CuttingOver || *phase == ReplicaPhase::Abandoning,
             Step::Finish => view.status.phase == ReplicaPhase::Pending,
+            Step::Unfence => view.status.maybe_fenced,
             step => matches!(step, Step::Wait(..) | Step::Create | Step::Pass | Step::Check),
         },
     );

@@ -70,6 +70,7 @@ async fn a_promoted_copy_follows_a_pod_that_is_back() {
             replica["status"]["maybeFenced"] = json!(true);
         });
     });
+    world.nodes.lock().nodes.get_mut("n1").unwrap().values_mut().for_each(|volume| volume.sealed = true);
     world.ticks(20).await;
     world.is_fine("back");
     let (phase, message) = world.phase().unwrap();

@@ -8,5 +8,6 @@ mod hostile;
 mod leading;
 mod load;
 pub(crate) mod nodes;
+mod pods;
 mod whole;
 mod world;

@@ -50,16 +50,66 @@ fn a_pod_that_starts_before_the_fence_stays() {
         if is_fenced {
             fence(&mut view);
         }
-        assert!(matches!(decide(&view), Step::GoBack(ReplicaPhase::Standby, why) if why.contains("pod p")));
+        assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Standby, why) if why.contains("pod p")));
         let moved = View { wanted: moving(When::PodsLeave, false), ..view.clone() };
-        assert!(matches!(decide(&moved), Step::GoBack(ReplicaPhase::Ready, _)));
+        assert!(matches!(decide(&moved), Step::Enter(ReplicaPhase::Ready, _)));
         let now = View { wanted: moving(When::Now, false), ..view.clone() };
         assert!(matches!(decide(&now), Step::Fence | Step::Evict(_)), "{:?}", decide(&now));
         let bare = View { users: vec![pod(false, false, false)], ..now };
-        assert!(matches!(decide(&bare), Step::GoBack(ReplicaPhase::Ready, _)));
+        assert!(matches!(decide(&bare), Step::Enter(ReplicaPhase::Ready, _)));
         let leaving = View { users: vec![pod(true, false, true)], ..view.clone() };
         assert!(matches!(decide(&leaving), Step::Fence | Step::Wait(..)));
     }
+}
+
+/// Its node refuses it while the volume is fenced, and nothing would evict it.
+#[test]
+fn a_bare_pod_that_waits_to_start_stays() {
+    let mut view = promoted(ReplicaPhase::Standby);
+    view.users = vec![pod(false, true, false)];
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("when pod p has left")));
+    view.status.phase = ReplicaPhase::CuttingOver;
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Standby, _)));
+    let lost = View { source_node: NodeState::Gone, source: Says::Silent(PATIENCE), ..view.clone() };
+    assert_eq!(decide(&lost), Step::GiveUpSource);
+    let evicted = View { wanted: moving(When::Now, true), ..view.clone() };
+    assert_eq!(decide(&evicted), Step::Fence);
+    fence(&mut view);
+    view.users = vec![User { is_late: true, ..pod(false, true, false) }];
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Exchanging, _)), "it cannot start here");
+}
+
+#[test]
+fn a_claim_follows_one_of_the_same_pods() {
+    let mut view = View { is_awaited: true, ..promoted(ReplicaPhase::CuttingOver) };
+    fence(&mut view);
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("waiting until pod p has left")));
+}
+
+/// A controller that ends after a cutover went back leaves the fence.
+#[test]
+fn a_fence_goes_before_anything_else() {
+    for phase in [ReplicaPhase::Ready, ReplicaPhase::Standby] {
+        let mut view = promoted(phase);
+        view.status.maybe_fenced = true;
+        assert_eq!(decide(&view), Step::Unfence);
+        view.users.clear();
+        for source in [Says::Silent(PATIENCE), Says::Nothing] {
+            let lost = View { source_node: NodeState::Gone, source, ..view.clone() };
+            assert_eq!(decide(&lost), Step::Check, "a node that is lost is not waited for");
+        }
+    }
+}
+
+#[test]
+fn pods_are_not_evicted_again_after_a_refusal() {
+    let mut view = View { wanted: moving(When::Now, false), ..promoted(ReplicaPhase::Ready) };
+    (view.is_promoted, view.spec.purpose, view.status.refused) = (false, Purpose::Move, true);
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("create the VolumeMove again")));
+    view.status.phase = ReplicaPhase::CuttingOver;
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Ready, _)));
+    (view.status.phase, view.users) = (ReplicaPhase::Ready, vec![pod(true, false, true)]);
+    assert_eq!(decide(&view), Step::Check);
 }
 
 #[test]
@@ -69,9 +119,12 @@ fn pods_get_a_volume_back_by_its_nodes_word_only() {
             let mut view = View { source_node: node, source, ..promoted(ReplicaPhase::CuttingOver) };
             fence(&mut view);
             let is_there = node == NodeState::Ready && view.source == Says::Has(GENERATION);
-            assert_eq!(matches!(decide(&view), Step::GoBack(..)), is_there, "{view:#?}");
+            assert_eq!(matches!(decide(&view), Step::Enter(ReplicaPhase::Standby, _)), is_there, "{view:#?}");
             view.status.stale = true;
-            assert!(!matches!(decide(&view), Step::GoBack(..)), "the copy has taken the place");
+            assert!(
+                !matches!(decide(&view), Step::Enter(ReplicaPhase::Standby, _)),
+                "the copy has taken the place"
+            );
         }
     }
 }

@@ -1,0 +1,90 @@
+//! The claims that pods use together with the one that is to move (rule 9).
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+
+use super::act::{Moves, Result};
+use super::look::volume_of;
+use super::pods::{Companion, Goal, claims_of, left_behind, other_claims, user};
+use super::resources::{ReplicaPhase, VolumeReplica, When};
+
+impl Moves {
+    /// Returns why a claim of the same pods will not go when they leave: other pods use it as well, and stay.
+    async fn kept_by_others(
+        &self,
+        companion: &Companion<'_>,
+        claim: &PersistentVolumeClaim,
+        target: &str,
+    ) -> Result<Option<String>> {
+        let is_waiting = |replica: &&&VolumeReplica| {
+            replica.spec.target_node == target && replica.phase() < ReplicaPhase::CuttingOver
+        };
+        let Some(replica) = companion.replicas.iter().find(is_waiting) else { return Ok(None) };
+        let spec = &replica.spec;
+        let pods = self.pods_at(replica, &spec.source_node);
+        let stays = |pod: &&Arc<Pod>| {
+            let other = user(pod, None);
+            !other.is_leaving && !other.never_ran && claims_of(pod).all(|used| used != claim.name_any())
+        };
+        let Some(pod) = pods.iter().find(stays) else { return Ok(None) };
+        let asked = match &spec.requested_by {
+            Some(by) => self.move_of(&spec.claim.namespace, &by.name, &by.uid).await?,
+            None => None,
+        };
+        let is_evicted = asked.is_some_and(|asked| asked.spec.when == When::Now);
+        let why = || {
+            format!(
+                "the same pods use claim {}, which pod {} keeps at its node",
+                companion.name,
+                pod.name_any()
+            )
+        };
+        Ok((!is_evicted).then(why))
+    }
+
+    /// Reports whether a claim of the same pods is at the node of the copy, or about to be there.
+    pub(super) fn is_awaited(&self, replica: &VolumeReplica) -> bool {
+        let spec = &replica.spec;
+        let pods = self.pods_anywhere(&spec.claim);
+        let has_gone_ahead = |other: &VolumeReplica| {
+            let phases = ReplicaPhase::Exchanging..=ReplicaPhase::Left;
+            other.spec.target_node == spec.target_node && phases.contains(&other.phase())
+        };
+        other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name).iter().any(|name| {
+            let claim = self.seen.claim(&spec.claim.namespace, name);
+            let uid = claim.and_then(|claim| claim.uid()).unwrap_or_default();
+            self.seen.replicas_of(&uid).iter().any(|other| has_gone_ahead(other))
+        })
+    }
+
+    /// Returns which other claim of the same pods delays a cutover.
+    pub(super) async fn parted(
+        &self,
+        claim: &PersistentVolumeClaim,
+        pods: &[Arc<Pod>],
+        goal: Goal<'_>,
+    ) -> Result<Option<String>> {
+        let namespace = claim.namespace().unwrap_or_default();
+        for name in other_claims(pods.iter().map(AsRef::as_ref), &claim.name_any()) {
+            let Some(other) = self.seen.claim(&namespace, &name) else {
+                return Ok(Some(format!("the same pods use claim {name}, which is not known")));
+            };
+            let volume = match volume_of(&other) {
+                name if name.is_empty() => None,
+                name => self.volume(&name).await?,
+            };
+            let replicas = self.seen.replicas_of(&other.uid().unwrap_or_default());
+            let replicas = replicas.iter().map(AsRef::as_ref).collect();
+            let companion = Companion { name: &name, volume: volume.as_deref(), replicas };
+            if let Some(why) = left_behind(&companion, goal) {
+                return Ok(Some(why));
+            }
+            if let Some(why) = self.kept_by_others(&companion, claim, goal.target).await? {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+}

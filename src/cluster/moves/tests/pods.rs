@@ -1,0 +1,101 @@
+//! Pods that a move has to reckon with beside that of its claim: others of the same claim, of another claim, and of a node.
+
+use hostloop_fake_kubernetes::{NAMESPACE, control, key};
+use serde_json::{Value, json};
+
+use super::whole::{until_done, with_standby};
+use super::world::World;
+use crate::cluster::moves::resources::{MovePhase, ReplicaPhase};
+
+/// Creates a pod that runs on the first node.
+fn run(world: &World, name: &str, claim: &str, controller: &str) {
+    world.server.with(|k| {
+        let mut pod = control::pod(name, claim, controller);
+        pod["spec"]["nodeName"] = json!("n1");
+        pod["status"] =
+            json!({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
+        k.create(key("pods", NAMESPACE, name), pod);
+    });
+}
+
+fn end(world: &World, name: &str) {
+    world.server.with(|k| k.remove(&key("pods", NAMESPACE, name)));
+}
+
+fn uid(world: &World) -> Value {
+    world.server.with(|k| k.get("pods", "db-0")).map_or(Value::Null, |pod| pod["metadata"]["uid"].clone())
+}
+
+/// What the controller creates instead of the first one needs the volume, and the budget needs it before the second one may leave.
+#[tokio::test(start_paused = true)]
+async fn pods_of_one_budget_get_their_volume_back() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    run(&world, "web-0", "data-db-0", "ReplicaSet");
+    world.server.with(|k| k.max_unavailable = Some(1));
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(60).await;
+    world.is_fine("back");
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Ready && message.contains("could not be evicted"), "{phase:?} {message}");
+    assert_eq!((world.place(), world.down, world.holds("n1")[0].sealed), ("n1".to_owned(), 0, false));
+    let successor = uid(&world);
+    world.ticks(200).await;
+    assert_eq!((uid(&world), world.down), (successor, 0), "pods are not evicted again and again");
+    end(&world, "web-0");
+    world.drain();
+    until_done(&mut world).await;
+    world.is_settled("n2", "they have left");
+}
+
+/// The volume of the other claim would stay with the pod that uses only that one.
+#[tokio::test(start_paused = true)]
+async fn claims_of_one_pod_wait_for_pods_of_either() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.server.with(|k| {
+        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
+        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE, "uid": "uid-log"});
+        claim["spec"]["volumeName"] = json!("pvc-log");
+        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim.clone());
+        let claim = k.get("persistentvolumeclaims", "log").expect("a claim");
+        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
+        volume["metadata"] = json!({"name": "pvc-log"});
+        volume["spec"]["csi"] = json!({"driver": "hostloop.csi.dev", "volumeHandle": "log"});
+        k.create(key("persistentvolumes", "", "pvc-log"), volume);
+        let mut waiting = control::pod("both-0", "data-db-0", "ReplicaSet");
+        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
+        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
+        k.create(key("pods", NAMESPACE, "both-0"), waiting);
+        // This controller leaves it alone, as it is of another driver.
+        let id = json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
+        let spec = json!({"driver": "other.csi.dev", "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
+            "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": "n2", "copyName": "c", "copyId": "i", "purpose": "Move"});
+        let object = json!({"metadata": {"name": "pvc-log-0"}, "spec": spec, "status": {"phase": "Ready"}});
+        k.create(key("volumereplicas", "", "pvc-log-0"), object);
+    });
+    run(&world, "log-0", "log", "ReplicaSet");
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(40).await;
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0));
+    let (_, message) = world.asked();
+    assert!(message.contains("use claim log, which pod log-0 keeps"), "{message}");
+    end(&world, "log-0");
+    until_done(&mut world).await;
+    assert_eq!(world.place(), "n2", "{:?}", world.asked());
+}
+
+/// A pod of a DaemonSet would wait for its volume for ever.
+#[tokio::test(start_paused = true)]
+async fn a_standby_copy_is_not_lent_against_a_daemonset() {
+    let (mut world, _) = with_standby().await;
+    run(&world, "agent", "data-db-0", "DaemonSet");
+    world.ask(json!({"when": "Now"}));
+    world.ticks(20).await;
+    let (phase, message) = world.asked();
+    assert!(phase == Some(MovePhase::Refused) && message.contains("belongs to one node"), "{message}");
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Standby);
+    end(&world, "agent");
+    until_done(&mut world).await;
+    assert_ne!(world.place(), "n1");
+}
