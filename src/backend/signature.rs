@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_superblocks() {
+    fn superblocks_say_size_and_errors() {
         let ext4 = |errors| Some(Signature::Filesystem { fs_type: FsType::Ext4, bytes: 4_096_000, errors });
         assert_eq!(superblock(&ext4_head(1)), ext4(false));
         assert_eq!(superblock(&ext4_head(3)), ext4(true));

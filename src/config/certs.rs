@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn flags_of_certs_have_defaults() {
         let Task::Init { driver, valid, .. } = task("init --dir a").unwrap() else { panic!() };
         assert_eq!((driver.as_str(), valid.whole_days()), ("hostloop.csi.dev", 3652));
         let Task::Issue { role, node_id, driver, valid, .. } =

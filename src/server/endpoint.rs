@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling() {
+    fn an_endpoint_has_three_spellings() {
         for text in ["unix:///run/a.sock", "unix:/run/a.sock", "/run/a.sock"] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!(endpoint.to_string(), "unix:///run/a.sock");

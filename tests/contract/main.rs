@@ -23,31 +23,31 @@ fn setup() -> (Os, PathBuf) {
 }
 
 #[test]
-fn disks() {
+fn disks_keep_their_contract() {
     let (os, dir) = setup();
     contract::disks(&os, &dir);
 }
 
 #[test]
-fn copy_tree() {
+fn copied_trees_keep_their_contract() {
     let (os, dir) = setup();
     contract::copy_tree(&os, &dir);
 }
 
 #[test]
-fn tree_stream() {
+fn tree_streams_keep_their_contract() {
     let (os, dir) = setup();
     contract::tree_stream(&os, &dir);
 }
 
 #[test]
-fn tree_changes() {
+fn tree_changes_keep_their_contract() {
     let (os, dir) = setup();
     contract::tree_changes(&os, &dir);
 }
 
 #[test]
-fn propagated() {
+fn propagated_mounts_keep_their_contract() {
     let kernel = FakeKernel::new();
     let dir = PathBuf::from("/var/tmp/contract");
     kernel.create_directories(&dir);
@@ -56,7 +56,7 @@ fn propagated() {
 }
 
 #[test]
-fn protected() {
+fn protected_files_keep_their_contract() {
     let kernel = FakeKernel::new();
     kernel.create_directories("/var/tmp/contract");
     let change = |word: &str, path: &std::path::Path| {
@@ -67,7 +67,7 @@ fn protected() {
 }
 
 #[test]
-fn loops() {
+fn loops_keep_their_contract() {
     let (os, dir) = setup();
     contract::loops(&os, &dir);
     contract::let_go_late(&os, &dir);
@@ -110,20 +110,20 @@ fn a_program_keeps_its_device() {
 }
 
 #[test]
-fn mounts() {
+fn mounts_keep_their_contract() {
     let (os, dir) = setup();
     contract::mounts(&os, &dir);
     contract::stacked(&os, &dir);
 }
 
 #[test]
-fn filesystems() {
+fn filesystems_keep_their_contract() {
     let (os, dir) = setup();
     contract::filesystems(&os, &dir);
 }
 
 #[test]
-fn freeze() {
+fn freezes_keep_their_contract() {
     let (os, dir) = setup();
     contract::freeze(&os, &dir);
 }
@@ -141,13 +141,13 @@ fn pools() -> (FakeKernel, Vec<PathBuf>) {
 }
 
 #[test]
-fn copies() {
+fn copies_keep_their_contract() {
     let (kernel, pools) = pools();
     pools.iter().for_each(|pool| contract::copies(&kernel.os(), pool));
 }
 
 #[test]
-fn identities() {
+fn identities_keep_their_contract() {
     let (kernel, pools) = pools();
     pools.iter().for_each(|pool| contract::identities(&kernel.os(), pool));
     assert_eq!(kernel.hazards(), [""; 0]);
@@ -182,7 +182,7 @@ impl contract::quotas::Pod for FakePod {
 }
 
 #[test]
-fn quotas() {
+fn quotas_keep_their_contract() {
     let (kernel, pools) = pools();
     let (os, pod) = (kernel.os(), FakePod(kernel.clone()));
     for pool in pools {
@@ -204,7 +204,7 @@ fn quotas() {
 }
 
 #[test]
-fn full_qgroups() {
+fn full_qgroups_keep_their_contract() {
     let kernel = FakeKernel::new();
     kernel.add_disk("/mnt", hostloop::model::FsType::Btrfs, 20 << 30);
     let os = kernel.spawn();

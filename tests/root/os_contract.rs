@@ -24,7 +24,7 @@ pub fn setup() -> (Os, tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn disks() {
+fn disks_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::disks(&os, &dir);
 }
@@ -35,7 +35,7 @@ fn chattr(word: &str, path: &Path) {
 }
 
 #[test]
-fn loops() {
+fn loops_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::loops(&os, &dir);
     crate::contract::let_go_late(&os, &dir);
@@ -111,20 +111,20 @@ fn a_failed_sync_loses_what_was_written() {
 }
 
 #[test]
-fn freeze() {
+fn freezes_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::freeze(&os, &dir);
 }
 
 #[test]
-fn copies() {
+fn copies_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::copies(&os, &dir);
     crate::contract::identities(&os, &directory(&os, dir.join("identities")));
 }
 
 #[test]
-fn filesystems() {
+fn filesystems_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::filesystems(&os, &dir);
     crate::contract::unknown_option(&os, &dir);
@@ -263,7 +263,7 @@ fn links_and_odd_names_in_trees() {
 
 /// Far deeper than PATH_MAX, and than descriptors would do.
 #[test]
-fn deep_trees() {
+fn deep_trees_are_counted_and_removed() {
     let (os, _temp, dir) = setup();
     let tree = directory(&os, dir.join("tree"));
     // Chunks, each moved below the next: no path is ever too long.

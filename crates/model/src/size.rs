@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities() {
+    fn quantities_are_read_as_kubernetes_does() {
         for (text, bytes) in
             [("0", 0), ("1073741824", 1 << 30), ("1Gi", 1 << 30), ("1.5Ki", 1536), ("2M", 2_000_000)]
         {

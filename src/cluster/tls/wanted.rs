@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn anybody_else() {
+    fn a_certificate_of_another_is_refused() {
         let (node, controller) = (Some(PeerRole::Node), Some(PeerRole::Controller));
         let several = Refusal::SeveralIdentities { driver: "d".to_owned() };
         let other = Refusal::OtherDriver { wanted: "d".to_owned(), found: "e".to_owned() };

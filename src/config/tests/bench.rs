@@ -24,7 +24,7 @@ fn rpc(words: &str) -> RpcConfig {
 }
 
 #[test]
-fn a_disk() {
+fn flags_of_bench_choose_what_is_measured() {
     let config = disk("--dir /d");
     assert_eq!((config.bytes, config.turns, config.budget.as_secs()), (512 << 20, 5, 90));
     assert_eq!((config.candidates.as_slice(), config.svg, config.json), (&Candidate::ALL[..], None, false));

@@ -38,7 +38,7 @@ fn selftest(flags: &[&str]) -> Result<SelftestConfig, String> {
 }
 
 #[test]
-fn defaults() {
+fn flags_of_serve_have_defaults() {
     let config = serve(&[]).unwrap();
     assert!(matches!(config.role, Role::All(_)));
     assert_eq!(config.server.endpoint, Endpoint::Unix("/run/hostloop/csi.sock".into()));
@@ -120,7 +120,7 @@ fn a_managed_pool_is_mounted_in_the_data_directory() {
 }
 
 #[test]
-fn good_values() {
+fn flags_of_serve_take_good_values() {
     assert!(settings(&["--attach"]).attach);
     assert!(!settings(&["--attach=false"]).attach);
     assert_eq!(serve(&["--socket-mode", "0660"]).unwrap().server.socket_mode, 0o660);
@@ -269,7 +269,7 @@ fn without_a_host_name_the_node_id_must_be_given() {
 }
 
 #[test]
-fn selftest_flags() {
+fn flags_of_selftest_choose_its_checks() {
     let config = selftest(&["--dir", "/t", "--only", "block", "--only", "ext4", "--size", "64Mi"]).unwrap();
     assert_eq!(config.checks, [Check::Ext4, Check::Block]);
     assert_eq!((config.dir, config.size), (PathBuf::from("/t"), 64 << 20));

@@ -79,7 +79,7 @@ fn an_empty_flag_is_not_given() {
 }
 
 #[test]
-fn wrong_peers() {
+fn peers_that_are_wrong_are_refused() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "--peer (HOSTLOOP_PEERS): a controller needs nodes"),
         (&["--peer=a=h:1", "--peer-service=a/b"], "--peer-service"),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_have_a_unit_and_a_range() {
         for (text, want) in [
             ("100ms", 100),
             ("500ms", 500),

@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn snapshots_survive(
+    fn requests_for_snapshots_survive_any_input(
         name in text(), id in text(), ids in vec(text(), 0..4), parameters in map(), secrets in secrets(),
         requisite in terms(), count in any::<i32>(), starting_offset in any::<i64>(),
     ) {
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn health_survives(
+    fn requests_for_health_survive_any_input(
         volume_id in text(), publish in text(), staging in text(), secrets in secrets(), max_entries in any::<i32>(),
     ) {
         let get = volume_of(volume_id.clone(), &secrets);

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes() {
+    fn attributes_make_an_inline_volume() {
         let plain = with(&[]).expect("inline").expect("some");
         assert_eq!(plain.size.choose(1, 1 << 40), Ok(1 << 30));
         assert!(plain.parameters.direct_io);

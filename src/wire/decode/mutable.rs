@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key() {
+    fn every_mutable_key_is_read() {
         let all = map(&[
             ("provisioning", "thin"),
             ("directIO", "false"),

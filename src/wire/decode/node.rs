@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn staging() {
+    fn staging_needs_its_fields() {
         assert_eq!(stage(|_| {}).expect("request").staging_path, Path::new("/stage/v"));
         refused(stage(|r| r.volume_id.clear()), "volume_id");
         refused(stage(|r| r.staging_target_path.clear()), "staging_target_path");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn publishing() {
+    fn publishing_needs_its_fields() {
         let plain = publish(|r| r.readonly = true).expect("request");
         assert!(plain.staging_path.is_none() && plain.inline.is_none() && plain.read_only);
         let staged = publish(|r| r.staging_target_path = "/stage".to_owned()).expect("request");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn publishing_inline() {
+    fn publishing_reads_an_inline_volume() {
         let inline = |entries: &[(&str, &str)]| {
             let mut context = map(entries);
             context.insert("csi.storage.k8s.io/ephemeral".to_owned(), "true".to_owned());

@@ -292,7 +292,7 @@ fn filesystems_have_blocks_as_well() {
 }
 
 #[test]
-fn codes() {
+fn metadata_errors_have_the_codes_of_csi() {
     let rig = Rig::new();
     let (vol, other) = (block_volume(&rig, "v", "default", SMALL), rig.volume("w", mount()));
     let directory = rig.made(create_with("d", &[("backend", "directory"), ("pool", "directories")]));

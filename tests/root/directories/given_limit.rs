@@ -75,12 +75,12 @@ fn gets_a_limit(fs_type: &str) {
 }
 
 #[test]
-fn on_ext4() {
+fn a_directory_gets_a_limit_on_ext4() {
     gets_a_limit("ext4");
 }
 
 #[test]
-fn on_xfs() {
+fn a_directory_gets_a_limit_on_xfs() {
     gets_a_limit("xfs");
 }
 

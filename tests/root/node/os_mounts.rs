@@ -12,7 +12,7 @@ use hostloop::model::FsType;
 use nix::errno::Errno;
 
 #[test]
-fn mounts() {
+fn mounts_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::mounts(&os, &dir);
     crate::contract::stacked(&os, &dir);

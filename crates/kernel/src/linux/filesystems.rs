@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn versions() {
+    fn versions_of_e2fsprogs_are_read() {
         assert_eq!(parse_version("mke2fs 1.47.0 (5-Feb-2023)\n\tUsing EXT2FS"), Some((1, 47)));
         assert_eq!(parse_version("mke2fs 1.48-WIP (1-Jan-2030)"), Some((1, 48)));
         assert_eq!(parse_version("unknown"), None);
     }
 
     #[test]
-    fn capabilities() {
+    fn capabilities_are_read_from_the_status() {
         let without = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\nCapBnd:\t0\n";
         assert_eq!(has_capability(without, CAP_SYS_RESOURCE), Some(false));
         assert_eq!(has_capability(without, 21), Some(true));

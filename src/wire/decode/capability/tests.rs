@@ -41,7 +41,7 @@ fn parts_that_are_missing_are_named() {
 }
 
 #[test]
-fn filesystems() {
+fn filesystems_have_the_names_of_the_kernel() {
     for (name, fs) in
         [("", None), ("ext4", Some(FsType::Ext4)), ("xfs", Some(FsType::Xfs)), ("btrfs", Some(FsType::Btrfs))]
     {

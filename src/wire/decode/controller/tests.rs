@@ -103,7 +103,7 @@ fn ids_are_required() {
 }
 
 #[test]
-fn publishing() {
+fn publishing_needs_its_fields() {
     let request = csi::ControllerPublishVolumeRequest {
         volume_id: "v".to_owned(),
         node_id: "n".to_owned(),
@@ -174,7 +174,7 @@ fn validation_answers_rather_than_refuses() {
 }
 
 #[test]
-fn listing() {
+fn listing_volumes_reads_its_fields() {
     let list = |max_entries, token: &str| fields::page(max_entries, token.to_owned());
     assert_eq!(
         list(0, "").expect("request"),
@@ -203,7 +203,7 @@ fn capacity_takes_a_raw_storage_class() {
 }
 
 #[test]
-fn expanding() {
+fn expanding_needs_its_fields() {
     let expand = |volume_id: &str, range: Option<(i64, i64)>, capability| {
         controller_expand_volume(csi::ControllerExpandVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -223,7 +223,7 @@ fn expanding() {
 }
 
 #[test]
-fn modifying() {
+fn modifying_needs_its_fields() {
     let modify = |volume_id: &str, entries: &[(&str, &str)], secrets| {
         controller_modify_volume(csi::ControllerModifyVolumeRequest {
             volume_id: volume_id.to_owned(),

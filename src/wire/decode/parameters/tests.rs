@@ -16,14 +16,14 @@ fn reason(entries: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn defaults() {
+fn parameters_have_defaults() {
     let parameters = class(&[]).expect("parameters");
     assert_eq!(parameters, VolumeParameters { direct_io: true, ..VolumeParameters::default() });
     assert!(!class(&[("backend", "directory")]).expect("parameters").direct_io);
 }
 
 #[test]
-fn every_key() {
+fn every_parameter_is_read() {
     let parameters = class(&[
         ("backend", "loop"),
         ("provisioning", "thick"),

@@ -15,7 +15,7 @@ fn long() -> String {
 }
 
 #[test]
-fn sources() {
+fn a_source_is_a_snapshot_or_a_volume() {
     let of = |r#type| source(Some(csi::VolumeContentSource { r#type }));
     let snapshot = |id: &str| {
         let snapshot_id = id.to_owned();
@@ -36,7 +36,7 @@ fn sources() {
 }
 
 #[test]
-fn creating() {
+fn creating_a_snapshot_needs_its_fields() {
     let create = |change: fn(&mut csi::CreateSnapshotRequest)| {
         let mut request = csi::CreateSnapshotRequest {
             name: "snapshot/1".to_owned(),
@@ -89,7 +89,7 @@ fn ids_are_required_and_of_any_syntax() {
 }
 
 #[test]
-fn listing() {
+fn listing_snapshots_reads_its_fields() {
     let all = list_snapshots(Default::default()).expect("request");
     assert_eq!(all.max_entries, MOST_ENTRIES);
     assert_eq!((all.starting_token, all.source_volume_id, all.snapshot_id), (None, None, None));
@@ -121,7 +121,7 @@ fn listing() {
 }
 
 #[test]
-fn groups() {
+fn groups_have_each_volume_once() {
     let create = |change: fn(&mut csi::CreateVolumeGroupSnapshotRequest)| {
         let mut request = csi::CreateVolumeGroupSnapshotRequest {
             name: "group".to_owned(),
@@ -185,7 +185,7 @@ fn groups() {
 }
 
 #[test]
-fn metadata() {
+fn metadata_requests_need_their_fields() {
     let allocated = |change: fn(&mut csi::GetMetadataAllocatedRequest)| {
         let mut request =
             csi::GetMetadataAllocatedRequest { snapshot_id: "s".to_owned(), ..Default::default() };

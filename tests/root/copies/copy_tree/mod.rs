@@ -55,7 +55,7 @@ fn copy(os: &Os, source: &Path, target: &Path, share: bool) {
 }
 
 #[test]
-fn contract() {
+fn copied_trees_keep_their_contract() {
     let (os, _temp, dir) = setup();
     crate::contract::copy_tree(&os, &dir);
     on_every_filesystem(2 << 30, |os, _, pool| crate::contract::copy_tree(os, pool));

@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::{copy_stream, tree_changes, tree_stream};
 
 #[test]
-fn contract() {
+fn tree_streams_keep_their_contract() {
     let (os, _temp, dir) = setup();
     tree_stream(&os, &dir);
     on_every_filesystem(2 << 30, |os, _, pool| {
@@ -17,7 +17,7 @@ fn contract() {
 
 /// Everything that a copy keeps, also where the stream is taken up again after every few items.
 #[test]
-fn everything_arrives() {
+fn everything_arrives_by_a_stream() {
     on_every_filesystem(2 << 30, |os, fs_type, pool| {
         let source = pool.join("source");
         everything(&source);
