@@ -79,7 +79,10 @@ fn with_the_same_addresses() {
     if persona.contains(Persona::ADDR_NO_RANDOMIZE) {
         return;
     }
-    personality::set(persona | Persona::ADDR_NO_RANDOMIZE).unwrap();
+    // A container may forbid it.
+    if personality::set(persona | Persona::ADDR_NO_RANDOMIZE).is_err() {
+        return;
+    }
     let mut again = Command::new(std::env::current_exe().unwrap());
     panic!("{}", again.args(std::env::args_os().skip(1)).exec());
 }
@@ -113,7 +116,7 @@ fn a_hundred_seeds_keep_every_promise() {
 /// Otherwise a failure could not be looked at a second time.
 #[test]
 fn the_same_seed_is_the_same_run() {
-    // The last three were one run this time and another one the next while hash maps had their seeds from addresses.
+    // With hash maps that are seeded with addresses, the last three seeds had two runs each.
     let seeds = [1, 11, 17, 26];
     let (first, again) = (all(seeds.into_iter()), all(seeds.into_iter()));
     assert_eq!(first, again);

@@ -222,7 +222,6 @@ impl Moves {
                 why.clone_into(&mut status.message);
                 if phase < ReplicaPhase::CuttingOver {
                     (status.fenced, status.lost) = (None, false);
-                    status.refused &= phase != ReplicaPhase::Standby;
                 }
                 if phase == ReplicaPhase::Retiring {
                     status.unavailable_milliseconds = status.fenced.as_ref().map(|fenced| {

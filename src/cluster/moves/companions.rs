@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Result};
+use super::fits::reaches;
 use super::look::volume_of;
 use super::pods::{Companion, Goal, claims_of, left_behind, other_claims, user};
 use super::resources::{ReplicaPhase, VolumeReplica, When};
@@ -33,7 +34,12 @@ impl Moves {
             Some(by) => self.move_of(&spec.claim.namespace, &by.name, &by.uid).await?,
             None => None,
         };
-        let is_evicted = asked.is_some_and(|asked| asked.spec.when == When::Now);
+        let has_ended = replica.status.as_ref().map_or("", |status| &status.evictions_ended);
+        let is_evicted = asked.is_some_and(|asked| {
+            asked.spec.when == When::Now
+                && asked.uid().as_deref() != Some(has_ended)
+                && (user(pod, None).has_controller || asked.spec.evict_bare_pods)
+        });
         let why = || {
             format!(
                 "the same pods use claim {}, which pod {} keeps at its node",
@@ -45,18 +51,35 @@ impl Moves {
     }
 
     /// Reports whether a claim of the same pods is at the node of the copy, or about to be there.
-    pub(super) fn is_awaited(&self, replica: &VolumeReplica) -> bool {
+    pub(super) async fn is_awaited(&self, replica: &VolumeReplica) -> Result<bool> {
         let spec = &replica.spec;
         let pods = self.pods_anywhere(&spec.claim);
-        let has_gone_ahead = |other: &VolumeReplica| {
-            let phases = ReplicaPhase::Exchanging..=ReplicaPhase::Left;
+        let nodes = (self.node(&spec.source_node).await?, self.node(&spec.target_node).await?);
+        let is_going = |other: &VolumeReplica| {
+            let phases = ReplicaPhase::Exchanging..=ReplicaPhase::Completing;
             other.spec.target_node == spec.target_node && phases.contains(&other.phase())
         };
-        other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name).iter().any(|name| {
-            let claim = self.seen.claim(&spec.claim.namespace, name);
-            let uid = claim.and_then(|claim| claim.uid()).unwrap_or_default();
-            self.seen.replicas_of(&uid).iter().any(|other| has_gone_ahead(other))
-        })
+        let is_there = |volume: &PersistentVolume| match &nodes {
+            (Some(source), Some(target)) => reaches(volume, target) && !reaches(volume, source),
+            _ => false,
+        };
+        for name in other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name) {
+            let Some(claim) = self.seen.claim(&spec.claim.namespace, &name) else { continue };
+            let volume = self.volume_of_claim(&claim).await?;
+            let replicas = self.seen.replicas_of(&claim.uid().unwrap_or_default());
+            if volume.is_some_and(|volume| is_there(&volume)) || replicas.iter().any(|other| is_going(other))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn volume_of_claim(&self, claim: &PersistentVolumeClaim) -> Result<Option<Arc<PersistentVolume>>> {
+        match volume_of(claim) {
+            name if name.is_empty() => Ok(None),
+            name => self.volume(&name).await,
+        }
     }
 
     /// Returns which other claim of the same pods delays a cutover.
@@ -71,10 +94,7 @@ impl Moves {
             let Some(other) = self.seen.claim(&namespace, &name) else {
                 return Ok(Some(format!("the same pods use claim {name}, which is not known")));
             };
-            let volume = match volume_of(&other) {
-                name if name.is_empty() => None,
-                name => self.volume(&name).await?,
-            };
+            let volume = self.volume_of_claim(&other).await?;
             let replicas = self.seen.replicas_of(&other.uid().unwrap_or_default());
             let replicas = replicas.iter().map(AsRef::as_ref).collect();
             let companion = Companion { name: &name, volume: volume.as_deref(), replicas };

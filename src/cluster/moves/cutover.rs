@@ -12,8 +12,18 @@ use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::{Run, reason};
 use super::resources::{FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, When};
-use super::view::{View, Wanted};
+use super::view::{User, View, Wanted};
 use crate::model::{NodeKey, VolumeId};
+
+/// An eviction that the API server refused.
+struct Refused {
+    pod: String,
+    /// The HTTP status.
+    code: u16,
+    why: String,
+    /// The number of pods that were evicted before.
+    evicted: usize,
+}
 
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
@@ -21,8 +31,8 @@ impl Moves {
         if matches!(view.wanted, Wanted::Move { when: When::Now, .. }) {
             let staying = view.users.iter().filter(|user| !user.is_leaving).map(|user| user.name.clone());
             let staying: Vec<String> = staying.collect();
-            if let Some(why) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
-                return self.wait(replica, RETRY, &why).await;
+            if let Some(refused) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
+                return self.wait(replica, RETRY, &refused.why).await;
             }
         }
         if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
@@ -34,37 +44,44 @@ impl Moves {
         self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
     }
 
-    /// Evicts pods. The trial asked for each of them alone: a budget may let one leave, and not the next one. What takes the place of
-    /// the first one would then wait for the volume, and the budget for it.
+    /// Evicts pods. The check asked for each of them alone: a budget may let one leave, and not the next one. The successor of the
+    /// first one waits for the volume, which the next one has, and that one waits for the successor: no pod is evicted any more.
     pub(super) async fn evict(&self, replica: &VolumeReplica, view: &View, pods: &[String]) -> Result<Next> {
-        let Some(why) = self.ask_to_leave(replica, pods, Run::Real).await? else {
+        let Some(refused) = self.ask_to_leave(replica, pods, Run::Real).await? else {
             return Ok(Next::After(PRESSING));
         };
-        let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. });
-        if !now || !is_well(view) || view.is_awaited {
-            return self.wait(replica, RUNNING, &why).await;
+        let ran = |user: &&User| user.name == refused.pod && !user.never_ran;
+        let has_gone = refused.evicted > 0 || view.users.iter().any(|user| user.is_leaving || user.is_late);
+        let is_for_good =
+            matches!(refused.code, 403 | 429) && view.users.iter().any(|user| ran(&user)) && has_gone;
+        let asked = view.spec.requested_by.as_ref();
+        match asked.filter(|_| is_for_good && is_well(view) && !view.is_awaited) {
+            Some(asked) => {
+                let mut replica = replica.clone();
+                replica.status.get_or_insert_default().evictions_ended.clone_from(&asked.uid);
+                self.enter(&replica, ReplicaPhase::Ready, &refused.why).await
+            }
+            None => self.wait(replica, RUNNING, &refused.why).await,
         }
-        let mut replica = replica.clone();
-        let has_others = self.pods_anywhere(&replica.spec.claim).len() > 1;
-        replica.status.get_or_insert_default().refused |= has_others;
-        self.enter(&replica, ReplicaPhase::Ready, &why).await
     }
 
-    /// Evicts pods of the volume. Returns why one of them may not be evicted.
+    /// Evicts pods of the volume. Returns which of them may not be evicted, and why.
     async fn ask_to_leave(
         &self,
         replica: &VolumeReplica,
         names: &[String],
         run: Run,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Refused>> {
+        let mut evicted = 0;
         for pod in self.pods_of(replica).iter().filter(|pod| names.contains(&pod.name_any())) {
             match self.objects.evict(pod, run).await {
-                Ok(()) => {}
+                Ok(()) => evicted += 1,
                 // A budget refuses with 429; with two budgets for one pod it is 500, and a webhook says 403.
                 Err(kube::Error::Api(answer)) if answer.code != 409 => {
                     let name = pod.name_any();
                     tracing::info!(pod = name, message = answer.message, "the pod may not be evicted");
-                    return Ok(Some(format!("pod {name} may not be evicted yet: {}", reason(&answer))));
+                    let why = format!("pod {name} may not be evicted yet: {}", reason(&answer));
+                    return Ok(Some(Refused { pod: name, code: answer.code, why, evicted }));
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -22,7 +22,9 @@ mod promotion;
 use std::time::Duration;
 
 use self::ending::{abandoning, completing, left, retiring, stranded};
-use self::promotion::{delays_promotion, goes_on, is_promotion, is_sent_away, running, stays_put};
+use self::promotion::{
+    delays_promotion, goes_back_with_others, goes_on, is_promotion, is_sent_away, running, stays_put,
+};
 pub use self::promotion::{is_lost, is_lost_node, is_well};
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
@@ -206,10 +208,9 @@ fn ready(view: &View) -> Step {
         return wait("nothing asks for a move".to_owned());
     };
     match when {
-        When::Now if view.status.refused && !staying.is_empty() => {
+        When::Now if view.has_ended_evictions() && !staying.is_empty() => {
             return wait(format!(
-                "a pod could not be evicted when another one had been; waiting until {} left: drain the node, or create the \
-                 VolumeMove again",
+                "a pod could not be evicted after another one had left; waiting until {} left: delete them, or drain the node",
                 have(&staying)
             ));
         }
@@ -273,7 +274,7 @@ fn cutting_over(view: &View) -> Step {
     let sent_away: Vec<String> = sent_away.map(|user| user.name.clone()).collect();
     match (sent_away.is_empty(), users.is_empty()) {
         (false, _) => Step::Evict(sent_away),
-        (true, true) => exchange(),
+        (true, true) => goes_back_with_others(view).unwrap_or_else(exchange),
         (true, false) => Step::Wait(PRESSING, format!("waiting until {} left", have(&users))),
     }
 }

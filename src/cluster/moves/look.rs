@@ -47,8 +47,8 @@ impl Moves {
         let at_target = phase == ReplicaPhase::Completing;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
         let is_promoted = is_promoted(replica);
-        let hindered = match (phase < ReplicaPhase::CuttingOver, claim.as_deref()) {
-            (true, Some(claim)) => {
+        let hindered = match claim.as_deref() {
+            Some(claim) if phase <= ReplicaPhase::CuttingOver => {
                 self.delayed((replica, claim), (source_node, is_promoted), target.as_deref()).await?
             }
             _ => None,
@@ -65,7 +65,7 @@ impl Moves {
             wanted,
             claim_is_deleted: Some(is_deleted),
             hindered,
-            is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica),
+            is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica).await?,
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
@@ -195,7 +195,9 @@ impl Moves {
         let spec = &replica.spec;
         let stands_by = spec.purpose == Purpose::Standby;
         // An expansion cannot end while its node is lost, or until the pod that it waits for has the volume.
-        let takes_over = is_promoted || stands_by && is_lost_node(source_node);
+        let takes_over = is_promoted
+            || stands_by && is_lost_node(source_node)
+            || replica.phase() == ReplicaPhase::CuttingOver;
         if !takes_over
             && let Some(volume) = self.volume(&volume_of(claim)).await?
             && is_changing(claim, bytes_of(&volume))

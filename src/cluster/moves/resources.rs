@@ -216,9 +216,9 @@ pub struct VolumeReplicaStatus {
     /// The cutover began because the node of the volume was lost, by the word of Kubernetes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
-    /// A pod could not be evicted when another one had been. Pods are not evicted again for the same VolumeMove.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub refused: bool,
+    /// The uid of the VolumeMove for which no pod is evicted any more: one could not be evicted after another one had left.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub evictions_ended: String,
     /// The volume may be fenced already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maybe_fenced: bool,

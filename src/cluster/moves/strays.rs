@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 
 use super::act::{Moves, RUNNING, Result};
 use super::fits::reaches;
-use super::pods::{claims_of, controller, is_scheduled, never_ran};
+use super::pods::{belongs_to_its_node, claims_of, controller, is_scheduled, never_ran};
 use super::seen::Seen;
 
 /// Returns the node on which a pod waits that has never run. A controller creates it again if it is evicted.
@@ -17,7 +17,8 @@ pub fn waits_on(pod: &Pod) -> Option<&str> {
     let may_go = pod.metadata.deletion_timestamp.is_none()
         && is_scheduled(pod)
         && never_ran(pod)
-        && controller(pod).is_some();
+        && controller(pod).is_some()
+        && !belongs_to_its_node(pod);
     pod.spec.as_ref().filter(|_| may_go)?.node_name.as_deref()
 }
 

@@ -73,7 +73,7 @@ pub struct View {
     pub wanted: Wanted,
     /// The claim is being deleted, or is gone; `None` if that is not known.
     pub claim_is_deleted: Option<bool>,
-    /// What delays a cutover: an expansion, or a claim of the same pods that is not ready (rule 9).
+    /// What delays a cutover: an expansion, or a claim of the same pods that is not ready (rule 9). In `CuttingOver`, only the latter.
     pub hindered: Option<String>,
     /// A claim of the same pods is at the other node, or about to be there (rule 9).
     pub is_awaited: bool,
@@ -94,6 +94,12 @@ pub struct View {
 }
 
 impl View {
+    /// Reports whether no pod is evicted any more for the VolumeMove that asks for the copy.
+    pub fn has_ended_evictions(&self) -> bool {
+        let asked = self.spec.requested_by.as_ref();
+        asked.is_some_and(|by| by.uid == self.status.evictions_ended)
+    }
+
     /// Reports whether the Node object of the copy's node was deleted.
     pub fn target_is_gone(&self) -> bool {
         self.target_node == NodeState::Gone

@@ -48,22 +48,33 @@ pub(super) fn goes_on(view: &View) -> Option<Step> {
     if view.status.stale || view.is_awaited || !is_well(view) || staying.is_empty() {
         return None;
     }
+    Some(back(view, format!("{} started before the volume was fenced", have(&staying))))
+}
+
+/// Returns the step if a claim of the same pods stays at its node since the check (rule 9).
+pub(super) fn goes_back_with_others(view: &View) -> Option<Step> {
+    let why = view.hindered.clone().filter(|_| is_well(view) && !view.is_awaited)?;
+    Some(back(view, why))
+}
+
+/// Goes back to the phase before the cutover.
+fn back(view: &View, why: String) -> Step {
     let phase = match view.wanted {
         Wanted::Standby { .. } => ReplicaPhase::Standby,
         _ => ReplicaPhase::Ready,
     };
-    Some(Step::Enter(phase, format!("{} started before the volume was fenced", have(&staying))))
+    Step::Enter(phase, why)
 }
 
 /// Reports whether the controller asks a pod to leave.
 pub(super) fn is_sent_away(view: &View, user: &User) -> bool {
-    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. }) && !view.status.refused;
+    let now = matches!(view.wanted, Wanted::Move { when: When::Now, .. }) && !view.has_ended_evictions();
     let bare = matches!(view.wanted, Wanted::Move { evict_bare_pods: true, .. });
     !user.is_leaving && (user.has_controller || bare) && (now || user.never_ran)
 }
 
-/// Returns the pods that keep the volume at its node until they are deleted. One that is fenced out before it has run waits for
-/// the fence, and only a controller makes another one of it.
+/// Returns the pods that keep the volume at its node until they are deleted. A pod that has
+/// not run yet and has no controller counts as well: its node refuses it while the volume is fenced.
 fn staying(view: &View) -> Vec<&User> {
     let is_kept_out = |user: &&User| user.is_late && user.never_ran;
     let stays =

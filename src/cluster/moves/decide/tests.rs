@@ -139,7 +139,8 @@ impl Choices {
         (view.is_deleted, view.is_promoted) = (self.below(4) == 0, self.below(4) == 0);
         view.claim_is_deleted = self.one(&[Some(false), Some(false), Some(true), None]);
         view.hindered = self.is().then(|| "a claim of the same pods".to_owned());
-        (view.is_awaited, view.status.refused) = (self.below(8) == 0, self.below(8) == 0);
+        view.is_awaited = self.below(8) == 0;
+        view.status.evictions_ended = if self.below(8) == 0 { "u".to_owned() } else { String::new() };
         view.age = self.one(&[
             None,
             Some(Duration::ZERO),

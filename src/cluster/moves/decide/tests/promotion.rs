@@ -84,6 +84,12 @@ fn a_claim_follows_one_of_the_same_pods() {
     let mut view = View { is_awaited: true, ..promoted(ReplicaPhase::CuttingOver) };
     fence(&mut view);
     assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("waiting until pod p has left")));
+    (view.users, view.hindered) = (Vec::new(), Some("a claim of the same pods".to_owned()));
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Exchanging, _)));
+    view.is_awaited = false;
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Standby, why) if why.contains("same pods")));
+    view.source_node = NodeState::NotReady;
+    assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Exchanging, _)));
 }
 
 /// A controller that ends after a cutover went back leaves the fence.
@@ -104,8 +110,12 @@ fn a_fence_goes_before_anything_else() {
 #[test]
 fn pods_are_not_evicted_again_after_a_refusal() {
     let mut view = View { wanted: moving(When::Now, false), ..promoted(ReplicaPhase::Ready) };
-    (view.is_promoted, view.spec.purpose, view.status.refused) = (false, Purpose::Move, true);
-    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("create the VolumeMove again")));
+    (view.is_promoted, view.spec.purpose) = (false, Purpose::Move);
+    "u".clone_into(&mut view.status.evictions_ended);
+    assert!(matches!(decide(&view), Step::Wait(_, why) if why.contains("after another one had left")));
+    let another =
+        View { spec: VolumeReplicaSpec { requested_by: None, ..view.spec.clone() }, ..view.clone() };
+    assert_eq!(decide(&another), Step::Check, "another VolumeMove may evict them");
     view.status.phase = ReplicaPhase::CuttingOver;
     assert!(matches!(decide(&view), Step::Enter(ReplicaPhase::Ready, _)));
     (view.status.phase, view.users) = (ReplicaPhase::Ready, vec![pod(true, false, true)]);
