@@ -1,5 +1,6 @@
 //! kernel::LoopDevices
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use hostloop::kernel::{AttachOptions, BlockDevice, LoopDevice, Os, SPARE};
@@ -77,19 +78,16 @@ fn kept(os: &Os, file: &Path) {
 fn unused(os: &Os, file: &Path) {
     image(os, file, 8 * MIB);
     let number_of = |name: &String| name.strip_prefix("loop")?.parse::<u32>().ok();
-    let before = os.files.list(Path::new("/dev")).expect("list").iter().filter_map(number_of).max();
+    let before: BTreeSet<u32> =
+        os.files.list(Path::new("/dev")).expect("list").iter().filter_map(number_of).collect();
     let attach = || os.loops.attach(file, FOR_BLOCK).expect("attach").device;
-    // Those that were there and are free are given first.
+    // Those that were there and are free are given first. New ones also fill holes: a high number may be in use.
     let (mut own, mut others) = (Vec::new(), Vec::new());
     while own.len() < 2 * SPARE + 4 {
         let device = attach();
-        if Some(device.number) > before {
-            own.push(device)
-        } else {
-            others.push(device)
-        }
-        let most = before.unwrap_or(0) as usize + 1000;
-        assert!(others.len() < most, "{before:?} is the number of a node in /dev, and of no device");
+        let devices = if before.contains(&device.number) { &mut others } else { &mut own };
+        devices.push(device);
+        assert!(others.len() <= before.len(), "{} devices were there", before.len());
     }
     own.sort_by_key(|device| device.number);
     let in_use = own.split_off(own.len() - 2);
