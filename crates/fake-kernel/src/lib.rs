@@ -84,8 +84,8 @@ struct Process {
     generation: u64,
     /// The attachments of loop devices that it knows of, see [`loops`].
     seen: Arc<Mutex<Option<BTreeSet<u64>>>>,
-    /// The first number of a loop device that was not there when it attached its first one.
-    own_loops: OnceLock<u32>,
+    /// The numbers of loop devices that were there when it attached its first one.
+    other_loops: OnceLock<BTreeSet<u32>>,
 }
 
 /// An open descriptor of some process; closing it is not a step.
@@ -168,7 +168,7 @@ impl FakeKernel {
             kernel: self.clone(),
             generation,
             seen: Arc::default(),
-            own_loops: OnceLock::new(),
+            other_loops: OnceLock::new(),
         });
         Os {
             files: process.clone(),

@@ -232,7 +232,7 @@ impl LoopDevices for Process {
         // As with LOOP_CONFIGURE, the device discards until it is told not to.
         let opened = self.step("attach", image.display(), |world| {
             let all = world.loop_numbers();
-            self.own_loops.get_or_init(|| all.last().map_or(0, |last| last + 1));
+            self.other_loops.get_or_init(|| BTreeSet::from_iter(all));
             let device = world.attach(image, AttachOptions { discard: true, ..options })?;
             // The driver replaces a device that cannot.
             world.stuck.remove(&device.number);
@@ -411,9 +411,9 @@ impl LoopDevices for Process {
     }
 
     fn remove_unused(&self) -> std::io::Result<Vec<u32>> {
-        let Some(first) = self.own_loops.get() else { return Ok(Vec::new()) };
+        let Some(others) = self.other_loops.get() else { return Ok(Vec::new()) };
         let unused = self.look("look for unused devices", "loop devices", |world| {
-            let is_unused = |number: &u32| number >= first && !world.loops.contains_key(number);
+            let is_unused = |number: &u32| !others.contains(number) && !world.loops.contains_key(number);
             Ok(world.loop_numbers().into_iter().filter(is_unused).skip(SPARE).collect::<Vec<_>>())
         })?;
         for number in unused.iter().rev() {

@@ -4,6 +4,7 @@
 mod seen;
 mod status;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,8 @@ pub(super) struct LinuxLoops {
     /// Attaching in this process goes one by one: otherwise all would be given the same free device and all but
     /// one try again.
     attaching: Mutex<()>,
-    /// The first number that was not there when this process attached its first device.
-    own: OnceLock<u32>,
+    /// The numbers that were there when this process attached its first device; `None` if they could not be read.
+    others: OnceLock<Option<BTreeSet<u32>>>,
     seen: Seen,
 }
 
@@ -255,8 +256,7 @@ impl LoopDevices for LinuxLoops {
         let (file, id) = open_image(image, options.read_only)?;
         let (number, node) = {
             let _one = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-            // Where they cannot be read, none is its own.
-            self.own.get_or_init(|| numbers().map_or(u32::MAX, |all| all.last().map_or(0, |last| last + 1)));
+            self.others.get_or_init(|| numbers().ok().map(BTreeSet::from_iter));
             attach_free(&file, options, image)?
         };
         let disable = if options.discard { Ok(()) } else { discard::disable(number) };
@@ -400,8 +400,9 @@ impl LoopDevices for LinuxLoops {
     }
 
     fn remove_unused(&self) -> io::Result<Vec<u32>> {
-        let Some(first) = self.own.get() else { return Ok(Vec::new()) };
-        let unused = numbers()?.into_iter().filter(|number| number >= first && !is_attached(*number));
+        let Some(Some(others)) = self.others.get() else { return Ok(Vec::new()) };
+        let unused =
+            numbers()?.into_iter().filter(|number| !others.contains(number) && !is_attached(*number));
         // The highest are those that nobody is given.
         let unused: Vec<u32> = unused.skip(SPARE).collect();
         let mut removed = Vec::new();
