@@ -88,13 +88,13 @@ impl Driver {
         let silent = self.pools.silent(&names);
         let pools = names.into_iter().filter_map(|name| {
             let why = silent.iter().find(|(silent, _)| *silent == name).map(|(_, why)| why);
-            let trouble = match self.pools.get(&name) {
-                Ok(pool) if let Some(why) = why => {
+            let trouble = match (self.pools.get(&name), why) {
+                (Ok(pool), Some(why)) => {
                     let message = format!("pool {name} at {}: {why}", pool.path.display());
                     Trouble::inaccessible("PoolUnreadable", message)
                 }
-                Ok(pool) => self.trouble_of(&pool, &seen)?,
-                Err(error) => Trouble::inaccessible(self.pools.trouble(&name), error.to_string()),
+                (Ok(pool), None) => self.trouble_of(&pool, &seen)?,
+                (Err(error), _) => Trouble::inaccessible(self.pools.trouble(&name), error.to_string()),
             };
             Some((name, trouble))
         });
