@@ -12,7 +12,7 @@ use super::pods::{Companion, Goal, claims_of, left_behind, other_claims, user};
 use super::resources::{ReplicaPhase, VolumeReplica, When};
 
 impl Moves {
-    /// Returns why a claim of the same pods will not go when they leave: other pods use it as well, and stay.
+    /// Returns why a claim of the same pods stays when those pods leave: a pod that uses only that claim keeps it at its node.
     async fn kept_by_others(
         &self,
         companion: &Companion<'_>,

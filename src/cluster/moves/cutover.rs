@@ -44,8 +44,9 @@ impl Moves {
         self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
     }
 
-    /// Evicts pods. The check asked for each of them alone: a budget may let one leave, and not the next one. The successor of the
-    /// first one waits for the volume, which the next one has, and that one waits for the successor: no pod is evicted any more.
+    /// Evicts pods. The check asked for each pod alone, but a budget can allow the first eviction and refuse the second. The
+    /// successor of the first pod then waits for the volume, and the second pod waits for that successor. In that case the volume
+    /// goes back to its pods, and the controller evicts no more of them.
     pub(super) async fn evict(&self, replica: &VolumeReplica, view: &View, pods: &[String]) -> Result<Next> {
         let Some(refused) = self.ask_to_leave(replica, pods, Run::Real).await? else {
             return Ok(Next::After(PRESSING));

@@ -216,7 +216,7 @@ pub struct VolumeReplicaStatus {
     /// The cutover began because the node of the volume was lost, by the word of Kubernetes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
-    /// The uid of the VolumeMove for which no pod is evicted any more: one could not be evicted after another one had left.
+    /// The controller evicts no more pods for the VolumeMove with this uid. One pod left, and the next eviction was refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub evictions_ended: String,
     /// The volume may be fenced already.

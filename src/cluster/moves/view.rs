@@ -94,7 +94,7 @@ pub struct View {
 }
 
 impl View {
-    /// Reports whether no pod is evicted any more for the VolumeMove that asks for the copy.
+    /// Reports whether the controller evicts no more pods for the VolumeMove that asks for the copy.
     pub fn has_ended_evictions(&self) -> bool {
         let asked = self.spec.requested_by.as_ref();
         asked.is_some_and(|by| by.uid == self.status.evictions_ended)
