@@ -90,6 +90,7 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        unsealed: 0,
         retired: None,
         inline_target: None,
         attachments: Vec::new(),

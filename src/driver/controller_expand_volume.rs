@@ -19,7 +19,13 @@ impl Driver {
     /// room.
     pub fn controller_expand_volume(&self, request: ControllerExpandVolume) -> Result<Expanded> {
         let (_guard, volume) = self.take_volume(&request.volume_id)?;
-        check::may_change(&volume)?;
+        check::is_no_copy(&volume)?;
+        // If it was expanded before its data began to move, csi-resizer has to hear that: otherwise the PersistentVolume keeps the earlier
+        // size, and the node of the copy takes no pass of a volume that is larger.
+        let is_large_enough = (1..=volume.capacity_bytes).contains(&request.size.required);
+        if !is_large_enough {
+            check::may_change(&volume)?;
+        }
         if let Some(capability) = &request.capability {
             check::capability(&volume, capability, Error::Invalid)?;
         }

@@ -238,6 +238,7 @@ impl Driver {
             quota: None,
             copy_of,
             moved_to: None,
+            unsealed: 0,
             retired: None,
             inline_target,
             attachments,

@@ -307,6 +307,7 @@ fn sample_volume() -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        unsealed: 0,
         retired: None,
         inline_target: None,
         attachments: Vec::new(),

@@ -135,11 +135,11 @@ declare! { each of peer;
         logs: "volume.id" = volume_id;
         route: |_| Route::Peers(Callers::Controllers);
         check: |request| {
-            let (id, generation) = (request.volume_id, request.generation);
-            pull::moved_to(request.moved_to).map(|moved_to| (id, generation, moved_to))
+            let (id, of) = (request.volume_id, (request.generation, request.unsealed));
+            pull::moved_to(request.moved_to).map(|moved_to| (id, of, moved_to))
         };
-        work: |driver, (id, generation, moved_to)| {
-            driver.seal_volume(&id, generation, moved_to).map(|()| peer::SealVolumeResponse {})
+        work: |driver, (id, of, moved_to)| {
+            driver.seal_volume(&id, of, moved_to).map(|()| peer::SealVolumeResponse {})
         };
     }
     call ForgetVolumeRequest {

@@ -71,8 +71,8 @@ use std::sync::Arc;
 
 use crate::kernel::Files;
 use crate::model::{
-    GroupSnapshot, GroupSnapshotId, Moved, Phase, PoolName, Snapshot, SnapshotId, Volume, VolumeId,
-    format_bytes,
+    GroupSnapshot, GroupSnapshotId, Moved, Phase, PoolName, Snapshot, SnapshotId, Timestamp, Volume,
+    VolumeId, format_bytes,
 };
 
 pub use commit::Durability;
@@ -230,7 +230,21 @@ impl Store {
 
     /// Returns where a volume went that has moved away.
     pub fn moved(&self, id: &VolumeId) -> Option<Arc<Moved>> {
-        self.committer.read(|memory| memory.moved.get(id).cloned())
+        let moved = self.committer.read(|memory| memory.moved.get(id).cloned());
+        moved.filter(|moved| moved.deleted_here.is_none())
+    }
+
+    /// Reports whether this node remembers that the volume moved to it and was deleted here.
+    pub fn is_deleted(&self, id: &VolumeId) -> bool {
+        let is_it = |moved: &Arc<Moved>| moved.deleted_here.is_some();
+        self.committer.read(|memory| memory.moved.get(id).is_some_and(is_it))
+    }
+
+    /// Returns the volumes that moved to this node and were deleted here before this time.
+    pub fn deleted_before(&self, time: Timestamp) -> Vec<VolumeId> {
+        let is_old = |moved: &&Arc<Moved>| moved.deleted_here.is_some_and(|at| at < time);
+        let id = |moved: &Arc<Moved>| moved.id.clone();
+        self.committer.read(|memory| memory.moved.values().filter(is_old).map(id).collect())
     }
 
     /// Reports whether there is a cut of a volume for a copy on another node.

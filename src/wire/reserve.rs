@@ -25,12 +25,13 @@ pub fn encode(found: Found) -> Presence {
 
 /// Encodes a node's answer to FindVolume.
 pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
-    let Location { found, generation, moved_to, deleted, unusable } = location;
+    let Location { found, generation, moved_to, deleted, unsealed, unusable } = location;
     peer::FindVolumeResponse {
         presence: encode(*found).into(),
         generation: *generation,
         moved_to: moved_to.clone().unwrap_or_default(),
         deleted: *deleted,
+        unsealed: *unsealed,
         unusable: unusable.clone().unwrap_or_default(),
     }
 }
@@ -42,6 +43,7 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
         generation: answer.generation,
         moved_to: Some(answer.moved_to).filter(|node| !node.is_empty()),
         deleted: answer.deleted,
+        unsealed: answer.unsealed,
         unusable: Some(answer.unusable).filter(|why| !why.is_empty()),
     }
 }
@@ -83,7 +85,8 @@ mod tests {
         for (generation, moved_to) in [(Some(0), None), (Some(3), None), (None, Some("b".to_owned()))] {
             for (deleted, unusable) in [(false, None), (true, None), (false, Some("no disk".to_owned()))] {
                 let moved_to = moved_to.clone();
-                let location = Location { found: Found::Held, generation, moved_to, deleted, unusable };
+                let (found, unsealed) = (Found::Held, generation.unwrap_or(1));
+                let location = Location { found, generation, moved_to, deleted, unsealed, unusable };
                 assert_eq!(decode_location(encode_location(&location)), location);
             }
         }

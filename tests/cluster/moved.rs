@@ -47,6 +47,7 @@ async fn move_it(processes: &Processes, id: &str, (from, to): (&str, &str), gene
         volume_id: id.to_owned(),
         moved_to: to.to_owned(),
         generation: generation - 1,
+        unsealed: 0,
     };
     source.seal_volume(seal).await.unwrap();
     let update = peer::UpdateCopyRequest {

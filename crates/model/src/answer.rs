@@ -90,8 +90,11 @@ pub struct Location {
     pub generation: Option<u64>,
     /// The CSI node id of the volume's next node, if the volume has moved away from this one.
     pub moved_to: Option<String>,
-    /// The volume was deleted by its id. Known only while the node keeps a cut of it for a copy, or something that it left.
+    /// The volume was deleted by its id. Known only while the node keeps a cut of it for a copy, or something that it left, and for 30
+    /// days if the volume had moved to the node.
     pub deleted: bool,
+    /// How often a seal of the volume was taken back, as SealVolume has to name it.
+    pub unsealed: u64,
     /// Why the data of the volume cannot be used now; `None` if they can, or if there is no volume.
     pub unusable: Option<String>,
 }

@@ -23,6 +23,11 @@ impl Timestamp {
         Timestamp(nanos)
     }
 
+    /// The point in time that is so much earlier.
+    pub fn before(self, time: Duration) -> Self {
+        Timestamp(self.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// Nanoseconds since the epoch.
     pub fn as_nanos(self) -> u64 {
         self.0

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, VolumeId, VolumeParameters,
+    Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, Timestamp, VolumeId,
+    VolumeParameters,
 };
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
@@ -110,6 +111,10 @@ pub struct Moved {
     /// The volume was deleted. This is remembered as long as something of it is left here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
+    /// When the volume was deleted on this node, to which it had moved. `left` is its id then. This is remembered for a while: what
+    /// the volume has left on another node is deleted only by this word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_here: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +159,9 @@ pub struct Volume {
     /// It is sealed: its data move to this node. It cannot be staged or published. A pod that has it may still use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
+    /// How often the seal was taken back. A request to seal it that comes late, or a second time, names an earlier number.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub unsealed: u64,
     /// Its copy on another node has replaced it. It cannot be staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Retired>,

@@ -63,6 +63,7 @@ impl Machine {
             quota: None,
             copy_of: None,
             moved_to: None,
+            unsealed: 0,
             retired: None,
             inline_target: None,
             attachments: Vec::new(),

@@ -156,19 +156,13 @@ fn of_target(case: &Case<'_>, node: &Node, is_named: bool) -> Option<String> {
         Some(_) => {}
         None => return Some("the nodes with the driver are not known yet".to_owned()),
     }
-    if is_cordoned(node) {
-        return Some(format!("node {target} is cordoned, so that no pod could follow; uncordon it"));
-    }
-    let taints = || node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    if taints().any(|taint| taint.key == OUT_OF_SERVICE) {
-        return Some(format!("node {target} is out of service"));
-    }
     if !case.class.is_some_and(|class| allows(class, node)) {
         return Some(format!("allowedTopologies of the StorageClass leave out node {target}"));
     }
-    if let Some(why) = case.pods.iter().find_map(|pod| obstacle(pod, node)) {
-        return Some(format!("no pod could follow to node {target}: {why}"));
+    if let Some(why) = keeps_pods_out(node, case.pods) {
+        return Some(why);
     }
+    let taints = || node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let mut keeps_away = taints().filter(|taint| taint.effect == "NoSchedule" || taint.effect == "NoExecute");
     if let (false, true, Some(taint)) = (is_named, case.pods.is_empty(), keeps_away.next()) {
         return Some(format!(
@@ -181,6 +175,20 @@ fn of_target(case: &Case<'_>, node: &Node, is_named: bool) -> Option<String> {
         return None;
     }
     case.companions.iter().find_map(|companion| stays_behind(case, companion, node))
+}
+
+/// Returns why these pods could not follow their volume to a node.
+pub fn keeps_pods_out(node: &Node, pods: &[Arc<Pod>]) -> Option<String> {
+    let target = node.name_any();
+    if is_cordoned(node) {
+        return Some(format!("node {target} is cordoned, so that no pod could follow; uncordon it"));
+    }
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    if taints.any(|taint| taint.key == OUT_OF_SERVICE) {
+        return Some(format!("node {target} is out of service"));
+    }
+    let why = pods.iter().find_map(|pod| obstacle(pod, node))?;
+    Some(format!("no pod could follow to node {target}: {why}"))
 }
 
 /// A pod can run only where all its volumes are.

@@ -118,7 +118,7 @@ impl Moves {
             );
             let (reason, what) = match replica.spec.purpose {
                 Purpose::Move => ("MoveStarted", "The volume is copied to node"),
-                Purpose::Standby => ("StandbyStarted", "A standby copy is made on node"),
+                Purpose::Standby | Purpose::Unknown => ("StandbyStarted", "A standby copy is made on node"),
             };
             let text = format!("{what} {}", replica.spec.target_node);
             self.events.tell(&replica.spec.claim, reason, &text).await;
@@ -271,7 +271,7 @@ impl Moves {
         let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
         let (mut best, mut is_limited): (Option<(u64, String)>, bool) = (None, false);
         for target in targets {
-            let there = all.iter().filter(|replica| replica.spec.target_node == target);
+            let there = all.iter().filter(|replica| replica.node_of_data() == target);
             let (count, taken) = there.fold((0, 0_u64), |(count, taken), replica| {
                 (count + 1, taken.saturating_add(self.size_of(replica)))
             });

@@ -9,7 +9,7 @@ use super::act::{Moves, Result};
 use super::fits::reaches;
 use super::look::volume_of;
 use super::pods::{Companion, Goal, claims_of, left_behind, other_claims, user};
-use super::resources::{ReplicaPhase, VolumeReplica, When};
+use super::resources::{Purpose, ReplicaPhase, VolumeReplica, When};
 
 impl Moves {
     /// Returns why a claim of the same pods stays when those pods leave: a pod that uses only that claim keeps it at its node.
@@ -73,6 +73,29 @@ impl Moves {
             }
         }
         Ok(false)
+    }
+
+    /// Returns why a standby copy is of no use: a claim of the same pods has an older one of the same node elsewhere, and the pods could
+    /// follow neither. The copies may be older than the first pod that uses both claims.
+    pub(super) fn stands_apart(&self, replica: &VolumeReplica) -> Option<String> {
+        let spec = &replica.spec;
+        let age = |replica: &VolumeReplica| (replica.creation_timestamp(), replica.name_any());
+        let is_apart = |other: &VolumeReplica| {
+            other.spec.purpose == Purpose::Standby
+                && other.phase() == ReplicaPhase::Standby
+                && other.spec.source_node == spec.source_node
+                && other.spec.target_node != spec.target_node
+                && age(other) < age(replica)
+        };
+        let pods = self.pods_anywhere(&spec.claim);
+        let mut names = other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name).into_iter();
+        names.find_map(|name| {
+            let claim = self.seen.claim(&spec.claim.namespace, &name)?;
+            let replicas = self.seen.replicas_of(&claim.uid().unwrap_or_default());
+            let other = replicas.iter().find(|other| is_apart(other))?;
+            let node = &other.spec.target_node;
+            Some(format!("the same pods use claim {name}, whose standby copy is on node {node}"))
+        })
     }
 
     async fn volume_of_claim(&self, claim: &PersistentVolumeClaim) -> Result<Option<Arc<PersistentVolume>>> {

@@ -26,15 +26,26 @@ impl Moves {
     pub(super) async fn create(&self, replica: &VolumeReplica) -> Result<Next> {
         let copy = match self.new_copy(replica).await? {
             Ok(copy) => copy,
-            Err(why) => return self.wait(replica, LONG, &why).await,
+            Err(why) => return self.failed_first(replica, &why).await,
         };
         match self.nodes.create(&copy).await {
             Ok(()) => {
                 let why = "passes bring what has changed meanwhile";
                 self.enter(replica, ReplicaPhase::Following, why).await
             }
-            Err(error) => self.hindered(replica, error).await,
+            Err(error @ NodeError::Running(_)) => self.hindered(replica, error).await,
+            Err(error) => self.failed_first(replica, &error.to_string()).await,
         }
+    }
+
+    /// The first copy cannot be made at this time. Until the next try, others are made: of those that a node makes at a time, it is none.
+    async fn failed_first(&self, replica: &VolumeReplica, why: &str) -> Result<Next> {
+        self.write(replica, |status| {
+            (status.phase, status.first_copy_failed) = (ReplicaPhase::Pending, Some(self.now()));
+            why.clone_into(&mut status.message);
+        })
+        .await?;
+        Ok(Next::After(LONG))
     }
 
     /// Returns the PersistentVolume of a copy's volume, and the parameters of its class; or what is missing.

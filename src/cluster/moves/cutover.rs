@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
+use super::admit::keeps_pods_out;
 use super::claims::bytes_of;
 use super::decide::{LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
@@ -28,6 +29,11 @@ struct Refused {
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
+        if matches!(view.wanted, Wanted::Move { .. })
+            && let Some(why) = self.keeps_pods_out(&replica.spec).await?
+        {
+            return self.wait(replica, RETRY, &why).await;
+        }
         if matches!(view.wanted, Wanted::Move { when: When::Now, .. }) {
             let staying = view.users.iter().filter(|user| !user.is_leaving).map(|user| user.name.clone());
             let staying: Vec<String> = staying.collect();
@@ -42,6 +48,14 @@ impl Moves {
         // The taint may be taken away before the node has been silent for long enough.
         replica.status.get_or_insert_default().lost = is_lost(view);
         self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
+    }
+
+    /// Returns why the pods of a volume could not follow it: its new node may have been cordoned since the copy was made.
+    pub(super) async fn keeps_pods_out(&self, spec: &VolumeReplicaSpec) -> Result<Option<String>> {
+        let Some(node) = self.node(&spec.target_node).await? else {
+            return Ok(Some(format!("node {} does not exist any more", spec.target_node)));
+        };
+        Ok(keeps_pods_out(&node, &self.pods_anywhere(&spec.claim)))
     }
 
     /// Evicts pods. The check asked for each pod alone, but a budget can allow the first eviction and refuse the second. The
@@ -95,8 +109,11 @@ impl Moves {
         match self.exchange_to(replica, &replica.spec.target_node).await? {
             Some(next) => Ok(next),
             None => {
-                self.enter(replica, ReplicaPhase::LastPass, "no pod uses the volume; the last pass is made")
-                    .await
+                // What administrators change from here on is not in it.
+                let mut replica = replica.clone();
+                replica.status.get_or_insert_default().recorded = None;
+                let why = "no pod uses the volume; the last pass is made";
+                self.enter(&replica, ReplicaPhase::LastPass, why).await
             }
         }
     }

@@ -97,6 +97,9 @@ pub enum Step {
 
 /// Returns what comes next.
 pub fn decide(view: &View) -> Step {
+    if view.spec.purpose == Purpose::Unknown {
+        return Step::Leave;
+    }
     match view.status.phase {
         ReplicaPhase::Pending
         | ReplicaPhase::Copying
@@ -150,7 +153,7 @@ fn before(view: &View) -> Step {
     if let Some(why) = unwanted(view) {
         // A copy is made only in a later phase.
         return match view.status.phase {
-            ReplicaPhase::Pending => Step::Finish,
+            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
             _ => Step::Enter(ReplicaPhase::Abandoning, why),
         };
     }
@@ -170,11 +173,14 @@ fn before(view: &View) -> Step {
     if view.target_is_gone() && view.age.is_none_or(|age| age >= GONE) {
         let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
         return match view.status.phase {
-            ReplicaPhase::Pending => Step::Finish,
+            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
             _ => Step::Enter(ReplicaPhase::Abandoning, why),
         };
     }
     match (view.status.phase, &view.wanted) {
+        (ReplicaPhase::Pending, _) if view.failed.is_some_and(|failed| failed < LONG) => {
+            Step::Wait(LONG - view.failed.unwrap_or_default(), view.status.message.clone())
+        }
         (ReplicaPhase::Pending, _) if view.queue > 0 => {
             Step::Wait(CALM, format!("{} first copies are made before this one", view.queue))
         }
@@ -185,6 +191,11 @@ fn before(view: &View) -> Step {
         (ReplicaPhase::Following, _) => Step::Pass,
         (ReplicaPhase::Ready, Wanted::Standby { .. }) => {
             Step::Enter(ReplicaPhase::Standby, "the copy stands by".to_owned())
+        }
+        (ReplicaPhase::Standby, Wanted::Standby { .. })
+            if view.source_node == NodeState::Ready && !view.is_promoted && view.apart.is_some() =>
+        {
+            Step::Enter(ReplicaPhase::Abandoning, view.apart.clone().unwrap_or_default())
         }
         (ReplicaPhase::Standby, Wanted::Standby { interval }) => {
             standing_by(view, *interval, delay.flatten().unwrap_or_else(|| "the copy stands by".to_owned()))
@@ -246,6 +257,13 @@ fn standing_by(view: &View, interval: Duration, why: String) -> Step {
 
 /// The pods leave the volume.
 fn cutting_over(view: &View) -> Step {
+    // Nothing but the fence has to be undone, and the copy is good.
+    if unwanted(view).is_none()
+        && unknown(view).is_none()
+        && let Some(why) = stays_put(view)
+    {
+        return Step::Enter(ReplicaPhase::Standby, why);
+    }
     if let Some(step) = given_up(view) {
         return step;
     }

@@ -25,6 +25,9 @@ const ATTACHER: &str = "external-attacher/";
 /// controller that has lost the Lease may write it late.
 const TOUCHED: &str = "hostloop.csi.dev/touched";
 
+/// Where a recorded PersistentVolume has its reclaim policy.
+const POLICY: &str = "/spec/persistentVolumeReclaimPolicy";
+
 /// What an exchange has come to.
 #[derive(Debug, PartialEq)]
 pub enum Progress {
@@ -165,11 +168,12 @@ impl<'a> Exchange<'a> {
                 Err(error) => Err(error),
             };
         }
-        // Another client deletes it, and its contents are needed.
-        if recorded.is_none() {
-            return Ok(Progress::Record(as_recorded(&volume)));
+        // Another client deletes it, and its contents are needed. It may also have changed since, such as by an expansion.
+        match recorded {
+            Some(recorded) if is_as_recorded(&volume, recorded) => self.take_away(&volume, deleted).await,
+            Some(recorded) => Ok(Progress::Record(with_policy_of(recorded, as_recorded(&volume)))),
+            None => Ok(Progress::Record(as_recorded(&volume))),
         }
-        self.take_away(&volume, deleted).await
     }
 
     /// Deletes the PersistentVolume. csi-provisioner must not take that for the deletion of the volume.
@@ -293,10 +297,35 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Returns the reclaim policy that the volume had before an exchange, if it has another one.
+/// Returns the reclaim policy that the volume had before an exchange, if the exchange has given it another one: it was given up before
+/// the deletion. If the object was created again, an administrator has changed its policy since.
 fn policy_to_restore(volume: &PersistentVolume, recorded: &Value) -> Option<String> {
-    let before = recorded.pointer("/spec/persistentVolumeReclaimPolicy")?.as_str()?;
-    (policy(volume) == Some("Retain") && before != "Retain").then(|| before.to_owned())
+    let is_same = recorded.pointer("/metadata/uid")?.as_str() == volume.uid().as_deref();
+    let before = recorded.pointer(POLICY)?.as_str()?;
+    (is_same && policy(volume) == Some("Retain") && before != "Retain").then(|| before.to_owned())
+}
+
+/// Reports whether a record has what is to be created again. The exchange itself changes the reclaim policy and the finalizers.
+fn is_as_recorded(volume: &PersistentVolume, recorded: &Value) -> bool {
+    let mut now = as_recorded(volume);
+    set_policy(&mut now, recorded.pointer(POLICY));
+    ["/spec", "/metadata/uid", "/metadata/labels", "/metadata/annotations"]
+        .iter()
+        .all(|part| now.pointer(part) == recorded.pointer(part))
+}
+
+/// Keeps the reclaim policy of an earlier record of the same object: by now, the exchange may have changed it.
+fn with_policy_of(earlier: &Value, mut recorded: Value) -> Value {
+    if earlier.pointer("/metadata/uid") == recorded.pointer("/metadata/uid") {
+        set_policy(&mut recorded, earlier.pointer(POLICY));
+    }
+    recorded
+}
+
+fn set_policy(recorded: &mut Value, policy: Option<&Value>) {
+    if let (Some(place), Some(policy)) = (recorded.pointer_mut(POLICY), policy) {
+        place.clone_from(policy);
+    }
 }
 
 fn policy(volume: &PersistentVolume) -> Option<&str> {

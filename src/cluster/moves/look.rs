@@ -25,6 +25,8 @@ pub(super) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// On a claim whose class lets it ask: whether there is a standby copy, and how old it may become.
 const STANDBY: &str = "hostloop.csi.dev/standby";
 const STANDBY_INTERVAL: &str = "hostloop.csi.dev/standby-interval";
+/// The most by which the clocks of two controllers differ if they are right, in seconds.
+const SKEW: i64 = 5;
 
 impl Moves {
     /// Returns what is known of a copy.
@@ -56,9 +58,6 @@ impl Moves {
         let (asks_source, asks_copy, asks_target) =
             asked(phase, is_promoted || status.maybe_fenced, status.reclaimed);
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
-        let volume_is_deleted = matches!(phase, ReplicaPhase::Completing | ReplicaPhase::Retiring)
-            && claim.is_none()
-            && self.volume(&spec.persistent_volume.name).await?.is_none();
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
             is_promoted,
@@ -66,6 +65,7 @@ impl Moves {
             claim_is_deleted: Some(is_deleted),
             hindered,
             is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica).await?,
+            apart: (phase == ReplicaPhase::Standby).then(|| self.stands_apart(replica)).flatten(),
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
             source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
@@ -73,7 +73,7 @@ impl Moves {
             copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
             target_node: node_state(target.as_deref()),
-            volume_is_deleted,
+            failed: status.first_copy_failed.as_ref().map(|failed| self.since(&failed.0)),
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: ahead(&self.seen.replicas.state(), replica),
             spec: spec.clone(),
@@ -152,7 +152,9 @@ impl Moves {
             }
         }
         match (spec.purpose, claim) {
-            (Purpose::Move, _) => Ok(Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned())),
+            (Purpose::Move | Purpose::Unknown, _) => {
+                Ok(Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned()))
+            }
             // The claim is gone, which comes first.
             (Purpose::Standby, None) => Ok(Wanted::Unknown("the claim is gone".to_owned())),
             (Purpose::Standby, Some(claim)) => self.standby(claim).await,
@@ -210,9 +212,14 @@ impl Moves {
         self.parted(claim, &self.pods_anywhere(&spec.claim), goal).await
     }
 
-    /// Returns how long ago a moment was, by the clock of this controller.
+    /// Returns how long ago a moment was, by the clock of this controller. If another controller, whose clock is ahead, wrote it, nobody
+    /// knows: what waits for that does not wait any longer.
     fn since(&self, moment: &Timestamp) -> Duration {
-        self.now().0.duration_since(*moment).try_into().unwrap_or_default()
+        let since = self.now().0.duration_since(*moment);
+        match since.as_secs() < -SKEW {
+            true => Duration::MAX,
+            false => since.try_into().unwrap_or_default(),
+        }
     }
 
     /// Asks a node about the volume, if that is needed.

@@ -1,5 +1,5 @@
 //! Which first copies are made now. A first copy carries a whole volume: too many at once would slow each other, and the passes of
-//! volumes that wait for their last one (rule 10). No I/O.
+//! volumes that wait for their last one (rule 10). One that has failed comes after all others: it keeps no place while it waits. No I/O.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
             (*turn, replica)
         })
         .collect();
-    in_turn.sort_by_key(|(turn, _)| *turn);
+    in_turn.sort_by_key(|(turn, replica)| (has_failed(replica), *turn));
     let mut ahead = 0;
     for (_, replica) in in_turn {
         let fits = has_room(&busy, replica);
@@ -43,6 +43,10 @@ pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
         }
     }
     0
+}
+
+fn has_failed(replica: &VolumeReplica) -> bool {
+    replica.status.as_ref().is_some_and(|status| status.first_copy_failed.is_some())
 }
 
 fn is_deleted(replica: &VolumeReplica) -> bool {
@@ -100,6 +104,17 @@ mod tests {
         // The other nodes are free.
         assert_eq!(queue(&[copying, copying, ("Pending", "a", ("n3", "n4"))])[2], 0);
         assert_eq!(queue(&[copying, copying, ("Pending", "a", ("n3", "n2"))])[2], 1);
+    }
+
+    #[test]
+    fn a_first_copy_that_has_failed_comes_last() {
+        let mut all = replicas(&[("Pending", "a", ("n1", "n2")); 4]);
+        for failed in &mut all[..2] {
+            let status = Arc::make_mut(failed).status.as_mut().unwrap();
+            status.first_copy_failed = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        }
+        let queue: Vec<usize> = all.iter().map(|of| ahead(&all, of)).collect();
+        assert_eq!(queue, [1, 2, 0, 0]);
     }
 
     #[test]

@@ -175,6 +175,9 @@ impl Moves {
         if let Some(why) = of_pods(&self.pods_anywhere(&spec.claim), asked.spec.evict_bare_pods) {
             return Ok(Err(why));
         }
+        if let Some(why) = self.keeps_pods_out(spec).await? {
+            return Ok(Err(why));
+        }
         let mut lent = standby.clone();
         (lent.spec.requested_by, lent.spec.keep_source) = (Some(by), asked.spec.keep_source);
         self.objects.put_replica(&lent).await?;

@@ -188,6 +188,10 @@ pub enum Purpose {
     Move,
     /// The copy takes the volume's place if its node is lost.
     Standby,
+    /// A later release has written it. Nothing is done, and nothing is written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// How far a copy is. It holds all that the controller knows: another one goes on from here.
@@ -219,6 +223,10 @@ pub struct VolumeReplicaStatus {
     /// The controller evicts no more pods for the VolumeMove with this uid. One pod left, and the next eviction was refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub evictions_ended: String,
+    /// When the first copy failed for the last time. Other first copies come before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "moment")]
+    pub first_copy_failed: Option<Time>,
     /// The volume may be fenced already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maybe_fenced: bool,
@@ -284,6 +292,15 @@ impl VolumeReplica {
     /// Returns the phase. An object that was just created has no status.
     pub fn phase(&self) -> ReplicaPhase {
         self.status.as_ref().map(|status| status.phase).unwrap_or_default()
+    }
+
+    /// Returns the node that has data beside the volume: the copy, or what the volume has left when it moved.
+    pub fn node_of_data(&self) -> &str {
+        let is_reclaimed = self.status.as_ref().is_some_and(|status| status.reclaimed);
+        match self.phase() {
+            ReplicaPhase::Retiring | ReplicaPhase::Left if !is_reclaimed => &self.spec.source_node,
+            _ => &self.spec.target_node,
+        }
     }
 }
 

@@ -77,6 +77,8 @@ pub struct View {
     pub hindered: Option<String>,
     /// A claim of the same pods is at the other node, or about to be there (rule 9).
     pub is_awaited: bool,
+    /// In `Standby`, why the copy is of no use where it is: that of another claim of the same pods is elsewhere (rule 9).
+    pub apart: Option<String>,
     /// In `Completing`, the pods on the node of the copy, in which the volume may be already.
     pub users: Vec<User>,
     pub source_node: NodeState,
@@ -85,9 +87,9 @@ pub struct View {
     /// What the node of the copy has just answered about the copy.
     pub copy: Says,
     pub target_node: NodeState,
-    /// The claim and its PersistentVolume are gone: the volume was deleted.
-    pub volume_is_deleted: bool,
-    /// How old the data of the copy are.
+    /// How long ago the first copy failed, if it did.
+    pub failed: Option<Duration>,
+    /// How old the data of the copy are. What is in the future, by the clock of this controller, is as old as can be.
     pub age: Option<Duration>,
     /// How many first copies come before this one.
     pub queue: usize,

@@ -198,11 +198,16 @@ impl Router {
         self.tell(node, request).await.map(drop)
     }
 
+    /// Seals a volume, or takes the seal back. The number of seals that were taken back is asked for first: if this request comes so late
+    /// that another one has been answered, the node does not carry it out.
     async fn seal_volume(&self, replica: &VolumeReplicaSpec, moved_to: &str) -> Result<()> {
+        let question = peer::FindVolumeRequest { volume_id: replica.volume_id.clone() };
+        let found = self.tell(&replica.source_node, question).await?;
         let request = peer::SealVolumeRequest {
             volume_id: replica.volume_id.clone(),
             moved_to: moved_to.to_owned(),
             generation: replica.generation,
+            unsealed: found.unsealed,
         };
         self.tell(&replica.source_node, request).await.map(drop)
     }

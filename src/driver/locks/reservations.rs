@@ -94,14 +94,16 @@ impl Driver {
             Some(volume) => {
                 let deleted = volume.phase == Phase::Deleting;
                 let unusable = self.unusable(&volume);
-                Location { found, generation: Some(volume.generation), moved_to: None, deleted, unusable }
+                let (generation, unsealed) = (Some(volume.generation), volume.unsealed);
+                Location { found, generation, moved_to: None, deleted, unsealed, unusable }
             }
             None => {
                 let moved = self.store.moved(id);
-                // A disk that was replaced has no cut either.
-                let deleted = moved.as_ref().map_or_else(|| self.store.has_cut(id), |moved| moved.deleted);
+                // A disk that was replaced has no cut either, and no record of a deletion.
+                let is_deleted = || self.store.has_cut(id) || self.store.is_deleted(id);
+                let deleted = moved.as_ref().map_or_else(is_deleted, |moved| moved.deleted);
                 let moved_to = moved.filter(|moved| !moved.deleted).map(|moved| moved.node_id.clone());
-                Location { found, generation: None, moved_to, deleted, unusable: None }
+                Location { found, generation: None, moved_to, deleted, unsealed: 0, unusable: None }
             }
         }
     }

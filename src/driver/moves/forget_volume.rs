@@ -1,9 +1,14 @@
 //! ForgetVolume of the protocol between the processes of a cluster.
 
+use std::time::Duration;
+
 use crate::driver::Driver;
 use crate::error::Result;
-use crate::model::{Moved, Volume, VolumeId};
+use crate::model::{Moved, Timestamp, Volume, VolumeId};
 use crate::store::Durability;
+
+/// For how long a node remembers that a volume was deleted which had moved there.
+const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 impl Driver {
     /// Forgets that a volume has moved away, because the volume was deleted. Succeeds if nothing is known of it. If something of
@@ -13,10 +18,41 @@ impl Driver {
     /// ABORTED while another operation on it runs.
     pub fn forget_volume(&self, id: &VolumeId) -> Result<()> {
         let _guard = self.lock(id)?;
-        let Some(moved) = self.store.moved(id) else { return Ok(()) };
+        let Some(moved) = self.store.moved(id) else {
+            return match self.store.is_deleted(id) {
+                true => Ok(self.store.delete_moved(id, Durability::Lazy)?),
+                false => Ok(()),
+            };
+        };
         match self.store.get(&moved.left) {
             None => Ok(self.store.delete_moved(id, Durability::Lazy)?),
             Some(_) => Ok(self.store.put_moved(Moved { deleted: true, ..(*moved).clone() })?),
+        }
+    }
+
+    /// Remembers that a volume which has moved to this node is deleted, so that what it has left on another node, which may be away, is
+    /// deleted as well. A disk that was replaced remembers nothing. If that cannot be written, what was left is kept.
+    pub(in crate::driver) fn remember_deletion(&self, volume: &Volume) {
+        if volume.generation == 0 || volume.retired.is_some() {
+            return;
+        }
+        let now = Timestamp::now();
+        for id in self.store.deleted_before(now.before(REMEMBERED)) {
+            if let Err(error) = self.store.delete_moved(&id, Durability::Lazy) {
+                tracing::warn!(volume.id = %id, %error, "the record of its deletion cannot be removed");
+            }
+        }
+        let written = self.store.put_moved(Moved {
+            id: volume.id.clone(),
+            left: volume.id.clone(),
+            // The record of the volume does not end this one.
+            by: volume.generation.saturating_add(1),
+            node_id: self.node_id().to_owned(),
+            deleted: true,
+            deleted_here: Some(now),
+        });
+        if let Err(error) = written {
+            tracing::warn!(volume.id = %volume.id, %error, "what the volume has left on another node is kept");
         }
     }
 

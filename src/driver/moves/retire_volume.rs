@@ -33,7 +33,14 @@ impl Driver {
         let (left, by) = (VolumeId::of_retired(&self.node_key, id, retired.by), retired.by);
         // Written first, so that the id is never free. A volume with this id takes precedence over the record.
         let node_id = retired.node_id.clone();
-        self.store.put_moved(Moved { id: id.clone(), left: left.clone(), by, node_id, deleted: false })?;
+        self.store.put_moved(Moved {
+            id: id.clone(),
+            left: left.clone(),
+            by,
+            node_id,
+            deleted: false,
+            deleted_here: None,
+        })?;
         let left = Volume {
             id: left,
             directory: Some(volume.directory().clone()),

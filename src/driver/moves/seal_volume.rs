@@ -2,17 +2,23 @@
 
 use crate::driver::Driver;
 use crate::driver::request::check;
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result};
 use crate::model::Volume;
 
 impl Driver {
     /// Seals a volume because its data move to another node, so that it cannot be staged or published here; or takes the seal
-    /// back. `generation` is the number of moves of the volume. Succeeds if that has been done and nothing uses the volume.
+    /// back. `generation` is the number of moves of the volume, `unsealed` that of seals which were taken back, as FindVolume answers: of
+    /// an earlier number, the request comes late. Succeeds if that has been done and nothing uses the volume.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy and for another generation; the same
+    /// NOT_FOUND; ABORTED while another operation on it runs, and for another number of seals; FAILED_PRECONDITION for a copy and for another generation; the same
     /// while the volume is in use. It is sealed nevertheless: its pods go on, and no other pod gets it.
-    pub fn seal_volume(&self, volume_id: &str, generation: u64, moved_to: Option<String>) -> Result<()> {
+    pub fn seal_volume(
+        &self,
+        volume_id: &str,
+        (generation, unsealed): (u64, u64),
+        moved_to: Option<String>,
+    ) -> Result<()> {
         let (_guard, volume) = self.take_volume(volume_id)?;
         check::is_no_copy(&volume)?;
         if let Some(retired) = &volume.retired {
@@ -22,11 +28,17 @@ impl Driver {
             )));
         }
         check::has_generation(&volume, generation, &self.settings.node_id)?;
-        let volume = match volume.moved_to == moved_to {
+        if volume.unsealed != unsealed {
+            let why = format!("its seal was taken back {} times, and not {unsealed} times", volume.unsealed);
+            return Err(Busy::on(&volume.id).because(why).into());
+        }
+        // One that is not sealed counts as well: a request to seal it may come late.
+        let unsealed = if moved_to.is_none() { unsealed.saturating_add(1) } else { unsealed };
+        let volume = match volume.moved_to == moved_to && volume.unsealed == unsealed {
             true => volume,
             false => {
                 tracing::info!(volume.id = %volume.id, moved_to, "fence changed");
-                self.store.put(Volume { moved_to, ..(*volume).clone() })?
+                self.store.put(Volume { moved_to, unsealed, ..(*volume).clone() })?
             }
         };
         match volume.moved_to.is_some() {

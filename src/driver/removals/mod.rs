@@ -124,6 +124,7 @@ impl Driver {
         let paths = self.paths_to_remove(volume)?;
         if volume.phase == Phase::Deleting {
             begin_deletion(&self.os, &paths)?;
+            self.remember_deletion(volume);
         }
         let large = counted(&self.os, &paths).filter(|quota| quota.inodes > AT_ONCE);
         let later = large.is_some() || self.is_large_subvolume(&paths);
@@ -173,6 +174,7 @@ impl Driver {
             quota: None,
             copy_of: None,
             moved_to: None,
+            unsealed: 0,
             retired: None,
             inline_target: None,
             attachments: Vec::new(),
@@ -238,6 +240,7 @@ impl Driver {
             source: None,
             copy_of: None,
             moved_to: None,
+            unsealed: 0,
             retired: None,
             inline_target: None,
             attachments: Vec::new(),

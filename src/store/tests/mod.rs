@@ -59,6 +59,7 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        unsealed: 0,
         retired: None,
         inline_target: None,
         attachments: Vec::new(),

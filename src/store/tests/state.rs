@@ -224,7 +224,14 @@ fn a_change_is_of_the_record_with_its_id() {
 /// A volume and the record of its move have the same id.
 #[test]
 fn where_a_volume_went_is_a_record_of_its_own() {
-    let moved = Moved { id: id(1), left: id(2), by: 3, node_id: "node-b".to_owned(), deleted: false };
+    let moved = Moved {
+        id: id(1),
+        left: id(2),
+        by: 3,
+        node_id: "node-b".to_owned(),
+        deleted: false,
+        deleted_here: None,
+    };
     let disk = Disk::new();
     let store = open(&disk).unwrap();
     store.put(volume(1, 1000)).unwrap();
@@ -247,7 +254,14 @@ fn where_a_volume_went_is_a_record_of_its_own() {
 
 #[test]
 fn a_volume_that_returns_ends_the_record_of_its_move() {
-    let moved = || Moved { id: id(1), left: id(2), by: 3, node_id: "node-b".to_owned(), deleted: false };
+    let moved = || Moved {
+        id: id(1),
+        left: id(2),
+        by: 3,
+        node_id: "node-b".to_owned(),
+        deleted: false,
+        deleted_here: None,
+    };
     let of = |generation| Volume { generation, ..volume(1, 1000) };
     let disk = Disk::new();
     let store = open(&disk).unwrap();

@@ -25,6 +25,7 @@ fn sample() -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        unsealed: 0,
         retired: None,
         inline_target: None,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],

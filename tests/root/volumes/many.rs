@@ -34,6 +34,7 @@ fn volume(world: &World, number: usize) -> Volume {
         quota: None,
         copy_of: None,
         moved_to: None,
+        unsealed: 0,
         retired: None,
         inline_target: None,
         attachments: Vec::new(),

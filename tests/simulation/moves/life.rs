@@ -226,10 +226,9 @@ impl Claim {
             if kubernetes.get("persistentvolumeclaims", &self.claim).is_none() {
                 return false;
             }
-            let of_companion = self.companion.as_ref().map(|claim| (claim, format!("move-{claim}")));
-            for (claim, name) in of_companion.into_iter().chain([(&self.claim, self.wish())]) {
+            self.cancel(kubernetes);
+            for (claim, name) in self.wished() {
                 let wish = key("volumemoves", NAMESPACE, &name);
-                kubernetes.remove(&wish);
                 if let Some(target) = target {
                     let node = (target != "any").then_some(target);
                     let when = if plan.now { "Now" } else { "PodsLeave" };
@@ -241,6 +240,19 @@ impl Claim {
             crate::log(|| format!("{} is to be on {target:?}", self.claim));
             true
         })
+    }
+
+    /// The claims of the pod, with the names of their VolumeMoves.
+    fn wished(&self) -> Vec<(&String, String)> {
+        let of_companion = self.companion.as_ref().map(|claim| (claim, format!("move-{claim}")));
+        of_companion.into_iter().chain([(&self.claim, self.wish())]).collect()
+    }
+
+    /// Deletes the VolumeMoves.
+    pub(super) fn cancel(&self, kubernetes: &mut Kubernetes) {
+        for (_, name) in self.wished() {
+            kubernetes.remove(&key("volumemoves", NAMESPACE, &name));
+        }
     }
 
     /// The name of the VolumeMove.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::rules::{Rules, Seen, text};
 use super::{Moves, nodes};
-use crate::kubernetes::{Kubernetes, key, server};
+use crate::kubernetes::{Kubernetes, server};
 
 /// For how long a call may still come of what is not known any longer.
 const LATE: Duration = Duration::from_secs(40);
@@ -170,7 +170,7 @@ impl Rules {
             }
             "RetireVolume" => self.a_retirement(node, message),
             "ReclaimVolume" => self.a_return(kubernetes, node, message),
-            "DeleteCopy" => self.a_deletion(kubernetes, node, message),
+            "DeleteCopy" => self.a_deletion(node, message),
             _ => Ok(()),
         }
     }
@@ -220,7 +220,7 @@ impl Rules {
     }
 
     /// Rule 2.
-    fn a_deletion(&self, kubernetes: &Kubernetes, node: &str, message: &[u8]) -> Checked {
+    fn a_deletion(&self, node: &str, message: &[u8]) -> Checked {
         let order = peer::DeleteCopyRequest::decode(message).unwrap_or_default();
         let id = order.volume_id.as_str();
         let is_it = |seen: &Seen| seen.spec("volumeId") == order.source_volume_id;
@@ -237,9 +237,7 @@ impl Rules {
         let since = seen.since("Retiring");
         let said =
             self.has_said(seen.spec("targetNode"), seen.spec("volumeId"), seen.generation() + 1, since);
-        let name = seen.object["spec"]["persistentVolume"]["name"].as_str().unwrap_or_default();
-        let is_gone = !kubernetes.objects.contains_key(&key("persistentvolumes", "", name));
         let may = said && !seen.was_stale && !seen.reclaimed;
-        holds(may || is_gone || seen.is_deleted(), "rule 2: what is left may be all that there is")
+        holds(may || seen.is_deleted(), "rule 2: what is left may be all that there is")
     }
 }

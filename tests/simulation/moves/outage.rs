@@ -20,6 +20,9 @@ use crate::machine::Listed;
 /// The longest time for which a node is away, in milliseconds.
 const LONGEST: u64 = 250_000;
 
+/// The longest time for which an administrator waits until pods go on without a node.
+const LATEST: Duration = Duration::from_secs(900);
+
 /// The outages of all nodes.
 #[derive(Default)]
 pub(super) struct Outages {
@@ -195,17 +198,21 @@ impl Claim {
         if outage.word != Word::Nothing {
             self.list(outage.node, outage.listed);
         }
+        match (outage.waits && outage.word != Word::Nothing, outage.guarded) {
+            (false, _) => self.moves.pause(1000, LONGEST).await,
+            (true, false) => self.moves.pause(1000, 3 * LONGEST).await,
+            (true, true) => return self.goes_on_without_volume(name).await,
+        }
+        self.goes_on_without_copy(name).await;
+    }
+
+    /// The pod of a volume whose node is lost runs with the copy (rule 7).
+    async fn goes_on_without_volume(&self, name: &str) {
         let (began, healed) = (Instant::now(), self.moves.healed.lock().unwrap().is_some());
-        let latest = began + Duration::from_secs(900);
-        if !outage.waits || outage.word == Word::Nothing {
-            return self.moves.pause(1000, LONGEST).await;
-        }
-        if !outage.guarded {
-            return self.moves.pause(1000, 3 * LONGEST).await;
-        }
+        let latest = began + LATEST;
         let runs = |kubernetes: &mut Kubernetes| {
             let pod = kubernetes.get("pods", &self.pod).unwrap_or_default();
-            pod["status"]["phase"] == "Running" && pod["spec"]["nodeName"] != **name
+            pod["status"]["phase"] == "Running" && pod["spec"]["nodeName"] != *name
         };
         while !self.moves.with(runs) && Instant::now() < latest {
             self.moves.pause(500, 2000).await;
@@ -216,6 +223,43 @@ impl Claim {
             let copies = self.moves.with(|kubernetes| self.replicas(kubernetes));
             let wrong = format!("rule 7: {} waits for its lost node: {copies:?}", self.claim);
             self.moves.with(|kubernetes| kubernetes.wrong.push(wrong));
+        }
+    }
+
+    /// An administrator cancels a move to a node that is off. Giving it up does not wait for that node (rule 7).
+    async fn goes_on_without_copy(&self, name: &str) {
+        let is_in = |replica: &Value, phases: &[&str]| {
+            replica["spec"]["targetNode"] == *name
+                && phase(replica).is_some_and(|phase| phases.contains(&phase))
+        };
+        let moves = |kubernetes: &mut Kubernetes| {
+            let all = self.replicas(kubernetes);
+            all.iter().any(|replica| is_in(replica, &["CuttingOver", "Exchanging", "LastPass"]))
+        };
+        if !self.moves.with(moves) {
+            return;
+        }
+        let healed = self.moves.healed.lock().unwrap().is_some();
+        self.moves.with(|kubernetes| self.cancel(kubernetes));
+        let fenced = |kubernetes: &mut Kubernetes| {
+            let claim = kubernetes.get("persistentvolumeclaims", &self.claim)?;
+            let phases = ["CuttingOver", "Exchanging", "LastPass", "Abandoning"];
+            let mut all = self.replicas(kubernetes).into_iter();
+            let is_fenced =
+                |replica: &Value| is_in(replica, &phases) && replica["status"]["maybeFenced"] == true;
+            all.find(is_fenced).filter(|_| claim["metadata"]["deletionTimestamp"].is_null())
+        };
+        let latest = Instant::now() + LATEST;
+        while let Some(replica) = self.moves.with(fenced) {
+            if Instant::now() >= latest {
+                let wrong = format!("rule 7: giving up waits for the node of the copy: {replica}");
+                return self.moves.with(|kubernetes| {
+                    if healed {
+                        kubernetes.wrong.push(wrong)
+                    }
+                });
+            }
+            self.moves.pause(500, 2000).await;
         }
     }
 

@@ -21,6 +21,9 @@ const LATE: Duration = Duration::from_secs(60);
 /// The longest time for which pods may wait in a phase if the nodes that they need are ready.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// How many first copies a node sends or receives at a time (`queue.rs`).
+const FIRST_COPIES: usize = 2;
+
 /// What has been seen of a copy.
 #[derive(Default)]
 pub(super) struct Seen {
@@ -35,7 +38,7 @@ pub(super) struct Seen {
     /// How many of them the last pass has brought at least.
     has: u64,
     /// How many of them there were when the first copy began.
-    first: u64,
+    first: Option<u64>,
     /// Whether an administrator has said that the node of the volume is lost, since the copy was last well.
     is_lost: bool,
     /// Whether an administrator has said that the node of the copy is lost.
@@ -167,9 +170,13 @@ impl Rules {
         };
         (seen.object, seen.at) = (replica.clone(), Some(Instant::now()));
         match phase {
-            "Copying" if entered => seen.first = log.acknowledged,
+            "Copying" if entered => {
+                // If it failed before, what was made then may be the copy.
+                seen.first.get_or_insert(log.acknowledged);
+                wrong = wrong.or_else(|| crowded(kubernetes, replica).filter(|_| !self.is_late));
+            }
             // After a lost status, the copy is the earlier one.
-            "Following" if entered && seen.has == 0 => seen.has = seen.first,
+            "Following" if entered && seen.has == 0 => seen.has = seen.first.unwrap_or_default(),
             "Completing" if entered => seen.last = Some(log.all()),
             _ => {}
         }
@@ -243,6 +250,19 @@ impl Rules {
             false => Err(format!("limits: there are {all} copies, {there} of them on one node: {replica}")),
         }
     }
+}
+
+/// Rule 10: a node has room for the last passes beside its first copies.
+fn crowded(kubernetes: &Kubernetes, replica: &Value) -> Option<String> {
+    let ends = |replica: &Value| {
+        ["sourceNode", "targetNode"].map(|end| text(replica, &format!("/spec/{end}")).to_owned())
+    };
+    let count = |node: &String| {
+        let copies = kubernetes.all("volumereplicas").filter(|other| phase(other) == Some("Copying"));
+        copies.filter(|other| ends(other).contains(node)).count()
+    };
+    let node = ends(replica).into_iter().find(|node| count(node) > FIRST_COPIES)?;
+    Some(format!("rule 10: {} first copies at {node}: {replica}", count(&node)))
 }
 
 /// Returns a claim of the same pods whose volume is not on the node of the copy, and does not go there.

@@ -15,6 +15,14 @@ pub(super) fn completing(view: &View) -> Step {
                 return has_neither(view, format!("{target} has neither the volume nor its copy"));
             }
             Says::Unusable(why, _) => return has_neither(view, format!("{target}: {why}")),
+            // It refuses to make the copy the volume.
+            Says::Has(_)
+                if view.is_deleted
+                    && view.target == Says::Nothing
+                    && has(&view.source, view.spec.generation) =>
+            {
+                return goes_back(view, format!("{target} has the copy, and not the volume"));
+            }
             _ => return Step::Complete,
         },
         _ => return Step::Complete,
@@ -31,7 +39,7 @@ pub(super) fn completing(view: &View) -> Step {
 /// disk was replaced or has failed. `why` says which.
 fn has_neither(view: &View, why: String) -> Step {
     let source = &view.spec.source_node;
-    if view.volume_is_deleted && view.copy == Says::Nothing {
+    if view.target == Says::Deleted && view.copy == Says::Nothing {
         let why = format!("the volume was deleted on node {}", view.spec.target_node);
         return Step::Enter(ReplicaPhase::Retiring, why);
     }
@@ -81,7 +89,7 @@ pub(super) fn retiring(view: &View) -> Step {
             ReplicaPhase::Left,
             format!("node {} keeps its data; delete the VolumeReplica to delete them", view.spec.source_node),
         ),
-        Some(_) if has(&view.target, view.spec.next_generation()) || view.volume_is_deleted => {
+        Some(_) if has(&view.target, view.spec.next_generation()) || view.target == Says::Deleted => {
             Step::DeleteLeft
         }
         Some(_) => Step::Wait(

@@ -1,5 +1,6 @@
 mod paths;
 mod promotion;
+mod refusals;
 
 use std::sync::LazyLock;
 
@@ -40,13 +41,14 @@ fn view() -> View {
         claim_is_deleted: Some(false),
         hindered: None,
         is_awaited: false,
+        apart: None,
         users: Vec::new(),
         source_node: NodeState::Ready,
         source: Says::Has(GENERATION),
         target: Says::Nothing,
         copy: Says::Has(0),
         target_node: NodeState::Ready,
-        volume_is_deleted: false,
+        failed: None,
         age: Some(Duration::ZERO),
         queue: 0,
     }
@@ -151,7 +153,6 @@ impl Choices {
         if self.below(2) == 0 {
             view.target_node = self.one(&nodes);
         }
-        view.volume_is_deleted = self.below(8) == 0;
         (view.status.exact, view.status.stale) = (self.is(), self.is());
         (view.status.exchanged, view.status.maybe_completed) = (self.is(), self.is());
         view.status.reclaimed = view.status.maybe_completed && self.is();
@@ -211,13 +212,11 @@ fn rule_2_a_copy_goes_by_the_word_of_its_source() {
         "what is left",
         |_, step| *step == Step::DeleteLeft,
         |view, _| {
-            let target_has = view.target == Says::Has(GENERATION + 1);
+            let target_says = matches!(view.target, Says::Has(says) if says == GENERATION + 1)
+                || view.target == Says::Deleted;
             match view.status.phase {
                 ReplicaPhase::Retiring => {
-                    view.is_deleted
-                        || (target_has || view.volume_is_deleted)
-                            && !view.spec.keep_source
-                            && !view.status.stale
+                    view.is_deleted || target_says && !view.spec.keep_source && !view.status.stale
                 }
                 phase => phase == ReplicaPhase::Left && view.is_deleted,
             }
@@ -358,8 +357,10 @@ fn nothing_is_given_up_after_the_id_is_taken_over() {
             let is_empty = matches!(view.target, Says::Nothing | Says::Deleted)
                 && matches!(view.copy, Says::Nothing | Says::Unusable(..))
                 && view.is_deleted;
-            let is_taken_back =
-                view.status.phase == ReplicaPhase::Completing && (target_is_lost(view) || is_empty);
+            let is_refused =
+                view.target == Says::Nothing && matches!(view.copy, Says::Has(_)) && view.is_deleted;
+            let is_taken_back = view.status.phase == ReplicaPhase::Completing
+                && (target_is_lost(view) || is_empty || is_refused);
             !gives_up(step) || is_taken_back
         },
     );

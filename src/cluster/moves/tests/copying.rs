@@ -245,3 +245,93 @@ fn a_pod_is_kept_without_its_containers() {
         &json!([])
     );
 }
+
+/// The move is cancelled after its last pass has waited for long.
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_kept_on_the_way_back() {
+    let mut world = World::new(false, json!({}));
+    world.nodes.lock().busy_passes = usize::MAX;
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(60).await;
+    assert_eq!((world.phase().unwrap().0, world.place()), (ReplicaPhase::LastPass, "n2".to_owned()));
+    change_volume(&world, |volume| {
+        volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        volume["metadata"]["labels"] = json!({"kept": "yes"});
+    });
+    world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
+    world.ticks(60).await;
+    world.is_fine("cancelled");
+    assert_eq!((world.phase(), world.place(), world.down), (None, "n1".to_owned(), 0));
+    let volume = world.server.with(|k| k.get("persistentvolumes", "pvc-1")).unwrap();
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+    assert_eq!(volume["metadata"]["labels"]["kept"], "yes");
+}
+
+fn cordon(world: &World, node: &str, is: bool) {
+    world.server.with(|k| k.change("nodes", node, |node| node["spec"]["unschedulable"] = json!(is)));
+}
+
+/// Pods would be evicted, and could not follow.
+#[tokio::test(start_paused = true)]
+async fn a_move_waits_for_a_node_that_was_cordoned() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.tick().await;
+    cordon(&world, "n2", true);
+    world.ticks(60).await;
+    let (phase, why) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Ready && why.contains("node n2 is cordoned"), "{phase:?} {why}");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0));
+    cordon(&world, "n2", false);
+    until_done(&mut world).await;
+    world.is_settled("n2", "uncordoned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_on_a_cordoned_node_is_not_lent() {
+    let (mut world, target) = with_standby().await;
+    cordon(&world, &target, true);
+    world.ask(json!({"when": "Now"}));
+    world.tick().await;
+    let (phase, why) = world.asked();
+    assert!(phase == Some(MovePhase::Refused) && why.contains("is cordoned"), "{phase:?} {why}");
+}
+
+/// It keeps none of the places that first copies have.
+#[tokio::test(start_paused = true)]
+async fn a_first_copy_that_fails_waits_with_the_others() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.tick().await;
+    world.nodes.lock().silent.insert("n2".to_owned());
+    world.ticks(60).await;
+    let status = world.replica().unwrap().status.unwrap();
+    assert!(status.first_copy_failed.is_some(), "{status:?}");
+    assert_eq!(status.phase, ReplicaPhase::Pending, "{}", status.message);
+    world.nodes.lock().silent.clear();
+    until_done(&mut world).await;
+    world.is_settled("n2", "made later");
+}
+
+/// Another controller, whose clock is an hour ahead, has written it.
+#[tokio::test(start_paused = true)]
+async fn a_pass_in_the_future_delays_no_other_one() {
+    let (mut world, _) = with_standby().await;
+    let replica = world.replica().unwrap();
+    let (name, passes) = (replica.metadata.name.unwrap(), replica.status.unwrap().passes);
+    world.server.with(|k| {
+        k.change("volumereplicas", &name, |replica| {
+            replica["status"]["lastPass"]["asked"] = json!("1970-01-01T02:00:00Z");
+        });
+    });
+    world.ticks(3).await;
+    let status = world.replica().unwrap().status.unwrap();
+    assert_eq!(status.passes, passes + 1);
+    assert!(
+        status.last_pass.unwrap().asked.0
+            < k8s_openapi::jiff::Timestamp::UNIX_EPOCH + Duration::from_secs(3600)
+    );
+}

@@ -302,3 +302,60 @@ fn an_object_that_nobody_recorded_is_described() {
     let Progress::Blocked(why) = exchange(&server, &spec, &mut None) else { panic!("it is gone") };
     assert!(why.contains("volumeHandle vol-1") && why.contains("node n2"), "{why}");
 }
+
+/// csi-resizer writes the new size, and somebody labels the object, while the exchange is under way.
+#[test]
+fn a_change_meanwhile_is_recorded_again() {
+    let server = cluster(false);
+    let (spec, mut recorded) = (spec(&server), None);
+    let mut records = 0;
+    for number in 0.. {
+        match step(&server, &spec, recorded.as_ref()).expect("a step") {
+            Progress::Record(volume) => (recorded, records) = (Some(volume), records + 1),
+            Progress::Done => break,
+            _ => {}
+        }
+        let before = volume(&server);
+        let is_retained = before["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+            && before["metadata"]["deletionTimestamp"].is_null();
+        let change = |volume: &mut Value| match is_retained {
+            false => volume["spec"]["capacity"]["storage"] = json!("2Gi"),
+            true => volume["metadata"]["labels"]["team"] = json!("web"),
+        };
+        if number == 0 || is_retained {
+            server.with(|kubernetes| kubernetes.change("persistentvolumes", "pvc-1", change));
+        }
+        tick(&server);
+        assert!(number < TICKS);
+    }
+    let volume = volume(&server);
+    assert_eq!((records, node(&server)), (3, json!("n2")));
+    assert_eq!(volume["spec"]["capacity"]["storage"], "2Gi");
+    assert_eq!(volume["metadata"]["labels"]["team"], "web");
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete");
+}
+
+/// An administrator keeps the data, as soon as the object was created again.
+#[test]
+fn a_policy_of_an_administrator_stays() {
+    let server = cluster(false);
+    let (spec, mut recorded) = (spec(&server), None);
+    let uid = volume(&server)["metadata"]["uid"].clone();
+    for _ in 0..TICKS {
+        match step(&server, &spec, recorded.as_ref()).expect("a step") {
+            Progress::Record(volume) => recorded = Some(volume),
+            Progress::Done => break,
+            _ => {}
+        }
+        if ![&Value::Null, &uid].contains(&&volume(&server)["metadata"]["uid"]) {
+            server.with(|kubernetes| {
+                kubernetes.change("persistentvolumes", "pvc-1", |volume| {
+                    volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+                });
+            });
+        }
+        tick(&server);
+    }
+    assert_eq!((node(&server), phases(&server).0), (json!("n2"), "Bound".to_owned()));
+    assert_eq!(volume(&server)["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+}

@@ -22,6 +22,36 @@ fn end(world: &World, name: &str) {
     world.server.with(|k| k.remove(&key("pods", NAMESPACE, name)));
 }
 
+/// Adds a claim on the first node with a copy on another one, and a pod that waits and uses it beside the first claim.
+fn add_log(world: &World, (driver, target): (&str, &str), copy: &Value) {
+    world.server.with(|k| {
+        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
+        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE, "uid": "uid-log"});
+        claim["spec"]["volumeName"] = json!("pvc-log");
+        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim);
+        let claim = k.get("persistentvolumeclaims", "log").expect("a claim");
+        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
+        volume["metadata"] = json!({"name": "pvc-log"});
+        volume["spec"]["csi"] = json!({"driver": "hostloop.csi.dev", "volumeHandle": "log"});
+        k.create(key("persistentvolumes", "", "pvc-log"), volume);
+        let mut waiting = control::pod("both-0", "data-db-0", "ReplicaSet");
+        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
+        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
+        k.create(key("pods", NAMESPACE, "both-0"), waiting);
+        let id = json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
+        let spec = json!({"driver": driver, "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
+            "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": target, "copyName": "c", "copyId": "i",
+            "purpose": copy["purpose"]});
+        let object = json!({"metadata": {"name": "pvc-log-0"}, "spec": spec, "status": {"phase": copy["phase"]}});
+        k.create(key("volumereplicas", "", "pvc-log-0"), object);
+        if let Some(created) = copy["created"].as_str() {
+            k.change("volumereplicas", "pvc-log-0", |copy| {
+                copy["metadata"]["creationTimestamp"] = json!(created);
+            });
+        }
+    });
+}
+
 fn uid(world: &World) -> Value {
     world.server.with(|k| k.get("pods", "db-0")).map_or(Value::Null, |pod| pod["metadata"]["uid"].clone())
 }
@@ -56,27 +86,8 @@ async fn pods_of_one_budget_get_their_volume_back() {
 async fn claims_of_one_pod_wait_for_pods_of_either() {
     let mut world = World::new(false, json!({}));
     world.ticks(2).await;
-    world.server.with(|k| {
-        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
-        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE, "uid": "uid-log"});
-        claim["spec"]["volumeName"] = json!("pvc-log");
-        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim.clone());
-        let claim = k.get("persistentvolumeclaims", "log").expect("a claim");
-        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
-        volume["metadata"] = json!({"name": "pvc-log"});
-        volume["spec"]["csi"] = json!({"driver": "hostloop.csi.dev", "volumeHandle": "log"});
-        k.create(key("persistentvolumes", "", "pvc-log"), volume);
-        let mut waiting = control::pod("both-0", "data-db-0", "ReplicaSet");
-        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
-        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
-        k.create(key("pods", NAMESPACE, "both-0"), waiting);
-        // This controller leaves it alone, as it is of another driver.
-        let id = json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
-        let spec = json!({"driver": "other.csi.dev", "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
-            "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": "n2", "copyName": "c", "copyId": "i", "purpose": "Move"});
-        let object = json!({"metadata": {"name": "pvc-log-0"}, "spec": spec, "status": {"phase": "Ready"}});
-        k.create(key("volumereplicas", "", "pvc-log-0"), object);
-    });
+    // This controller leaves it alone, as it is of another driver.
+    add_log(&world, ("other.csi.dev", "n2"), &json!({"purpose": "Move", "phase": "Ready"}));
     run(&world, "log-0", "log", "ReplicaSet");
     world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
     world.ticks(40).await;
@@ -101,4 +112,24 @@ async fn a_standby_copy_is_not_lent_against_a_daemonset() {
     end(&world, "agent");
     until_done(&mut world).await;
     assert_ne!(world.place(), "n1");
+}
+
+/// The copies were made before the first pod that uses both claims, such as with volumeBindingMode Immediate.
+#[tokio::test(start_paused = true)]
+async fn standby_copies_of_one_pod_come_together() {
+    for (created, comes) in [("1960-01-01T00:00:00Z", true), ("2090-01-01T00:00:00Z", false)] {
+        let (mut world, target) = with_standby().await;
+        let other = if target == "n2" { "n3" } else { "n2" };
+        let copy = json!({"purpose": "Standby", "phase": "Standby", "created": created});
+        add_log(&world, ("other.csi.dev", other), &copy);
+        world.ticks(60).await;
+        world.is_fine(created);
+        let replicas = world.server.with(|k| k.all("volumereplicas").cloned().collect::<Vec<_>>());
+        let of_data = replicas.iter().find(|replica| replica["spec"]["claim"]["name"] == "data-db-0");
+        let of_data = of_data.expect("a copy");
+        let expected = if comes { other } else { target.as_str() };
+        assert_eq!(of_data["spec"]["targetNode"], expected, "{created}");
+        assert_eq!(of_data["status"]["phase"], "Standby", "{created}: {of_data}");
+        assert_eq!(world.holds(&target).len(), usize::from(!comes), "{created}");
+    }
 }

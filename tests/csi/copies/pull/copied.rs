@@ -9,7 +9,7 @@ use hostloop::wire::{csi, peer};
 use hostloop_fake_kernel::FakeKernel;
 use tonic::{Code, Request, Status};
 
-use super::nodes::{Pair, SOURCE};
+use super::nodes::{Node, Pair, SOURCE};
 use super::{disk_of, pattern};
 use crate::cuts::*;
 use crate::life::*;
@@ -25,6 +25,12 @@ pub fn blocks(kernel: &FakeKernel, path: &str, len: usize) -> Blocks {
     const BLOCK: usize = 64 << 10;
     let read = |at: usize| (at as u64, kernel.read(path, at as u64, BLOCK).expect("read"));
     (0..len).step_by(BLOCK).map(read).filter(|(_, block)| block.as_slice() != [0; BLOCK]).collect()
+}
+
+/// How often the seal of a volume was taken back.
+pub fn unsealed(pair: &Pair, node: &Node, id: &str) -> u64 {
+    let request = peer::FindVolumeRequest { volume_id: id.to_owned() };
+    pair.runtime.block_on(node.peer.clone().find_volume(request)).expect("found").into_inner().unsealed
 }
 
 /// A volume in use on one node, and its copy on another one.
@@ -97,11 +103,9 @@ impl Copied {
 
     pub fn seal(&self, moved_to: &str) -> Result<(), Status> {
         let mut peer = self.pair.source.peer.clone();
-        let request = peer::SealVolumeRequest {
-            volume_id: self.vol.id.clone(),
-            moved_to: moved_to.to_owned(),
-            generation: 0,
-        };
+        let (volume_id, moved_to) = (self.vol.id.clone(), moved_to.to_owned());
+        let unsealed = unsealed(&self.pair, &self.pair.source, &volume_id);
+        let request = peer::SealVolumeRequest { volume_id, moved_to, generation: 0, unsealed };
         self.pair.runtime.block_on(peer.seal_volume(request)).map(drop)
     }
 

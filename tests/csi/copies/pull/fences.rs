@@ -2,12 +2,13 @@
 
 use hostloop::error::Error;
 use hostloop::model::request::{NodePublishVolume, NodeUnpublishVolume, NodeUnstageVolume};
-use hostloop::wire::peer;
+use hostloop::wire::{csi, peer};
 use tonic::{Code, Status};
 
 use super::copied::Copied;
 use super::nodes::{Node, TARGET};
 use crate::life::*;
+use crate::support::*;
 
 fn publish(copied: &Copied, pod: &str) -> Result<(), Error> {
     let driver = &copied.pair.source.driver;
@@ -74,6 +75,7 @@ fn a_fence_is_for_one_generation() {
             volume_id: copied.vol.id.clone(),
             moved_to: moved_to.to_owned(),
             generation: 1,
+            unsealed: 0,
         };
         let refused = copied.pair.runtime.block_on(peer.clone().seal_volume(request));
         copied.refused(refused, Code::FailedPrecondition, "has generation 0 of volume");
@@ -170,4 +172,81 @@ fn a_pod_that_came_too_early_can_leave() {
     driver.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path }).expect("unpublished");
     let (volume_id, staging_path) = (copied.vol.id.clone(), copied.vol.staging().into());
     driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
+}
+
+/// csi-resizer asks again until it has an answer. Its PersistentVolume has the earlier size until then.
+#[test]
+fn a_fenced_volume_says_that_it_was_expanded() {
+    let copied = Copied::new();
+    let source = &copied.pair.source;
+    let expand = |bytes| {
+        let request = csi::ControllerExpandVolumeRequest {
+            volume_id: copied.vol.id.clone(),
+            capacity_range: range(bytes, 0),
+            ..Default::default()
+        };
+        copied.pair.runtime.block_on(source.controller.call(request)).map(|expanded| expanded.capacity_bytes)
+    };
+    assert_eq!(expand(128 * MIB).expect("it grows"), 128 << 20);
+    copied.rest();
+    copied.seal(TARGET).expect("it is sealed");
+    assert_eq!(expand(128 * MIB).expect("it was expanded"), 128 << 20);
+    copied.refused(expand(256 * MIB), Code::FailedPrecondition, "is sealed");
+}
+
+/// Nothing else tells a deletion from a disk that was replaced: what the volume has left elsewhere may be all that there is.
+#[test]
+fn a_node_remembers_that_a_moved_volume_was_deleted() {
+    let copied = Copied::new();
+    copied.rest();
+    copied.seal(TARGET).expect("it is sealed");
+    copied.update().expect("updated");
+    let (target, runtime) = (&copied.pair.target, &copied.pair.runtime);
+    let is_deleted = |id: &str| {
+        let request = peer::FindVolumeRequest { volume_id: id.to_owned() };
+        runtime.block_on(target.peer.clone().find_volume(request)).expect("found").into_inner().deleted
+    };
+    let delete = |id: &str| {
+        let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+        runtime.block_on(target.controller.call(request)).expect("deleted")
+    };
+    let other = runtime.block_on(target.controller.call(create("other", block()))).expect("a volume");
+    let other = other.volume.expect("a volume").volume_id;
+    delete(&other);
+    assert!(!is_deleted(&other) && !is_deleted(&copied.vol.id), "it has not moved there");
+    let request = peer::CompleteCopyRequest {
+        volume_id: copied.copy.id.clone(),
+        source_volume_id: copied.vol.id.clone(),
+        generation: 1,
+        ..Default::default()
+    };
+    runtime.block_on(target.peer.clone().complete_copy(request)).expect("complete");
+    assert!(!is_deleted(&copied.vol.id));
+    delete(&copied.vol.id);
+    assert!(is_deleted(&copied.vol.id));
+    delete(&copied.vol.id);
+    assert_eq!(target.files(), Vec::<String>::new());
+    let request = peer::ForgetVolumeRequest { volume_id: copied.vol.id.clone() };
+    runtime.block_on(target.peer.clone().forget_volume(request)).expect("forgotten");
+    assert!(!is_deleted(&copied.vol.id));
+}
+
+/// A node that stood still carries requests out that a controller has given up. Nothing would end the fence of a move that is over,
+/// and a pod could write in the middle of the next one.
+#[test]
+fn a_fence_that_comes_late_is_not_set() {
+    let copied = Copied::new();
+    copied.rest();
+    let late = |moved_to: &str| {
+        let (volume_id, moved_to) = (copied.vol.id.clone(), moved_to.to_owned());
+        let request = peer::SealVolumeRequest { volume_id, moved_to, generation: 0, unsealed: 0 };
+        copied.pair.runtime.block_on(copied.pair.source.peer.clone().seal_volume(request)).map(drop)
+    };
+    let sealed = || copied.pair.source.driver.store().volumes()[0].moved_to.clone();
+    copied.seal("").expect("the fence may have been set");
+    copied.refused(late(TARGET), Code::Aborted, "was taken back 1 times");
+    assert_eq!(sealed(), None);
+    copied.seal(TARGET).expect("the next move");
+    copied.refused(late(""), Code::Aborted, "was taken back 1 times");
+    assert_eq!(sealed().as_deref(), Some(TARGET));
 }

@@ -291,7 +291,8 @@ fn the_later_generation_is_not_retired() {
     copied.refused(retire(&copied, target, 1, SOURCE), Code::FailedPrecondition, "has generation 1");
     copied.refused(retire(&copied, source, 0, TARGET), Code::InvalidArgument, "generation is missing");
     let left = retire(&copied, source, 1, TARGET).expect("the earlier one is");
-    let unsealed = peer::SealVolumeRequest { volume_id: left, moved_to: String::new(), generation: 0 };
+    let unsealed =
+        peer::SealVolumeRequest { volume_id: left, moved_to: String::new(), generation: 0, unsealed: 0 };
     let unsealed = copied.pair.runtime.block_on(source.peer.clone().seal_volume(unsealed));
     copied.refused(unsealed, Code::FailedPrecondition, "is what is left of volume");
 }
@@ -322,8 +323,12 @@ fn brought_back(copied: &Copied) -> String {
     let mut order = orders::order(request, (TARGET, TARGET), Some(&permit));
     order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
     let back = runtime.block_on(first.controller.send(order)).expect("a copy").volume.expect("a volume");
-    let seal =
-        peer::SealVolumeRequest { volume_id: id.to_owned(), moved_to: SOURCE.to_owned(), generation: 1 };
+    let seal = peer::SealVolumeRequest {
+        volume_id: id.to_owned(),
+        moved_to: SOURCE.to_owned(),
+        generation: 1,
+        unsealed: 0,
+    };
     runtime.block_on(second.peer.clone().seal_volume(seal)).expect("sealed");
     let update = peer::UpdateCopyRequest {
         volume_id: back.volume_id.clone(),

@@ -30,7 +30,7 @@ fn a_reclaimed_volume_can_be_used_again() {
     // A late repetition does not end the fence of a later move.
     let seal = |moved_to: &str| {
         let (volume_id, moved_to) = (id.to_owned(), moved_to.to_owned());
-        let request = peer::SealVolumeRequest { volume_id, moved_to, generation: 2 };
+        let request = peer::SealVolumeRequest { volume_id, moved_to, generation: 2, unsealed: 0 };
         copied.pair.runtime.block_on(source.peer.clone().seal_volume(request)).expect("sealed");
     };
     seal("third");

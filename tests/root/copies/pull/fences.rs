@@ -35,7 +35,7 @@ fn a_fence_holds_while_a_pod_still_has_the_volume() {
         {
             let driver = super::driver(&world);
             assert_eq!(driver.recover().damaged, 0);
-            let seal = || driver.seal_volume(&id, 0, Some("other".to_owned()));
+            let seal = || driver.seal_volume(&id, (0, 0), Some("other".to_owned()));
             assert!(matches!(seal(), Err(Error::InUse(why)) if why.contains("is in use")), "{kind:?}");
             publish(&driver, &id, &staging_path, &first).expect("it is published");
             let refused = publish(&driver, &id, &staging_path, &second).expect_err("it moves");
@@ -48,7 +48,7 @@ fn a_fence_holds_while_a_pod_still_has_the_volume() {
             let volume_id = id.clone();
             driver.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path }).expect("unstaged");
             seal().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
-            driver.seal_volume(&id, 0, None).expect("taken back");
+            driver.seal_volume(&id, (0, 0), None).expect("taken back");
         }
         world.start();
         world.csi.delete(&id).expect("DeleteVolume");

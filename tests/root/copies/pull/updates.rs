@@ -6,7 +6,7 @@ use std::path::Path;
 use hostloop::service::COPY;
 use hostloop::wire::csi;
 use hostloop::wire::peer::{
-    CompleteCopyRequest, SealVolumeRequest, UpdateCopyRequest, UpdateCopyResponse, peer_client::PeerClient,
+    CompleteCopyRequest, UpdateCopyRequest, UpdateCopyResponse, peer_client::PeerClient,
 };
 
 use crate::copies::copy_tree::{assert_equal, everything, metas, set_extended};
@@ -119,8 +119,7 @@ fn is_followed(from: (&str, bool), to: (&str, bool)) {
             );
         }
         assert_eq!(copied.update().sent_bytes, 0);
-        let seal = SealVolumeRequest { volume_id: id.clone(), moved_to: "node".to_owned(), generation: 0 };
-        nodes.source.seal_volume(&seal.volume_id, 0, Some(seal.moved_to)).expect("it is sealed");
+        nodes.source.seal_volume(&id, (0, 0), Some("node".to_owned())).expect("it is sealed");
         let last = metas(&top);
         assert!(copied.update().sealed);
         copied.complete();
@@ -130,7 +129,7 @@ fn is_followed(from: (&str, bool), to: (&str, bool)) {
             .expect("released");
         assert_equal(&last, &top, &directory.join("data"));
         // The copy is a volume of its own, and a fenced volume is not deleted.
-        nodes.source.seal_volume(&id, 0, None).expect("taken back");
+        nodes.source.seal_volume(&id, (0, 0), None).expect("taken back");
         copy
     });
     for (mut world, id) in [(target, copy), (source, id)] {
