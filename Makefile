@@ -37,7 +37,7 @@ ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-walk-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-root-quick test-sanity-quick+test-chart
+TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-walk-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
 REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
@@ -151,6 +151,10 @@ quick-build:
 test-quick: ## Test each RPC on the fake kernel, without the walk and without what takes seconds
 	@echo '==> test-quick'
 	$(TEST) $(QUICK) -- $(addprefix --skip ,$(SLOW))
+
+# A small part of the walk, which `test` takes and `check` leaves out.
+test-walk-quick:
+	@echo '==> test-walk-quick'
 	WALK='ext4: stage;block: create;directory: delete' HOSTLOOP_WALK_SHARE=10 $(TEST) --test csi -- walk::every_call_
 
 test-slow: ## Test what test-quick and test-unit-quick leave out: faults and kills at every step, the model, the cluster, the simulation
