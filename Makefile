@@ -298,11 +298,12 @@ test-deploy: ## Check the scripts that install and publish it, with stand-ins fo
 	tests/e2e/build-test
 	tests/deploy/release-test
 
-test-workflows: deps-test ## Check the workflows of .github: their syntax, and that what they run is there (Go)
+test-workflows: deps-test ## Check the workflows of .github: their syntax, that what they run is there, and the table of steps (Go)
 	@echo '==> test-workflows'
 	tests/workflows/run
 	tests/workflows/run-test
 	tests/workflows/commits-test
+	tests/workflows/steps-test
 
 test-e2e: deps driver ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
