@@ -37,7 +37,7 @@ ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-walk-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-walk-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest sanity-release test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -255,6 +255,11 @@ test-sanity-quick: driver
 test-sanity-rest: driver
 	@echo '==> test-sanity-rest'
 	tests/sanity/run --binary $(DRIVER) $$(tests/sanity/run --list | grep -vx $(addprefix -e ,$(QUICK_SANITY)))
+
+# `make test` has the debug build. A release is optimised, and has no checks of overflows.
+sanity-release: deps-quick build ## The same with the release driver (root)
+	@echo '==> sanity-release'
+	tests/sanity/run --binary "$(TARGET_DIR)/release/hostloop"
 
 # The complaints that some tests provoke are excused in a machine of its own only.
 test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and cut its power
