@@ -77,8 +77,8 @@ REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow
   mutants-diff test-e2e test-deploy
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
-	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS); echo '==> all checks passed; the rest is make test-rest'; else \
-	  scripts/steps --left-out '$(NEED_ROOT)' 'needs root' $(TEST_STEPS); make --no-print-directory left-to-root; \
+	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS) && echo '==> all checks passed; the rest is make test-rest'; else \
+	  scripts/steps --left-out '$(NEED_ROOT)' 'needs root' $(TEST_STEPS) && make --no-print-directory left-to-root && \
 	  echo '==> all that runs without root passed; the rest is make test as root, and make test-rest'; fi
 
 left-to-root:
