@@ -28,7 +28,7 @@ QUICK := --test contract --test csi
 QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
   unpublish_volume::deleting unpublish_volume::targets unpublish_volume::a_volume unpublish_volume::files restart::volumes_in_use pull::a_directory \
   given_limit::a_directory_gets_a_limit_on_x managed_pools::a_whole_life in_use::a_killed mount_options::each_word \
-  os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
+  controller_publish_volume:: metadata::in_a_pool_on_xfs os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
 # Cargo.toml has test = false for these, so `cargo test` leaves them out, and --all-targets does, too.
@@ -37,7 +37,7 @@ ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
 
-.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
+.PHONY: left-to-root help prepare build driver demo check fix test test-all test-rest deps deps-quick deps-test go-tools fmt deny advisories clippy clippy-quick clippy-rest quick-build test-build rest-build test-unit test-unit-quick test-quick test-walk-quick test-slow test-csi test-root test-root-quick test-root-rest test-sanity test-sanity-quick test-sanity-rest sanity-release test-disks lying-disks test-vm test-vm-pools test-upgrade test-chart test-deploy test-workflows test-e2e e2e-local e2e-kind e2e-conformance bench doc clean walk simulate model soak kernel-walk mutants mutants-diff test-fuzz fuzz sanitize
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,16 +70,16 @@ fix: ## Format the code, and mend what the lints can mend
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path tests/mutants/Cargo.toml
 
-TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-root-quick test-sanity-quick+test-chart
+TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-walk-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
 REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
   mutants-diff test-e2e test-deploy
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
-	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS); else \
-	  scripts/steps --left-out '$(NEED_ROOT)' 'needs root' $(TEST_STEPS) && make --no-print-directory left-to-root; fi
-	@echo '==> all checks passed; the rest is make test-rest'
+	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS) && echo '==> all checks passed; the rest is make test-rest'; else \
+	  scripts/steps --left-out '$(NEED_ROOT)' 'needs root' $(TEST_STEPS) && make --no-print-directory left-to-root && \
+	  echo '==> all that runs without root passed; the rest is make test as root, and make test-rest'; fi
 
 left-to-root:
 	@printf '==> as root: %s more tests, and csi-sanity: sudo env "PATH=$$PATH" make test\n' \
@@ -151,6 +151,10 @@ quick-build:
 test-quick: ## Test each RPC on the fake kernel, without the walk and without what takes seconds
 	@echo '==> test-quick'
 	$(TEST) $(QUICK) -- $(addprefix --skip ,$(SLOW))
+
+# A small part of the walk, which `test` takes and `check` leaves out.
+test-walk-quick:
+	@echo '==> test-walk-quick'
 	WALK='ext4: stage;block: create;directory: delete' HOSTLOOP_WALK_SHARE=10 $(TEST) --test csi -- walk::every_call_
 
 test-slow: ## Test what test-quick and test-unit-quick leave out: faults and kills at every step, the model, the cluster, the simulation
@@ -252,6 +256,11 @@ test-sanity-rest: driver
 	@echo '==> test-sanity-rest'
 	tests/sanity/run --binary $(DRIVER) $$(tests/sanity/run --list | grep -vx $(addprefix -e ,$(QUICK_SANITY)))
 
+# `make test` has the debug build. A release is optimised, and has no checks of overflows.
+sanity-release: deps-quick build ## The same with the release driver (root)
+	@echo '==> sanity-release'
+	tests/sanity/run --binary "$(TARGET_DIR)/release/hostloop"
+
 # The complaints that some tests provoke are excused in a machine of its own only.
 test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine, and cut its power
 	@echo '==> test-vm'
@@ -294,11 +303,12 @@ test-deploy: ## Check the scripts that install and publish it, with stand-ins fo
 	tests/e2e/build-test
 	tests/deploy/release-test
 
-test-workflows: deps-test ## Check the workflows of .github: their syntax, and that what they run is there (Go)
+test-workflows: deps-test ## Check the workflows of .github: their syntax, that what they run is there, and the table of steps (Go)
 	@echo '==> test-workflows'
 	tests/workflows/run
 	tests/workflows/run-test
 	tests/workflows/commits-test
+	tests/workflows/steps-test
 
 test-e2e: deps driver ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'

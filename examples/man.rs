@@ -68,8 +68,9 @@ mod tests {
             let page = entry.unwrap().path();
             let formatted =
                 std::process::Command::new("groff").args(["-man", "-Tutf8", "-ww"]).arg(&page).output();
-            // It is on most machines, and no part of what the checks install.
-            let Ok(formatted) = formatted else { return };
+            let formatted = formatted.unwrap_or_else(|error| {
+                panic!("groff: {error}; install the package groff-base, or run scripts/install-deps --quick")
+            });
             let warnings = String::from_utf8_lossy(&formatted.stderr);
             assert!(formatted.status.success() && warnings.is_empty(), "{page:?}: {warnings}");
             assert!(formatted.stdout.len() > 500, "{page:?}");

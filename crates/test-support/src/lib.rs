@@ -2,7 +2,8 @@
 //! process ([`harness`]), a driver process on the real kernel ([`machine`]), the contract of the kernel traits
 //! ([`contract`]), and a sequential model of volumes for many clients ([`model`]).
 //!
-//! Tests wait for a condition with a deadline and a message ([`wait`]). They do not sleep for a fixed time.
+//! Tests wait for a condition with a deadline and a message ([`wait`]). They sleep for a fixed time only where nothing
+//! can be waited for, such as a permit that expires.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Waiting for a condition, with a deadline and a message. A test does not sleep for a fixed time.
+//! Waiting for a condition, with a deadline and a message. A test sleeps for a fixed time only where nothing can be
+//! waited for, such as a permit that expires.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! The life of a volume as its callers see it: created, listed, expanded, modified, deleted.
 
 mod controller_expand_volume;
+mod controller_publish_volume;
 pub mod life;
 mod limits;
 mod many;
