@@ -159,6 +159,26 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_names_an_option_that_it_cannot_have() {
+        let os = hostloop_fake_kernel::FakeKernel::new().os();
+        let directory = VolumeParameters { backend: BackendKind::Directory, ..VolumeParameters::default() };
+        let flags = MountFlags { data: vec!["commit=5".to_owned()], ..MountFlags::default() };
+        let access = AccessType::Mount { fs_type: None, flags };
+        let with_option = Capability { access, mode: AccessMode::SingleNodeWriter };
+        for why in [
+            unsupported(&Content::Directory, &directory, &with_option),
+            refused_option(&os, &Content::Directory, &with_option),
+        ] {
+            let why = why.expect("a reason");
+            assert!(why.starts_with("mount option \"commit\" is one of a filesystem"), "{why}");
+            assert!(why.ends_with("remove it from mountOptions, or use backend: loop"), "{why}");
+        }
+        let without = mount(AccessMode::SingleNodeWriter, None);
+        assert_eq!(unsupported(&Content::Directory, &directory, &without), None);
+        assert_eq!(refused_option(&os, &Content::Directory, &without), None);
+    }
+
+    #[test]
     fn several_nodes_need_shared_on_node_and_a_filesystem() {
         use AccessMode::*;
         let fs = Content::Filesystem { fs_type: FsType::Ext4, format: Format::Blank };

@@ -27,6 +27,21 @@ fn a_device_open_for_others_is_unavailable() {
 }
 
 #[test]
+fn a_held_device_is_refused_with_who_has_it_open() {
+    let machine = block();
+    machine.kernel.attach_foreign(machine.image(), true).unwrap();
+    let uses = machine.uses();
+    assert_in_use(machine.stage(), "because a program that the driver does not see has it open; end that");
+    let open = machine.os.loops.open(&uses.loops[0]).unwrap();
+    assert_in_use(machine.stage(), "(read-only) from an earlier use, because process 1 (fake) has it open");
+    let why = || why_attached(&machine.os, &uses, false);
+    assert_eq!(why(), "; process 1 (fake) has it open");
+    let why = machine.failing("read", Errno::EACCES, why);
+    assert!(why.contains("looking for it failed") && why.contains("EACCES"), "{why}");
+    drop(open);
+}
+
+#[test]
 fn a_full_disk_lets_an_unprepared_image_be_attached() {
     let machine = block();
     assert_errno(machine.failing("write_in_place", Errno::EIO, || attach(&machine)), Errno::EIO);

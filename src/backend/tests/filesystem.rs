@@ -86,6 +86,20 @@ fn xfs_is_mounted_beside_its_copy_with_any_flags() {
     }
 }
 
+/// A backup has frozen it, and the pod that has it waits for that to end.
+#[test]
+fn a_freeze_of_a_volume_in_use_outlives_a_staging() {
+    let machine = Machine::formatted(FsType::Ext4);
+    machine.publish("/pods/a", false).unwrap();
+    machine.kernel.unmount_foreign(STAGING).unwrap();
+    machine.kernel.freeze_foreign("/pods/a").unwrap();
+    machine.stage().unwrap();
+    assert!(machine.is_mounted(STAGING));
+    assert_eq!(machine.kernel.frozen(), [Path::new("/pods/a"), Path::new(STAGING)]);
+    assert!(machine.kernel.thaw_foreign("/pods/a").unwrap());
+    machine.kernel.write_file("/pods/a/file", b"text").unwrap();
+}
+
 #[test]
 fn a_flag_is_to_blame_only_where_there_is_one() {
     let machine = Machine::formatted(FsType::Ext4);

@@ -7,6 +7,7 @@ mod directory;
 mod filesystem;
 mod growth;
 mod image;
+mod limit;
 mod target;
 
 use std::cell::RefCell;

@@ -367,6 +367,12 @@ mod tests {
         only(taint("gpu")).has_no_target("does not tolerate its taint gpu");
         let nobody = Setup { pods: Vec::new(), ..only(taint("gpu")) };
         nobody.has_no_target("name the node to use it");
+        let without_pods = |effect: &str| {
+            let spec = json!({"taints": [{"key": "gpu", "effect": effect}]});
+            Setup { pods: Vec::new(), ..only(spec) }
+        };
+        without_pods("NoExecute").has_no_target("has the taint gpu; name the node to use it");
+        assert_eq!(without_pods("PreferNoSchedule").ask(candidates).unwrap(), ["n2"]);
         assert_eq!(Setup { target: Some("n2"), ..nobody }.ask(candidates).unwrap(), ["n2"]);
         let mut zone = fine.clone();
         zone.class["allowedTopologies"] = json!([{"matchLabelExpressions": [{"key": "topology.hostloop.csi.dev/node", "values": ["n1", "n3"]}]}]);

@@ -133,6 +133,8 @@ pub fn path(dir: &Path, name: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -171,6 +173,50 @@ mod tests {
         assert!(contents(&large).unwrap_err().to_string().contains("too large"));
         File::create(&large).unwrap().set_len(MAX_SIZE).unwrap();
         assert_eq!(contents(&large).unwrap().len() as u64, MAX_SIZE);
+    }
+
+    /// Writes the three files. The CA's are so many certificates.
+    fn write_all(dir: &Path, cas: usize) {
+        let section = |kind: &str| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
+        fs::write(dir.join(CA), section("CERTIFICATE").repeat(cas)).unwrap();
+        fs::write(dir.join(CERTIFICATE), section("CERTIFICATE")).unwrap();
+        fs::write(dir.join(KEY), section("PRIVATE KEY")).unwrap();
+    }
+
+    /// Each time that `ca.crt` is read, all files are exchanged before it ends, so often. Returns the number of certificates
+    /// that were read last.
+    fn read_during(exchanges: usize) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        write_all(dir.path(), 1);
+        let text = fs::read(at(CA)).unwrap();
+        fs::remove_file(at(CA)).unwrap();
+        pipe(&at(CA));
+        let (ca, next) = (at(CA), at("next"));
+        // Not joined where the test fails: it would wait for a reader that does not come.
+        let writer = std::thread::spawn(move || {
+            for number in 1..=exchanges {
+                let mut reader = File::options().write(true).open(&ca).unwrap();
+                match number == exchanges {
+                    true => fs::write(&next, text.repeat(number + 1)).unwrap(),
+                    false => pipe(&next),
+                }
+                fs::rename(&next, &ca).unwrap();
+                reader.write_all(&text.repeat(number)).unwrap();
+            }
+        });
+        let files = Files::read(dir.path()).unwrap();
+        writer.join().unwrap();
+        files.ca.len()
+    }
+
+    #[test]
+    fn exchanged_files_are_read_again_and_not_for_ever() {
+        assert_eq!(read_during(1), 2, "those that are there now");
+        assert_eq!(read_during(3), 4);
+        let tries = TRIES as usize;
+        assert_eq!(read_during(tries), tries, "the last try counts, whatever it has read");
     }
 
     #[test]

@@ -360,3 +360,18 @@ fn the_next_driver_goes_on() {
     rig.kernel.heal();
     gone(&rig, Large::Limited);
 }
+
+/// An administrator has removed a directory; the number of another volume is not the one that it had.
+#[test]
+fn a_lost_directory_gives_its_number_back() {
+    let rig = Rig::on(kernel(FsType::Xfs), &FLAGS);
+    let [lost, other] = ["lost", "other"].map(|name| rig.made(Large::Limited.create(name)));
+    let numbers = rig.kernel.quotas(POOL);
+    let directory = format!("{POOL}/volumes/{}", lost.id);
+    rig.kernel.spawn().trees.remove(directory.as_ref()).expect("remove");
+    rig.ok(lost.delete_request());
+    let left = rig.kernel.quotas(POOL);
+    assert!(numbers.len() == 2 && left.len() == 1, "{left:?} of {numbers:?}");
+    rig.ok(other.delete_request());
+    gone(&rig, Large::Limited);
+}

@@ -5,6 +5,7 @@ use hostloop::wire::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::life::*;
+use crate::snapshots::create_snapshot::snapshot_and_meanwhile;
 use crate::support::*;
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -91,4 +92,24 @@ fn the_last_unmount_of_an_inline_volume_thaws() {
     rig.kernel.freeze_foreign(pod.target("pod")).expect("fsfreeze");
     rig.unpublish(&pod, "pod");
     assert!(rig.kernel.frozen().is_empty() && rig.kernel.loops().is_empty());
+}
+
+/// The container of a driver ended while one of two volumes was frozen for a snapshot; a backup has frozen the other one.
+#[test]
+fn a_start_thaws_what_its_driver_left_frozen() {
+    let mut rig = Rig::new();
+    let (_, theirs) = rig.in_use(create("theirs", mount()));
+    let (vol, ours) = rig.in_use(create("ours", mount()));
+    rig.write(&vol, "text");
+    rig.kernel.freeze_foreign(&theirs).expect("fsfreeze");
+    let frozen = |rig: &Rig| {
+        let frozen = rig.kernel.frozen();
+        [&ours, &theirs].map(|target| frozen.iter().any(|mount| mount.as_os_str() == target.as_str()))
+    };
+    snapshot_and_meanwhile(&rig, &vol, || rig.kernel.kill_container()).expect_err("it ends");
+    assert_eq!(frozen(&rig), [true, true]);
+    rig.start_again();
+    assert_eq!(frozen(&rig), [false, true]);
+    assert_eq!(rig.kernel.tree(format!("{DATA}/frozen")), [""; 0], "another start thaws nothing");
+    rig.write(&vol, "more");
 }

@@ -200,3 +200,25 @@ fn the_upkeep_of_each_block_is_not_promised() {
     let expected = without * 4 / 5;
     assert!(with.abs_diff(expected) < 16 * MIB as u64, "{with} of {without}, expected {expected}");
 }
+
+/// It was mounted without quotas: what directories take of what they were promised is not known, so they count in full.
+#[test]
+fn a_pool_that_lost_its_quotas_has_less_room() {
+    let flags = ["--pool", "limited=/pools/limited,reserve=0"];
+    let kernel = FakeKernel::new();
+    kernel.add_disk("/pools/limited", FsType::Xfs, 20 << 30);
+    kernel.set_quotas("/pools/limited", true);
+    let rig = Rig::on(kernel, &flags);
+    let directories = [("backend", "directory"), ("pool", "limited")];
+    let (vol, target) = rig.in_use(sized("v", 8 * GIB, &directories));
+    rig.kernel.write_file(format!("{target}/file"), &vec![7; 64 << 20]).expect("write");
+    rig.rest(&vol);
+    let rig = rig.restart_with(&flags);
+    let images = [("pool", "limited")];
+    let before = largest(&rig, &images);
+    rig.kernel.set_quotas("/pools/limited", false);
+    let rig = rig.restart_with(&flags);
+    let after = largest(&rig, &images);
+    assert!((before - after).abs_diff(64 * MIB) < MIB as u64, "{after} after {before}");
+    rig.made(sized("image", after, &images));
+}

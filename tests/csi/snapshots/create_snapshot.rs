@@ -223,7 +223,7 @@ fn a_filesystem_frozen_by_a_hook_is_cut_and_stays_so() {
 }
 
 /// Starts CreateSnapshot of a frozen volume, and calls `meanwhile` when it has begun to copy.
-fn snapshot_and_meanwhile(rig: &Rig, vol: &Vol, mut meanwhile: impl FnMut()) -> Result<(), Status> {
+pub fn snapshot_and_meanwhile(rig: &Rig, vol: &Vol, mut meanwhile: impl FnMut()) -> Result<(), Status> {
     rig.kernel.hold("copy_range");
     let _let_go = crate::harness::LetGo(rig.kernel.clone());
     let server = rig.server();

@@ -1,6 +1,6 @@
 //! Snapshots and groups of them: how they are cut, listed and read.
 
-mod create_snapshot;
+pub mod create_snapshot;
 mod delete_snapshot;
 mod get_snapshot;
 mod group_snapshot;

@@ -271,6 +271,24 @@ fn a_policy_that_refuses_is_told_beforehand() {
     }
 }
 
+/// One that comes after the check. Otherwise the change would be asked for again and again.
+#[test]
+fn a_change_that_a_webhook_takes_back_is_told() {
+    let server = cluster(true);
+    let (spec, before) = (spec(&server), volume(&server));
+    let affinity = before["spec"]["nodeAffinity"].clone();
+    server.with(|kubernetes| {
+        kubernetes.mutation = Some(Arc::new(move |_, key, object| {
+            if key.0 == "persistentvolumes" {
+                object["spec"]["nodeAffinity"] = affinity.clone();
+            }
+        }));
+    });
+    let Progress::Blocked(why) = exchange(&server, &spec, &mut None) else { panic!("it has not moved") };
+    assert!(why.contains("takes back each change of PersistentVolume pvc-1"), "{why}");
+    assert_eq!(volume(&server)["spec"], before["spec"]);
+}
+
 #[test]
 fn a_volume_of_another_claim_or_id_is_left_alone() {
     for (field, value) in [("/spec/claimRef/uid", "another"), ("/spec/csi/volumeHandle", "vol-2")] {

@@ -343,3 +343,21 @@ async fn no_namespace_has_more_copies_than_allowed() {
         world.is_fine(&format!("{limits:?}"));
     }
 }
+
+/// Where no limit is in the way, its owner is not sent to the administrator for a larger one.
+#[tokio::test(start_paused = true)]
+async fn a_move_to_full_nodes_is_refused_for_their_room() {
+    let mut world = World::new(false, json!({}));
+    for node in ["n2", "n3"] {
+        let others = (0..100).map(|n| (format!("other-{n}"), Default::default()));
+        world.nodes.lock().nodes.get_mut(node).unwrap().extend(others);
+    }
+    world.ticks(2).await;
+    world.ask(json!({"when": NOW}));
+    world.ticks(10).await;
+    let (phase, message) = world.asked();
+    assert_eq!(phase, Some(MovePhase::Refused));
+    assert!(message.contains("no other node has room for it"), "{message}");
+    assert!(!message.contains("--move-limits"), "{message}");
+    world.is_fine("refused");
+}

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::whole::{until_done, with_standby};
 use super::world::World;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase};
+use crate::model::{NodeKey, VolumeId};
 
 /// Creates a pod that runs on the first node.
 fn run(world: &World, name: &str, claim: &str, controller: &str) {
@@ -20,36 +21,6 @@ fn run(world: &World, name: &str, claim: &str, controller: &str) {
 
 fn end(world: &World, name: &str) {
     world.server.with(|k| k.remove(&key("pods", NAMESPACE, name)));
-}
-
-/// Adds a claim on the first node with a copy on another one, and a pod that waits and uses it beside the first claim.
-fn add_log(world: &World, (driver, target): (&str, &str), copy: &Value) {
-    world.server.with(|k| {
-        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
-        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE, "uid": "uid-log"});
-        claim["spec"]["volumeName"] = json!("pvc-log");
-        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim);
-        let claim = k.get("persistentvolumeclaims", "log").expect("a claim");
-        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
-        volume["metadata"] = json!({"name": "pvc-log"});
-        volume["spec"]["csi"] = json!({"driver": "hostloop.csi.dev", "volumeHandle": "log"});
-        k.create(key("persistentvolumes", "", "pvc-log"), volume);
-        let mut waiting = control::pod("both-0", "data-db-0", "ReplicaSet");
-        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
-        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
-        k.create(key("pods", NAMESPACE, "both-0"), waiting);
-        let id = json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
-        let spec = json!({"driver": driver, "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
-            "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": target, "copyName": "c", "copyId": "i",
-            "purpose": copy["purpose"]});
-        let object = json!({"metadata": {"name": "pvc-log-0"}, "spec": spec, "status": {"phase": copy["phase"]}});
-        k.create(key("volumereplicas", "", "pvc-log-0"), object);
-        if let Some(created) = copy["created"].as_str() {
-            k.change("volumereplicas", "pvc-log-0", |copy| {
-                copy["metadata"]["creationTimestamp"] = json!(created);
-            });
-        }
-    });
 }
 
 fn uid(world: &World) -> Value {
@@ -81,13 +52,83 @@ async fn pods_of_one_budget_get_their_volume_back() {
     world.is_settled("n2", "they have left");
 }
 
+/// Another claim with a volume on the first node, and a pod that waits for both claims. Returns the claim.
+fn add_log(world: &World) -> Value {
+    let id = VolumeId::of_name(&NodeKey::of("n1"), "pvc-log").to_string();
+    world.nodes.lock().nodes.get_mut("n1").unwrap().insert(id.clone(), Default::default());
+    world.server.with(|k| {
+        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
+        claim["metadata"] = json!({"name": "log", "namespace": NAMESPACE, "uid": "uid-log"});
+        claim["spec"]["volumeName"] = json!("pvc-log");
+        k.create(key("persistentvolumeclaims", NAMESPACE, "log"), claim);
+        let claim = k.get("persistentvolumeclaims", "log").expect("a claim");
+        let mut volume = k.get("persistentvolumes", "pvc-1").expect("a volume");
+        let annotations = volume["metadata"]["annotations"].clone();
+        volume["metadata"] = json!({"name": "pvc-log", "annotations": annotations});
+        volume["spec"]["csi"] = json!({"driver": "hostloop.csi.dev", "volumeHandle": id});
+        volume["spec"]["claimRef"] =
+            json!({"namespace": NAMESPACE, "name": "log", "uid": claim["metadata"]["uid"]});
+        k.create(key("persistentvolumes", "", "pvc-log"), volume);
+        let mut waiting = control::pod("both-0", "data-db-0", "ReplicaSet");
+        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log"}});
+        waiting["spec"]["volumes"].as_array_mut().unwrap().push(log);
+        k.create(key("pods", NAMESPACE, "both-0"), waiting);
+        claim
+    })
+}
+
+/// Adds a copy of the volume of that claim, of another driver.
+fn add_copy(world: &World, claim: &Value, target: &str, copy: &Value) {
+    let id =
+        json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
+    let spec = json!({"driver": "other.csi.dev", "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
+        "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": target, "copyName": "c", "copyId": "i",
+        "purpose": copy["purpose"]});
+    let object = json!({"metadata": {"name": "pvc-log-0"}, "spec": spec, "status": {"phase": copy["phase"]}});
+    world.server.with(|k| {
+        k.create(key("volumereplicas", "", "pvc-log-0"), object);
+        if let Some(created) = copy["created"].as_str() {
+            k.change("volumereplicas", "pvc-log-0", |copy| {
+                copy["metadata"]["creationTimestamp"] = json!(created);
+            });
+        }
+    });
+}
+
+/// A move of one claim alone would leave their pods without a node; that it was asked for once is not enough.
+#[tokio::test(start_paused = true)]
+async fn claims_of_one_pod_move_only_together() {
+    let spec = json!({"target": {"node": "n2"}});
+    for (status, is_refused) in [(None, true), (Some("Done"), true), (Some(""), false)] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        add_log(&world);
+        if let Some(phase) = status {
+            let mut asked = json!({"metadata": {"name": "log", "namespace": NAMESPACE}, "spec": spec});
+            asked["spec"]["claimName"] = json!("log");
+            if !phase.is_empty() {
+                asked["status"] = json!({"phase": phase});
+            }
+            world.server.with(|k| k.create(key("volumemoves", NAMESPACE, "log"), asked));
+        }
+        world.ask(spec.clone());
+        world.ticks(20).await;
+        let (phase, message) = world.asked();
+        assert_eq!(phase == Some(MovePhase::Refused), is_refused, "{status:?}: {phase:?} {message}");
+        let says = message.contains("claim log, which stays behind; create a VolumeMove for it too");
+        assert_eq!(says, is_refused, "{status:?}: {message}");
+        world.is_fine("asked");
+    }
+}
+
 /// The volume of the other claim would stay with the pod that uses only that one.
 #[tokio::test(start_paused = true)]
 async fn claims_of_one_pod_wait_for_pods_of_either() {
     let mut world = World::new(false, json!({}));
     world.ticks(2).await;
+    let claim = add_log(&world);
     // This controller leaves it alone, as it is of another driver.
-    add_log(&world, ("other.csi.dev", "n2"), &json!({"purpose": "Move", "phase": "Ready"}));
+    add_copy(&world, &claim, "n2", &json!({"purpose": "Move", "phase": "Ready"}));
     run(&world, "log-0", "log", "ReplicaSet");
     world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
     world.ticks(40).await;
@@ -121,7 +162,8 @@ async fn standby_copies_of_one_pod_come_together() {
         let (mut world, target) = with_standby().await;
         let other = if target == "n2" { "n3" } else { "n2" };
         let copy = json!({"purpose": "Standby", "phase": "Standby", "created": created});
-        add_log(&world, ("other.csi.dev", other), &copy);
+        let claim = add_log(&world);
+        add_copy(&world, &claim, other, &copy);
         world.ticks(60).await;
         world.is_fine(created);
         let replicas = world.server.with(|k| k.all("volumereplicas").cloned().collect::<Vec<_>>());

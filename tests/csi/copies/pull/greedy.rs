@@ -1,6 +1,6 @@
 //! Sources whose node takes more memory, disk, time or turns of the copy's node than the copy needs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -299,24 +299,30 @@ fn attributes_take_reserved_room() {
     assert!(matches!(error, Error::Exhausted(_)), "{error}");
 }
 
-/// No quota applies while a directory has two trees.
-#[test]
-fn a_tree_larger_than_its_volume_is_refused() {
+/// A tree with a file of so many pieces.
+fn tree_of(pieces: u64, piece: usize) -> Script {
     let part = |entry, offset, message| Placed { after: Position { entry, offset }, message };
     let entry = |number: u64, kind: Kind| {
         let name = if number == 0 { Vec::new() } else { b"file".to_vec() };
         let (attributes, basis) = (Attributes::default(), Basis::Nothing);
         Item::Entry(Entry { number, parent: 0, name, kind, linked: false, attributes, basis })
     };
-    let top = || part(0, 0, entry(0, Kind::Directory));
-    let tree = |mib: u64| {
-        let file = part(1, 0, entry(1, Kind::File { size: mib << 20 }));
-        let data = (0..mib).map(|n| part(2, n << 20, Item::Data(Piece::new(n << 20, vec![9; 1 << 20]))));
-        let end = part(2, mib << 20, Item::End { entries: 2, sent_bytes: mib << 20 });
-        Script::Tree([top(), file].into_iter().chain(data).chain([end]).collect())
-    };
-    let empty = Script::Tree(vec![top(), part(1, 0, Item::End { entries: 1, sent_bytes: 0 })]);
-    let scripts = vec![empty, tree(64), tree(18), tree(16)];
+    let (bytes, top) = (pieces * piece as u64, part(0, 0, entry(0, Kind::Directory)));
+    if pieces == 0 {
+        return Script::Tree(vec![top, part(1, 0, Item::End { entries: 1, sent_bytes: 0 })]);
+    }
+    let file = part(1, 0, entry(1, Kind::File { size: bytes }));
+    let data = (0..pieces).map(|n| n * piece as u64);
+    let data = data.map(|at| part(2, at, Item::Data(Piece::new(at, vec![9; piece]))));
+    let end = part(2, bytes, Item::End { entries: 2, sent_bytes: bytes });
+    Script::Tree([top, file].into_iter().chain(data).chain([end]).collect())
+}
+
+/// No quota applies while a directory has two trees.
+#[test]
+fn a_tree_larger_than_its_volume_is_refused() {
+    let tree = |mib: u64| tree_of(mib, 1 << 20);
+    let scripts = vec![tree(0), tree(64), tree(18), tree(16)];
     let target = Target::with(scripts, 16 << 20, Duration::MAX, Limits::default()).with_quotas();
     let request = of_volume(&target, "v");
     let id = target.driver.create_volume(request).expect("a copy").id.clone();
@@ -329,4 +335,24 @@ fn a_tree_larger_than_its_volume_is_refused() {
         assert_eq!(copy.target.tree(&copy.id), before, "nothing is left of it");
     }
     copy.update().expect("what fits is taken");
+}
+
+/// Nor does it take the room of others until all of it has arrived: of each of the two trees a twentieth more is taken.
+#[test]
+fn a_tree_too_large_for_a_small_copy_ends_early() {
+    let (size, piece) = (4 << 20, 64 << 10);
+    let scripts = vec![tree_of(0, piece), tree_of(192, piece)];
+    let target = Target::with(scripts, size, Duration::MAX, Limits::default()).with_quotas();
+    let id = target.driver.create_volume(of_volume(&target, "v")).expect("a copy").id.clone();
+    let copy = Copy { target, id };
+    let taken = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&taken);
+    let behind = move || {
+        count.fetch_add(piece as u64, Ordering::Relaxed);
+    };
+    assert!(copy.target.source.behind.set(Box::new(behind)).is_ok());
+    let error = copy.update().expect_err("it is refused");
+    assert!(error.to_string().contains("has 4 MiB for them; expand the volume"), "{error}");
+    let taken = taken.load(Ordering::Relaxed);
+    assert!((2 * size..2 * size + size / 4).contains(&taken), "{taken} of 12 MiB for trees of 4 MiB");
 }
