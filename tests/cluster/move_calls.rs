@@ -115,9 +115,10 @@ async fn a_move_leaves_one_volume_with_its_id() {
         assert_eq!(nodes.find(way.1, &id).await, Ok(Presence::Has(generation + 1)));
         assert_eq!(cuts(&processes), Vec::<String>::new());
     }
-    // Its first node has nothing left of it, and would answer that it is deleted.
+    // Its first node has nothing left of it, and would answer that it is deleted. Its last node says so from then on.
     within(processes.controller.call(delete(&id))).await.unwrap();
-    assert_eq!(nodes.find("b", &id).await, Ok(Presence::Nothing));
+    assert_eq!(nodes.find("a", &id).await, Ok(Presence::Nothing));
+    assert_eq!(nodes.find("b", &id).await, Ok(Presence::Deleted));
 }
 
 /// The first node of a volume remembers nothing of it, as if its disk were replaced, and a third one does not answer.

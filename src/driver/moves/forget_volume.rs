@@ -11,19 +11,15 @@ use crate::store::Durability;
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 impl Driver {
-    /// Forgets that a volume has moved away, because the volume was deleted. Succeeds if nothing is known of it. If something of
-    /// the volume is left here, that is forgotten with it: kubelet unmounts it by the id of the volume.
+    /// Forgets that a volume has moved away, because the volume was deleted. Succeeds if nothing is known of it. If something of the
+    /// volume is left here, that is forgotten with it: kubelet unmounts it by the id of the volume. The node on which the volume was
+    /// deleted remembers that, since controllers ask for it.
     ///
     /// # Errors
     /// ABORTED while another operation on it runs.
     pub fn forget_volume(&self, id: &VolumeId) -> Result<()> {
         let _guard = self.lock(id)?;
-        let Some(moved) = self.store.moved(id) else {
-            return match self.store.is_deleted(id) {
-                true => Ok(self.store.delete_moved(id, Durability::Lazy)?),
-                false => Ok(()),
-            };
-        };
+        let Some(moved) = self.store.moved(id) else { return Ok(()) };
         match self.store.get(&moved.left) {
             None => Ok(self.store.delete_moved(id, Durability::Lazy)?),
             Some(_) => Ok(self.store.put_moved(Moved { deleted: true, ..(*moved).clone() })?),
