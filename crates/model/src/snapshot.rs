@@ -23,7 +23,7 @@ impl Timestamp {
         Timestamp(nanos)
     }
 
-    /// The point in time that is so much earlier.
+    /// Returns the point in time that is this much earlier.
     pub fn before(self, time: Duration) -> Self {
         Timestamp(self.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }

@@ -28,7 +28,7 @@ fn remove(machine: &Machine) -> Result<bool> {
     remove_large_files(&machine.os, &machine.paths, &mut || true)
 }
 
-/// Whoever has a file of it open cannot take more of the pool while it is there.
+/// A program that has one of its files open cannot take more of the pool meanwhile.
 #[test]
 fn a_removal_that_fails_leaves_the_limit() {
     let machine = limited(FsType::Xfs, None);

@@ -75,7 +75,7 @@ impl Moves {
         Ok(false)
     }
 
-    /// Returns why a standby copy is of no use: a claim of the same pods has an older one of the same node elsewhere, and the pods could
+    /// Returns why a standby copy is of no use: another claim of the same pods has an older copy on another node, and the pods could
     /// follow neither. The copies may be older than the first pod that uses both claims.
     pub(super) fn stands_apart(&self, replica: &VolumeReplica) -> Option<String> {
         let spec = &replica.spec;

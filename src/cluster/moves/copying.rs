@@ -38,7 +38,8 @@ impl Moves {
         }
     }
 
-    /// The first copy cannot be made at this time. Until the next try, others are made: of those that a node makes at a time, it is none.
+    /// Puts the copy back into the queue, because the first copy failed. Until the next try, it does not count among the first copies that
+    /// a node makes at a time.
     async fn failed_first(&self, replica: &VolumeReplica, why: &str) -> Result<Next> {
         self.write(replica, |status| {
             (status.phase, status.first_copy_failed) = (ReplicaPhase::Pending, Some(self.now()));

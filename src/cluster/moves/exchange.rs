@@ -297,7 +297,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Returns the reclaim policy that the volume had before an exchange, if the exchange has given it another one: it was given up before
+/// Returns the reclaim policy that the volume had before an exchange, if the exchange changed it and was given up before
 /// the deletion. If the object was created again, an administrator has changed its policy since.
 fn policy_to_restore(volume: &PersistentVolume, recorded: &Value) -> Option<String> {
     let is_same = recorded.pointer("/metadata/uid")?.as_str() == volume.uid().as_deref();

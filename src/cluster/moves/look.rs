@@ -212,8 +212,8 @@ impl Moves {
         self.parted(claim, &self.pods_anywhere(&spec.claim), goal).await
     }
 
-    /// Returns how long ago a moment was, by the clock of this controller. If another controller, whose clock is ahead, wrote it, nobody
-    /// knows: what waits for that does not wait any longer.
+    /// Returns how long ago a moment was, by the clock of this controller. A moment in the future comes from a controller whose clock is
+    /// ahead. Its age is unknown, and counts as the largest one, so that it delays nothing.
     fn since(&self, moment: &Timestamp) -> Duration {
         let since = self.now().0.duration_since(*moment);
         match since.as_secs() < -SKEW {

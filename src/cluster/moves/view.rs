@@ -77,7 +77,7 @@ pub struct View {
     pub hindered: Option<String>,
     /// A claim of the same pods is at the other node, or about to be there (rule 9).
     pub is_awaited: bool,
-    /// In `Standby`, why the copy is of no use where it is: that of another claim of the same pods is elsewhere (rule 9).
+    /// In `Standby`, why the copy is of no use on its node: another claim of the same pods has its copy on another node (rule 9).
     pub apart: Option<String>,
     /// In `Completing`, the pods on the node of the copy, in which the volume may be already.
     pub users: Vec<User>,

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(contents(&large).unwrap().len() as u64, MAX_SIZE);
     }
 
-    /// Writes the three files. The CA's are so many certificates.
+    /// Writes the three files, `ca.crt` with this number of certificates.
     fn write_all(dir: &Path, cas: usize) {
         let section = |kind: &str| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
         fs::write(dir.join(CA), section("CERTIFICATE").repeat(cas)).unwrap();
@@ -183,8 +183,7 @@ mod tests {
         fs::write(dir.join(KEY), section("PRIVATE KEY")).unwrap();
     }
 
-    /// Each time that `ca.crt` is read, all files are exchanged before it ends, so often. Returns the number of certificates
-    /// that were read last.
+    /// Exchanges all files while `ca.crt` is read, this number of times. Returns the number of certificates that were read last.
     fn read_during(exchanges: usize) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -194,7 +193,7 @@ mod tests {
         fs::remove_file(at(CA)).unwrap();
         pipe(&at(CA));
         let (ca, next) = (at(CA), at("next"));
-        // Not joined where the test fails: it would wait for a reader that does not come.
+        // Not joined if the test fails: it would wait for a reader that does not come.
         let writer = std::thread::spawn(move || {
             for number in 1..=exchanges {
                 let mut reader = File::options().write(true).open(&ca).unwrap();

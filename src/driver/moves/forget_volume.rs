@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::model::{Moved, Timestamp, Volume, VolumeId};
 use crate::store::Durability;
 
-/// For how long a node remembers that a volume was deleted which had moved there.
+/// How long a node remembers the deletion of a volume that had moved to it.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 impl Driver {
@@ -26,8 +26,8 @@ impl Driver {
         }
     }
 
-    /// Remembers that a volume which has moved to this node is deleted, so that what it has left on another node, which may be away, is
-    /// deleted as well. A disk that was replaced remembers nothing. If that cannot be written, what was left is kept.
+    /// Remembers the deletion of a volume that has moved to this node, so that the data that the volume left on another node are
+    /// deleted as well. That node may be away now. A disk that was replaced remembers nothing. If that cannot be written, what was left is kept.
     pub(in crate::driver) fn remember_deletion(&self, volume: &Volume) {
         if volume.generation == 0 || volume.retired.is_some() {
             return;

@@ -7,12 +7,12 @@ use crate::model::Volume;
 
 impl Driver {
     /// Seals a volume because its data move to another node, so that it cannot be staged or published here; or takes the seal
-    /// back. `generation` is the number of moves of the volume, `unsealed` that of seals which were taken back, as FindVolume answers: of
-    /// an earlier number, the request comes late. Succeeds if that has been done and nothing uses the volume.
+    /// back. `generation` is the number of moves of the volume. `unsealed` is the number of seals that were taken back, as FindVolume
+    /// answers it: a request with an earlier number comes late. Succeeds if that has been done and nothing uses the volume.
     ///
     /// # Errors
-    /// NOT_FOUND; ABORTED while another operation on it runs, and for another number of seals; FAILED_PRECONDITION for a copy and for another generation; the same
-    /// while the volume is in use. It is sealed nevertheless: its pods go on, and no other pod gets it.
+    /// NOT_FOUND; ABORTED while another operation on it runs, and for another number of seals; FAILED_PRECONDITION for a copy and for
+    /// another generation; the same while the volume is in use. It is sealed nevertheless: its pods go on, and no other pod gets it.
     pub fn seal_volume(
         &self,
         volume_id: &str,

@@ -344,7 +344,7 @@ async fn no_namespace_has_more_copies_than_allowed() {
     }
 }
 
-/// Where no limit is in the way, its owner is not sent to the administrator for a larger one.
+/// If no limit is the reason, the message does not send the owner to the administrator for a larger one.
 #[tokio::test(start_paused = true)]
 async fn a_move_to_full_nodes_is_refused_for_their_room() {
     let mut world = World::new(false, json!({}));
