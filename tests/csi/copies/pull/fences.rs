@@ -232,8 +232,8 @@ fn a_node_remembers_that_a_moved_volume_was_deleted() {
     assert!(is_deleted(&copied.vol.id));
 }
 
-/// A node that stood still carries requests out that a controller has given up. Nothing would end the fence of a move that is over,
-/// and a pod could write in the middle of the next one.
+/// A node that stood still may carry out requests that a controller has given up. Without this, the fence of a move that is over would
+/// never end, and a pod could write in the middle of the next move.
 #[test]
 fn a_fence_that_comes_late_is_not_set() {
     let copied = Copied::new();

@@ -299,7 +299,7 @@ fn attributes_take_reserved_room() {
     assert!(matches!(error, Error::Exhausted(_)), "{error}");
 }
 
-/// A tree with a file of so many pieces.
+/// A tree with one file of this number of pieces.
 fn tree_of(pieces: u64, piece: usize) -> Script {
     let part = |entry, offset, message| Placed { after: Position { entry, offset }, message };
     let entry = |number: u64, kind: Kind| {
@@ -337,7 +337,7 @@ fn a_tree_larger_than_its_volume_is_refused() {
     copy.update().expect("what fits is taken");
 }
 
-/// Nor does it take the room of others until all of it has arrived: of each of the two trees a twentieth more is taken.
+/// The copy is refused before all of the tree has arrived: the two trees may take a twentieth more than their size.
 #[test]
 fn a_tree_too_large_for_a_small_copy_ends_early() {
     let (size, piece) = (4 << 20, 64 << 10);
