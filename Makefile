@@ -28,7 +28,7 @@ QUICK := --test contract --test csi
 QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
   unpublish_volume::deleting unpublish_volume::targets unpublish_volume::a_volume unpublish_volume::files restart::volumes_in_use pull::a_directory \
   given_limit::a_directory_gets_a_limit_on_x managed_pools::a_whole_life in_use::a_killed mount_options::each_word \
-  controller_publish_volume:: metadata::in_a_pool_on_xfs os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
+  controller_publish_volume:: metadata::allocated_metadata_in_a_pool_on_xfs os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
 # Cargo.toml has test = false for these, so `cargo test` leaves them out, and --all-targets does, too.

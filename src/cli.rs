@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_endpoint_has_a_variable_of_csi() {
+    fn the_endpoint_alone_has_a_variable_of_csi() {
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         let names: Vec<_> = serve

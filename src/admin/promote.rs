@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_copy_with_data_is_promoted() {
+    fn a_copy_without_data_is_not_promoted() {
         let name = replica("").claim;
         for phase in ["Following", "Ready", "Standby", "CuttingOver", "Exchanging", "LastPass", "Levitating"]
         {

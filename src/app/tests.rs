@@ -144,7 +144,7 @@ async fn a_wrong_machine_stops_the_start_with_its_flag() {
 
 /// The chart mounts no more of kubelet's directory than it needs; the rest is the container's own.
 #[test]
-fn only_mounts_for_volumes_have_to_be_shared() {
+fn mounts_for_volumes_have_to_be_shared() {
     const PLACES: [&str; 2] = ["/kubelet/plugins/kubernetes.io/csi", "/kubelet/pods"];
     let kernel = FakeKernel::new();
     let private = || {

@@ -238,7 +238,7 @@ mod tests {
     use hostloop_fake_kernel::FakeKernel;
 
     #[test]
-    fn only_what_has_stopped_is_used_without_a_look() {
+    fn a_look_is_left_out_for_what_has_stopped() {
         let (kernel, path) = (FakeKernel::new(), Path::new("/a/b"));
         kernel.create_directories(path);
         for (errno, is_used) in

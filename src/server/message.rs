@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_error_without_a_message_gets_one() {
+    fn an_error_without_a_message_gets_one() {
         let text = "csi.v1.X/Get41 is not served by this driver".to_owned();
         assert_eq!(filled(Status::unimplemented("")), (text.clone(), text));
         assert_eq!(filled(Status::unimplemented(STUB)), filled(Status::unimplemented("")));

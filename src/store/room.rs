@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_taken_as_there_is() {
+    fn the_reserve_takes_as_much_as_there_is() {
         const WAY_OUT: u64 = 10_000;
         let take = |room, least| {
             let mut disk = Disk { room, asked: Vec::new() };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_set_aside_nothing_is_refused() {
+    fn nothing_is_refused_if_nothing_can_be_set_aside() {
         assert!(!Room::Unknown.is_short(u64::MAX, 30) && Room::Unknown.covers(u64::MAX, 30));
         assert_eq!((Room::Unknown.least(30), Room::Unknown.without(30)), (0, Room::Unknown));
     }

@@ -71,7 +71,7 @@ fn a_ca_is_made_once_and_its_identities_can_be_used() {
 }
 
 #[test]
-fn only_certificates_that_are_due_are_renewed() {
+fn certificates_are_renewed_when_they_are_due() {
     let pki = Pki::new();
     let ca = pki.path("ca");
     let fresh = pki.issue("fresh", &controller(), minutes(-10, 90));

@@ -38,7 +38,7 @@ impl Loss {
 }
 
 #[tokio::test]
-async fn by_default_everything_is_kept() {
+async fn a_node_is_not_forgotten_by_default() {
     let loss = loss().await;
     let controller = &loss.cluster.controller;
     // Gone, with the machine or without it.

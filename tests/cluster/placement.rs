@@ -55,7 +55,7 @@ async fn a_made_volume_is_in_the_controllers_line_once() {
 }
 
 #[tokio::test]
-async fn without_a_requirement_the_most_room_makes_it() {
+async fn the_most_room_gets_it_without_a_requirement() {
     let cluster = Cluster::with_room(&["a", "b", "c"], 10 << 30).await;
     for (name, bytes, node) in [("1", 3 * GIB, "a"), ("2", GIB, "b"), ("3", 2 * GIB, "c")] {
         cluster.controller.create(volume(name, bytes, &[node])).await.unwrap();

@@ -141,7 +141,7 @@ fn syncs(trace: &str, dir: &Path, device: &str) -> Vec<(String, BTreeSet<String>
 }
 
 #[test]
-fn only_durable_promises_are_synced() {
+fn promises_are_synced_if_they_are_durable() {
     require_machine();
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return calls(&os(Tools::find().with_helper(binary())), &PathBuf::from(directory));
@@ -159,7 +159,7 @@ fn only_durable_promises_are_synced() {
         text(&trace),
     ]);
     strace.arg(std::env::current_exe().expect("a path"));
-    strace.args(["--exact", "syncs::only_durable_promises_are_synced", "--nocapture"]);
+    strace.args(["--exact", "syncs::promises_are_synced_if_they_are_durable", "--nocapture"]);
     let done = strace.env(DIRECTORY, &dir).output().expect("strace (scripts/install-deps --test)");
     let out = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{out} {}", String::from_utf8_lossy(&done.stderr));

@@ -36,7 +36,7 @@ fn a_move_without_a_controller_says_what_to_do() {
 }
 
 #[test]
-fn without_the_right_to_leases_it_takes_a_minute() {
+fn forgetting_without_rights_to_leases_takes_a_minute() {
     let world = World::new();
     world.refuse(|call| call.contains("/leases").then_some(403));
     without_a_controller(&world, async {

@@ -95,7 +95,7 @@ fn bars_are_drawn_over_each_other_below_the_lines() {
 }
 
 #[test]
-fn only_so_many_bars_are_drawn() {
+fn bars_beyond_the_limit_are_not_drawn() {
     let (mut screen, out) = screen(Style::Bars);
     let follows: Vec<Follow> = (0..25).map(|n| follow(&format!("data-{n}"))).collect();
     screen.draw(&follows);

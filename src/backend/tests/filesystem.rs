@@ -40,7 +40,7 @@ fn a_whole_btrfs_is_its_default_subvolume() {
 }
 
 #[test]
-fn only_a_format_that_has_changed_is_recorded() {
+fn a_format_is_recorded_if_it_has_changed() {
     let machine = blank(FsType::Ext4);
     assert_eq!(machine.stage().unwrap(), [Format::Formatted], "mkfs has ended");
     machine.unstage().unwrap();

@@ -38,7 +38,7 @@ fn a_growth_that_fails_leaves_the_mount() {
 }
 
 #[test]
-fn without_the_capability_only_unused_volumes_grow() {
+fn unused_volumes_grow_without_the_capability() {
     for at in ["/pods/whole", "/pods/part"] {
         let machine = thin(FsType::Ext4);
         machine.kernel.set_sys_resource(false);
@@ -117,7 +117,7 @@ fn a_copy_that_fails_for_room_says_so() {
 }
 
 #[test]
-fn where_blocks_cannot_be_shared_the_data_are_copied() {
+fn data_are_copied_if_blocks_cannot_be_shared() {
     let machine = thin(FsType::Ext4);
     machine.kernel.set_sys_resource(false);
     machine.kernel.write_file("/stage/a/file", b"kept").unwrap();

@@ -173,7 +173,7 @@ fn a_thick_image_keeps_its_blocks_when_a_growth_fails() {
 }
 
 #[test]
-fn only_a_tree_has_slow_sizes_and_is_bound() {
+fn a_tree_alone_has_slow_sizes_and_is_bound() {
     for content in [Content::Block, filesystem(FsType::Ext4, Format::Blank), Content::Directory] {
         let (presence, is_tree) = (presence_of(&content), content == Content::Directory);
         assert_eq!((presence.has_slow_stats(), presence.is_staged_by_bind()), (is_tree, is_tree));

@@ -10,7 +10,7 @@ fn staged() -> Machine {
 }
 
 #[test]
-fn only_a_parent_that_is_missing_is_to_be_created() {
+fn a_parent_is_to_be_created_if_it_is_missing() {
     let machine = staged();
     machine.kernel.write_file("/stage/file", b"").unwrap();
     for path in ["/none/a", "/stage/file/b/a"] {

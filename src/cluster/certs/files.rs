@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_old_versions_are_swept_away() {
+    fn old_versions_alone_are_swept_away() {
         let dir = tempfile::tempdir().unwrap();
         let now = "..2030_01_01_00_00_00.000000000";
         let old = "..2029_01_01_00_00_00.000000000";

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_class_lets_claims_ask_for_copies() {
+    fn claims_ask_for_copies_if_their_class_lets_them() {
         let wanted = |annotations: Value, parameters: Value| {
             let claim = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
             let class = json!({"provisioner": "d", "parameters": parameters});

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_requirement_the_most_room_is_first() {
+    fn the_most_room_is_first_without_a_requirement() {
         let members = members(&["a", "b", "c", "d"]);
         let room = |member: &Member| match member.node_id.as_str() {
             "a" => Some(1),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_alerts_about_a_certificate_are_a_refusal() {
+    fn alerts_about_a_certificate_are_a_refusal() {
         let refused = TlsError::of_handshake(alert(AlertDescription::UnknownCA));
         assert!(matches!(refused, TlsError::RefusedByPeer(AlertDescription::UnknownCA)), "{refused}");
         assert_eq!(

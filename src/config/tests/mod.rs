@@ -261,7 +261,7 @@ fn long_values_are_refused() {
 }
 
 #[test]
-fn without_a_host_name_the_node_id_must_be_given() {
+fn the_node_id_must_be_given_without_a_host_name() {
     let error = node_id(None, None).unwrap_err().to_string();
     assert!(error.contains("--node-id (NODE_ID)"), "{error}");
     let error = node_id(None, Some("a b".to_owned())).unwrap_err().to_string();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn without_overcommit_every_promise_can_be_kept() {
+    fn every_promise_can_be_kept_without_overcommit() {
         let pool = budget(100 * GIB, 60 * GIB, 50 * GIB, 20 * GIB, 1.0);
         assert_eq!(pool.room(true, Provisioning::Thin), 30 * GIB);
         assert_eq!(pool.room(true, Provisioning::Thick), 30 * GIB);

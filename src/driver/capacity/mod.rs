@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_enforced_sizes_are_promised() {
+    fn sizes_are_promised_if_they_are_enforced() {
         let totals =
             |thin_bytes, thick_bytes, snapshot_bytes| Totals { thin_bytes, thick_bytes, snapshot_bytes };
         for (want, promised, what) in [

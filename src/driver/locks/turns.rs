@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_so_many_turns_and_no_caller_has_all() {
+    fn turns_are_limited_and_no_caller_has_all() {
         let turns = Turns::new(3, 2);
         let (one, two) = (turns.take("a"), turns.take("a"));
         assert!(one.is_some() && two.is_some() && turns.take("a").is_none(), "its share");

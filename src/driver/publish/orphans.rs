@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_target_of_kubelets_form_names_a_pod() {
+    fn a_target_names_a_pod_if_it_has_kubelets_form() {
         let kubelet = Path::new("/var/lib/kubelet");
         let uid = |target| pod_uid(Path::new(target), kubelet);
         assert_eq!(uid("/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/scratch/mount"), Some("u-1"));

@@ -25,7 +25,7 @@ mod tests {
     use crate::model::{NodeKey, SnapshotId, VolumeId};
 
     #[test]
-    fn only_our_tokens_are_taken() {
+    fn tokens_of_others_are_refused() {
         let id = VolumeId::of_name(&NodeKey::of("n"), "v");
         let token = make(id.as_str());
         assert_eq!(parse::<VolumeId>(&token).expect("token"), id);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_beginning_it_may_be_silent() {
+    async fn a_connection_may_be_silent_after_its_beginning() {
         let (mut near, far) = tokio::io::duplex(64);
         let limit = Duration::from_millis(200);
         let mut far = Prompt::new(far, limit, alone());

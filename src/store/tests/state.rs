@@ -223,7 +223,7 @@ fn a_change_is_of_the_record_with_its_id() {
 
 /// A volume and the record of its move have the same id.
 #[test]
-fn where_a_volume_went_is_a_record_of_its_own() {
+fn the_place_a_volume_went_to_is_its_own_record() {
     let moved = Moved {
         id: id(1),
         left: id(2),

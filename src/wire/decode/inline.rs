@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn only_true_makes_it_inline() {
+    fn a_volume_is_inline_if_the_context_says_true() {
         for value in ["false", "True", "", "1"] {
             assert_eq!(
                 decode(&map(&[("csi.storage.k8s.io/ephemeral", value), ("foo", "bar")])).expect("none"),

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_term_of_our_key_alone_can_be_met_here() {
+    fn a_term_is_met_here_if_it_has_our_key_alone() {
         assert_eq!(one(&[(KEY, "a")]).expect("term").as_deref(), Some("a"));
         assert_eq!(one(&[(&KEY.to_uppercase(), "a")]).expect("term").as_deref(), Some("a"));
         assert_eq!(one(&[(KEY, "a"), ("zone", "z")]).expect("term"), None);

@@ -90,7 +90,7 @@ fn a_freeze_that_does_not_hold_leaves_nothing() {
 }
 
 #[test]
-fn how_it_was_copied_is_no_part_of_the_volume() {
+fn a_volume_does_not_record_how_it_was_copied() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let made = rig.made(cloned("c", &vol, &AS_IT_IS));

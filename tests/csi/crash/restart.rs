@@ -59,7 +59,7 @@ fn a_restart_of_the_driver_changes_nothing() {
 }
 
 #[test]
-fn after_a_reboot_staged_volumes_have_their_data() {
+fn staged_volumes_have_their_data_after_a_reboot() {
     for cut in [false, true] {
         let mut rig = Rig::new();
         let vols = in_use(&rig);
@@ -87,7 +87,7 @@ fn after_a_reboot_staged_volumes_have_their_data() {
 }
 
 #[test]
-fn after_a_reboot_what_is_gone_can_be_taken_away() {
+fn a_gone_volume_can_be_unpublished_after_a_reboot() {
     let mut rig = Rig::new();
     let vols = in_use(&rig);
     rig.reboot();
@@ -103,7 +103,7 @@ fn after_a_reboot_what_is_gone_can_be_taken_away() {
 }
 
 #[test]
-fn after_a_reboot_no_device_shows_another_volume() {
+fn devices_after_a_reboot_show_no_other_volume() {
     let mut rig = Rig::new();
     let (one, two) = (rig.volume("one", block()), rig.volume("two", block()));
     for vol in [&one, &two] {
@@ -121,7 +121,7 @@ fn after_a_reboot_no_device_shows_another_volume() {
 }
 
 #[test]
-fn after_a_reboot_a_republished_pod_can_go() {
+fn a_republished_pod_can_go_after_a_reboot() {
     let mut rig = Rig::new();
     let (vol, _) = rig.published("v", mount());
     rig.reboot();

@@ -334,7 +334,7 @@ fn a_mount_in_it_is_not_entered() {
 
 /// What frees room must not need any.
 #[test]
-fn on_a_full_disk_it_is_removed_before_the_answer() {
+fn a_directory_on_a_full_disk_goes_before_the_answer() {
     for large in Large::ALL {
         let rig = Rig::on(large.kernel(), &FLAGS);
         let delete = make(&rig, large);

@@ -97,7 +97,7 @@ fn the_end_of_the_certificate_is_told_after_a_renewal() {
 }
 
 #[test]
-fn without_peers_there_is_no_certificate() {
+fn a_driver_without_peers_has_no_certificate() {
     let (kernel, address) = (machine(), address());
     let server = watched(kernel.os(), &settings(), address);
     let samples = scrape(&server, address);

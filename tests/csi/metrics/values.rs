@@ -190,7 +190,7 @@ fn health_is_what_probe_says_during_recovery() {
 }
 
 #[test]
-fn only_the_pages_are_served_beside_idle_clients() {
+fn pages_alone_are_served_beside_idle_clients() {
     let (kernel, settings, address) = (machine(), settings(), address());
     let server = watched(kernel.os(), &settings, address);
     let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };

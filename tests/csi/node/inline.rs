@@ -205,7 +205,7 @@ fn a_publish_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn after_a_reboot_its_pod_can_go() {
+fn an_inline_pod_can_go_after_a_reboot() {
     let mut rig = Rig::new();
     rig.ok(inline(&rig, ID, &[("size", "8Mi")]));
     rig.power_cut();

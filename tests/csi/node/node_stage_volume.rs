@@ -295,7 +295,7 @@ fn a_path_that_would_do_harm_is_an_invalid_argument() {
 }
 
 #[test]
-fn with_kubelet_dir_paths_lie_below_it() {
+fn paths_lie_below_the_kubelet_dir_that_is_set() {
     let rig = Rig::with(&["--kubelet-dir", KUBELET]);
     let vol = rig.volume("v", mount());
     rig.kernel.create_directories("/tmp/stage");

@@ -257,7 +257,7 @@ fn unwritten_blocks_are_not_read() {
 }
 
 #[test]
-fn without_extent_maps_every_byte_is_compared() {
+fn every_byte_is_compared_without_extent_maps() {
     let rig = both_pools();
     let vol = block_volume(&rig, "v", "fast", SMALL);
     let base = written(&rig, &vol, "base", &[(0, vec![1; 1 << 20])]);

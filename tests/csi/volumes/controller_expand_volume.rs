@@ -120,7 +120,7 @@ fn less_changes_nothing_and_too_much_is_out_of_range() {
 }
 
 #[test]
-fn without_room_it_is_exhausted_and_nothing_changes() {
+fn growth_without_room_is_exhausted_changes_nothing() {
     let kernel = hostloop_fake_kernel::FakeKernel::new();
     kernel.set_space(GIB as u64, 512 << 20);
     let rig = Rig::on(kernel, &[]);

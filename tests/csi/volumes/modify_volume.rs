@@ -231,7 +231,7 @@ fn blocks_that_a_snapshot_has_too_become_its_own() {
 
 /// btrfs shares blocks and cannot give a file its own again.
 #[test]
-fn on_btrfs_only_unshared_blocks_become_thick() {
+fn unshared_blocks_alone_become_thick_on_btrfs() {
     let rig = Rig::on(machine_with_fast(FsType::Btrfs), &WITH_FAST);
     let thick = |vol: &Vol| modify(vol, &[("provisioning", "thick")]);
     let [alone, copied] = ["alone", "copied"].map(|name| {

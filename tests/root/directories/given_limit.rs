@@ -86,7 +86,7 @@ fn a_directory_gets_a_limit_on_xfs() {
 
 /// btrfs limits only what was made as a subvolume.
 #[test]
-fn on_btrfs_it_is_refused_with_the_way_to_go() {
+fn a_limit_for_a_directory_on_btrfs_is_refused() {
     let Some(disk) = with_simple_quotas() else { return };
     let (world, volume) = old(&disk);
     let vol = Vol::of(&world, Kind::Directory, volume);

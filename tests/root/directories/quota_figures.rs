@@ -214,7 +214,7 @@ fn deletion_of_subvolumes() {
 
 #[test]
 #[ignore = "it measures, which takes minutes"]
-fn on_every_filesystem() {
+fn figures_agree_on_every_filesystem() {
     figures("btrfs with full qgroups", &with_full_qgroups());
     if let Some(disk) = with_simple_quotas() {
         figures("btrfs with simple quotas", &disk);

@@ -114,7 +114,7 @@ pub fn place(disk: &Disk, name: &str) -> PathBuf {
 }
 
 #[test]
-fn without_quotas_nothing_is_limited() {
+fn a_directory_without_quotas_has_no_limit() {
     for (fs_type, options) in [("ext4", "loop"), ("xfs", "loop"), ("btrfs", "loop")] {
         let disk = disk(fs_type, &[], options).expect("mount");
         no_quotas(&kernel(), &place(&disk, "plain"));

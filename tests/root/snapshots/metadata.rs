@@ -95,7 +95,7 @@ fn discard(source: &Vol<'_>) {
 }
 
 #[test]
-fn in_a_pool_on_xfs() {
+fn allocated_metadata_in_a_pool_on_xfs() {
     let world = World::on("xfs", 2 * GIB, &["--overcommit", "4"]);
     base_and_delta_are_the_target(&world, Kind::Block, true);
     base_and_delta_are_the_target(&world, Kind::Ext4, true);
@@ -103,7 +103,7 @@ fn in_a_pool_on_xfs() {
 }
 
 #[test]
-fn in_a_pool_on_btrfs() {
+fn allocated_metadata_in_a_pool_on_btrfs() {
     let world = World::on("btrfs", 2 * GIB, &["--overcommit", "4"]);
     base_and_delta_are_the_target(&world, Kind::Block, true);
     base_and_delta_are_the_target(&world, Kind::Ext4, true);
@@ -111,7 +111,7 @@ fn in_a_pool_on_btrfs() {
 }
 
 #[test]
-fn in_a_pool_on_ext4() {
+fn allocated_metadata_in_a_pool_on_ext4() {
     let world = World::new(&[]);
     base_and_delta_are_the_target(&world, Kind::Block, false);
     base_and_delta_are_the_target(&world, Kind::Xfs, false);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_id_changes() {
+    fn a_received_subvolume_changes_its_id_only() {
         let (_, _, before) = device();
         let (first, second) = (Uuid::from_bytes([1; 16]), Uuid::from_bytes([2; 16]));
         let once = before.clone().renamed(first).expect("renamed").at(PLACES[0]);

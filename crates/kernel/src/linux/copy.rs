@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bytes_that_lie_there_are_located() {
+    fn bytes_are_located_if_they_lie_there() {
         let seen = |flags| from(raw(0, 4096, flags), 0).map(|e| (e.located, e.shared, e.unwritten));
         assert_eq!(seen(0), Some((true, false, false)));
         assert_eq!(seen(1 | 0x1000 | SHARED), Some((true, true, false)), "the last one, and one of several");

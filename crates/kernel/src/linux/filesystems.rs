@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_exit_code_is_put_down_to_the_capability() {
+    fn an_exit_code_is_put_down_to_the_capability() {
         let late = why_not_ext4(errno_error(Errno::ETIMEDOUT, "resize2fs"));
         assert!(is_errno(&late, Errno::ETIMEDOUT));
         let failed = why_not_ext4(io::Error::other("resize2fs: exit status: 1: Permission denied"));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_errors_are_refusals() {
+    fn some_errors_of_mount_are_refusals() {
         for (errno, refuses) in [(Errno::EINVAL, true), (Errno::EOPNOTSUPP, true), (Errno::ENOMEM, false)] {
             assert_eq!(is_refusal(&Err(io::Error::from(errno))), refuses, "{errno}");
         }

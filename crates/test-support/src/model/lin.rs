@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_same_time_either_order_will_do_but_one_only() {
+    fn calls_at_one_time_take_one_order_of_two() {
         for seen in [1, 2] {
             assert!(linearizable(&[(0, 9, Write(1)), (0, 9, Write(2)), (10, 11, Read(seen))]));
         }

@@ -59,7 +59,7 @@ async fn a_last_pass_over_a_volume_in_use_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_standby_copy_is_whole_in_a_pass() {
+async fn a_pass_is_whole_for_a_standby_copy_only() {
     let (world, _) = with_standby().await;
     let whole: Vec<bool> = world.nodes.lock().passes.iter().map(|pass| pass.whole).collect();
     assert!(!whole.is_empty() && whole.iter().all(|whole| *whole), "{whole:?}");

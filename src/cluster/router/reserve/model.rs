@@ -228,7 +228,7 @@ fn controllers_in_turn_are_told_of_one_volume() {
 /// The test of the test: without the look after the reservation there are two.
 #[test]
 #[should_panic(expected = "two volumes")]
-fn without_the_second_look_there_are_two() {
+fn a_reservation_without_a_second_look_is_made_twice() {
     let mut world = world(2, &[0, 1], 0);
     for number in [0, 1] {
         world.step(number);

@@ -106,7 +106,7 @@ fn a_copy_cannot_skip_a_generation() {
 
 /// What a tenant can write must never make a node delete a volume.
 #[test]
-fn only_a_copy_of_the_named_source_is_deleted() {
+fn a_copy_of_another_source_is_not_deleted() {
     let copied = Copied::new();
     let (source, target) = (&copied.pair.source, &copied.pair.target);
     let (id, copy) = (copied.vol.id.as_str(), copied.copy.id.as_str());

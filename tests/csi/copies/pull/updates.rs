@@ -127,7 +127,7 @@ fn a_copy_grows_with_its_source() {
 }
 
 #[test]
-fn without_its_cut_a_copy_is_made_anew() {
+fn a_copy_without_its_cut_is_made_anew() {
     let copied = Copied::new();
     copied.pair.source.driver.remove_idle_sources(Duration::ZERO);
     assert_eq!(copied.pair.source.cuts(), 1, "ten minutes are not enough");
@@ -194,7 +194,7 @@ fn a_thick_copy_keeps_its_blocks() {
 }
 
 #[test]
-fn only_a_volume_of_another_node_can_be_followed() {
+fn a_volume_of_this_node_cannot_be_followed() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("source", block()));
     rig.rest(&vol);

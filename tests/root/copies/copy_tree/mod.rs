@@ -95,7 +95,7 @@ fn everything_is_kept() {
 
 /// The attributes of one filesystem on another, and no blocks to share.
 #[test]
-fn to_another_filesystem() {
+fn a_tree_is_copied_to_another_filesystem() {
     let (os, _temp, dir) = setup();
     let source = dir.join("source");
     everything(&source);

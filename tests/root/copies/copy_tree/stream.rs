@@ -39,7 +39,7 @@ fn everything_arrives_by_a_stream() {
 
 /// Another node may have another filesystem.
 #[test]
-fn from_one_filesystem_to_another() {
+fn a_tree_moves_to_another_filesystem() {
     let (os, _temp, dir) = setup();
     let source = dir.join("source");
     everything(&source);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn with_and_without_the_kernels_help() {
+    fn content_is_copied_without_the_kernels_help_too() {
         let from = source();
         let mut whole = vec![0; usize::try_from(fstat(&from).unwrap().st_size).unwrap()];
         assert_eq!(pread(&from, whole.as_mut_slice(), 0).unwrap(), whole.len());

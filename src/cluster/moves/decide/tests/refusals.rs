@@ -5,7 +5,7 @@ use super::*;
 
 /// If the claim and its PersistentVolume are gone, that says nothing of the data: the policy may have been Retain.
 #[test]
-fn only_the_word_of_a_node_says_a_volume_is_deleted() {
+fn a_volume_is_deleted_by_the_word_of_a_node_only() {
     let mut view = in_phase(ReplicaPhase::Completing);
     fence(&mut view);
     (view.status.exact, view.status.exchanged, view.status.maybe_completed) = (true, true, true);
