@@ -32,7 +32,7 @@ QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesys
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
 # Cargo.toml has test = false for these, so `cargo test` leaves them out, and --all-targets does, too.
-ROOT_TARGETS := --package hostloop --test root --test disks --test powercut
+ROOT_TARGETS := --test root --test disks --test powercut
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
 LONG_TEST := $(TEST) --profile exhaustive
 AS_ROOT = @if (( $$(id -u) != 0 )); then echo '$@ mounts filesystems and attaches loop devices: run it as root' >&2; exit 1; fi
@@ -306,6 +306,7 @@ test-deploy: ## Check the scripts that install and publish it, with stand-ins fo
 test-workflows: deps-test ## Check the workflows of .github: their syntax, that what they run is there, and the table of steps (Go)
 	@echo '==> test-workflows'
 	tests/workflows/run
+	tests/workflows/builds
 	tests/workflows/run-test
 	tests/workflows/commits-test
 	tests/workflows/steps-test
