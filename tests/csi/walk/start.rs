@@ -53,6 +53,9 @@ pub fn walk(scenario: &Scenario, part: Part) -> Tally {
             tally.note(|| what(&format!("{second:?}")), kill_start(scenario, first, second));
         }
         for (n, (errno, _)) in (1..=steps.len()).flat_map(|n| FAULTS.map(|fault| (n, fault))) {
+            if !part.takes((&scenario.name, format!("{first:?}"), n, errno as i32)) {
+                continue;
+            }
             tally.faults += 1;
             let verdict = fail_start(scenario, first, n, errno);
             tally.note(|| what(&format!("step {n} ({}) fails with {errno}", steps[n - 1])), verdict);

@@ -98,8 +98,11 @@ fn unused(os: &Os, file: &Path) {
     detach(&others);
     detach(&own);
     let is_there = |device: &LoopDevice| os.files.stat(&device.path()).expect("stat").is_some();
-    let left = || own.iter().filter(|device| is_there(device)).count();
-    // Others may attach and detach with the same numbers meanwhile.
+    // Others are given these numbers meanwhile, and may keep them.
+    let left = || {
+        let attached: BTreeSet<u32> = os.loops.list().expect("list").iter().map(|one| one.number).collect();
+        own.iter().filter(|device| !attached.contains(&device.number) && is_there(device)).count()
+    };
     eventually("the others are removed", || {
         let removed = os.loops.remove_unused().expect("remove what is unused");
         assert!(removed.is_sorted_by(|a, b| a > b), "the highest first: {removed:?}");
