@@ -180,7 +180,8 @@ fn every_call_survives_an_end_and_failure_at_any_step() {
     let (started, taken) = (Instant::now(), Part::of_walk());
     println!("HOSTLOOP_SEED={} HOSTLOOP_WALK_SHARE={}", taken.seed, taken.share);
     let scenarios = scenario::all();
-    let mut walks: Vec<(String, Walk<'_>)> = vec![("first start".to_owned(), Box::new(start::walk_first))];
+    let mut walks: Vec<(String, Walk<'_>)> =
+        vec![("first start".to_owned(), Box::new(|| start::walk_first(taken)))];
     // The long ones come first.
     for scenario in scenarios.iter().filter(|scenario| LEAVES_WORK.contains(&&*scenario.name)) {
         walks.push((format!("start after {}", scenario.name), Box::new(|| start::walk(scenario, taken))));

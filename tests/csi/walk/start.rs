@@ -117,8 +117,8 @@ fn pools_are_open(server: &Server) -> Result<bool, String> {
     Ok(found.iter().all(|entry| entry.reason != "PoolUnavailable"))
 }
 
-/// The first start, on a machine that has nothing: killed and failed at each step.
-pub fn walk_first() -> Tally {
+/// The first start, on a machine that has nothing: killed and failed at each step of the part.
+pub fn walk_first(part: Part) -> Tally {
     let empty = || {
         let kernel = FakeKernel::new();
         kernel.create_directories(KUBELET);
@@ -136,6 +136,9 @@ pub fn walk_first() -> Tally {
         invariants(kernel, &server)
     };
     for end in kill::ends(&steps) {
+        if !part.takes(format!("first start: {end:?}")) {
+            continue;
+        }
         let kernel = empty();
         if let Some((n, kill)) = end.at {
             kernel.kill_at(n, kill);
@@ -148,6 +151,9 @@ pub fn walk_first() -> Tally {
         tally.note(|| format!("first start: {end:?}"), again(os, &kernel));
     }
     for (n, (errno, _)) in (1..=steps.len()).flat_map(|n| FAULTS.map(|fault| (n, fault))) {
+        if !part.takes(("first start", n, errno as i32)) {
+            continue;
+        }
         let kernel = empty();
         kernel.fail_at(n, errno);
         drop(start(kernel.os()));

@@ -1,6 +1,7 @@
 //! A start that ends, or fails, at each of its steps.
 
 use super::*;
+use crate::walk::part::ways;
 
 /// A start that is walked: what is there before, the flags, and what must be there after.
 struct Scenario {
@@ -37,7 +38,8 @@ impl Scenario {
     }
 }
 
-/// The process, or the power, ends at each step of the start; and each step fails.
+/// The process, or the power, ends at each step of the start; and each step fails. A run takes one of the ways in which a step can
+/// end or fail, and `make walk` takes all.
 fn walk(scenario: &Scenario) {
     let kernel = (scenario.prepare)();
     kernel.restart();
@@ -46,7 +48,7 @@ fn walk(scenario: &Scenario) {
     let steps = kernel.steps();
     println!("{}: {} steps", scenario.name, steps.len());
     for step in &steps {
-        for kill in [Kill::Before, Kill::Torn, Kill::After] {
+        for kill in ways(step.number, &[Kill::Before, Kill::Torn, Kill::After]) {
             for power in [false, true] {
                 let kernel = (scenario.prepare)();
                 kernel.restart();
@@ -61,7 +63,7 @@ fn walk(scenario: &Scenario) {
                     .recovers(&kernel, &format!("{kill:?} {} {}, power {power}", step.name, step.subject));
             }
         }
-        for errno in [Errno::EIO, Errno::ENOSPC] {
+        for errno in ways(step.number, &[Errno::EIO, Errno::ENOSPC]) {
             let kernel = (scenario.prepare)();
             kernel.restart();
             kernel.fail_at(step.number, errno);
