@@ -31,6 +31,8 @@ QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesys
   controller_publish_volume:: metadata::allocated_metadata_in_a_pool_on_xfs os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks
 QUICK_SANITY := mount block
 TEST := $(CARGO) test --locked
+# Tests that wait for the kernel, or for a time to pass, more than they compute: two for each processor.
+WAITING := --test-threads $$((2 * $$(nproc)))
 # Cargo.toml has test = false for these, so `cargo test` leaves them out, and --all-targets does, too.
 ROOT_TARGETS := --test root --test disks --test powercut
 # What runs for hours gets a build of its own, which has every check and runs twice as fast.
@@ -160,7 +162,7 @@ test-walk-quick:
 test-slow: ## Test what test-quick and test-unit-quick leave out: faults and kills at every step, the model, the cluster, the simulation
 	@echo '==> test-slow'
 	$(TEST) --lib -- $(SLOW_UNIT)
-	$(TEST) --test csi -- $(SLOW)
+	$(TEST) --test csi -- $(WAITING) $(SLOW)
 	$(TEST) --test model --test cluster --test simulation
 
 test-csi: ## Test the RPCs on the fake kernel, with faults and kills at every step, and the cluster
@@ -195,17 +197,17 @@ endif
 test-root: deps ## Test on the real kernel (root)
 	@echo '==> test-root'
 	$(AS_ROOT)
-	$(TEST) --test root
+	$(TEST) --test root -- $(WAITING)
 
 test-root-quick: deps
 	@echo '==> test-root-quick'
 	$(AS_ROOT)
-	$(TEST) --test root -- $(QUICK_ROOT)
+	$(TEST) --test root -- $(WAITING) $(QUICK_ROOT)
 
 test-root-rest: deps
 	@echo '==> test-root-rest'
 	$(AS_ROOT)
-	$(TEST) --test root -- $(addprefix --skip ,$(QUICK_ROOT))
+	$(TEST) --test root -- $(WAITING) $(addprefix --skip ,$(QUICK_ROOT))
 
 test-disks: deps-test ## Test with disks that lie, fail and hang; HOSTLOOP_DISKS_SEED=N repeats what was lost (root)
 	@echo '==> test-disks'
