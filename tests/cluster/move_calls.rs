@@ -20,7 +20,7 @@ use crate::wait::until;
 
 const SIZE: i64 = 512 * MIB;
 
-fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u64) -> VolumeReplicaSpec {
+pub fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u64) -> VolumeReplicaSpec {
     VolumeReplicaSpec {
         driver: "hostloop.csi.dev".to_owned(),
         volume_id: volume_id.to_owned(),
