@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::copies::origin::{self, Origin};
 use super::locks::Mode;
+use super::locks::turns::Urgency;
 use super::pools::enforce::Chosen;
 use super::pools::{directories, enforce};
 use super::{Driver, request::check};
@@ -95,7 +96,7 @@ impl Driver {
             ))),
             None => {
                 let _turn = match (&named, &wanted.way) {
-                    (Some(_), Some(way)) => Some(self.copy_turn_for(way.node_key.as_str())?),
+                    (Some(_), Some(way)) => Some(self.copy_turn_for(way.node_key.as_str(), Urgency::Usual)?),
                     _ => wanted.source.is_some().then(|| self.copy_turn()).transpose()?,
                 };
                 reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;

@@ -62,7 +62,7 @@ fn copy(replica: &VolumeReplicaSpec) -> NewCopy {
 }
 
 fn pass() -> PassRequest {
-    PassRequest { parameters: Default::default(), whole: true, most_bytes: 2 * SIZE as u64 }
+    PassRequest { parameters: Default::default(), whole: true, most_bytes: 2 * SIZE as u64, last: false }
 }
 
 /// Makes the copy. A call says that it goes on if that takes longer than it waits.

@@ -83,6 +83,7 @@ impl Nodes for Router {
             most_bytes: pass.most_bytes,
         };
         let answer = self.tell(&replica.target_node, request).await?;
+            last_pass: pass.last,
         Ok(Updated {
             sent_bytes: answer.sent_bytes,
             changed_bytes: answer.changed_bytes,
