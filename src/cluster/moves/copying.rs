@@ -83,6 +83,8 @@ impl Moves {
         Ok(Ok(NewCopy {
             name: spec.copy_name.clone(),
             source: spec.volume_id.clone(),
+            source_node: spec.source_node.clone(),
+            generation: spec.generation,
             target: spec.target_node.clone(),
             bytes: bytes_of(&volume),
             access: access(&volume),

@@ -220,6 +220,7 @@ impl Round<'_> {
                 format_bytes(most)
             )));
         }
+        remote.expect_generation(volume.copy_of.as_ref().map(|copy| copy.cut.generation))?;
         let content = content_of_copy(
             &description.content,
             &remote.source.to_string(),
