@@ -22,7 +22,7 @@ const USAGE: u8 = 2;
 const WORKERS: usize = 2;
 /// Threads for the work itself: as many calls run at once, further ones wait for their turn. Copies and streams can take
 /// no more than their own, so that the others always have 128.
-const BLOCKING: usize = 128 + 2 * Limits::MOST;
+const BLOCKING: usize = 128 + 2 * (Limits::MOST + Limits::LAST_PASSES);
 
 /// The commit of this build. Builds without a repository, such as an image's, get it by the variable.
 const COMMIT: &str = match option_env!("HOSTLOOP_COMMIT") {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::copies::origin::{self, Origin};
 use super::locks::Mode;
+use super::locks::turns::Urgency;
 use super::pools::enforce::Chosen;
 use super::pools::{directories, enforce};
 use super::{Driver, request::check};
@@ -29,6 +30,8 @@ pub(crate) struct Wanted {
     pub(super) way: Option<Way>,
     /// It becomes a copy that is brought up to date with its source.
     pub(super) as_copy: bool,
+    /// How often the source of that copy has moved; `None` for any number.
+    pub(super) generation: Option<u64>,
     /// Where an inline volume is published.
     pub(super) inline_target: Option<String>,
 }
@@ -56,6 +59,7 @@ impl Driver {
             way,
             reservation,
             as_copy,
+            generation,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![((&id).into(), Mode::Exclusive)];
@@ -80,6 +84,7 @@ impl Driver {
             consistency,
             way,
             as_copy,
+            generation,
             inline_target: None,
         };
         let node = &self.settings.node_id;
@@ -95,7 +100,7 @@ impl Driver {
             ))),
             None => {
                 let _turn = match (&named, &wanted.way) {
-                    (Some(_), Some(way)) => Some(self.copy_turn_for(way.node_key.as_str())?),
+                    (Some(_), Some(way)) => Some(self.copy_turn_for(way.node_key.as_str(), Urgency::Usual)?),
                     _ => wanted.source.is_some().then(|| self.copy_turn()).transpose()?,
                 };
                 reservation.as_ref().map_or(Ok(()), |token| self.redeem(&wanted.id, token))?;
@@ -188,8 +193,9 @@ impl Driver {
 
     /// The record of a new volume, with everything decided.
     fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters, as_copy, inline_target, .. } = wanted;
-        let copy_of = as_copy.then(|| first_cut(origin)).transpose()?;
+        let Wanted { id, name, size, capabilities, parameters, as_copy, generation, inline_target, .. } =
+            wanted;
+        let copy_of = as_copy.then(|| first_cut(origin, generation)).transpose()?;
         let content = match origin {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
             None => content_for(&parameters, &capabilities)?,
@@ -249,10 +255,10 @@ impl Driver {
 /// Returns the first cut of a copy that is brought up to date.
 ///
 /// # Errors
-/// INVALID_ARGUMENT without a source, and for one that is no volume of another node.
-fn first_cut(origin: Option<&Origin>) -> Result<CopyOf> {
+/// INVALID_ARGUMENT without a source, and for one that is no volume of another node; FAILED_PRECONDITION for another generation.
+fn first_cut(origin: Option<&Origin>, generation: Option<u64>) -> Result<CopyOf> {
     let missing = "a copy that is brought up to date needs a volume as its content source";
-    origin.ok_or_else(|| Error::Invalid(missing.to_owned()))?.as_copy()
+    origin.ok_or_else(|| Error::Invalid(missing.to_owned()))?.as_copy(generation)
 }
 
 /// Whether an existing volume is what a repeated call asks for (csi.proto: compatible).

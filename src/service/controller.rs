@@ -2,7 +2,7 @@
 
 use super::declare::{Call, Declarations, Facts, Named, Question, Request, Route, Work, declare};
 use crate::driver::{Driver, token};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::CreateVolume;
 use crate::model::{NodeKey, Permit, SnapshotId, VolumeId};
@@ -51,6 +51,9 @@ pub const RESERVATION: &str = "hostloop-reservation";
 /// completed (docs/decisions/0019).
 pub const COPY: &str = "hostloop-copy";
 
+/// Metadata of such a CreateVolume: how often the source has moved. A node makes no copy of another generation.
+pub const GENERATION: &str = "hostloop-generation";
+
 fn header(metadata: &MetadataMap, name: &str) -> Option<String> {
     let value = metadata.get(name)?.to_str().ok()?;
     (!value.is_empty()).then(|| value.to_owned())
@@ -64,6 +67,17 @@ fn way(metadata: &MetadataMap) -> Option<Way> {
     let permit = metadata.get_bin(PERMIT).and_then(|value| value.to_bytes().ok());
     let permit = permit.and_then(|bytes| Permit::new(bytes.to_vec())).unwrap_or_default();
     Some(Way { node_key, address, permit })
+}
+
+/// Returns the generation that the source of a copy is to have.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no number.
+fn generation(metadata: &MetadataMap) -> Result<Option<u64>> {
+    let parsed = |text: String| {
+        text.parse().map_err(|_| Error::Invalid(format!("{GENERATION} {text:?} is not a number of moves")))
+    };
+    header(metadata, GENERATION).map(parsed).transpose()
 }
 
 /// The RPCs that are announced.
@@ -89,11 +103,12 @@ declare! { each of csi;
         makes: "volume.id" = |request, node_id| VolumeId::of_name(&NodeKey::of(node_id), &request.name);
         route: |_| Route::Controller;
         in_turn: true;
-        check: |request, metadata| decode::create_volume(request).map(|request| CreateVolume {
+        check: |request, metadata| Ok(CreateVolume {
             way: way(metadata),
             reservation: header(metadata, RESERVATION),
             as_copy: header(metadata, COPY).is_some(),
-            ..request
+            generation: generation(metadata)?,
+            ..decode::create_volume(request)?
         });
         work: |driver, request| {
             let volume = driver.create_volume(request)?;

@@ -12,7 +12,7 @@ use tonic::metadata::MetadataMap;
 use super::stream::Emit;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::model::{Grant, Settings};
+use crate::model::{Grant, Settings, SnapshotId};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 use crate::wire::{csi, peer};
 
@@ -100,6 +100,11 @@ pub(crate) trait Call: Request + Unary {
 
 /// A request with a stream of answers.
 pub(crate) trait StreamCall: Request + Streaming {
+    /// Returns the source that another node reads with it.
+    fn reads(&self) -> Option<SnapshotId> {
+        None
+    }
+
     /// Checks the request.
     ///
     /// # Errors
@@ -209,7 +214,11 @@ impl Identifies for Option<peer::Cut> {
 ///         check: |request| decode::create_snapshot(request); // |request, metadata| where it looks at those, too
 ///         work: |driver, id| …;                            // with what the check gave; may run more than once
 ///     }
-///     stream GetMetadataDeltaRequest { …; work: |driver, wanted, emit| …; }
+///     stream GetMetadataDeltaRequest {
+///         …;
+///         reads: |request| …;                              // StreamCall::reads, None if it is left out
+///         work: |driver, wanted, emit| …;
+///     }
 /// }
 /// ```
 macro_rules! declare {
@@ -268,6 +277,7 @@ macro_rules! declare {
         logs: $($span:literal = $field:ident),*;
         route: |$routed:pat_param| $route:expr;
         $(permit: |$asks:ident, $grant:ident| $permitted:expr;)?
+        $(reads: |$reading:ident| $source:expr;)?
         check: |$request:ident| $check:expr;
         work: |$driver:ident, $wanted:pat_param, $emit:ident| $work:expr;
     } $($rest:tt)*) => {
@@ -275,6 +285,13 @@ macro_rules! declare {
             @request $package $message [$($span = $field),*] [] [] [$(|$asks, $grant| $permitted)?] |$routed| $route;
         }
         impl StreamCall for $package::$message {
+            $(
+                fn reads(&self) -> Option<crate::model::SnapshotId> {
+                    let $reading = self;
+                    $source
+                }
+            )?
+
             fn check(self) -> Result<StreamWork<Self::Reply>> {
                 let $request = self;
                 let checked: Result<_> = $check;

@@ -1,6 +1,7 @@
 //! Before there is a driver, its socket is already served while the state is read and the pools are prepared, which may
 //! take hours if a large managed pool has to be checked. Identity answers, so that callers learn that the driver is alive
-//! and not ready. NodeGetInfo and NodeGetCapabilities answer too, because their answers are known. Every other call is
+//! and not ready. NodeGetInfo and NodeGetCapabilities answer too, because their answers are known, and so does Hello of the protocol
+//! between processes: without it, a controller would take the node for silent. Every other call is
 //! UNAVAILABLE and says what is going on. From one moment on, all calls go to the driver.
 
 use std::convert::Infallible;
@@ -18,8 +19,8 @@ use tonic::service::Routes;
 use tower::Service;
 
 use super::declare::{Call, Declarations, Facts, Question, StreamCall};
-use super::each_of_node;
 use super::table::Table;
+use super::{each_of_node, each_of_peer};
 use crate::error::Error;
 use crate::model::Settings;
 use crate::wire::{csi, peer};
@@ -59,6 +60,7 @@ impl Starting {
     async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
         let mut known = Known { starting: self.clone(), table: Table::default() };
         each_of_node(&mut known);
+        each_of_peer(&mut known);
         match known.table.has(request.uri().path()) {
             true => Ok(known.table.answer(request).await),
             false => Ok(self.unavailable().into_http()),

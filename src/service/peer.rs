@@ -59,6 +59,7 @@ declare! { each of peer;
         logs: "source.id" = handle;
         route: |_| Route::Peers(Callers::Nodes);
         permit: |request, grant| permit::may_read(&grant, &pull::blocks_request(request)?.0.id);
+        reads: |request| request.handle.parse().ok();
         check: |request| pull::blocks_request(&request);
         work: |driver, (handle, offset), emit| {
             driver.pull_blocks(&handle, offset, &mut |piece| emit(pull::encode_blocks(piece)))
@@ -72,6 +73,7 @@ declare! { each of peer;
             permit::may_read(&grant, &handle.id)?;
             base.iter().try_for_each(|base| permit::may_read(&grant, &base.id))
         };
+        reads: |request| request.handle.parse().ok();
         check: |request| pull::tree_request(&request);
         work: |driver, (handle, base, from), emit| {
             driver.pull_tree(&handle, base.as_ref(), from, &mut |item| emit(pull::encode_tree(item)))
@@ -85,6 +87,7 @@ declare! { each of peer;
             permit::may_read(&grant, &base.id)?;
             permit::may_read(&grant, &cut.id)
         };
+        reads: |request| request.cut.as_ref()?.handle.parse().ok();
         check: |request| pull::changes_request(&request);
         work: |driver, (base, cut, offset), emit| {
             driver.pull_changes(&base, &cut, offset, &mut |piece| emit(pull::encode_changes(piece)))

@@ -98,7 +98,8 @@ impl Declarations for Served {
             async move {
                 let who = caller(&request);
                 let (_, request) = node.take::<Q>(request)?;
-                stream::run(&node.driver, &who, request.check()?)
+                let reads = request.reads();
+                stream::run(&node.driver, (&who, reads.as_ref()), request.check()?)
             }
         });
     }

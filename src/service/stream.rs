@@ -16,6 +16,7 @@ use tonic::Status;
 use super::{ready_to_serve, spawn_blocking, status_of};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::model::SnapshotId;
 
 /// How many messages wait for the caller, beside those in the connection's own buffers. Each may hold thousands of
 /// ranges.
@@ -32,13 +33,19 @@ pub(crate) type Emit<'a, T> = &'a mut dyn FnMut(T) -> bool;
 /// Runs a use case on the blocking pool, in the span of the RPC, and streams what it emits. Its error ends the
 /// stream, whether messages went before it or not. It ends by itself soon after its caller has gone, since it is
 /// told so by the next message.
-pub(super) fn run<T, F>(driver: &Arc<Driver>, who: &str, work: F) -> Result<Messages<T>, Status>
+///
+/// `who` is the caller, and the source that it reads for another node.
+pub(super) fn run<T, F>(
+    driver: &Arc<Driver>,
+    (who, reads): (&str, Option<&SnapshotId>),
+    work: F,
+) -> Result<Messages<T>, Status>
 where
     F: FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send + 'static,
     T: Send + 'static,
 {
     ready_to_serve(driver)?;
-    let turn = driver.stream_turn(who)?;
+    let turn = driver.stream_turn(who, reads)?;
     let driver = Arc::clone(driver);
     Ok(Box::pin(stream(move |emit| {
         let _turn = turn;

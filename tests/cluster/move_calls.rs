@@ -20,7 +20,7 @@ use crate::wait::until;
 
 const SIZE: i64 = 512 * MIB;
 
-fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u64) -> VolumeReplicaSpec {
+pub fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation: u64) -> VolumeReplicaSpec {
     VolumeReplicaSpec {
         driver: "hostloop.csi.dev".to_owned(),
         volume_id: volume_id.to_owned(),
@@ -48,6 +48,8 @@ fn copy(replica: &VolumeReplicaSpec) -> NewCopy {
     NewCopy {
         name: replica.copy_name.clone(),
         source: replica.volume_id.clone(),
+        source_node: replica.source_node.clone(),
+        generation: replica.generation,
         target: replica.target_node.clone(),
         bytes: SIZE as u64,
         access: Access {
@@ -62,7 +64,7 @@ fn copy(replica: &VolumeReplicaSpec) -> NewCopy {
 }
 
 fn pass() -> PassRequest {
-    PassRequest { parameters: Default::default(), whole: true, most_bytes: 2 * SIZE as u64 }
+    PassRequest { parameters: Default::default(), whole: true, most_bytes: 2 * SIZE as u64, last: false }
 }
 
 /// Makes the copy. A call says that it goes on if that takes longer than it waits.
@@ -196,6 +198,27 @@ async fn silence_is_told_from_errors_by_the_node_asked() {
     assert!(!matches!(update, NodeError::Silent(_)), "{update:?}");
     nodes.complete(&replica, true, 0).await.unwrap();
     assert_eq!(nodes.find("b", &id).await, Ok(Presence::Has(1)));
+}
+
+/// Another node may say that it has the volume: it is in wrong hands, or an earlier state file was restored there.
+#[tokio::test]
+async fn a_copy_is_made_from_the_named_node_only() {
+    let processes = Processes::start(&["a", "b", "c"], Certificates::Named).await;
+    let router = processes.router(&["a", "b", "c"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    let elsewhere = NewCopy { source_node: "c".to_owned(), ..copy(&replica) };
+    let missing = nodes.create(&elsewhere).await.unwrap_err();
+    assert!(matches!(&missing, NodeError::NotFound(_)), "node c does not have it: {missing:?}");
+    let later = NewCopy { generation: 1, ..copy(&replica) };
+    let refused = nodes.create(&later).await.unwrap_err();
+    assert!(matches!(&refused, NodeError::InUse(why) if why.contains("has generation 0")), "{refused:?}");
+    let nowhere = NewCopy { source_node: "d".to_owned(), ..copy(&replica) };
+    assert!(matches!(nodes.create(&nowhere).await, Err(NodeError::Silent(_))));
+    assert_eq!(nodes.find("b", &replica.copy_id).await, Ok(Presence::Nothing));
+    assert_eq!(cuts(&processes), Vec::<String>::new());
+    create(nodes, &copy(&replica)).await;
 }
 
 fn persistent_volume(id: &str, node: &str) -> PersistentVolume {

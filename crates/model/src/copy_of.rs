@@ -67,6 +67,8 @@ pub struct UpdateCopy {
     pub whole: bool,
     /// The largest size that the source may report, in bytes; `None` for any size.
     pub most_bytes: Option<u64>,
+    /// The source is sealed, and pods wait for this pass.
+    pub last_pass: bool,
 }
 
 /// CompleteCopy of the protocol between processes of a cluster.

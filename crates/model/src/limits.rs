@@ -14,6 +14,9 @@ pub struct Limits {
 impl Limits {
     /// The most of either that can be set: each has a thread.
     pub const MOST: usize = 64;
+    /// How many last passes have a place while all others are taken: this many copies, and this many streams. One for each
+    /// other node.
+    pub const LAST_PASSES: usize = 4;
 
     /// How many streams one caller may have: half of them, so that nobody keeps the others out.
     pub fn streams_each(&self) -> usize {

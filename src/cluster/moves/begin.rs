@@ -283,6 +283,9 @@ impl Moves {
             let copy = NewCopy {
                 name: copy_name.to_owned(),
                 source: handle(volume),
+                // The room for a copy does not depend on them.
+                source_node: String::new(),
+                generation: 0,
                 target: target.clone(),
                 bytes,
                 access: access(volume),

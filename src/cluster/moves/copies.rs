@@ -9,6 +9,10 @@ pub struct NewCopy {
     pub name: String,
     /// Id of the volume that is copied.
     pub source: String,
+    /// CSI node id of the node that has this volume.
+    pub source_node: String,
+    /// How often the volume has moved.
+    pub generation: u64,
     /// CSI node id of the node that gets it.
     pub target: String,
     /// The smallest size in bytes: that of the source.

@@ -83,6 +83,8 @@ impl Moves {
         Ok(Ok(NewCopy {
             name: spec.copy_name.clone(),
             source: spec.volume_id.clone(),
+            source_node: spec.source_node.clone(),
+            generation: spec.generation,
             target: spec.target_node.clone(),
             bytes: bytes_of(&volume),
             access: access(&volume),
@@ -111,7 +113,7 @@ impl Moves {
             let bytes = bytes_of(&volume);
             // A pass in place that ends early leaves a mixture of two cuts, which cannot be promoted.
             let whole = replica.spec.purpose == Purpose::Standby;
-            (PassRequest { parameters, whole, most_bytes: most_bytes(bytes) }, bytes)
+            (PassRequest { parameters, whole, most_bytes: most_bytes(bytes), last: false }, bytes)
         }))
     }
 
@@ -165,7 +167,7 @@ impl Moves {
             Ok(request) => request,
             Err(why) => return self.wait(replica, RETRY, &why).await,
         };
-        let asked = self.now();
+        let (asked, request) = (self.now(), PassRequest { last: true, ..request });
         match self.nodes.update(&replica.spec, &request).await {
             Ok(updated) if updated.source_in_use => {
                 self.wait(replica, PRESSING, "the volume was in use during the last pass").await

@@ -56,6 +56,8 @@ pub struct PassRequest {
     pub whole: bool,
     /// The largest size that the node of the volume may report, in bytes.
     pub most_bytes: u64,
+    /// The volume is fenced, and pods wait for this pass.
+    pub last: bool,
 }
 
 /// The nodes. A VolumeReplica says which volume and which copy each call is about.

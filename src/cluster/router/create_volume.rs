@@ -12,7 +12,7 @@ use prost::bytes::Bytes;
 use tonic::{Code, Status};
 
 use super::Router;
-use super::forward::{Envelope, ask_each, unreachable};
+use super::forward::{Envelope, Original, ask_each, unreachable};
 use super::owner::{Named, member};
 use super::placement::Candidates;
 use super::reserve::{HELD, Holds, Round};
@@ -64,11 +64,17 @@ impl CopySource {
 }
 
 impl Router {
-    /// Finds the node of the source.
+    /// Finds the node of the source. That of a copy for a move is named: another node that says that it has the volume
+    /// has no part in it.
     ///
     /// # Errors
     /// UNAVAILABLE while the node of a volume that has moved is not known.
-    async fn copy_source(&self, wanted: &Placement, members: &Members) -> Result<CopySource, Status> {
+    async fn copy_source(
+        &self,
+        wanted: &Placement,
+        original: Option<&Original>,
+        members: &Members,
+    ) -> Result<CopySource, Status> {
         let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
         let found = match &wanted.source {
             Some(Source::Snapshot(id)) => member(members, Named::snapshot(id))
@@ -76,7 +82,11 @@ impl Router {
                 .map(|(node, id)| (node, VolumeSource::Snapshot(id))),
             Some(Source::Volume(volume_id)) => match volume_id.parse::<VolumeId>() {
                 Ok(id) if !id.is_inline() => {
-                    self.locate(volume_id).await?.node.map(|node| (node, VolumeSource::Volume(id)))
+                    let node = match original {
+                        Some(Original { node_id, .. }) => members.with_id(node_id).cloned(),
+                        None => self.locate(volume_id).await?.node,
+                    };
+                    node.map(|node| (node, VolumeSource::Volume(id)))
                 }
                 _ => None,
             },
@@ -97,7 +107,7 @@ impl Router {
         let Asked { bytes, request, wrong, envelope } = asked;
         let (envelope, wanted) = (&envelope, &decode::placement(&request)?);
         let members = self.members()?;
-        let origin = self.copy_source(wanted, &members).await?;
+        let origin = self.copy_source(wanted, envelope.original(), &members).await?;
         let mut candidates = Candidates::new(&members, wanted.topology.as_ref(), origin.node());
         let [_, _, ..] = candidates.nodes.as_slice() else {
             return match candidates.nodes.first().filter(|only| origin.allows(only)) {

@@ -21,7 +21,7 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
 use crate::service::table::{Answer, BytesCodec, decode, encode};
-use crate::service::{COPY, MOVED_TO, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
+use crate::service::{COPY, GENERATION, MOVED_TO, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
@@ -63,8 +63,17 @@ pub(super) struct Envelope {
     permit: Option<Permit>,
     /// With what the name of a new volume is reserved.
     reservation: Option<String>,
-    /// Whether a new volume is a copy that is brought up to date until it takes its source's place.
-    copy: bool,
+    /// What a new volume is a copy of that is brought up to date until it takes its source's place.
+    copy: Option<Original>,
+}
+
+/// The volume that a copy is made of.
+#[derive(Debug, Clone)]
+pub(super) struct Original {
+    /// The CSI node id of the only node that the data may come from.
+    pub node_id: String,
+    /// How often the volume has moved.
+    pub generation: u64,
 }
 
 impl Envelope {
@@ -91,8 +100,13 @@ impl Envelope {
     }
 
     /// The same, for a copy that is brought up to date until it takes its source's place.
-    pub(super) fn of_copy(&self) -> Self {
-        Envelope { copy: true, ..self.clone() }
+    pub(super) fn of_copy(&self, original: Original) -> Self {
+        Envelope { copy: Some(original), ..self.clone() }
+    }
+
+    /// Returns what the new volume is such a copy of.
+    pub(super) fn original(&self) -> Option<&Original> {
+        self.copy.as_ref()
     }
 
     /// The same, with no more time than this.
@@ -125,8 +139,9 @@ impl Envelope {
                 request.metadata_mut().insert(name, value);
             }
         }
-        if self.copy {
+        if let Some(Original { generation, .. }) = self.copy {
             request.metadata_mut().insert(COPY, AsciiMetadataValue::from_static("1"));
+            request.metadata_mut().insert(GENERATION, AsciiMetadataValue::from(generation));
         }
         if let Some(permit) = &self.permit {
             request.metadata_mut().insert_bin(PERMIT, BinaryMetadataValue::from_bytes(permit.as_bytes()));
@@ -343,6 +358,8 @@ mod tests {
         assert_eq!(sealed.metadata().get(SOURCE_NODE).expect("its node"), "node-a");
         let sent = sealed.metadata().get_bin(PERMIT).expect("a permit").to_bytes().expect("base64");
         assert_eq!(sent.as_ref(), permit.as_bytes());
+        let original = Original { node_id: "node-a".to_owned(), generation: 3 };
+        assert_eq!(envelope.of_copy(original).seal(()).metadata().get(GENERATION).expect("a number"), "3");
         let short = envelope.within(Duration::from_secs(1)).seal(());
         assert!(timeout(short.metadata()).expect("a timeout") <= Duration::from_secs(1));
         let without = Envelope::default().seal(());

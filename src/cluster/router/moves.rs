@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use super::Router;
-use super::forward::{Envelope, is_unreachable};
+use super::forward::{Envelope, Original, is_unreachable};
 use super::route::Asked;
 use crate::cluster::answers::line;
 use crate::cluster::moves::copies::{Access, NewCopy, Updated};
@@ -50,8 +50,10 @@ impl Nodes for Router {
     }
 
     async fn create(&self, copy: &NewCopy) -> Result<()> {
+        self.at(&copy.source_node)?;
         let request = request(copy);
-        let (bytes, envelope) = (encode(&request), Envelope::default().within(LIMIT).of_copy());
+        let original = Original { node_id: copy.source_node.clone(), generation: copy.generation };
+        let (bytes, envelope) = (encode(&request), Envelope::default().within(LIMIT).of_copy(original));
         let asked = Asked { bytes, request, wrong: None, envelope };
         let made = self.clone().create_volume(asked).await;
         made.map(|_| ()).map_err(|status| failed(&status))
@@ -81,6 +83,7 @@ impl Nodes for Router {
             freeze_timeout_ms: consistency.freeze_timeout_ms,
             whole: pass.whole,
             most_bytes: pass.most_bytes,
+            last_pass: pass.last,
         };
         let answer = self.tell(&replica.target_node, request).await?;
         Ok(Updated {
@@ -331,6 +334,8 @@ mod tests {
         let copy = NewCopy {
             name: "pvc-1-moved-2".to_owned(),
             source: "vol-1".to_owned(),
+            source_node: "node-1".to_owned(),
+            generation: 0,
             target: "node-2".to_owned(),
             bytes: 1 << 30,
             access: Access {

@@ -59,12 +59,13 @@ impl Origin {
     /// What a copy that is brought up to date with it has of it at first.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for what does not change, or is on this node.
-    pub(crate) fn as_copy(&self) -> Result<CopyOf> {
+    /// INVALID_ARGUMENT for what does not change, or is on this node; FAILED_PRECONDITION for another generation.
+    pub(crate) fn as_copy(&self, generation: Option<u64>) -> Result<CopyOf> {
         let Origin { source, data, .. } = self;
         let (Data::Remote(remote), VolumeSource::Volume(_)) = (data, source) else {
             return Err(not_followed(source));
         };
+        remote.expect_generation(generation)?;
         Ok(CopyOf { cut: remote.cut(), next: None, staged_bytes: None })
     }
 

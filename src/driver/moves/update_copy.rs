@@ -7,6 +7,7 @@ use crate::backend::{
     Mark, Shape, VolumePaths, content_of_copy, narrow, presence_of, remove_trees_beside, rename_tree,
     replace_tree, staged_changes, staged_tree, sync_files, tree_in_the_making, widen,
 };
+use crate::driver::locks::turns::Urgency;
 use crate::driver::pull::{Counted, Earlier, Making, Remote};
 use crate::driver::{Driver, not_found, settled};
 use crate::error::{Error, OsContext, Result};
@@ -47,7 +48,8 @@ impl Driver {
                 "volume {id} is not a copy that is brought up to date, or has been completed"
             )));
         };
-        let _turn = self.copy_turn_for(request.way.node_key.as_str())?;
+        let urgency = if request.last_pass { Urgency::LastPass } else { Urgency::Usual };
+        let _turn = self.copy_turn_for(request.way.node_key.as_str(), urgency)?;
         self.expect_unused(&volume)?;
         if copy_of.staged_bytes.is_none() {
             self.remove_staged(&volume)?;
@@ -218,6 +220,7 @@ impl Round<'_> {
                 format_bytes(most)
             )));
         }
+        remote.expect_generation(volume.copy_of.as_ref().map(|copy| copy.cut.generation))?;
         let content = content_of_copy(
             &description.content,
             &remote.source.to_string(),

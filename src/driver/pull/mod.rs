@@ -216,6 +216,23 @@ impl Remote {
         Cut { id: handle.id.clone(), created: handle.created, sealed, half_formatted, generation }
     }
 
+    /// Makes sure that the volume has moved as often as it has to have; `None` for any number. The node of the volume may be in wrong
+    /// hands. A copy of another generation than its VolumeReplica names could be neither completed nor deleted.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    pub(in crate::driver) fn expect_generation(&self, expected: Option<u64>) -> Result<()> {
+        let generation = self.description().generation;
+        match expected.filter(|expected| *expected != generation) {
+            None => Ok(()),
+            Some(expected) => Err(Error::InUse(format!(
+                "the node of {} says that it has generation {generation}, and the copy is of generation {expected}; see what that node \
+                 has",
+                self.source
+            ))),
+        }
+    }
+
     /// Its cut is left at its node: a record says that it is needed.
     pub(super) fn keep(&self) {
         self.kept.store(true, Ordering::Release);

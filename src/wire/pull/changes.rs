@@ -73,7 +73,14 @@ pub fn update_copy(request: peer::UpdateCopyRequest) -> Result<UpdateCopy> {
     let node_key = NodeKey::of(&fields::node_id(request.source_node_id)?);
     let way = Way { node_key, address: request.source_address, permit };
     let most_bytes = Some(request.most_bytes).filter(|most| *most > 0);
-    Ok(UpdateCopy { volume_id: request.volume_id, consistency, way, whole: request.whole, most_bytes })
+    Ok(UpdateCopy {
+        volume_id: request.volume_id,
+        consistency,
+        way,
+        whole: request.whole,
+        most_bytes,
+        last_pass: request.last_pass,
+    })
 }
 
 /// Decodes CompleteCopy.
@@ -214,6 +221,8 @@ mod tests {
         assert!(matches!(update_copy(nobody), Err(Error::Invalid(_))));
         let limited = peer::UpdateCopyRequest { most_bytes: 5, ..order.clone() };
         assert_eq!(update_copy(limited).unwrap().most_bytes, Some(5));
+        let last = peer::UpdateCopyRequest { last_pass: true, ..order.clone() };
+        assert!(update_copy(last).unwrap().last_pass && !decoded.last_pass);
         let nowhere = peer::UpdateCopyRequest { source_address: String::new(), ..order.clone() };
         assert!(matches!(update_copy(nowhere), Err(Error::Invalid(_))));
         let long = peer::UpdateCopyRequest { permit: vec![0; Permit::LONGEST + 1], ..order };

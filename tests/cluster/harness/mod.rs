@@ -29,7 +29,7 @@ use tonic::{Code, Status};
 
 use crate::orders::CERTIFICATES;
 pub use net::{Net, Way};
-pub use node::{Fault, Node};
+pub use node::{Fault, Node, settings};
 
 pub const DRIVER: &str = "hostloop.csi.dev";
 pub const GIB: i64 = 1 << 30;

@@ -228,7 +228,7 @@ impl Drop for Node {
     }
 }
 
-pub(super) fn settings(id: &str) -> Settings {
+pub fn settings(id: &str) -> Settings {
     let pool = PoolSettings {
         name: PoolName::default(),
         path: DATA_DIR.into(),

@@ -8,6 +8,7 @@ mod ends;
 mod fences;
 mod greedy;
 mod identity;
+mod last_passes;
 mod left_out;
 pub mod nodes;
 mod rates;

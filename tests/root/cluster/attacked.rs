@@ -29,8 +29,11 @@ use crate::harness::volume::create_request;
 use crate::harness::{Kind, World, text};
 use crate::orders;
 
-/// The node in wrong hands.
-const HOSTILE: &str = "node-hostile";
+/// A node in wrong hands.
+struct Source {
+    id: String,
+    address: String,
+}
 
 /// The node that is attacked. Its process is new, so that its memory is that of one attack.
 pub struct Attacked {
@@ -40,13 +43,18 @@ pub struct Attacked {
     pid: u32,
     controller: Tls,
     channel: Channel,
-    source_address: String,
+    sources: Vec<Source>,
     _pki: Pki,
 }
 
 impl Attacked {
     /// A node with these flags, in a world that is made already, and a source that answers like this.
-    pub fn by(source: &Hostile, mut world: World, flags: &[&str]) -> Attacked {
+    pub fn by(source: &Hostile, world: World, flags: &[&str]) -> Attacked {
+        Self::by_all(&[source], world, flags)
+    }
+
+    /// A node that copies from several sources.
+    pub fn by_all(sources: &[&Hostile], mut world: World, flags: &[&str]) -> Attacked {
         let (pki, runtime, id) = (Pki::new(), Runtime::new().expect("a runtime"), node_of(&world.data));
         // It was free a moment ago, and no other program wants exactly this one.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
@@ -59,18 +67,33 @@ impl Attacked {
         world.start_as(command(binary()).args(world.arguments()));
         let pid = world.driver().pid();
         let controller = pki.tls("controller", &controller());
-        let source_tls = pki.tls("hostile", &node(Some(HOSTILE)));
-        let source_address = runtime.block_on(serve(source, source_tls)).to_string();
+        let served = |source: &&Hostile| {
+            let id = source.hello.node_id.clone();
+            let address = runtime.block_on(serve(source, pki.tls(&id, &node(Some(&id))))).to_string();
+            Source { id, address }
+        };
+        let sources = sources.iter().map(served).collect();
         let _entered = runtime.enter();
         let channel = channel(controller.clone(), address, id.clone());
-        Attacked { world, runtime, id, pid, controller, channel, source_address, _pki: pki }
+        Attacked { world, runtime, id, pid, controller, channel, sources, _pki: pki }
+    }
+
+    /// Returns the node in wrong hands that has the source of this copy: the one that its name ends with, or else the first one.
+    fn source(&self, copy: &str) -> &Source {
+        let named = self.sources.iter().find(|source| copy.ends_with(&source.id));
+        named.unwrap_or_else(|| self.sources.first().expect("a source"))
+    }
+
+    /// Returns the volume that the copy with this name is made of.
+    fn source_of(&self, copy: &str) -> VolumeId {
+        VolumeId::of_name(&NodeKey::of(&self.source(copy).id), copy)
     }
 
     fn permit(&self, copy: &str) -> Permit {
         let grant = Grant {
-            source_node: HOSTILE.to_owned(),
+            source_node: self.source(copy).id.clone(),
             target_node: self.id.clone(),
-            source: VolumeSource::Volume(source_of(copy)),
+            source: VolumeSource::Volume(self.source_of(copy)),
             target: self.id_of(copy),
             expires: permit::expiry(),
         };
@@ -82,7 +105,7 @@ impl Attacked {
         VolumeId::of_name(&NodeKey::of(&self.id), copy)
     }
 
-    /// Orders the first copy of a volume of the node in wrong hands, of this size.
+    /// Orders the first copy of a volume of a node in wrong hands, of this size.
     pub fn create(
         &self,
         copy: &str,
@@ -91,14 +114,15 @@ impl Attacked {
         class: &[(&str, &str)],
     ) -> Result<csi::Volume, Status> {
         use csi::volume_content_source::{Type, VolumeSource};
-        let source = Type::Volume(VolumeSource { volume_id: source_of(copy).to_string() });
+        let source = Type::Volume(VolumeSource { volume_id: self.source_of(copy).to_string() });
         let bytes = i64::try_from(size).expect("a size");
         let request = csi::CreateVolumeRequest {
             volume_content_source: Some(csi::VolumeContentSource { r#type: Some(source) }),
             capacity_range: Some(csi::CapacityRange { required_bytes: bytes, limit_bytes: bytes }),
             ..create_request(kind, copy, size, class)
         };
-        let mut order = orders::order(request, (HOSTILE, &self.source_address), Some(&self.permit(copy)));
+        let Source { id, address } = self.source(copy);
+        let mut order = orders::order(request, (id, address), Some(&self.permit(copy)));
         order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
         let made = self.runtime.block_on(Client::on(self.channel.clone()).send(order));
         made.map(|made| made.volume.expect("a volume"))
@@ -117,8 +141,8 @@ impl Attacked {
     ) -> impl Future<Output = Result<(), Status>> + Send + use<> {
         let request = peer::UpdateCopyRequest {
             volume_id: self.id_of(copy).to_string(),
-            source_node_id: HOSTILE.to_owned(),
-            source_address: self.source_address.clone(),
+            source_node_id: self.source(copy).id.clone(),
+            source_address: self.source(copy).address.clone(),
             permit: self.permit(copy).as_bytes().to_vec(),
             whole: true,
             most_bytes,
@@ -160,15 +184,10 @@ impl Attacked {
     }
 }
 
-/// The volume that the copy with this name is made of.
-fn source_of(copy: &str) -> VolumeId {
-    VolumeId::of_name(&NodeKey::of(HOSTILE), copy)
-}
-
-/// OpenSource's answer for a source of this size.
-pub fn described(content: peer::SourceContent, size_bytes: u64) -> peer::OpenSourceResponse {
+/// OpenSource's answer of a node for a source of this size.
+pub fn described(node_id: &str, content: peer::SourceContent, size_bytes: u64) -> peer::OpenSourceResponse {
     peer::OpenSourceResponse {
-        handle: SnapshotId::of_name(&NodeKey::of(HOSTILE), "s").to_string(),
+        handle: SnapshotId::of_name(&NodeKey::of(node_id), "s").to_string(),
         created_ns: 1,
         content: content.into(),
         size_bytes,

@@ -4,86 +4,23 @@
 //! docs/security.md has what these tests print as a table.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hostloop::model::pull::{Blocks, Changes, Piece, Placed};
-use hostloop::model::tree::{Attributes, Basis, Entry, Item, Kind as Of, Position};
-use hostloop::wire::{peer, pull};
-use hostloop_test_support::hostile::{Hostile, sends};
-use prost::Message as _;
-use tonic::{Code, Status};
+use hostloop::model::pull::Piece;
+use hostloop::model::tree::{Item, Kind as Of};
+use hostloop::wire::peer;
+use hostloop_test_support::hostile::sends;
+use tonic::Code;
 
-use super::attacked::{Attacked, described, on_disk};
+use super::attacked::{Attacked, on_disk};
+use super::hostile_source::{
+    SIZE, assert_little_memory, changed, codes, entry, large_trees, names, no_more, of_tree, source,
+};
 use crate::directories::quotas::{POOL, place, with_simple_quotas};
 use crate::harness::volume::create_request;
 use crate::harness::{Kind, MIB, Vol, World, clone_request, run, text};
-
-const SIZE: u64 = 16 * MIB;
-/// More than a node copies from one other node at a time (8 of 16).
-const COPIES: usize = 12;
-/// The limit for what the process may ever take, in MiB, of which it takes some 20 without a copy.
-const MEMORY: u64 = 100;
-
-fn names() -> Vec<String> {
-    (0..COPIES).map(|n| format!("copy-{n}")).collect()
-}
-
-/// Makes the messages of a tree.
-type Messages = Box<dyn Fn() -> Vec<peer::PullTreeResponse> + Send + Sync>;
-
-/// What the source says of itself, which a test changes.
-#[derive(Clone)]
-struct Says(Arc<Mutex<peer::OpenSourceResponse>>);
-
-impl Says {
-    fn change(&self, change: impl FnOnce(&mut peer::OpenSourceResponse)) {
-        change(&mut self.0.lock().expect("no panic"));
-    }
-}
-
-/// A source without any data, and what it says of itself.
-fn source(content: peer::SourceContent) -> (Hostile, Says) {
-    let mut source = Hostile::new("node-hostile");
-    let says = Says(Arc::new(Mutex::new(described(content, SIZE))));
-    let (told, cut) = (says.clone(), AtomicU64::new(1));
-    source.open = Arc::new(move |_| {
-        // Each cut is a later one.
-        let created_ns = cut.fetch_add(1, Ordering::Relaxed);
-        Ok(peer::OpenSourceResponse { created_ns, ..told.0.lock().expect("no panic").clone() })
-    });
-    source.blocks = sends(|| {
-        let end = Placed { after: 0, message: Blocks::End { sent_bytes: 0 } };
-        [pull::encode_blocks(end)].into_iter()
-    });
-    let whole =
-        || [entry(0, 0, Of::Directory, Vec::new()), of_tree((1, 0), Item::End { entries: 1, sent_bytes: 0 })];
-    source.tree = sends(move || whole().into_iter());
-    (source, says)
-}
-
-fn of_tree((entry, offset): (u64, u64), item: Item) -> peer::PullTreeResponse {
-    pull::encode_tree(Placed { after: Position { entry, offset }, message: item })
-}
-
-fn entry(number: u64, parent: u64, kind: Of, extended: Vec<(Vec<u8>, Vec<u8>)>) -> peer::PullTreeResponse {
-    let name = if number == 0 { Vec::new() } else { format!("e{number}").into_bytes() };
-    let attributes = Attributes { mode: 0o755, extended, ..Attributes::default() };
-    let linked = false;
-    of_tree(
-        (number, 0),
-        Item::Entry(Entry { number, parent, name, kind, linked, attributes, basis: Basis::Nothing }),
-    )
-}
-
-fn changed(after: u64, offset: u64, len: usize) -> peer::PullChangesResponse {
-    pull::encode_changes(Placed { after, message: Changes::Data(Piece::new(offset, vec![9; len])) })
-}
-
-fn no_more(after: u64, sent_bytes: u64) -> peer::PullChangesResponse {
-    pull::encode_changes(Placed { after, message: Changes::End { sent_bytes } })
-}
 
 /// Measures something again and again until it is dropped.
 struct Watched {
@@ -119,17 +56,6 @@ impl Drop for Watched {
     }
 }
 
-fn assert_little_memory(node: &Attacked, attack: &str) {
-    let memory = node.memory();
-    println!("{attack}: {memory} MiB of memory at most");
-    assert!(memory < MEMORY, "{attack}: {memory} MiB");
-}
-
-/// How many ended with each code.
-fn codes(ended: &[Result<(), Status>], code: Code) -> usize {
-    ended.iter().filter(|ended| ended.as_ref().is_err_and(|status| status.code() == code)).count()
-}
-
 #[test]
 fn large_messages_take_little_memory() {
     for (attack, len) in [("pieces of 15 MiB", 15 << 20), ("a piece of 1 MiB and a byte", Piece::MOST + 1)] {
@@ -163,29 +89,7 @@ fn large_messages_take_little_memory() {
 
 #[test]
 fn many_attributes_take_little_memory() {
-    // Each takes 2 bytes of its message, and 48 bytes of memory when it is decoded.
-    let extended = vec![peer::attributes::Extended::default(); 900_000];
-    let many = peer::TreeEntry {
-        number: 0,
-        kind: Some(peer::tree_entry::Kind::Directory(peer::tree_entry::Directory {})),
-        attributes: Some(peer::Attributes { extended, ..Default::default() }),
-        ..Default::default()
-    };
-    // What waits until its directory is filled, as new files would inherit it.
-    let waits = || vec![(b"security.a".to_vec(), vec![7; 60_000]); 17];
-    let bomb = move || {
-        let tree_entry = many.encode_to_vec();
-        let checked = peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry };
-        let message = Some(peer::pull_tree_response::Message::Entry(checked));
-        vec![peer::PullTreeResponse { message, after: Some(Default::default()) }]
-    };
-    let nested = move || {
-        let level = |number: u64| entry(number, number.saturating_sub(1), Of::Directory, waits());
-        (0..30).map(level).collect::<Vec<_>>()
-    };
-    let trees: [(&str, Messages); 2] =
-        [("900,000 attributes of an entry", Box::new(bomb)), ("attributes of 30 levels", Box::new(nested))];
-    for (attack, tree) in trees {
+    for (attack, tree) in large_trees() {
         let (mut source, _) = source(peer::SourceContent::Directory);
         let (first, bad) = (Arc::clone(&source.tree), Arc::new(AtomicBool::new(false)));
         let (is_bad, bombs) = (Arc::clone(&bad), sends(move || tree().into_iter()));

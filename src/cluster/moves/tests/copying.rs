@@ -56,6 +56,9 @@ async fn a_last_pass_over_a_volume_in_use_is_repeated() {
     until_done(&mut world).await;
     world.is_settled("n2", "after three passes");
     assert_eq!(world.nodes.lock().busy_passes, 0);
+    let last: Vec<bool> = world.nodes.lock().passes.iter().map(|pass| pass.last).collect();
+    assert!(last.len() > 3 && last.ends_with(&[true; 3]), "nodes have a place for these: {last:?}");
+    assert_eq!(last.iter().filter(|last| **last).count(), 3, "{last:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use crate::driver::Driver;
 use crate::driver::locks::Guard;
 use crate::driver::locks::guarded::Guarded;
+use crate::driver::locks::turns::Urgency;
 use crate::error::{Error, Result};
 use crate::model::pull::{SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId};
+use crate::model::{NodeKey, Snapshot, SnapshotId, Timestamp, Volume, VolumeId};
 
 /// What is remembered of the cuts as long as the process lives.
 #[derive(Default)]
@@ -160,6 +161,14 @@ impl Driver {
         Ok((guard, snapshot))
     }
 
+    /// Returns how urgent it is to read a cut: its pass is a last one if its volume is sealed.
+    pub(crate) fn urgency_of(&self, cut: &Snapshot) -> Urgency {
+        match (&cut.pulled_for, self.store.get(&cut.source)) {
+            (Some(copy), Some(volume)) => urgency(&volume, copy),
+            _ => Urgency::Usual,
+        }
+    }
+
     /// What a node that opens it is told.
     pub(crate) fn describe_source(&self, snapshot: &Snapshot) -> Result<SourceDescription> {
         let paths = self.snapshot_paths(snapshot)?;
@@ -203,10 +212,18 @@ impl Driver {
     }
 }
 
+/// Returns how urgent a pass over this volume for its copy is. Whoever asks for the pass has no say in it.
+fn urgency(volume: &Volume, copy: &VolumeId) -> Urgency {
+    let moves_there = |node_id: &String| NodeKey::of(node_id).as_str() == copy.node_key();
+    match volume.moved_to.as_ref().is_some_and(moves_there) {
+        true => Urgency::LastPass,
+        false => Urgency::Usual,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NodeKey;
 
     #[test]
     fn a_cut_is_remembered_with_its_time_and_use() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::urgency;
 use crate::driver::copies::snapshots::Purpose;
 use crate::driver::locks::Mode;
 use crate::driver::{Driver, not_found};
@@ -84,7 +85,7 @@ impl Driver {
         self.recent_cuts.admit(target.node_key(), order, std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
-        let _turn = self.copy_turn_for(target.node_key())?;
+        let _turn = self.copy_turn_for(target.node_key(), urgency(&volume, target))?;
         let name = format!("pulled for {target}");
         let purpose = match &request.keep {
             Keep::Nothing => Purpose::Pull(target.clone()),

@@ -23,6 +23,7 @@ impl Driver {
         let no_blocks = || Error::Invalid(format!("source {} is a directory: it has no blocks", handle.id));
         let image = self.snapshot_paths(&snapshot)?.image().ok_or_else(no_blocks)?;
         let reading = || format!("read {}", image.display());
+        let urgency = self.urgency_of(&snapshot);
         let (mut at, mut sent_bytes, mut after) = (offset, 0, offset);
         while let Some((start, end)) = self.os.images.next_data(&image, at).doing(reading)? {
             at = start;
@@ -33,7 +34,7 @@ impl Driver {
                     return Err(errno_error(Errno::EIO, "it ends too early")).doing(reading);
                 }
                 (at, sent_bytes) = (at + want as u64, sent_bytes + want as u64);
-                self.stream_rate.spend(want as u64);
+                self.stream_rate.spend(want as u64, urgency);
                 self.cuts.touch(&handle.id);
                 let message = Blocks::Data(Piece::new(at - want as u64, data));
                 if !emit(Placed { after, message }) {

@@ -32,6 +32,7 @@ impl Driver {
     ) -> Result<()> {
         let ((base_guard, base), (guard, later)) = (self.opened(base)?, self.opened(cut)?);
         expect_two_cuts(&base, &later)?;
+        let urgency = self.urgency_of(&later);
         let mut sides = self.sides(&base, &later)?;
         let mut sender = Sender { emit, after: offset, sent_bytes: 0, heard: Heard::now() };
         let listening = sides.each_change(offset, &mut |change| {
@@ -39,7 +40,7 @@ impl Driver {
             self.cuts.touch(&later.id);
             Ok(match change {
                 Change::Differs { range, bytes } => {
-                    sender.changed(range.start, bytes, &mut |len| self.stream_rate.spend(len))
+                    sender.changed(range.start, bytes, &mut |len| self.stream_rate.spend(len, urgency))
                 }
                 Change::None { end } => sender.unchanged(end),
             })

@@ -34,12 +34,13 @@ impl Driver {
         };
         let tree = tree_of(&snapshot)?;
         let base_tree = earlier.as_ref().map(|(_, earlier)| tree_of(earlier)).transpose()?;
+        let urgency = self.urgency_of(&snapshot);
         let (mut sent_bytes, mut listening, mut at, mut heard) = (0, true, from, Heard::now());
         let mut refused = None;
         let entries = self.os.trees.read(&tree, base_tree.as_deref(), from, &mut |item| {
             if let Item::Data(piece) = &item {
                 sent_bytes += piece.data.len() as u64;
-                self.stream_rate.spend(piece.data.len() as u64);
+                self.stream_rate.spend(piece.data.len() as u64, urgency);
             }
             if let Item::Entry(entry) = &item
                 && entry.attributes.extended_bytes() > Attributes::MOST

@@ -227,6 +227,7 @@ fn updated(scripts: Vec<Vec<Placed<u64, Changes>>>) -> (Result<Vec<u8>>, usize) 
         way,
         whole: false,
         most_bytes: None,
+        last_pass: false,
     };
     let updated = target
         .driver

@@ -1,6 +1,7 @@
 //! The fence of a volume that moves away, and what a node deletes beside its volumes.
 
 use hostloop::error::Error;
+use hostloop::model::Volume;
 use hostloop::model::request::{NodePublishVolume, NodeUnpublishVolume, NodeUnstageVolume};
 use hostloop::wire::{csi, peer};
 use tonic::{Code, Status};
@@ -250,4 +251,18 @@ fn a_fence_that_comes_late_is_not_set() {
     copied.seal(TARGET).expect("the next move");
     copied.refused(late(""), Code::Aborted, "was taken back 1 times");
     assert_eq!(sealed().as_deref(), Some(TARGET));
+}
+
+/// A node in wrong hands says what it likes. Room that its copies take on other nodes has to be given back nevertheless.
+#[test]
+fn a_pass_cannot_change_the_generation_of_a_copy() {
+    let copied = Copied::new();
+    let (source, target) = (&copied.pair.source, &copied.pair.target);
+    let id = copied.vol.id.as_str();
+    let record = source.driver.store().get(&id.parse().expect("an id")).expect("a volume");
+    source.driver.store().put(Volume { generation: 5, ..(*record).clone() }).expect("recorded");
+    copied.change(1);
+    copied.refused(copied.update(), Code::FailedPrecondition, "has generation 5");
+    delete_copy(&copied, target, &copied.copy.id, (id, 0)).expect("it is a copy of this one");
+    assert_eq!(target.files(), Vec::<String>::new());
 }

@@ -67,6 +67,7 @@ impl Copy {
             way: Way { node_key: NodeKey::of(SOURCE), address: SOURCE.to_owned(), permit: Permit::default() },
             whole: true,
             most_bytes: None,
+            last_pass: false,
         }
     }
 

@@ -221,6 +221,7 @@ impl Target {
             }),
             reservation: None,
             as_copy: false,
+            generation: None,
         }
     }
 

@@ -33,8 +33,9 @@ use hostloop_model::tree::{Entry, Kind};
 const MAX_OPEN: usize = 64;
 
 /// The limit for extended attributes that wait until their directories are filled, in bytes. The ACLs
-/// and labels of all directories on one path usually take a small part of it.
-const MAX_WAITING: usize = 2 << 20;
+/// and labels of all directories on one path usually take a small part of it. Nodes in wrong hands can have 15 such trees
+/// written at a time.
+const MAX_WAITING: usize = 1 << 20;
 
 /// The bytes of memory that a directory of the way takes in addition to its name, and a file with several names, with what
 /// collections and the allocator add. A directory that leads to such a file is kept as long as the file is.
