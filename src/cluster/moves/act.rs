@@ -7,20 +7,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::begin::Created;
-use super::decide::{LONG, PRESSING, Step, decide};
+use super::decide::{LONG, PRESSING, Step, decide, is_lost_status};
 use super::events::Events;
+use super::exchange::Exchange;
 use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated, reason};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
+use super::view::{Says, View};
 use crate::model::MoveLimits;
 
 /// After something that a retry may get past.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 /// Between two looks at what a node is doing.
 pub(super) const RUNNING: Duration = Duration::from_secs(1);
+/// After the creation of a VolumeReplica, its first status may still come.
+const JUST: Duration = Duration::from_secs(2);
 /// After an object has changed that was looked at.
 const OUTDATED: Duration = Duration::from_millis(100);
 /// Steps that are done at once, one after the other. Other copies of the same task wait meanwhile.
@@ -37,6 +41,8 @@ pub struct Moves {
     pub(super) silence: Silence,
     /// For how long nodes cannot use the data of volumes, each as `NODE/ID`.
     pub(super) unusable: Silence,
+    /// For how long this process has known that the status of a VolumeReplica is lost, by its uid.
+    pub(super) status_lost: Silence,
     pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
@@ -73,6 +79,7 @@ impl Moves {
             nodes,
             silence: Silence::default(),
             unusable: Silence::default(),
+            status_lost: Silence::default(),
             limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),
@@ -127,6 +134,9 @@ impl Moves {
         if replica.spec.driver != self.driver {
             return Ok(Next::After(LONG));
         }
+        if self.has_just_begun(replica) {
+            return Ok(Next::After(RUNNING));
+        }
         let view = self.look(replica).await?;
         let spec = &view.spec;
         match decide(&view) {
@@ -141,6 +151,7 @@ impl Moves {
                 })
                 .await
             }
+            Step::Recover(phase) => self.recover(replica, &view, phase).await,
             Step::Pass => self.pass(replica).await,
             Step::Check => self.check(replica, &view).await,
             Step::RetireEarlier => self.retire_earlier(replica).await,
@@ -173,6 +184,35 @@ impl Moves {
             Step::Finish => self.finish(replica).await,
             Step::Leave => Ok(Next::After(LONG)),
         }
+    }
+
+    /// Reports whether a VolumeReplica has no status because it was created just now: its controller is about to write one.
+    fn has_just_begun(&self, replica: &VolumeReplica) -> bool {
+        let begun = replica.status.as_ref().is_some_and(|status| status.begun);
+        let created = replica.metadata.creation_timestamp.as_ref();
+        is_lost_status(replica.phase(), begun) && created.is_some_and(|at| self.since(&at.0) < JUST)
+    }
+
+    /// Writes a status again that was lost. The volume may be fenced, and the PersistentVolume says whether it was exchanged.
+    async fn recover(&self, replica: &VolumeReplica, view: &View, phase: ReplicaPhase) -> Result<Next> {
+        let exchanged = Exchange::new(&self.objects, &replica.spec).may_be_made().await?;
+        tracing::warn!(
+            volume.id = replica.spec.volume_id,
+            ?phase,
+            exchanged,
+            "the status of a VolumeReplica was lost"
+        );
+        let is_taken_back = phase == ReplicaPhase::Abandoning;
+        let is_later = |says: &Says| matches!(says, Says::Has(has) if *has > replica.spec.generation);
+        self.write(replica, |status| {
+            (status.phase, status.begun, status.exchanged) = (phase, true, exchanged);
+            status.maybe_completed = is_taken_back;
+            status.reclaimed = is_later(&view.source);
+            status.maybe_fenced = !status.reclaimed;
+            status.maybe_copied = view.copy != Says::Nothing;
+            "the status was lost, and the volume goes back to its node first".clone_into(&mut status.message);
+        })
+        .await
     }
 
     /// Changes the status, if the change makes a difference.

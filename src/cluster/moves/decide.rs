@@ -18,6 +18,7 @@
 
 mod ending;
 mod promotion;
+mod recovery;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use self::promotion::{
     delays_promotion, goes_back_with_others, goes_on, is_promotion, is_sent_away, running, stays_put,
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
+pub use self::recovery::is_lost_status;
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
@@ -53,6 +55,8 @@ pub enum Step {
     Create,
     /// Nothing is copied: take the id away from what the node of the volume has, as after a promotion.
     RetireSource,
+    /// The status was lost: go on in this phase, with what the PersistentVolume says.
+    Recover(ReplicaPhase),
     /// Bring the copy up to date.
     Pass,
     /// Ask for everything that can be refused as a dry run, and enter `CuttingOver` if nothing is.
@@ -100,6 +104,12 @@ pub fn decide(view: &View) -> Step {
     if view.spec.purpose == Purpose::Unknown {
         return Step::Leave;
     }
+    if is_of_an_earlier_generation(view) {
+        return if view.is_deleted { Step::Finish } else { Step::RetireSource };
+    }
+    if is_lost_status(view.status.phase, view.status.begun) {
+        return recovery::recover(view);
+    }
     match view.status.phase {
         ReplicaPhase::Pending
         | ReplicaPhase::Copying
@@ -143,19 +153,16 @@ fn unknown(view: &View) -> Option<String> {
 
 /// As long as pods may use the volume.
 fn before(view: &View) -> Step {
-    if is_of_an_earlier_generation(view) && !view.is_deleted {
-        return Step::RetireSource;
+    // The status was lost after the exchange.
+    if view.status.exchanged {
+        return Step::ExchangeBack;
     }
     // A cutover has gone back.
     if view.status.maybe_fenced && has(&view.source, view.spec.generation) {
         return Step::Unfence;
     }
     if let Some(why) = unwanted(view) {
-        // A copy is made only in a later phase.
-        return match view.status.phase {
-            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
-            _ => Step::Enter(ReplicaPhase::Abandoning, why),
-        };
+        return end_before(view, why);
     }
     if let Some(why) = unknown(view) {
         return Step::Wait(LONG, why);
@@ -172,10 +179,7 @@ fn before(view: &View) -> Step {
     }
     if view.target_is_gone() && view.age.is_none_or(|age| age >= GONE) {
         let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
-        return match view.status.phase {
-            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
-            _ => Step::Enter(ReplicaPhase::Abandoning, why),
-        };
+        return end_before(view, why);
     }
     match (view.status.phase, &view.wanted) {
         (ReplicaPhase::Pending, _) if view.failed.is_some_and(|failed| failed < LONG) => {
@@ -204,6 +208,17 @@ fn before(view: &View) -> Step {
             Step::Enter(ReplicaPhase::Following, "the volume moves to its standby copy".to_owned())
         }
         _ => ready(view),
+    }
+}
+
+/// Ends a copy while pods may use the volume. It is made only in a later phase than `Pending`, unless the first one failed.
+fn end_before(view: &View, why: String) -> Step {
+    let status = &view.status;
+    match status.phase {
+        ReplicaPhase::Pending if view.failed.is_none() && !status.maybe_copied && !status.maybe_fenced => {
+            Step::Finish
+        }
+        _ => Step::Enter(ReplicaPhase::Abandoning, why),
     }
 }
 

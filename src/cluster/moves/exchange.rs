@@ -103,6 +103,21 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Reports whether the PersistentVolume may have its node already, or be without one: it is being exchanged, or is gone while its
+    /// claim is there.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub async fn may_be_made(&self) -> Result<bool, kube::Error> {
+        match self.objects.volume(&self.spec.persistent_volume.name).await? {
+            Some(volume) => {
+                let deleted = volume.metadata.deletion_timestamp.is_some();
+                Ok(self.is_ours(&volume) && (deleted || self.has_moved(&volume)))
+            }
+            None => Ok(self.claim().await?.is_some()),
+        }
+    }
+
     /// Asks the API server to check each request that replaces the PersistentVolume. Reports whether each has its effect.
     async fn try_replacement(&self, volume: &PersistentVolume) -> Result<bool, kube::Error> {
         let retained = self.objects.patch_volume(volume, retain(), Run::Dry).await?;

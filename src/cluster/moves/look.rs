@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
-use super::decide::is_lost_node;
+use super::decide::{is_lost_node, is_lost_status};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
 use super::queue::ahead;
@@ -46,7 +46,8 @@ impl Moves {
         };
         let source_node = node_state(self.node(&spec.source_node).await?.as_deref());
         let target = self.node(&spec.target_node).await?;
-        let at_target = phase == ReplicaPhase::Completing;
+        let is_status_lost = is_lost_status(phase, status.begun);
+        let at_target = phase == ReplicaPhase::Completing || is_status_lost;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
         let is_promoted = is_promoted(replica);
         let hindered = match claim.as_deref() {
@@ -55,8 +56,10 @@ impl Moves {
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) =
-            asked(phase, is_promoted || status.maybe_fenced, status.reclaimed);
+        let (asks_source, asks_copy, asks_target) = match is_status_lost {
+            true => (true, true, true),
+            false => asked(phase, is_promoted || status.maybe_fenced, status.reclaimed),
+        };
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
@@ -73,12 +76,35 @@ impl Moves {
             copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
             target_node: node_state(target.as_deref()),
+            lost_for: self.status_is_lost(replica, is_status_lost),
+            has_another_copy: is_status_lost && self.has_another_copy(replica),
             failed: status.first_copy_failed.as_ref().map(|failed| self.since(&failed.0)),
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: ahead(&self.seen.replicas.state(), replica),
             spec: spec.clone(),
             status,
         })
+    }
+
+    /// Returns for how long this controller has known that the status of a VolumeReplica is lost.
+    fn status_is_lost(&self, replica: &VolumeReplica, is_lost: bool) -> Duration {
+        let uid = replica.uid().unwrap_or_default();
+        match is_lost {
+            true => self.status_lost.is_silent(&uid),
+            false => {
+                self.status_lost.is_heard(&uid);
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Reports whether the volume has another copy, whose status is there.
+    fn has_another_copy(&self, replica: &VolumeReplica) -> bool {
+        let is_another = |other: &Arc<VolumeReplica>| {
+            let begun = other.status.as_ref().is_some_and(|status| status.begun);
+            other.uid() != replica.uid() && !is_lost_status(other.phase(), begun)
+        };
+        self.seen.replicas_of(&replica.spec.claim.uid).iter().any(is_another)
     }
 
     /// Returns the claim of a copy; `None` if it is gone, whether there is a later one of its name or not.
@@ -214,7 +240,7 @@ impl Moves {
 
     /// Returns how long ago a moment was, by the clock of this controller. A moment in the future comes from a controller whose clock is
     /// ahead. Its age is unknown, and counts as the largest one, so that it delays nothing.
-    fn since(&self, moment: &Timestamp) -> Duration {
+    pub(super) fn since(&self, moment: &Timestamp) -> Duration {
         let since = self.now().0.duration_since(*moment);
         match since.as_secs() < -SKEW {
             true => Duration::MAX,

@@ -20,6 +20,7 @@ pub mod objects;
 mod phases;
 pub mod places;
 pub mod pods;
+pub mod progress;
 pub mod queue;
 pub mod request;
 pub mod resources;

@@ -9,9 +9,9 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::admit::of_pods;
 use super::begin::Request;
+use super::progress::progress;
 use super::resources::{
     ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
-    progress,
 };
 use super::view::Wanted;
 

@@ -1,5 +1,6 @@
 mod paths;
 mod promotion;
+mod recovery;
 mod refusals;
 
 use std::sync::LazyLock;
@@ -34,7 +35,7 @@ fn view() -> View {
             keep_source: false,
             requested_by: Some(object()),
         },
-        status: VolumeReplicaStatus::default(),
+        status: VolumeReplicaStatus { begun: true, ..VolumeReplicaStatus::default() },
         is_deleted: false,
         is_promoted: false,
         wanted: moving(When::PodsLeave, false),
@@ -48,6 +49,8 @@ fn view() -> View {
         target: Says::Nothing,
         copy: Says::Has(0),
         target_node: NodeState::Ready,
+        lost_for: Duration::ZERO,
+        has_another_copy: false,
         failed: None,
         age: Some(Duration::ZERO),
         queue: 0,
@@ -150,6 +153,9 @@ impl Choices {
             Some(Duration::from_secs(60)),
         ]);
         view.queue = self.below(2);
+        view.status.begun = self.below(4) != 0;
+        view.lost_for = self.one(&[Duration::ZERO, PATIENCE]);
+        view.has_another_copy = self.below(4) == 0;
         if self.below(2) == 0 {
             view.target_node = self.one(&nodes);
         }
@@ -175,7 +181,7 @@ static DECIDED: LazyLock<Vec<(View, Step)>> = LazyLock::new(|| {
         let step = decide(&view);
         (view, step)
     };
-    (0..100_000).map(|_| decided(choices.view())).collect()
+    (0..300_000).map(|_| decided(choices.view())).collect()
 });
 
 /// Checks a rule. `applies` says whether the rule has anything to say of a step: a rule that is never asked shows nothing.
@@ -185,6 +191,11 @@ fn check(rule: &str, applies: impl Fn(&View, &Step) -> bool, holds: impl Fn(&Vie
     if let Some((view, step)) = asked.into_iter().find(|(view, step)| !holds(view, step)) {
         panic!("{rule}: {step:?} of {view:#?}");
     }
+}
+
+/// Whether nothing says how far the copy is (`tests/recovery.rs`).
+fn is_without_status(view: &View) -> bool {
+    view.status.phase == ReplicaPhase::Pending && !view.status.begun
 }
 
 /// Whether the copy, or the volume at its earlier node, can still be given up: the copy has not taken over the id.
@@ -258,12 +269,16 @@ fn rule_6_what_is_unknown_changes_nothing() {
         |view, _| {
             // An exchange may have deleted the PersistentVolume.
             let is_exchanging = view.status.phase == ReplicaPhase::Exchanging;
-            is_before_the_end(view) && !is_exchanging && is_unknown(view) && !is_told(view)
+            let is_left_out = is_exchanging || is_without_status(view);
+            is_before_the_end(view) && !is_left_out && is_unknown(view) && !is_told(view)
         },
         |view, step| match step {
             Step::Wait(_, why) => !why.is_empty(),
             // A cutover has gone back, and pods wait.
-            step => *step == Step::Unfence && view.status.phase < ReplicaPhase::CuttingOver,
+            step => {
+                matches!(step, Step::Unfence | Step::ExchangeBack)
+                    && view.status.phase < ReplicaPhase::CuttingOver
+            }
         },
     );
 }
@@ -272,11 +287,12 @@ fn rule_6_what_is_unknown_changes_nothing() {
 fn rule_8_a_cutover_begins_with_a_check() {
     check(
         "before a cutover",
-        |view, _| view.status.phase < ReplicaPhase::CuttingOver,
+        |view, _| view.status.phase < ReplicaPhase::CuttingOver && !is_without_status(view),
         |view, step| match step {
             Step::Enter(phase, _) => *phase < ReplicaPhase::CuttingOver || *phase == ReplicaPhase::Abandoning,
             Step::Finish => view.status.phase == ReplicaPhase::Pending,
             Step::Unfence => view.status.maybe_fenced,
+            Step::ExchangeBack => view.status.exchanged,
             step => matches!(step, Step::Wait(..) | Step::Create | Step::Pass | Step::Check),
         },
     );
