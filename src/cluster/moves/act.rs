@@ -226,7 +226,7 @@ impl Moves {
         if changed.status == replica.status {
             return Ok(Next::Now(Box::new(changed)));
         }
-        Ok(Next::Now(Box::new(self.objects.put_status(&changed).await?)))
+        Ok(Next::Now(Box::new(self.objects.change_status(replica, &changed).await?)))
     }
 
     /// Writes what is waited for, unless it is there.
@@ -241,6 +241,17 @@ impl Moves {
         phase: ReplicaPhase,
         why: &str,
     ) -> Result<Next> {
+        self.enter_with(replica, phase, why, |_| {}).await
+    }
+
+    /// The same with a further change of the status.
+    pub(super) async fn enter_with(
+        &self,
+        replica: &VolumeReplica,
+        phase: ReplicaPhase,
+        why: &str,
+        change: impl FnOnce(&mut VolumeReplicaStatus),
+    ) -> Result<Next> {
         let spec = &replica.spec;
         tracing::info!(
             volume.id = spec.volume_id,
@@ -254,6 +265,7 @@ impl Moves {
         );
         let next = self
             .write(replica, |status| {
+                change(status);
                 status.phase = phase;
                 // Before the first request: a later controller has to know that there may have been one.
                 status.maybe_fenced |= phase == ReplicaPhase::CuttingOver;

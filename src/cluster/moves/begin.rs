@@ -111,7 +111,7 @@ impl Moves {
         // One for each place where the volume has been: of two controllers, or two requests, the first one creates it.
         let mut replica = VolumeReplica::new(&self.replica_name(&spec), spec);
         replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        if let Some(mut replica) = self.objects.create_replica(&replica).await? {
+        if let Some(replica) = self.objects.create_replica(&replica).await? {
             tracing::info!(
                 replica = replica.name_any(), target = replica.spec.target_node, purpose = ?replica.spec.purpose,
                 "a volume gets a copy"
@@ -124,8 +124,9 @@ impl Moves {
             self.events.tell(&replica.spec.claim, reason, &text).await;
             created.push(Arc::new(replica.clone()));
             // A VolumeReplica without a status may have lost it.
-            replica.status.get_or_insert_default().begun = true;
-            self.objects.put_status(&replica).await?;
+            let mut begun = replica.clone();
+            begun.status.get_or_insert_default().begun = true;
+            self.objects.change_status(&replica, &begun).await?;
         }
         Ok(())
     }

@@ -12,7 +12,9 @@ use super::decide::{LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::{Run, reason};
-use super::resources::{FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, When};
+use super::resources::{
+    FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
+};
 use super::view::{User, View, Wanted};
 use crate::model::{NodeKey, VolumeId};
 
@@ -44,10 +46,9 @@ impl Moves {
         if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
             return self.wait(replica, RETRY, &refused.to_string()).await;
         }
-        let mut replica = replica.clone();
         // The taint may be taken away before the node has been silent for long enough.
-        replica.status.get_or_insert_default().lost = is_lost(view);
-        self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
+        let change = |status: &mut VolumeReplicaStatus| status.lost = is_lost(view);
+        self.enter_with(replica, ReplicaPhase::CuttingOver, "the volume changes its node", change).await
     }
 
     /// Returns why the pods of a volume could not follow it: its new node may have been cordoned since the copy was made.
@@ -72,9 +73,8 @@ impl Moves {
         let asked = view.spec.requested_by.as_ref();
         match asked.filter(|_| is_for_good && is_well(view) && !view.is_awaited) {
             Some(asked) => {
-                let mut replica = replica.clone();
-                replica.status.get_or_insert_default().evictions_ended.clone_from(&asked.uid);
-                self.enter(&replica, ReplicaPhase::Ready, &refused.why).await
+                let change = |status: &mut VolumeReplicaStatus| status.evictions_ended.clone_from(&asked.uid);
+                self.enter_with(replica, ReplicaPhase::Ready, &refused.why, change).await
             }
             None => self.wait(replica, RUNNING, &refused.why).await,
         }
@@ -110,10 +110,9 @@ impl Moves {
             Some(next) => Ok(next),
             None => {
                 // What administrators change from here on is not in it.
-                let mut replica = replica.clone();
-                replica.status.get_or_insert_default().recorded = None;
+                let change = |status: &mut VolumeReplicaStatus| status.recorded = None;
                 let why = "no pod uses the volume; the last pass is made";
-                self.enter(&replica, ReplicaPhase::LastPass, why).await
+                self.enter_with(replica, ReplicaPhase::LastPass, why, change).await
             }
         }
     }

@@ -180,7 +180,7 @@ impl Moves {
         }
         let mut lent = standby.clone();
         (lent.spec.requested_by, lent.spec.keep_source) = (Some(by), asked.spec.keep_source);
-        self.objects.put_replica(&lent).await?;
+        self.objects.change_replica(standby, &lent).await?;
         Ok(Ok(()))
     }
 
@@ -188,7 +188,7 @@ impl Moves {
     async fn report(&self, asked: &VolumeMove, status: VolumeMoveStatus) -> Result<()> {
         if asked.status.as_ref() != Some(&status) {
             let changed = VolumeMove { status: Some(status), ..asked.clone() };
-            self.objects.put_move_status(&changed).await?;
+            self.objects.change_move_status(asked, &changed).await?;
         }
         Ok(())
     }

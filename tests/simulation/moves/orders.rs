@@ -79,8 +79,8 @@ impl Moves {
             });
         }
         let allowed: &[Method] = match (key.0.as_str(), subresource.as_str()) {
-            ("volumemoves", "status") | ("volumereplicas", "status") => &[Method::PUT],
-            ("volumereplicas", "") => &[Method::POST, Method::PUT, Method::DELETE],
+            ("volumemoves", "status") | ("volumereplicas", "status") => &[Method::PATCH],
+            ("volumereplicas", "") => &[Method::POST, Method::PATCH, Method::DELETE],
             ("persistentvolumes", "") => &[Method::POST, Method::PATCH, Method::DELETE],
             ("persistentvolumeclaims", "") => &[Method::PATCH],
             ("pods", "eviction") | ("events", "") => &[Method::POST, Method::PATCH],
