@@ -31,24 +31,38 @@ struct Refused {
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
-        if matches!(view.wanted, Wanted::Move { .. })
-            && let Some(why) = self.keeps_pods_out(&replica.spec).await?
-        {
+        if let Some(why) = self.try_cutover(replica, &view.wanted).await? {
             return self.wait(replica, RETRY, &why).await;
         }
-        if matches!(view.wanted, Wanted::Move { when: When::Now, .. }) {
-            let staying = view.users.iter().filter(|user| !user.is_leaving).map(|user| user.name.clone());
-            let staying: Vec<String> = staying.collect();
-            if let Some(refused) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
-                return self.wait(replica, RETRY, &refused.why).await;
-            }
-        }
-        if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
-            return self.wait(replica, RETRY, &refused.to_string()).await;
+        if let Some(why) = self.try_companions(replica).await? {
+            return self.wait(replica, RETRY, &why).await;
         }
         // The taint may be taken away before the node has been silent for long enough.
         let change = |status: &mut VolumeReplicaStatus| status.lost = is_lost(view);
         self.enter_with(replica, ReplicaPhase::CuttingOver, "the volume changes its node", change).await
+    }
+
+    /// Asks for everything that can be refused as a dry run. Returns what is refused.
+    pub(super) async fn try_cutover(
+        &self,
+        replica: &VolumeReplica,
+        wanted: &Wanted,
+    ) -> Result<Option<String>> {
+        if matches!(wanted, Wanted::Move { .. })
+            && let Some(why) = self.keeps_pods_out(&replica.spec).await?
+        {
+            return Ok(Some(why));
+        }
+        if matches!(wanted, Wanted::Move { when: When::Now, .. }) {
+            let pods = self.pods_of(replica);
+            let staying = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            let staying: Vec<String> = staying.map(|pod| pod.name_any()).collect();
+            if let Some(refused) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
+                return Ok(Some(refused.why));
+            }
+        }
+        let exchange = Exchange::new(&self.objects, &replica.spec).check().await?;
+        Ok(exchange.err().map(|refused| refused.to_string()))
     }
 
     /// Returns why the pods of a volume could not follow it: its new node may have been cordoned since the copy was made.

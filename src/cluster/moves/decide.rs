@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use self::ending::{abandoning, completing, left, retiring, stranded};
 use self::promotion::{
-    delays_promotion, goes_back_with_others, goes_on, is_promotion, is_sent_away, running, stays_put,
+    delays_promotion, goes_back_with_others, goes_on, has_earlier, is_sent_away, running, stays_put,
+    without_source,
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
 pub use self::recovery::is_lost_status;
@@ -137,6 +138,8 @@ fn unwanted(view: &View) -> Option<String> {
         return Some("the claim is being deleted".to_owned());
     }
     match &view.wanted {
+        // A pod can run only where all its volumes are.
+        Wanted::Nothing(_) if view.is_bound => None,
         Wanted::Nothing(why) => Some(why.clone()),
         Wanted::Move { .. } | Wanted::Standby { .. } | Wanted::Unknown(_) => None,
     }
@@ -230,8 +233,10 @@ fn ready(view: &View) -> Step {
         return wait(why.clone());
     }
     let staying: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving).collect();
-    let Wanted::Move { when, evict_bare_pods } = &view.wanted else {
-        return wait("nothing asks for a move".to_owned());
+    let (when, evict_bare_pods) = match &view.wanted {
+        Wanted::Move { when, evict_bare_pods } => (*when, *evict_bare_pods),
+        _ if view.is_bound => (When::PodsLeave, false),
+        _ => return wait("nothing asks for a move".to_owned()),
     };
     match when {
         When::Now if view.has_ended_evictions() && !staying.is_empty() => {
@@ -312,26 +317,6 @@ fn cutting_over(view: &View) -> Step {
     }
 }
 
-/// Returns what has to come before pods are sent to the node of the copy. If that has an earlier generation of the volume, as after
-/// a promotion whose lost node is back, it would give them that one.
-fn has_earlier(view: &View) -> Option<Step> {
-    let node = &view.spec.target_node;
-    let (time, why) = match &view.target {
-        Says::Nothing | Says::Deleted => return None,
-        Says::Has(generation) if *generation < view.spec.generation => return Some(Step::RetireEarlier),
-        Says::Has(generation) => (
-            LONG,
-            format!("node {node} has generation {generation} of the volume, no earlier one; look there"),
-        ),
-        Says::Unusable(why, _) => (LONG, format!("node {node}: {why}")),
-        Says::Error(why) => (CALM, format!("node {node}: {why}")),
-        Says::Silent(_) | Says::NotAsked => {
-            (CALM, format!("node {node} does not say what it has of the volume"))
-        }
-    };
-    Some(Step::Wait(time, why))
-}
-
 /// Returns the step if the copy is not needed, or if that is not known.
 fn given_up(view: &View) -> Option<Step> {
     let give_up = |why: String| Step::Enter(ReplicaPhase::Abandoning, why);
@@ -339,24 +324,6 @@ fn given_up(view: &View) -> Option<Step> {
         .map(give_up)
         .or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
         .or_else(|| stays_put(view).map(give_up))
-}
-
-/// Returns the step if the node of the volume does not answer, or has nothing.
-fn without_source(view: &View) -> Option<Step> {
-    // An administrator knows that the disk was replaced, or has failed. It may also be there in a moment.
-    match &view.source {
-        Says::Nothing if view.is_promoted => return Some(Step::GiveUpSource),
-        Says::Unusable(_, time) if view.is_promoted && *time >= PATIENCE => return Some(Step::GiveUpSource),
-        Says::Unusable(why, _) if view.is_promoted => {
-            return Some(Step::Wait(PRESSING, format!("node {}: {why}", view.spec.source_node)));
-        }
-        _ => {}
-    }
-    let Says::Silent(silent) = view.source else { return None };
-    is_promotion(view).then(|| match view.source_node != NodeState::Ready && silent >= PATIENCE {
-        true => Step::GiveUpSource,
-        false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
-    })
 }
 
 /// The PersistentVolume gets the node of the copy. What is unknown does not stop that: it may not exist at this moment.

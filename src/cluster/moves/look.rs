@@ -61,6 +61,7 @@ impl Moves {
             false => asked(phase, is_promoted || status.maybe_fenced, status.reclaimed),
         };
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
+        let is_bound = !matches!(wanted, Wanted::Move { .. }) && self.is_bound(replica).await?;
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
             is_promoted,
@@ -68,6 +69,7 @@ impl Moves {
             claim_is_deleted: Some(is_deleted),
             hindered,
             is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica).await?,
+            is_bound,
             apart: (phase == ReplicaPhase::Standby).then(|| self.stands_apart(replica)).flatten(),
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
@@ -160,7 +162,11 @@ impl Moves {
     }
 
     /// Returns why the copy exists.
-    async fn wanted(&self, replica: &VolumeReplica, claim: Option<&PersistentVolumeClaim>) -> Result<Wanted> {
+    pub(super) async fn wanted(
+        &self,
+        replica: &VolumeReplica,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<Wanted> {
         let spec = &replica.spec;
         if let Some(by) = &spec.requested_by {
             if let Some(asked) = self.move_of(&spec.claim.namespace, &by.name, &by.uid).await? {

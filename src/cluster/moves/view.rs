@@ -77,6 +77,8 @@ pub struct View {
     pub hindered: Option<String>,
     /// A claim of the same pods is at the other node, or about to be there (rule 9).
     pub is_awaited: bool,
+    /// The same, and that claim does not come back to the node of the volume: cancelling this move would part the two (rule 9).
+    pub is_bound: bool,
     /// In `Standby`, why the copy is of no use on its node: another claim of the same pods has its copy on another node (rule 9).
     pub apart: Option<String>,
     /// In `Completing` and without a status, the pods on the node of the copy, on which the volume may be already.

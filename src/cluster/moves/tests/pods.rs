@@ -140,6 +140,65 @@ async fn claims_of_one_pod_wait_for_pods_of_either() {
     assert_eq!(world.place(), "n2", "{:?}", world.asked());
 }
 
+/// Once the first claim is fenced, the pods of both are down until the other one has moved as well.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_tried_with_the_others_of_its_pods() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    add_log(&world);
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-log", |volume| {
+            volume["metadata"]["finalizers"] = json!(["backup.example/hold"]);
+        });
+        let spec = json!({"claimName": "log", "when": "Now", "target": {"node": "n2"}});
+        let object = json!({"metadata": {"name": "log", "namespace": NAMESPACE}, "spec": spec});
+        k.create(key("volumemoves", NAMESPACE, "log"), object);
+    });
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(40).await;
+    world.is_fine("refused");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.asked());
+    assert!(world.holds("n1").iter().all(|held| !held.sealed), "{:?}", world.holds("n1"));
+    let (phase, message) = world.asked();
+    assert_eq!(phase, Some(MovePhase::Ready));
+    assert!(
+        message.contains("use claim log: PersistentVolume pvc-log is held by backup.example/hold"),
+        "{message}"
+    );
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-log", |volume| volume["metadata"]["finalizers"] = json!([]));
+    });
+    for _ in 0..60 {
+        world.server.with(|k| k.bind("log"));
+        world.tick().await;
+    }
+    world.is_fine("moved");
+    let log = world.server.with(|k| k.get("persistentvolumes", "pvc-log")).expect("a volume");
+    assert_eq!((world.place().as_str(), control::node_of(&log)), ("n2", "n2"), "{:?}", world.asked());
+}
+
+/// The other claim has left the node, and its pods can run on the other one only.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_claim_follows_one_that_has_gone() {
+    for (other, place) in [("Ready", "n1"), ("Exchanging", "n2"), ("Completing", "n2")] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        let claim = add_log(&world);
+        add_copy(&world, &claim, "n2", &json!({"purpose": "Move", "phase": "Ready"}));
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        while world.phase().is_none_or(|(phase, _)| phase != ReplicaPhase::CuttingOver) {
+            world.tick().await;
+        }
+        world.server.with(|k| {
+            k.change("volumereplicas", "pvc-log-0", |copy| copy["status"]["phase"] = json!(other));
+            k.remove(&key("volumemoves", NAMESPACE, "m"));
+        });
+        world.ticks(60).await;
+        world.is_fine(other);
+        assert_eq!((world.place().as_str(), world.down), (place, 0), "{other}: {:?}", world.phase());
+    }
+}
+
 /// A pod of a DaemonSet would wait for its volume for ever.
 #[tokio::test(start_paused = true)]
 async fn a_standby_copy_is_not_lent_against_a_daemonset() {
