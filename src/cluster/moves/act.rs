@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::begin::Created;
+use super::deadline::limited;
 use super::decide::{LONG, PRESSING, Step, decide, is_lost_status};
 use super::events::Events;
 use super::exchange::Exchange;
@@ -71,6 +72,7 @@ pub enum Next {
 
 impl Moves {
     pub fn new(driver: &str, client: kube::Client, seen: Seen, nodes: Arc<dyn Nodes>) -> Moves {
+        let client = limited(client);
         Moves {
             driver: driver.to_owned(),
             events: Events::new(client.clone(), driver),

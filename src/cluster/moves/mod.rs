@@ -8,6 +8,7 @@ mod companions;
 pub mod copies;
 mod copying;
 mod cutover;
+pub mod deadline;
 pub mod decide;
 mod events;
 pub mod exchange;
