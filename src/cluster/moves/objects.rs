@@ -271,7 +271,45 @@ pub fn is_outdated(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
+
+    /// The paths that were asked for, and the parameters of a class that an API server has in this version only.
+    async fn attributes_in(version: &str) -> (Vec<String>, Option<BTreeMap<String, String>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (paths, served) = (Arc::clone(&asked), format!("/apis/storage.k8s.io/{version}/"));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let (code, answer) = match path.starts_with(&served) {
+                true => (200, json!({"metadata": {"name": "fast"}, "parameters": {"iops": "9"}})),
+                false => {
+                    (404, json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}))
+                }
+            };
+            paths.lock().unwrap().push(path);
+            let body = Body::from(answer.to_string().into_bytes());
+            std::future::ready(Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()))
+        });
+        let found =
+            Objects::new(Client::new(service, "default")).attributes("fast").await.expect("an answer");
+        let asked = asked.lock().unwrap().clone();
+        (asked, found)
+    }
+
+    /// Kubernetes 1.34 has made the kind stable. Before, it is in v1beta1, and may be turned off.
+    #[tokio::test]
+    async fn attributes_are_found_in_v1_or_v1beta1() {
+        let path = |version| format!("/apis/storage.k8s.io/{version}/volumeattributesclasses/fast");
+        let found = Some(BTreeMap::from([("iops".to_owned(), "9".to_owned())]));
+        assert_eq!(attributes_in("v1").await, (vec![path("v1")], found.clone()));
+        assert_eq!(attributes_in("v1beta1").await, (vec![path("v1"), path("v1beta1")], found));
+        assert_eq!(attributes_in("v2").await, (vec![path("v1"), path("v1beta1")], None));
+    }
 
     #[test]
     fn a_change_has_only_what_differs() {
