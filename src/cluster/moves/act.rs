@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use super::absent::Absent;
 use super::begin::Created;
 use super::deadline::limited;
 use super::decide::{LONG, PRESSING, Step, decide, is_lost_status};
@@ -44,6 +45,7 @@ pub struct Moves {
     pub(super) unusable: Silence,
     /// For how long this process has known that the status of a VolumeReplica is lost, by its uid.
     pub(super) status_lost: Silence,
+    pub(super) absent: Absent,
     pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
@@ -82,6 +84,7 @@ impl Moves {
             silence: Silence::default(),
             unusable: Silence::default(),
             status_lost: Silence::default(),
+            absent: Absent::default(),
             limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),
@@ -139,9 +142,9 @@ impl Moves {
         if self.has_just_begun(replica) {
             return Ok(Next::After(RUNNING));
         }
-        let view = self.look(replica).await?;
+        let (view, step) = self.next_step(replica).await?;
         let spec = &view.spec;
-        match decide(&view) {
+        match step {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
@@ -186,6 +189,19 @@ impl Moves {
             Step::Finish => self.finish(replica).await,
             Step::Leave => Ok(Next::After(LONG)),
         }
+    }
+
+    /// Returns what is known of a copy, and what comes next.
+    async fn next_step(&self, replica: &VolumeReplica) -> Result<(View, Step)> {
+        let looking = Moves { absent: self.absent.for_one_look(), ..self.clone() };
+        let view = looking.look(replica).await?;
+        let step = decide(&view);
+        if !looking.absent.was_used() || step.is_harmless() {
+            return Ok((view, step));
+        }
+        let view = self.look(replica).await?;
+        let step = decide(&view);
+        Ok((view, step))
     }
 
     /// Reports whether a VolumeReplica has no status because it was created just now: its controller is about to write one.

@@ -100,6 +100,26 @@ pub enum Step {
     Leave,
 }
 
+impl Step {
+    /// Reports whether the step is done again and again, and neither gives up, promotes nor deletes anything.
+    pub fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Step::Wait(..)
+                | Step::Create
+                | Step::Pass
+                | Step::Fence
+                | Step::Evict(_)
+                | Step::LastPass
+                | Step::Complete
+                | Step::Exchange
+                | Step::ExchangeBack
+                | Step::Unfence
+                | Step::Leave
+        )
+    }
+}
+
 /// Returns what comes next.
 pub fn decide(view: &View) -> Step {
     if view.spec.purpose == Purpose::Unknown {

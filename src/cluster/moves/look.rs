@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::act::{Moves, Result};
+use super::act::{Failure, Moves, Result};
 use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
 use super::decide::{is_lost_node, is_lost_status};
@@ -115,21 +115,23 @@ impl Moves {
         if seen.is_some() {
             return Ok(seen);
         }
-        let claim = self.objects.claim(&id.namespace, &id.name).await?;
-        Ok(claim.filter(|claim| is_same(claim, id)).map(Arc::new))
+        let ask = async {
+            Ok(self.objects.claim(&id.namespace, &id.name).await?.filter(|claim| is_same(claim, id)))
+        };
+        self.absent.or_ask("claims", &id.uid, ask).await.map(|claim| claim.map(Arc::new))
     }
 
     pub(super) async fn volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>> {
         match Seen::get(&self.seen.volumes, name) {
             Some(volume) => Ok(Some(volume)),
-            None => Ok(self.objects.volume(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("volumes", name, self.objects.volume(name)).await?.map(Arc::new)),
         }
     }
 
     pub(super) async fn node(&self, name: &str) -> Result<Option<Arc<Node>>> {
         match Seen::get(&self.seen.nodes, name) {
             Some(node) => Ok(Some(node)),
-            None => Ok(self.objects.node(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("nodes", name, self.objects.node(name)).await?.map(Arc::new)),
         }
     }
 
@@ -138,7 +140,7 @@ impl Moves {
         match Seen::get(&self.seen.classes, name) {
             Some(class) => Ok(Some(class)),
             None if name.is_empty() => Ok(None),
-            None => Ok(self.objects.class(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("classes", name, self.objects.class(name)).await?.map(Arc::new)),
         }
     }
 
@@ -214,7 +216,11 @@ impl Moves {
         let is_it = |asked: &Arc<VolumeMove>| asked.uid().as_deref() == Some(uid);
         let asked = match self.seen.a_move(namespace, name).filter(is_it) {
             Some(seen) => Some(seen),
-            None => self.objects.a_move(namespace, name).await?.map(Arc::new).filter(is_it),
+            None => {
+                let ask =
+                    async { Ok(self.objects.a_move(namespace, name).await?.map(Arc::new).filter(is_it)) };
+                self.absent.or_ask::<_, Failure>("moves", uid, ask).await?
+            }
         };
         Ok(asked.filter(|asked| asked.metadata.deletion_timestamp.is_none()))
     }

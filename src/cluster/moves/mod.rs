@@ -1,5 +1,6 @@
 //! Volumes that move to another node, and copies that stand by (docs/decisions/0022).
 
+mod absent;
 pub mod act;
 pub mod admit;
 pub mod begin;
