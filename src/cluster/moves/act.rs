@@ -18,6 +18,7 @@ use super::objects::{Objects, is_outdated, reason};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
+use super::strays::Evictions;
 use super::view::{Says, View};
 use crate::model::MoveLimits;
 
@@ -46,6 +47,7 @@ pub struct Moves {
     /// For how long this process has known that the status of a VolumeReplica is lost, by its uid.
     pub(super) status_lost: Silence,
     pub(super) absent: Absent,
+    pub(super) evictions: Evictions,
     pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
@@ -85,6 +87,7 @@ impl Moves {
             unusable: Silence::default(),
             status_lost: Silence::default(),
             absent: Absent::default(),
+            evictions: Evictions::default(),
             limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),

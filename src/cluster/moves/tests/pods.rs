@@ -199,6 +199,35 @@ async fn a_cancelled_claim_follows_one_that_has_gone() {
     }
 }
 
+/// Whatever its template says, a pod with a fixed node would be created there and evicted every second.
+#[tokio::test(start_paused = true)]
+async fn a_pod_bound_to_the_wrong_node_is_evicted_rarely() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    until_done(&mut world).await;
+    let before = world.server.calls().len();
+    for _ in 0..1000 {
+        world.server.with(|k| {
+            let pinned = k.get("pods", "pinned");
+            if pinned.as_ref().is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
+                return;
+            }
+            k.remove(&key("pods", NAMESPACE, "pinned"));
+            let mut pod = control::pod("pinned", "data-db-0", "ReplicaSet");
+            pod["spec"]["nodeName"] = json!("n1");
+            k.create(key("pods", NAMESPACE, "pinned"), pod);
+        });
+        world.tick().await;
+    }
+    let requests = world.server.calls().split_off(before);
+    let evictions = requests.iter().filter(|request| request.contains("/pods/pinned/eviction")).count();
+    // After 0, 1, 3, 7, 15, 31, 63, 127, 255, 511 and 811 seconds, and the answers of the API server in between.
+    assert!((9..=11).contains(&evictions), "{evictions}");
+    assert!(requests.len() < 40, "{}: {requests:?}", requests.len());
+    assert_eq!((world.place(), world.down), ("n2".to_owned(), 0));
+}
+
 /// A pod of a DaemonSet would wait for its volume for ever.
 #[tokio::test(start_paused = true)]
 async fn a_standby_copy_is_not_lent_against_a_daemonset() {
