@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams, Preconditions,
@@ -145,12 +145,6 @@ impl Objects {
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Returns the uid of a namespace; `None` if it does not exist.
-    pub async fn namespace_uid(&self, name: &str) -> Result<Option<String>> {
-        let namespace = Api::<Namespace>::all(self.0.clone()).get_opt(name).await?;
-        Ok(namespace.and_then(|namespace| namespace.uid()))
     }
 
     /// Changes a VolumeReplica without its status, if it is unchanged since it was read.

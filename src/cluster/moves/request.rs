@@ -53,7 +53,6 @@ impl Moves {
                 if let Some(claim) = self.seen.claim(&namespace, &fresh.spec.claim_name) {
                     let claim = ClaimId {
                         namespace: namespace.clone(),
-                        namespace_uid: String::new(),
                         name: claim.name_any(),
                         uid: claim.uid().unwrap_or_default(),
                     };

@@ -170,12 +170,10 @@ pub struct ObjectId {
     pub uid: String,
 }
 
-/// One claim, and not a later one of its name in a later namespace of its name.
+/// One claim, and not a later one of its name, which has another uid. That holds for a later namespace of the same name as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct ClaimId {
     pub namespace: String,
-    pub namespace_uid: String,
     pub name: String,
     pub uid: String,
 }

@@ -21,12 +21,7 @@ fn view() -> View {
             volume_id: "vol-1".to_owned(),
             generation: GENERATION,
             persistent_volume: object(),
-            claim: ClaimId {
-                namespace: "default".to_owned(),
-                namespace_uid: "n".to_owned(),
-                name: "data".to_owned(),
-                uid: "c".to_owned(),
-            },
+            claim: ClaimId { namespace: "default".to_owned(), name: "data".to_owned(), uid: "c".to_owned() },
             source_node: "a".to_owned(),
             target_node: "b".to_owned(),
             target_pool: None,

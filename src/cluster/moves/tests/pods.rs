@@ -79,8 +79,7 @@ fn add_log(world: &World) -> Value {
 
 /// Adds a copy of the volume of that claim, of another driver.
 fn add_copy(world: &World, claim: &Value, target: &str, copy: &Value) {
-    let id =
-        json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
+    let id = json!({"name": "log", "namespace": NAMESPACE, "uid": claim["metadata"]["uid"]});
     let spec = json!({"driver": "other.csi.dev", "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
         "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": target, "copyName": "c", "copyId": "i",
         "purpose": copy["purpose"]});
