@@ -128,7 +128,7 @@ impl Session {
                 target: target(to, args.pool.clone()),
                 when: when(args.now),
                 keep_source: args.keep_source,
-                evict_bare_pods: args.move_bare_pods,
+                evict_bare_pods: args.evict_bare_pods,
             },
             away_from: None,
         });

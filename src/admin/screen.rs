@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::follow::{Ending, Follow, Goal, State};
 use super::seen::{Name, Told};
-use crate::cluster::moves::resources::percent;
+use crate::cluster::moves::progress::percent;
 
 /// The width of a bar.
 const BAR: usize = 24;

@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cluster::moves::resources::{VolumeMoveSpec, progress};
+use crate::cluster::moves::progress::progress;
+use crate::cluster::moves::resources::VolumeMoveSpec;
 
 /// Names a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -125,16 +125,16 @@ pub struct MoveArgs {
     #[arg(long)]
     pub keep_source: bool,
 
-    /// Evict pods as well that no controller creates again: you do
+    /// Evict pods that no controller creates again as well: you do that
     #[arg(long)]
-    pub move_bare_pods: bool,
+    pub evict_bare_pods: bool,
 
     /// The pool on the node [default: as the StorageClass says]
     #[arg(long, value_name = "POOL", value_parser = Value(pool))]
     pub pool: Option<String>,
 
     /// Cancel the moves. The volumes stay on their nodes, unless their copies have already taken their place
-    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "move_bare_pods", "pool"])]
+    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "evict_bare_pods", "pool"])]
     pub cancel: bool,
 
     /// With false: end when the copies are ready for the pods to leave

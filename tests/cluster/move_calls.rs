@@ -26,12 +26,7 @@ pub fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation
         volume_id: volume_id.to_owned(),
         generation,
         persistent_volume: ObjectId { name: "pvc-1".to_owned(), uid: "1".to_owned() },
-        claim: ClaimId {
-            namespace: "default".to_owned(),
-            namespace_uid: "2".to_owned(),
-            name: "data".to_owned(),
-            uid: "3".to_owned(),
-        },
+        claim: ClaimId { namespace: "default".to_owned(), name: "data".to_owned(), uid: "3".to_owned() },
         source_node: from.to_owned(),
         target_node: to.to_owned(),
         target_pool: None,

@@ -31,7 +31,7 @@ fn a_move_is_followed_to_its_end() {
 fn a_move_has_what_its_flags_say() {
     let world = World::new();
     with_a_controller(&world, async {
-        let line = "hostloop move data --to any --pool fast --keep-source --move-bare-pods --wait=false";
+        let line = "hostloop move data --to any --pool fast --keep-source --evict-bare-pods --wait=false";
         let (outcome, out, _) = run(&world, line).await;
         assert_eq!(outcome, Outcome::Done, "{out}");
         assert!(out.contains("\ndefault/data: ready: "), "{out}");

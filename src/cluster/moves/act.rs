@@ -6,21 +6,28 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use super::absent::Absent;
 use super::begin::Created;
-use super::decide::{LONG, PRESSING, Step, decide};
+use super::deadline::limited;
+use super::decide::{LONG, PRESSING, Step, decide, is_lost_status};
 use super::events::Events;
+use super::exchange::Exchange;
 use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated, reason};
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
+use super::strays::Evictions;
+use super::view::{Says, View};
 use crate::model::MoveLimits;
 
 /// After something that a retry may get past.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 /// Between two looks at what a node is doing.
 pub(super) const RUNNING: Duration = Duration::from_secs(1);
+/// After the creation of a VolumeReplica, its first status may still come.
+const JUST: Duration = Duration::from_secs(2);
 /// After an object has changed that was looked at.
 const OUTDATED: Duration = Duration::from_millis(100);
 /// Steps that are done at once, one after the other. Other copies of the same task wait meanwhile.
@@ -37,6 +44,10 @@ pub struct Moves {
     pub(super) silence: Silence,
     /// For how long nodes cannot use the data of volumes, each as `NODE/ID`.
     pub(super) unusable: Silence,
+    /// For how long this process has known that the status of a VolumeReplica is lost, by its uid.
+    pub(super) status_lost: Silence,
+    pub(super) absent: Absent,
+    pub(super) evictions: Evictions,
     pub(super) limits: MoveLimits,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
@@ -65,6 +76,7 @@ pub enum Next {
 
 impl Moves {
     pub fn new(driver: &str, client: kube::Client, seen: Seen, nodes: Arc<dyn Nodes>) -> Moves {
+        let client = limited(client);
         Moves {
             driver: driver.to_owned(),
             events: Events::new(client.clone(), driver),
@@ -73,6 +85,9 @@ impl Moves {
             nodes,
             silence: Silence::default(),
             unusable: Silence::default(),
+            status_lost: Silence::default(),
+            absent: Absent::default(),
+            evictions: Evictions::default(),
             limits: MoveLimits::default(),
             created: Arc::default(),
             figures: Arc::default(),
@@ -127,9 +142,12 @@ impl Moves {
         if replica.spec.driver != self.driver {
             return Ok(Next::After(LONG));
         }
-        let view = self.look(replica).await?;
+        if self.has_just_begun(replica) {
+            return Ok(Next::After(RUNNING));
+        }
+        let (view, step) = self.next_step(replica).await?;
         let spec = &view.spec;
-        match decide(&view) {
+        match step {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
@@ -141,6 +159,7 @@ impl Moves {
                 })
                 .await
             }
+            Step::Recover(phase) => self.recover(replica, &view, phase).await,
             Step::Pass => self.pass(replica).await,
             Step::Check => self.check(replica, &view).await,
             Step::RetireEarlier => self.retire_earlier(replica).await,
@@ -175,6 +194,48 @@ impl Moves {
         }
     }
 
+    /// Returns what is known of a copy, and what comes next.
+    async fn next_step(&self, replica: &VolumeReplica) -> Result<(View, Step)> {
+        let looking = Moves { absent: self.absent.for_one_look(), ..self.clone() };
+        let view = looking.look(replica).await?;
+        let step = decide(&view);
+        if !looking.absent.was_used() || step.is_harmless() {
+            return Ok((view, step));
+        }
+        let view = self.look(replica).await?;
+        let step = decide(&view);
+        Ok((view, step))
+    }
+
+    /// Reports whether a VolumeReplica has no status because it was created just now: its controller is about to write one.
+    fn has_just_begun(&self, replica: &VolumeReplica) -> bool {
+        let begun = replica.status.as_ref().is_some_and(|status| status.begun);
+        let created = replica.metadata.creation_timestamp.as_ref();
+        is_lost_status(replica.phase(), begun) && created.is_some_and(|at| self.since(&at.0) < JUST)
+    }
+
+    /// Writes a status again that was lost. The volume may be fenced, and the PersistentVolume says whether it was exchanged.
+    async fn recover(&self, replica: &VolumeReplica, view: &View, phase: ReplicaPhase) -> Result<Next> {
+        let exchanged = Exchange::new(&self.objects, &replica.spec).may_be_made().await?;
+        tracing::warn!(
+            volume.id = replica.spec.volume_id,
+            ?phase,
+            exchanged,
+            "the status of a VolumeReplica was lost"
+        );
+        let is_taken_back = phase == ReplicaPhase::Abandoning;
+        let is_later = |says: &Says| matches!(says, Says::Has(has) if *has > replica.spec.generation);
+        self.write(replica, |status| {
+            (status.phase, status.begun, status.exchanged) = (phase, true, exchanged);
+            status.maybe_completed = is_taken_back;
+            status.reclaimed = is_later(&view.source);
+            status.maybe_fenced = !status.reclaimed;
+            status.maybe_copied = view.copy != Says::Nothing;
+            "the status was lost, and the volume goes back to its node first".clone_into(&mut status.message);
+        })
+        .await
+    }
+
     /// Changes the status, if the change makes a difference.
     pub(super) async fn write(
         &self,
@@ -186,7 +247,7 @@ impl Moves {
         if changed.status == replica.status {
             return Ok(Next::Now(Box::new(changed)));
         }
-        Ok(Next::Now(Box::new(self.objects.put_status(&changed).await?)))
+        Ok(Next::Now(Box::new(self.objects.change_status(replica, &changed).await?)))
     }
 
     /// Writes what is waited for, unless it is there.
@@ -201,6 +262,17 @@ impl Moves {
         phase: ReplicaPhase,
         why: &str,
     ) -> Result<Next> {
+        self.enter_with(replica, phase, why, |_| {}).await
+    }
+
+    /// The same with a further change of the status.
+    pub(super) async fn enter_with(
+        &self,
+        replica: &VolumeReplica,
+        phase: ReplicaPhase,
+        why: &str,
+        change: impl FnOnce(&mut VolumeReplicaStatus),
+    ) -> Result<Next> {
         let spec = &replica.spec;
         tracing::info!(
             volume.id = spec.volume_id,
@@ -214,6 +286,7 @@ impl Moves {
         );
         let next = self
             .write(replica, |status| {
+                change(status);
                 status.phase = phase;
                 // Before the first request: a later controller has to know that there may have been one.
                 status.maybe_fenced |= phase == ReplicaPhase::CuttingOver;

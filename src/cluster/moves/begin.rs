@@ -81,15 +81,12 @@ impl Moves {
             Err(why) => return Ok(Err(why)),
         };
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
-        let Some(namespace_uid) = self.objects.namespace_uid(&namespace).await? else {
-            return Ok(Err(format!("namespace {namespace} does not exist")));
-        };
         let spec = VolumeReplicaSpec {
             driver: self.driver.clone(),
             volume_id,
             generation,
             persistent_volume: ObjectId { name: volume.name_any(), uid: volume.uid().unwrap_or_default() },
-            claim: ClaimId { namespace, namespace_uid, name, uid: claim.uid().unwrap_or_default() },
+            claim: ClaimId { namespace, name, uid: claim.uid().unwrap_or_default() },
             source_node: source,
             copy_id: VolumeId::of_name(&NodeKey::of(&target), &copy_name).to_string(),
             target_node: target,
@@ -122,7 +119,11 @@ impl Moves {
             };
             let text = format!("{what} {}", replica.spec.target_node);
             self.events.tell(&replica.spec.claim, reason, &text).await;
-            created.push(Arc::new(replica));
+            created.push(Arc::new(replica.clone()));
+            // A VolumeReplica without a status may have lost it.
+            let mut begun = replica.clone();
+            begun.status.get_or_insert_default().begun = true;
+            self.objects.change_status(&replica, &begun).await?;
         }
         Ok(())
     }

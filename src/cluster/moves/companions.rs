@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Result};
+use super::claims::{bytes_of, is_changing};
 use super::fits::reaches;
 use super::look::volume_of;
-use super::pods::{Companion, Goal, claims_of, left_behind, other_claims, user};
+use super::pods::{Companion, Goal, claims_of, is_promoted, left_behind, other_claims, user};
 use super::resources::{Purpose, ReplicaPhase, VolumeReplica, When};
+use super::view::Wanted;
 
 impl Moves {
     /// Returns why a claim of the same pods stays when those pods leave: a pod that uses only that claim keeps it at its node.
@@ -52,27 +55,107 @@ impl Moves {
 
     /// Reports whether a claim of the same pods is at the node of the copy, or about to be there.
     pub(super) async fn is_awaited(&self, replica: &VolumeReplica) -> Result<bool> {
-        let spec = &replica.spec;
-        let pods = self.pods_anywhere(&spec.claim);
-        let nodes = (self.node(&spec.source_node).await?, self.node(&spec.target_node).await?);
+        let target = &replica.spec.target_node;
         let is_going = |other: &VolumeReplica| {
             let phases = ReplicaPhase::Exchanging..=ReplicaPhase::Completing;
-            other.spec.target_node == spec.target_node && phases.contains(&other.phase())
+            other.spec.target_node == *target && phases.contains(&other.phase())
         };
-        let is_there = |volume: &PersistentVolume| match &nodes {
-            (Some(source), Some(target)) => reaches(volume, target) && !reaches(volume, source),
-            _ => false,
-        };
-        for name in other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name) {
-            let Some(claim) = self.seen.claim(&spec.claim.namespace, &name) else { continue };
-            let volume = self.volume_of_claim(&claim).await?;
-            let replicas = self.seen.replicas_of(&claim.uid().unwrap_or_default());
-            if volume.is_some_and(|volume| is_there(&volume)) || replicas.iter().any(|other| is_going(other))
-            {
+        for (claim, replicas) in self.companions(replica) {
+            if self.is_there(replica, &claim).await? || replicas.iter().any(|other| is_going(other)) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Reports whether a claim of the same pods is at the node of the copy, or will be there whatever becomes of this copy. As long as
+    /// pods may use the volume, only a claim counts that is on its way: the other ones may have been there for years.
+    pub(super) async fn is_bound(&self, replica: &VolumeReplica) -> Result<bool> {
+        use ReplicaPhase::{Completing, CuttingOver, Exchanging, Following, LastPass, Ready};
+        let is_fenced = (CuttingOver..=LastPass).contains(&replica.phase());
+        if !is_fenced && !matches!(replica.phase(), Following | Ready) {
+            return Ok(false);
+        }
+        for (claim, replicas) in self.companions(replica) {
+            let goes_there = |other: &&Arc<VolumeReplica>| other.spec.target_node == replica.spec.target_node;
+            let is_bound = match replicas.iter().find(goes_there) {
+                Some(other) if other.phase() == Completing => true,
+                Some(other) if matches!(other.phase(), Exchanging | LastPass) => {
+                    self.is_going_on(other, &claim).await?
+                }
+                Some(_) => false,
+                None => is_fenced && self.is_there(replica, &claim).await?,
+            };
+            if is_bound {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reports whether nothing gives up the cutover of a claim.
+    async fn is_going_on(&self, replica: &VolumeReplica, claim: &PersistentVolumeClaim) -> Result<bool> {
+        let is_lost = replica.status.as_ref().is_some_and(|status| status.lost || status.stale);
+        let is_kept = match self.wanted(replica, Some(claim)).await? {
+            Wanted::Move { .. } | Wanted::Unknown(_) => true,
+            Wanted::Standby { .. } => is_lost || is_promoted(replica),
+            Wanted::Nothing(_) => false,
+        };
+        let is_deleted = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_some();
+        Ok(is_kept && !is_deleted(&replica.metadata) && !is_deleted(&claim.metadata))
+    }
+
+    /// Reports whether the volume of a claim can be used at the node of a copy, and not at that of its volume.
+    async fn is_there(&self, replica: &VolumeReplica, claim: &PersistentVolumeClaim) -> Result<bool> {
+        let spec = &replica.spec;
+        let nodes = (self.node(&spec.source_node).await?, self.node(&spec.target_node).await?);
+        let volume = self.volume_of_claim(claim).await?;
+        Ok(match (volume, nodes) {
+            (Some(volume), (Some(source), Some(target))) => {
+                reaches(&volume, &target) && !reaches(&volume, &source)
+            }
+            _ => false,
+        })
+    }
+
+    /// Returns the other claims of the pods that use a volume, each with its copies.
+    fn companions(
+        &self,
+        replica: &VolumeReplica,
+    ) -> Vec<(Arc<PersistentVolumeClaim>, Vec<Arc<VolumeReplica>>)> {
+        let id = &replica.spec.claim;
+        let pods = self.pods_anywhere(id);
+        let names = other_claims(pods.iter().map(AsRef::as_ref), &id.name).into_iter();
+        let claims = names.filter_map(|name| self.seen.claim(&id.namespace, &name));
+        let with_copies = |claim: Arc<PersistentVolumeClaim>| {
+            let replicas = self.seen.replicas_of(&claim.uid().unwrap_or_default());
+            (claim, replicas)
+        };
+        claims.map(with_copies).collect()
+    }
+
+    /// Asks for everything that could be refused to the claims that follow this one, as a dry run. Returns what is refused. Once the
+    /// first one is fenced, their pods are down until the last one has moved.
+    pub(super) async fn try_companions(&self, replica: &VolumeReplica) -> Result<Option<String>> {
+        for (claim, replicas) in self.companions(replica) {
+            let follows = |other: &&Arc<VolumeReplica>| {
+                other.spec.driver == self.driver
+                    && other.spec.target_node == replica.spec.target_node
+                    && other.phase() < ReplicaPhase::CuttingOver
+            };
+            let Some(other) = replicas.iter().find(follows) else { continue };
+            let wanted = self.wanted(other, Some(&claim)).await?;
+            let volume = self.volume_of_claim(&claim).await?;
+            let is_changing = volume.is_some_and(|volume| is_changing(&claim, bytes_of(&volume)));
+            let why = match is_changing && matches!(wanted, Wanted::Move { .. }) {
+                true => Some("the volume is being expanded or modified".to_owned()),
+                false => self.try_cutover(other, &wanted).await?,
+            };
+            if let Some(why) = why {
+                return Ok(Some(format!("the same pods use claim {}: {why}", claim.name_any())));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns why a standby copy is of no use: another claim of the same pods has an older copy on another node, and the pods could

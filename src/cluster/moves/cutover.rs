@@ -12,7 +12,9 @@ use super::decide::{LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::nodes::NodeError;
 use super::objects::{Run, reason};
-use super::resources::{FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, When};
+use super::resources::{
+    FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
+};
 use super::view::{User, View, Wanted};
 use crate::model::{NodeKey, VolumeId};
 
@@ -29,25 +31,38 @@ struct Refused {
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
-        if matches!(view.wanted, Wanted::Move { .. })
-            && let Some(why) = self.keeps_pods_out(&replica.spec).await?
-        {
+        if let Some(why) = self.try_cutover(replica, &view.wanted).await? {
             return self.wait(replica, RETRY, &why).await;
         }
-        if matches!(view.wanted, Wanted::Move { when: When::Now, .. }) {
-            let staying = view.users.iter().filter(|user| !user.is_leaving).map(|user| user.name.clone());
-            let staying: Vec<String> = staying.collect();
+        if let Some(why) = self.try_companions(replica).await? {
+            return self.wait(replica, RETRY, &why).await;
+        }
+        // The taint may be taken away before the node has been silent for long enough.
+        let change = |status: &mut VolumeReplicaStatus| status.lost = is_lost(view);
+        self.enter_with(replica, ReplicaPhase::CuttingOver, "the volume changes its node", change).await
+    }
+
+    /// Asks for everything that can be refused as a dry run. Returns what is refused.
+    pub(super) async fn try_cutover(
+        &self,
+        replica: &VolumeReplica,
+        wanted: &Wanted,
+    ) -> Result<Option<String>> {
+        if matches!(wanted, Wanted::Move { .. })
+            && let Some(why) = self.keeps_pods_out(&replica.spec).await?
+        {
+            return Ok(Some(why));
+        }
+        if matches!(wanted, Wanted::Move { when: When::Now, .. }) {
+            let pods = self.pods_of(replica);
+            let staying = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            let staying: Vec<String> = staying.map(|pod| pod.name_any()).collect();
             if let Some(refused) = self.ask_to_leave(replica, &staying, Run::Dry).await? {
-                return self.wait(replica, RETRY, &refused.why).await;
+                return Ok(Some(refused.why));
             }
         }
-        if let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await? {
-            return self.wait(replica, RETRY, &refused.to_string()).await;
-        }
-        let mut replica = replica.clone();
-        // The taint may be taken away before the node has been silent for long enough.
-        replica.status.get_or_insert_default().lost = is_lost(view);
-        self.enter(&replica, ReplicaPhase::CuttingOver, "the volume changes its node").await
+        let exchange = Exchange::new(&self.objects, &replica.spec).check().await?;
+        Ok(exchange.err().map(|refused| refused.to_string()))
     }
 
     /// Returns why the pods of a volume could not follow it: its new node may have been cordoned since the copy was made.
@@ -72,9 +87,8 @@ impl Moves {
         let asked = view.spec.requested_by.as_ref();
         match asked.filter(|_| is_for_good && is_well(view) && !view.is_awaited) {
             Some(asked) => {
-                let mut replica = replica.clone();
-                replica.status.get_or_insert_default().evictions_ended.clone_from(&asked.uid);
-                self.enter(&replica, ReplicaPhase::Ready, &refused.why).await
+                let change = |status: &mut VolumeReplicaStatus| status.evictions_ended.clone_from(&asked.uid);
+                self.enter_with(replica, ReplicaPhase::Ready, &refused.why, change).await
             }
             None => self.wait(replica, RUNNING, &refused.why).await,
         }
@@ -110,10 +124,9 @@ impl Moves {
             Some(next) => Ok(next),
             None => {
                 // What administrators change from here on is not in it.
-                let mut replica = replica.clone();
-                replica.status.get_or_insert_default().recorded = None;
+                let change = |status: &mut VolumeReplicaStatus| status.recorded = None;
                 let why = "no pod uses the volume; the last pass is made";
-                self.enter(&replica, ReplicaPhase::LastPass, why).await
+                self.enter_with(replica, ReplicaPhase::LastPass, why, change).await
             }
         }
     }

@@ -18,14 +18,17 @@
 
 mod ending;
 mod promotion;
+mod recovery;
 
 use std::time::Duration;
 
 use self::ending::{abandoning, completing, left, retiring, stranded};
 use self::promotion::{
-    delays_promotion, goes_back_with_others, goes_on, is_promotion, is_sent_away, running, stays_put,
+    delays_promotion, goes_back_with_others, goes_on, has_earlier, is_sent_away, running, stays_put,
+    without_source,
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
+pub use self::recovery::is_lost_status;
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
@@ -53,6 +56,8 @@ pub enum Step {
     Create,
     /// Nothing is copied: take the id away from what the node of the volume has, as after a promotion.
     RetireSource,
+    /// The status was lost: go on in this phase, with what the PersistentVolume says.
+    Recover(ReplicaPhase),
     /// Bring the copy up to date.
     Pass,
     /// Ask for everything that can be refused as a dry run, and enter `CuttingOver` if nothing is.
@@ -95,10 +100,36 @@ pub enum Step {
     Leave,
 }
 
+impl Step {
+    /// Reports whether the step is done again and again, and neither gives up, promotes nor deletes anything.
+    pub fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Step::Wait(..)
+                | Step::Create
+                | Step::Pass
+                | Step::Fence
+                | Step::Evict(_)
+                | Step::LastPass
+                | Step::Complete
+                | Step::Exchange
+                | Step::ExchangeBack
+                | Step::Unfence
+                | Step::Leave
+        )
+    }
+}
+
 /// Returns what comes next.
 pub fn decide(view: &View) -> Step {
     if view.spec.purpose == Purpose::Unknown {
         return Step::Leave;
+    }
+    if is_of_an_earlier_generation(view) {
+        return if view.is_deleted { Step::Finish } else { Step::RetireSource };
+    }
+    if is_lost_status(view.status.phase, view.status.begun) {
+        return recovery::recover(view);
     }
     match view.status.phase {
         ReplicaPhase::Pending
@@ -127,6 +158,8 @@ fn unwanted(view: &View) -> Option<String> {
         return Some("the claim is being deleted".to_owned());
     }
     match &view.wanted {
+        // A pod can run only where all its volumes are.
+        Wanted::Nothing(_) if view.is_bound => None,
         Wanted::Nothing(why) => Some(why.clone()),
         Wanted::Move { .. } | Wanted::Standby { .. } | Wanted::Unknown(_) => None,
     }
@@ -143,19 +176,16 @@ fn unknown(view: &View) -> Option<String> {
 
 /// As long as pods may use the volume.
 fn before(view: &View) -> Step {
-    if is_of_an_earlier_generation(view) && !view.is_deleted {
-        return Step::RetireSource;
+    // The status was lost after the exchange.
+    if view.status.exchanged {
+        return Step::ExchangeBack;
     }
     // A cutover has gone back.
     if view.status.maybe_fenced && has(&view.source, view.spec.generation) {
         return Step::Unfence;
     }
     if let Some(why) = unwanted(view) {
-        // A copy is made only in a later phase.
-        return match view.status.phase {
-            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
-            _ => Step::Enter(ReplicaPhase::Abandoning, why),
-        };
+        return end_before(view, why);
     }
     if let Some(why) = unknown(view) {
         return Step::Wait(LONG, why);
@@ -172,10 +202,7 @@ fn before(view: &View) -> Step {
     }
     if view.target_is_gone() && view.age.is_none_or(|age| age >= GONE) {
         let why = format!("node {}, which has the copy, does not exist any more", view.spec.target_node);
-        return match view.status.phase {
-            ReplicaPhase::Pending if view.failed.is_none() => Step::Finish,
-            _ => Step::Enter(ReplicaPhase::Abandoning, why),
-        };
+        return end_before(view, why);
     }
     match (view.status.phase, &view.wanted) {
         (ReplicaPhase::Pending, _) if view.failed.is_some_and(|failed| failed < LONG) => {
@@ -207,6 +234,17 @@ fn before(view: &View) -> Step {
     }
 }
 
+/// Ends a copy while pods may use the volume. It is made only in a later phase than `Pending`, unless the first one failed.
+fn end_before(view: &View, why: String) -> Step {
+    let status = &view.status;
+    match status.phase {
+        ReplicaPhase::Pending if view.failed.is_none() && !status.maybe_copied && !status.maybe_fenced => {
+            Step::Finish
+        }
+        _ => Step::Enter(ReplicaPhase::Abandoning, why),
+    }
+}
+
 /// The copy is nearly up to date, and the volume moves as soon as its pods let it.
 fn ready(view: &View) -> Step {
     let is_behind = view.age.is_none_or(|age| age >= BEHIND);
@@ -215,8 +253,10 @@ fn ready(view: &View) -> Step {
         return wait(why.clone());
     }
     let staying: Vec<&User> = view.users.iter().filter(|user| !user.is_leaving).collect();
-    let Wanted::Move { when, evict_bare_pods } = &view.wanted else {
-        return wait("nothing asks for a move".to_owned());
+    let (when, evict_bare_pods) = match &view.wanted {
+        Wanted::Move { when, evict_bare_pods } => (*when, *evict_bare_pods),
+        _ if view.is_bound => (When::PodsLeave, false),
+        _ => return wait("nothing asks for a move".to_owned()),
     };
     match when {
         When::Now if view.has_ended_evictions() && !staying.is_empty() => {
@@ -297,26 +337,6 @@ fn cutting_over(view: &View) -> Step {
     }
 }
 
-/// Returns what has to come before pods are sent to the node of the copy. If that has an earlier generation of the volume, as after
-/// a promotion whose lost node is back, it would give them that one.
-fn has_earlier(view: &View) -> Option<Step> {
-    let node = &view.spec.target_node;
-    let (time, why) = match &view.target {
-        Says::Nothing | Says::Deleted => return None,
-        Says::Has(generation) if *generation < view.spec.generation => return Some(Step::RetireEarlier),
-        Says::Has(generation) => (
-            LONG,
-            format!("node {node} has generation {generation} of the volume, no earlier one; look there"),
-        ),
-        Says::Unusable(why, _) => (LONG, format!("node {node}: {why}")),
-        Says::Error(why) => (CALM, format!("node {node}: {why}")),
-        Says::Silent(_) | Says::NotAsked => {
-            (CALM, format!("node {node} does not say what it has of the volume"))
-        }
-    };
-    Some(Step::Wait(time, why))
-}
-
 /// Returns the step if the copy is not needed, or if that is not known.
 fn given_up(view: &View) -> Option<Step> {
     let give_up = |why: String| Step::Enter(ReplicaPhase::Abandoning, why);
@@ -324,24 +344,6 @@ fn given_up(view: &View) -> Option<Step> {
         .map(give_up)
         .or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
         .or_else(|| stays_put(view).map(give_up))
-}
-
-/// Returns the step if the node of the volume does not answer, or has nothing.
-fn without_source(view: &View) -> Option<Step> {
-    // An administrator knows that the disk was replaced, or has failed. It may also be there in a moment.
-    match &view.source {
-        Says::Nothing if view.is_promoted => return Some(Step::GiveUpSource),
-        Says::Unusable(_, time) if view.is_promoted && *time >= PATIENCE => return Some(Step::GiveUpSource),
-        Says::Unusable(why, _) if view.is_promoted => {
-            return Some(Step::Wait(PRESSING, format!("node {}: {why}", view.spec.source_node)));
-        }
-        _ => {}
-    }
-    let Says::Silent(silent) = view.source else { return None };
-    is_promotion(view).then(|| match view.source_node != NodeState::Ready && silent >= PATIENCE {
-        true => Step::GiveUpSource,
-        false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
-    })
 }
 
 /// The PersistentVolume gets the node of the copy. What is unknown does not stop that: it may not exist at this moment.

@@ -4,29 +4,22 @@
 //! again. The claim is Lost meanwhile, and Bound again as soon as the controller of PersistentVolumes finds one of that name
 //! with its uid. Between the two, nothing but the VolumeReplica has the object: it is recorded there first.
 
-use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
-    VolumeNodeAffinity,
-};
+mod recorded;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use self::recorded::{
+    affinity_of, as_recorded, foreign, is_as_recorded, is_changed_back, made_again, policy,
+    policy_to_restore, retain, typed, with_policy_of,
+};
 use super::objects::{Objects, Run, is_outdated};
 use super::resources::VolumeReplicaSpec;
-use crate::model::Settings;
 
-/// Holds a PersistentVolume as long as it is bound (Kubernetes, the storage protection controller).
-const PROTECTION: &str = "kubernetes.io/pv-protection";
-/// Holds a PersistentVolume until csi-provisioner has deleted its volume.
-const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// Holds a PersistentVolume as long as it is attached (csi-attacher); the name of the driver follows, with dashes.
-const ATTACHER: &str = "external-attacher/";
 /// On a claim: for which copy it was changed, and when, so that the controller of PersistentVolumes looks at it. It stays: a
 /// controller that has lost the Lease may write it late.
 const TOUCHED: &str = "hostloop.csi.dev/touched";
-
-/// Where a recorded PersistentVolume has its reclaim policy.
-const POLICY: &str = "/spec/persistentVolumeReclaimPolicy";
 
 /// What an exchange has come to.
 #[derive(Debug, PartialEq)]
@@ -73,9 +66,10 @@ impl<'a> Exchange<'a> {
     /// The outer one if the API server does not answer, the inner one if it cannot be made.
     pub async fn check(&self) -> Result<Result<(), Refused>, kube::Error> {
         let name = &self.spec.persistent_volume.name;
-        let Some(volume) = self.objects.volume(name).await? else {
+        let Some(whole) = self.objects.whole_volume(name).await? else {
             return refuse(format!("PersistentVolume {name} does not exist"));
         };
+        let volume = typed(&whole)?;
         if !self.is_ours(&volume) {
             return refuse(self.is_another());
         }
@@ -96,22 +90,39 @@ impl<'a> Exchange<'a> {
             Err(error) if is_immutable(&error) => {}
             Err(error) => return refusal(error),
         }
-        match self.try_replacement(&volume).await {
+        match self.try_replacement(&volume, &whole).await {
             Ok(true) => Ok(Ok(())),
             Ok(false) => refuse(is_changed_back(&volume)),
             Err(error) => refusal(error),
         }
     }
 
+    /// Reports whether the PersistentVolume may have its node already, or be without one: it is being exchanged, or is gone while its
+    /// claim is there.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub async fn may_be_made(&self) -> Result<bool, kube::Error> {
+        match self.objects.volume(&self.spec.persistent_volume.name).await? {
+            Some(volume) => {
+                let deleted = volume.metadata.deletion_timestamp.is_some();
+                Ok(self.is_ours(&volume) && (deleted || self.has_moved(&volume)))
+            }
+            None => Ok(self.claim().await?.is_some()),
+        }
+    }
+
     /// Asks the API server to check each request that replaces the PersistentVolume. Reports whether each has its effect.
-    async fn try_replacement(&self, volume: &PersistentVolume) -> Result<bool, kube::Error> {
+    async fn try_replacement(&self, volume: &PersistentVolume, whole: &Value) -> Result<bool, kube::Error> {
         let retained = self.objects.patch_volume(volume, retain(), Run::Dry).await?;
         let left = json!({"metadata": {"finalizers": foreign(volume)}});
         let released = self.objects.patch_volume(volume, left, Run::Dry).await?;
         self.objects.delete_volume(volume, Run::Dry).await?;
-        let mut trial = self.made_again(volume);
+        let mut trial = made_again(whole, self.node);
         // The name is taken; what admission says of another one, it says of this one.
-        trial.metadata.name = Some(format!("{}-check", volume.name_any()));
+        if let Some(name) = trial.pointer_mut("/metadata/name") {
+            *name = json!(format!("{}-check", volume.name_any()));
+        }
         let created = self.objects.create_volume(&trial, Run::Dry).await?;
         let is_released = volume.finalizers().is_empty() || released.finalizers() != volume.finalizers();
         Ok(policy(&retained) == Some("Retain") && is_released && self.has_moved(&created))
@@ -124,7 +135,7 @@ impl<'a> Exchange<'a> {
     /// If the API server does not answer, or an object changed meanwhile: the step is to be repeated.
     pub async fn step(&self, recorded: Option<&Value>) -> Result<Progress, kube::Error> {
         let name = &self.spec.persistent_volume.name;
-        let Some(volume) = self.objects.volume(name).await? else {
+        let Some(whole) = self.objects.whole_volume(name).await? else {
             return match recorded {
                 Some(recorded) => self.create(recorded).await,
                 // Its user deleted both.
@@ -136,6 +147,7 @@ impl<'a> Exchange<'a> {
                 ))),
             };
         };
+        let volume = typed(&whole)?;
         if !self.is_ours(&volume) {
             return Ok(Progress::Blocked(self.is_another()));
         }
@@ -164,15 +176,15 @@ impl<'a> Exchange<'a> {
             return match self.objects.patch_volume(&volume, self.moved(), Run::Real).await {
                 Ok(changed) if self.has_moved(&changed) => Ok(Progress::Next),
                 Ok(_) => Ok(Progress::Blocked(is_changed_back(&volume))),
-                Err(error) if is_immutable(&error) => Ok(Progress::Record(as_recorded(&volume))),
+                Err(error) if is_immutable(&error) => Ok(Progress::Record(as_recorded(&whole))),
                 Err(error) => Err(error),
             };
         }
         // Another client deletes it, and its contents are needed. It may also have changed since, such as by an expansion.
         match recorded {
-            Some(recorded) if is_as_recorded(&volume, recorded) => self.take_away(&volume, deleted).await,
-            Some(recorded) => Ok(Progress::Record(with_policy_of(recorded, as_recorded(&volume)))),
-            None => Ok(Progress::Record(as_recorded(&volume))),
+            Some(recorded) if is_as_recorded(&whole, recorded) => self.take_away(&volume, deleted).await,
+            Some(recorded) => Ok(Progress::Record(with_policy_of(recorded, as_recorded(&whole)))),
+            None => Ok(Progress::Record(as_recorded(&whole))),
         }
     }
 
@@ -206,13 +218,13 @@ impl<'a> Exchange<'a> {
     }
 
     async fn create(&self, recorded: &Value) -> Result<Progress, kube::Error> {
-        let Ok(recorded) = serde_json::from_value::<PersistentVolume>(recorded.clone()) else {
+        if typed(recorded).is_err() {
             return Ok(Progress::Blocked(format!(
                 "what status.recorded has is no PersistentVolume; create {} again with volumeHandle {} and node {}",
                 self.spec.persistent_volume.name, self.spec.volume_id, self.node
             )));
-        };
-        match self.objects.create_volume(&self.made_again(&recorded), Run::Real).await {
+        }
+        match self.objects.create_volume(&made_again(recorded, self.node), Run::Real).await {
             Ok(created) if self.has_moved(&created) => Ok(Progress::Next),
             // The next look would delete it, and create it again.
             Ok(created) => Ok(Progress::Blocked(is_changed_back(&created))),
@@ -271,102 +283,6 @@ impl<'a> Exchange<'a> {
     fn moved(&self) -> Value {
         json!({"spec": {"nodeAffinity": affinity_of(self.node)}})
     }
-
-    /// Returns the PersistentVolume as it is to be created.
-    fn made_again(&self, recorded: &PersistentVolume) -> PersistentVolume {
-        let mut volume = recorded.clone();
-        let metadata = &mut volume.metadata;
-        metadata.uid = None;
-        metadata.resource_version = None;
-        metadata.creation_timestamp = None;
-        metadata.deletion_timestamp = None;
-        metadata.deletion_grace_period_seconds = None;
-        metadata.generation = None;
-        metadata.managed_fields = None;
-        // Kubernetes and csi-attacher set theirs again.
-        metadata.finalizers =
-            metadata.finalizers.take().map(|all| all.into_iter().filter(|f| f == PROVISIONER).collect());
-        volume.status = None;
-        if let Some(spec) = &mut volume.spec {
-            spec.node_affinity = Some(affinity_of(self.node));
-            if let Some(claim) = &mut spec.claim_ref {
-                claim.resource_version = None;
-            }
-        }
-        volume
-    }
-}
-
-/// Returns the reclaim policy that the volume had before an exchange, if the exchange changed it and was given up before
-/// the deletion. If the object was created again, an administrator has changed its policy since.
-fn policy_to_restore(volume: &PersistentVolume, recorded: &Value) -> Option<String> {
-    let is_same = recorded.pointer("/metadata/uid")?.as_str() == volume.uid().as_deref();
-    let before = recorded.pointer(POLICY)?.as_str()?;
-    (is_same && policy(volume) == Some("Retain") && before != "Retain").then(|| before.to_owned())
-}
-
-/// Reports whether a record has what is to be created again. The exchange itself changes the reclaim policy and the finalizers.
-fn is_as_recorded(volume: &PersistentVolume, recorded: &Value) -> bool {
-    let mut now = as_recorded(volume);
-    set_policy(&mut now, recorded.pointer(POLICY));
-    ["/spec", "/metadata/uid", "/metadata/labels", "/metadata/annotations"]
-        .iter()
-        .all(|part| now.pointer(part) == recorded.pointer(part))
-}
-
-/// Keeps the reclaim policy of an earlier record of the same object: by now, the exchange may have changed it.
-fn with_policy_of(earlier: &Value, mut recorded: Value) -> Value {
-    if earlier.pointer("/metadata/uid") == recorded.pointer("/metadata/uid") {
-        set_policy(&mut recorded, earlier.pointer(POLICY));
-    }
-    recorded
-}
-
-fn set_policy(recorded: &mut Value, policy: Option<&Value>) {
-    if let (Some(place), Some(policy)) = (recorded.pointer_mut(POLICY), policy) {
-        place.clone_from(policy);
-    }
-}
-
-fn policy(volume: &PersistentVolume) -> Option<&str> {
-    volume.spec.as_ref()?.persistent_volume_reclaim_policy.as_deref()
-}
-
-fn retain() -> Value {
-    json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
-}
-
-fn is_changed_back(volume: &PersistentVolume) -> String {
-    format!(
-        "a policy or a webhook of the cluster takes back each change of PersistentVolume {}",
-        volume.name_any()
-    )
-}
-
-/// Returns the PersistentVolume as the VolumeReplica has it.
-fn as_recorded(volume: &PersistentVolume) -> Value {
-    let mut volume = volume.clone();
-    volume.metadata.managed_fields = None;
-    volume.status = None;
-    json!(volume)
-}
-
-/// Returns the finalizers of others than Kubernetes and its sidecars.
-fn foreign(volume: &PersistentVolume) -> Vec<&str> {
-    let known =
-        |finalizer: &str| [PROTECTION, PROVISIONER].contains(&finalizer) || finalizer.starts_with(ATTACHER);
-    volume.finalizers().iter().map(String::as_str).filter(|finalizer| !known(finalizer)).collect()
-}
-
-/// Returns the affinity that csi-provisioner gives to a volume of this node.
-fn affinity_of(node: &str) -> VolumeNodeAffinity {
-    let on_node = NodeSelectorRequirement {
-        key: Settings::TOPOLOGY_KEY.to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
-    };
-    let term = NodeSelectorTerm { match_expressions: Some(vec![on_node]), match_fields: None };
-    VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: vec![term] }) }
 }
 
 fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// A Lease that nobody renews is free after so long.
 const DURATION: Duration = Duration::from_secs(15);
-/// Its holder stops when it could not renew it for so long.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Its holder stops when it could not renew it for so long. No other call takes longer.
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two tries.
 const RETRY: Duration = Duration::from_secs(2);
 

@@ -8,10 +8,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::act::{Moves, Result};
+use super::act::{Failure, Moves, Result};
 use super::claims::parameters;
 use super::claims::{bytes_of, is_changing};
-use super::decide::is_lost_node;
+use super::decide::{is_lost_node, is_lost_status};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
 use super::queue::ahead;
@@ -46,7 +46,8 @@ impl Moves {
         };
         let source_node = node_state(self.node(&spec.source_node).await?.as_deref());
         let target = self.node(&spec.target_node).await?;
-        let at_target = phase == ReplicaPhase::Completing;
+        let is_status_lost = is_lost_status(phase, status.begun);
+        let at_target = phase == ReplicaPhase::Completing || is_status_lost;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
         let is_promoted = is_promoted(replica);
         let hindered = match claim.as_deref() {
@@ -55,9 +56,12 @@ impl Moves {
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) =
-            asked(phase, is_promoted || status.maybe_fenced, status.reclaimed);
+        let (asks_source, asks_copy, asks_target) = match is_status_lost {
+            true => (true, true, true),
+            false => asked(phase, is_promoted || status.maybe_fenced, status.reclaimed),
+        };
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
+        let is_bound = !matches!(wanted, Wanted::Move { .. }) && self.is_bound(replica).await?;
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
             is_promoted,
@@ -65,6 +69,7 @@ impl Moves {
             claim_is_deleted: Some(is_deleted),
             hindered,
             is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica).await?,
+            is_bound,
             apart: (phase == ReplicaPhase::Standby).then(|| self.stands_apart(replica)).flatten(),
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
@@ -73,6 +78,8 @@ impl Moves {
             copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
             target_node: node_state(target.as_deref()),
+            lost_for: self.status_is_lost(replica, is_status_lost),
+            has_another_copy: is_status_lost && self.has_another_copy(replica),
             failed: status.first_copy_failed.as_ref().map(|failed| self.since(&failed.0)),
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: ahead(&self.seen.replicas.state(), replica),
@@ -81,27 +88,50 @@ impl Moves {
         })
     }
 
+    /// Returns for how long this controller has known that the status of a VolumeReplica is lost.
+    fn status_is_lost(&self, replica: &VolumeReplica, is_lost: bool) -> Duration {
+        let uid = replica.uid().unwrap_or_default();
+        match is_lost {
+            true => self.status_lost.is_silent(&uid),
+            false => {
+                self.status_lost.is_heard(&uid);
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Reports whether the volume has another copy, whose status is there.
+    fn has_another_copy(&self, replica: &VolumeReplica) -> bool {
+        let is_another = |other: &Arc<VolumeReplica>| {
+            let begun = other.status.as_ref().is_some_and(|status| status.begun);
+            other.uid() != replica.uid() && !is_lost_status(other.phase(), begun)
+        };
+        self.seen.replicas_of(&replica.spec.claim.uid).iter().any(is_another)
+    }
+
     /// Returns the claim of a copy; `None` if it is gone, whether there is a later one of its name or not.
     pub(super) async fn claim_of(&self, id: &ClaimId) -> Result<Option<Arc<PersistentVolumeClaim>>> {
         let seen = self.seen.claim(&id.namespace, &id.name).filter(|claim| is_same(claim, id));
         if seen.is_some() {
             return Ok(seen);
         }
-        let claim = self.objects.claim(&id.namespace, &id.name).await?;
-        Ok(claim.filter(|claim| is_same(claim, id)).map(Arc::new))
+        let ask = async {
+            Ok(self.objects.claim(&id.namespace, &id.name).await?.filter(|claim| is_same(claim, id)))
+        };
+        self.absent.or_ask("claims", &id.uid, ask).await.map(|claim| claim.map(Arc::new))
     }
 
     pub(super) async fn volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>> {
         match Seen::get(&self.seen.volumes, name) {
             Some(volume) => Ok(Some(volume)),
-            None => Ok(self.objects.volume(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("volumes", name, self.objects.volume(name)).await?.map(Arc::new)),
         }
     }
 
     pub(super) async fn node(&self, name: &str) -> Result<Option<Arc<Node>>> {
         match Seen::get(&self.seen.nodes, name) {
             Some(node) => Ok(Some(node)),
-            None => Ok(self.objects.node(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("nodes", name, self.objects.node(name)).await?.map(Arc::new)),
         }
     }
 
@@ -110,7 +140,7 @@ impl Moves {
         match Seen::get(&self.seen.classes, name) {
             Some(class) => Ok(Some(class)),
             None if name.is_empty() => Ok(None),
-            None => Ok(self.objects.class(name).await?.map(Arc::new)),
+            None => Ok(self.absent.or_ask("classes", name, self.objects.class(name)).await?.map(Arc::new)),
         }
     }
 
@@ -134,7 +164,11 @@ impl Moves {
     }
 
     /// Returns why the copy exists.
-    async fn wanted(&self, replica: &VolumeReplica, claim: Option<&PersistentVolumeClaim>) -> Result<Wanted> {
+    pub(super) async fn wanted(
+        &self,
+        replica: &VolumeReplica,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<Wanted> {
         let spec = &replica.spec;
         if let Some(by) = &spec.requested_by {
             if let Some(asked) = self.move_of(&spec.claim.namespace, &by.name, &by.uid).await? {
@@ -182,7 +216,11 @@ impl Moves {
         let is_it = |asked: &Arc<VolumeMove>| asked.uid().as_deref() == Some(uid);
         let asked = match self.seen.a_move(namespace, name).filter(is_it) {
             Some(seen) => Some(seen),
-            None => self.objects.a_move(namespace, name).await?.map(Arc::new).filter(is_it),
+            None => {
+                let ask =
+                    async { Ok(self.objects.a_move(namespace, name).await?.map(Arc::new).filter(is_it)) };
+                self.absent.or_ask::<_, Failure>("moves", uid, ask).await?
+            }
         };
         Ok(asked.filter(|asked| asked.metadata.deletion_timestamp.is_none()))
     }
@@ -214,7 +252,7 @@ impl Moves {
 
     /// Returns how long ago a moment was, by the clock of this controller. A moment in the future comes from a controller whose clock is
     /// ahead. Its age is unknown, and counts as the largest one, so that it delays nothing.
-    fn since(&self, moment: &Timestamp) -> Duration {
+    pub(super) fn since(&self, moment: &Timestamp) -> Duration {
         let since = self.now().0.duration_since(*moment);
         match since.as_secs() < -SKEW {
             true => Duration::MAX,

@@ -1,5 +1,6 @@
 //! Volumes that move to another node, and copies that stand by (docs/decisions/0022).
 
+mod absent;
 pub mod act;
 pub mod admit;
 pub mod begin;
@@ -8,6 +9,7 @@ mod companions;
 pub mod copies;
 mod copying;
 mod cutover;
+pub mod deadline;
 pub mod decide;
 mod events;
 pub mod exchange;
@@ -20,6 +22,7 @@ pub mod objects;
 mod phases;
 pub mod places;
 pub mod pods;
+pub mod progress;
 pub mod queue;
 pub mod request;
 pub mod resources;

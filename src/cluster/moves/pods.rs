@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn replica(phase: &str, purpose: &str, target: &str) -> VolumeReplica {
-        let claim = json!({"namespace": "default", "namespaceUid": "u", "name": "log", "uid": "u"});
+        let claim = json!({"namespace": "default", "name": "log", "uid": "u"});
         let spec = json!({"driver": "d", "volumeId": "v", "generation": 0, "persistentVolume": {"name": "p", "uid": "u"},
             "claim": claim, "sourceNode": "n1", "targetNode": target, "copyName": "c", "copyId": "i", "purpose": purpose});
         let object = json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeReplica",

@@ -75,7 +75,7 @@ mod tests {
     /// Named by their numbers, created in this order.
     fn replicas(all: &[(&str, &str, (&str, &str))]) -> Vec<Arc<VolumeReplica>> {
         let replica = |(number, (phase, namespace, (from, to))): (usize, &(&str, &str, (&str, &str)))| {
-            let claim = json!({"namespace": namespace, "namespaceUid": "u", "name": "c", "uid": "u"});
+            let claim = json!({"namespace": namespace, "name": "c", "uid": "u"});
             let spec = json!({"driver": "d", "volumeId": "v", "generation": 0, "claim": claim, "sourceNode": from,
                 "persistentVolume": {"name": "p", "uid": "u"}, "targetNode": to, "copyName": "c", "copyId": "i",
                 "purpose": "Move"});

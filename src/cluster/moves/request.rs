@@ -9,9 +9,9 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::admit::of_pods;
 use super::begin::Request;
+use super::progress::progress;
 use super::resources::{
     ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
-    progress,
 };
 use super::view::Wanted;
 
@@ -53,7 +53,6 @@ impl Moves {
                 if let Some(claim) = self.seen.claim(&namespace, &fresh.spec.claim_name) {
                     let claim = ClaimId {
                         namespace: namespace.clone(),
-                        namespace_uid: String::new(),
                         name: claim.name_any(),
                         uid: claim.uid().unwrap_or_default(),
                     };
@@ -180,7 +179,7 @@ impl Moves {
         }
         let mut lent = standby.clone();
         (lent.spec.requested_by, lent.spec.keep_source) = (Some(by), asked.spec.keep_source);
-        self.objects.put_replica(&lent).await?;
+        self.objects.change_replica(standby, &lent).await?;
         Ok(Ok(()))
     }
 
@@ -188,7 +187,7 @@ impl Moves {
     async fn report(&self, asked: &VolumeMove, status: VolumeMoveStatus) -> Result<()> {
         if asked.status.as_ref() != Some(&status) {
             let changed = VolumeMove { status: Some(status), ..asked.clone() };
-            self.objects.put_move_status(&changed).await?;
+            self.objects.change_move_status(asked, &changed).await?;
         }
         Ok(())
     }

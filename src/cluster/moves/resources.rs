@@ -10,7 +10,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use super::phases::{MovePhase, ReplicaPhase};
-use crate::model::format_bytes;
 
 /// Holds an object of either kind until what it stands for has ended.
 pub const FINALIZER: &str = "hostloop.csi.dev/copy";
@@ -171,12 +170,10 @@ pub struct ObjectId {
     pub uid: String,
 }
 
-/// One claim, and not a later one of its name in a later namespace of its name.
+/// One claim, and not a later one of its name, which has another uid. That holds for a later namespace of the same name as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct ClaimId {
     pub namespace: String,
-    pub namespace_uid: String,
     pub name: String,
     pub uid: String,
 }
@@ -203,6 +200,13 @@ pub struct VolumeReplicaStatus {
     /// What is waited for, or what is wrong and what to do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The controller has written this status. Without it, an administrator or a restored backup may have removed the status, and
+    /// the nodes are asked what they have of the volume.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begun: bool,
+    /// The status was removed, and there may be a copy already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maybe_copied: bool,
     /// The last pass that brought the copy up to date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_pass: Option<Pass>,
@@ -272,22 +276,6 @@ pub struct Pass {
     pub size_bytes: u64,
 }
 
-/// Returns how far a copy is, for people. Until a pass has been made, this is the percentage in `message`, if it has one.
-pub fn progress(passes: u64, sent_bytes: u64, message: &str) -> String {
-    match passes {
-        0 => percent(message).map_or_else(String::new, |percent| format!("{percent}%")),
-        1 => format!("1 pass, {}", format_bytes(sent_bytes)),
-        passes => format!("{passes} passes, {}", format_bytes(sent_bytes)),
-    }
-}
-
-/// Returns the first percentage that a message has, such as `37%`.
-pub fn percent(message: &str) -> Option<u8> {
-    let (before, _) = message.split_once('%')?;
-    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
-    digits.parse().ok().filter(|percent| *percent <= 100)
-}
-
 impl VolumeReplica {
     /// Returns the phase. An object that was just created has no status.
     pub fn phase(&self) -> ReplicaPhase {
@@ -330,18 +318,6 @@ mod tests {
         }
         assert_eq!(VolumeMove::plural(&()), "volumemoves");
         assert_eq!(VolumeReplica::crd().spec.scope, "Cluster");
-    }
-
-    #[test]
-    fn progress_is_a_percentage_until_a_pass_was_made() {
-        let message = "another operation on volume v (3 GiB of 8 GiB copied, 37%) is running; try again";
-        assert_eq!(progress(0, 0, message), "37%");
-        assert_eq!(
-            (progress(1, 3 << 20, message), progress(2, 4 << 20, "")),
-            ("1 pass, 3 MiB".to_owned(), "2 passes, 4 MiB".to_owned())
-        );
-        let percentages = ["the first copy is being made", "%", "300%", "100%"].map(percent);
-        assert_eq!(percentages, [None, None, None, Some(100)]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 pub use kube::Client;
 
 use super::act::{Failure, Moves};
+use super::deadline::limited;
 use super::figures::Figures;
 use super::lease::Election;
 use super::nodes::Nodes;
@@ -100,7 +101,7 @@ impl Candidate {
             pending().await
         };
         let (_, never): (Infallible, Infallible) =
-            join(watch(&self.client, writers, Arc::new(queues)), work).await;
+            join(watch(&limited(self.client.clone()), writers, Arc::new(queues)), work).await;
         never
     }
 }

@@ -1,16 +1,46 @@
 //! Pods that wait for their volume on its earlier node. The scheduler had placed them before it observed the exchange. kubelet
 //! never starts them, and only their deletion brings their successors to the node of the volume.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use super::act::{Moves, RUNNING, Result};
 use super::fits::reaches;
 use super::pods::{belongs_to_its_node, claims_of, controller, is_scheduled, never_ran};
 use super::seen::Seen;
+
+/// After the first eviction of the pods of a claim. Each further one doubles it.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest time between two evictions.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// When the pods of each claim were evicted last, by its uid, and for how long none is evicted since. The template of a pod may name
+/// its node: whatever creates it again, creates it there.
+#[derive(Clone, Default)]
+pub struct Evictions(Arc<Mutex<HashMap<String, (Instant, Duration)>>>);
+
+impl Evictions {
+    /// Returns for how long no pod of the claim is to be evicted.
+    fn pause(&self, claim: &str) -> Option<Duration> {
+        // Nothing that runs under the mutex can panic half-way.
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, pause) = all.get(claim)?;
+        pause.checked_sub(last.elapsed()).filter(|rest| !rest.is_zero())
+    }
+
+    /// Notes that pods of the claim were evicted.
+    fn note(&self, claim: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, (last, _)| last.elapsed() < 2 * LONGEST);
+        let pause = all.get(claim).map_or(PAUSE, |(_, pause)| (2 * *pause).min(LONGEST));
+        all.insert(claim.to_owned(), (Instant::now(), pause));
+    }
+}
 
 /// Returns the node on which a pod waits that has never run. A controller creates it again if it is evicted.
 pub fn waits_on(pod: &Pod) -> Option<&str> {
@@ -48,6 +78,10 @@ impl Moves {
         if seen.is_none_or(|volume| self.seen.strays(claim, &volume).is_empty()) {
             return Ok(None);
         }
+        let uid = claim.uid().unwrap_or_default();
+        if let Some(pause) = self.evictions.pause(&uid) {
+            return Ok(Some(pause));
+        }
         // The watch of PersistentVolumes may lag behind that of pods.
         let Some(volume) = self.objects.volume(&name).await? else { return Ok(Some(RUNNING)) };
         let spec = volume.spec.as_ref();
@@ -56,6 +90,7 @@ impl Moves {
         if !is_ours {
             return Ok(None);
         }
+        let mut evicted = false;
         for pod in self.seen.strays(claim, &volume) {
             tracing::info!(
                 pod = pod.name_any(),
@@ -64,12 +99,15 @@ impl Moves {
                 "a pod is evicted, since its volume is on another node"
             );
             match self.objects.evict(&pod, super::objects::Run::Real).await {
-                Ok(()) => {}
+                Ok(()) => evicted = true,
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Some(RUNNING))
+        if evicted {
+            self.evictions.note(&uid);
+        }
+        Ok(Some(self.evictions.pause(&uid).unwrap_or(RUNNING)))
     }
 }
 

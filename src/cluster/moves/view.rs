@@ -77,9 +77,11 @@ pub struct View {
     pub hindered: Option<String>,
     /// A claim of the same pods is at the other node, or about to be there (rule 9).
     pub is_awaited: bool,
+    /// The same, and that claim does not come back to the node of the volume: cancelling this move would part the two (rule 9).
+    pub is_bound: bool,
     /// In `Standby`, why the copy is of no use on its node: another claim of the same pods has its copy on another node (rule 9).
     pub apart: Option<String>,
-    /// In `Completing`, the pods on the node of the copy, in which the volume may be already.
+    /// In `Completing` and without a status, the pods on the node of the copy, on which the volume may be already.
     pub users: Vec<User>,
     pub source_node: NodeState,
     pub source: Says,
@@ -87,6 +89,10 @@ pub struct View {
     /// What the node of the copy has just answered about the copy.
     pub copy: Says,
     pub target_node: NodeState,
+    /// If the status was lost: for how long this controller has known that.
+    pub lost_for: Duration,
+    /// The volume has another copy, whose status is there.
+    pub has_another_copy: bool,
     /// How long ago the first copy failed, if it did.
     pub failed: Option<Duration>,
     /// How old the data of the copy are. What is in the future, by the clock of this controller, is as old as can be.

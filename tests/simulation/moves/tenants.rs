@@ -134,23 +134,31 @@ async fn lose_class(moves: &Moves, time: Duration) {
     moves.with(|kubernetes| kubernetes.create(key("storageclasses", "", &name), class));
 }
 
-/// The copies that are not needed for anything now.
-fn idle(kubernetes: &Kubernetes) -> Vec<String> {
-    let is_idle = |replica: &&Value| {
-        matches!(phase(replica), Some("Following" | "Ready" | "Standby"))
+/// The copies in one of these phases.
+fn in_phases(kubernetes: &Kubernetes, phases: &[&str]) -> Vec<String> {
+    let is_in = |replica: &&Value| {
+        phase(replica).is_some_and(|phase| phases.contains(&phase))
             && replica["metadata"]["deletionTimestamp"].is_null()
     };
     let name = |replica: &Value| replica["metadata"]["name"].as_str().unwrap().to_owned();
-    kubernetes.all("volumereplicas").filter(is_idle).map(name).collect()
+    kubernetes.all("volumereplicas").filter(is_in).map(name).collect()
 }
 
-/// An administrator replaces VolumeReplicas without their status.
+/// The copies that are not needed for anything now.
+fn idle(kubernetes: &Kubernetes) -> Vec<String> {
+    in_phases(kubernetes, &["Following", "Ready", "Standby"])
+}
+
+/// An administrator replaces VolumeReplicas without their status, also of volumes that are fenced. In `Exchanging`, nothing else may
+/// have the PersistentVolume.
 fn remove_status(moves: &Moves, kubernetes: &mut Kubernetes) {
     if moves.outages.lock().unwrap().are_under_way() {
         // Nothing would say any longer that the copy is whole.
         return;
     }
-    for name in idle(kubernetes) {
+    for name in
+        in_phases(kubernetes, &["Copying", "Following", "Ready", "Standby", "CuttingOver", "LastPass"])
+    {
         crate::log(|| format!("VolumeReplica {name} loses its status"));
         kubernetes.change("volumereplicas", &name, |replica| {
             replica.as_object_mut().unwrap().remove("status");

@@ -71,7 +71,7 @@ fn goes_back(view: &View, why: String) -> Step {
 pub(super) fn retiring(view: &View) -> Step {
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
-        None if view.is_deleted && (view.source == Says::Nothing || source_is_gone(view)) => Step::Finish,
+        None if view.is_deleted && source_is_gone(view) => Step::Finish,
         // No object would name what it has under the id of the volume.
         None if view.is_deleted && matches!(view.source, Says::Silent(_)) => {
             Step::Wait(LONG, is_awaited(view, "has to hear that the volume has moved"))

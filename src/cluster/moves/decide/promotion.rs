@@ -1,8 +1,8 @@
 //! When a copy takes the place of a volume whose node is lost, and when it does not: the node may be back.
 
-use super::{Step, has, have};
+use super::{CALM, LONG, PATIENCE, PRESSING, Step, has, have};
 use crate::cluster::moves::resources::{Purpose, ReplicaPhase, When};
-use crate::cluster::moves::view::{NodeState, User, View, Wanted};
+use crate::cluster::moves::view::{NodeState, Says, User, View, Wanted};
 
 /// Reports whether the node of the volume is lost, by the word of Kubernetes.
 pub fn is_lost(view: &View) -> bool {
@@ -37,7 +37,7 @@ pub fn is_well(view: &View) -> bool {
 pub(super) fn stays_put(view: &View) -> Option<String> {
     let stands_by = matches!(view.wanted, Wanted::Standby { .. });
     let is_promotion = view.is_promoted || view.status.stale || view.source_node != NodeState::Ready;
-    (stands_by && !is_promotion && has(&view.source, view.spec.generation))
+    (stands_by && !is_promotion && !view.is_bound && has(&view.source, view.spec.generation))
         .then(|| "nothing asks for the volume to move any more".to_owned())
 }
 
@@ -85,4 +85,42 @@ fn staying(view: &View) -> Vec<&User> {
 /// Returns the pods that still write, even if Kubernetes reports their node as lost.
 pub(super) fn running(view: &View) -> Vec<&User> {
     view.users.iter().filter(|user| !user.is_leaving && !user.never_ran).collect()
+}
+
+/// Returns the step if the node of the volume does not answer, or has nothing.
+pub(super) fn without_source(view: &View) -> Option<Step> {
+    // An administrator knows that the disk was replaced, or has failed. It may also be there in a moment.
+    match &view.source {
+        Says::Nothing if view.is_promoted => return Some(Step::GiveUpSource),
+        Says::Unusable(_, time) if view.is_promoted && *time >= PATIENCE => return Some(Step::GiveUpSource),
+        Says::Unusable(why, _) if view.is_promoted => {
+            return Some(Step::Wait(PRESSING, format!("node {}: {why}", view.spec.source_node)));
+        }
+        _ => {}
+    }
+    let Says::Silent(silent) = view.source else { return None };
+    is_promotion(view).then(|| match view.source_node != NodeState::Ready && silent >= PATIENCE {
+        true => Step::GiveUpSource,
+        false => Step::Wait(PRESSING, format!("node {} does not answer", view.spec.source_node)),
+    })
+}
+
+/// Returns what has to come before pods are sent to the node of the copy. If that has an earlier generation of the volume, as after
+/// a promotion whose lost node is back, it would give them that one.
+pub(super) fn has_earlier(view: &View) -> Option<Step> {
+    let node = &view.spec.target_node;
+    let (time, why) = match &view.target {
+        Says::Nothing | Says::Deleted => return None,
+        Says::Has(generation) if *generation < view.spec.generation => return Some(Step::RetireEarlier),
+        Says::Has(generation) => (
+            LONG,
+            format!("node {node} has generation {generation} of the volume, no earlier one; look there"),
+        ),
+        Says::Unusable(why, _) => (LONG, format!("node {node}: {why}")),
+        Says::Error(why) => (CALM, format!("node {node}: {why}")),
+        Says::Silent(_) | Says::NotAsked => {
+            (CALM, format!("node {node} does not say what it has of the volume"))
+        }
+    };
+    Some(Step::Wait(time, why))
 }

@@ -13,7 +13,7 @@ fn queues() -> (Queues, Waiting) {
         let claim = json!({"metadata": {"name": "data", "namespace": namespace, "uid": namespace},
             "spec": {"storageClassName": namespace, "volumeName": namespace}});
         kubernetes.put(key("persistentvolumeclaims", namespace, "data"), claim);
-        let id = json!({"namespace": namespace, "namespaceUid": "u", "name": "data", "uid": namespace});
+        let id = json!({"namespace": namespace, "name": "data", "uid": namespace});
         let spec = json!({"driver": "d", "volumeId": "v", "generation": 0, "persistentVolume": {"name": "p", "uid": "u"},
             "claim": id, "sourceNode": source, "targetNode": target, "copyName": "c", "copyId": "i", "purpose": "Move",
             "requestedBy": {"name": format!("move-{namespace}"), "uid": format!("uid-{namespace}")}});

@@ -257,3 +257,23 @@ async fn a_creation_that_is_changed_is_refused_before() {
     );
     assert_eq!((world.place(), world.down), ("n1".to_owned(), 0));
 }
+
+/// The claim was deleted, as with its namespace, and a later one of its name is there before the controller looks again.
+#[tokio::test(start_paused = true)]
+async fn a_later_claim_of_the_name_gets_no_copy() {
+    let (mut world, target) = with_standby().await;
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-1", |volume| {
+            volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        });
+        let mut claim = k.get("persistentvolumeclaims", "data-db-0").expect("a claim");
+        k.remove(&key("persistentvolumeclaims", NAMESPACE, "data-db-0"));
+        claim["metadata"] = json!({"name": "data-db-0", "namespace": NAMESPACE});
+        k.create(key("persistentvolumeclaims", NAMESPACE, "data-db-0"), claim);
+    });
+    world.ask(now_to(&target));
+    world.ticks(60).await;
+    world.is_fine("deleted");
+    assert_eq!((world.phase(), world.holds(&target)), (None, Vec::new()));
+    assert!(world.asked().1.contains("is bound to another claim"), "{:?}", world.asked());
+}

@@ -73,12 +73,7 @@ fn spec(server: &Server) -> VolumeReplicaSpec {
         volume_id: "vol-1".to_owned(),
         generation: 0,
         persistent_volume: ObjectId { name: "pvc-1".to_owned(), uid: uid(volume(server)) },
-        claim: ClaimId {
-            namespace: "default".to_owned(),
-            namespace_uid: "uid-of-default".to_owned(),
-            name: "data".to_owned(),
-            uid: uid(claim(server)),
-        },
+        claim: ClaimId { namespace: "default".to_owned(), name: "data".to_owned(), uid: uid(claim(server)) },
         source_node: "n1".to_owned(),
         target_node: "n2".to_owned(),
         target_pool: None,

@@ -267,6 +267,36 @@ async fn a_phase_of_a_later_release_is_left_alone() {
     }
 }
 
+/// Two releases run side by side during a rollout.
+#[tokio::test(start_paused = true)]
+async fn fields_of_a_later_release_survive_a_move() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": NOW, "target": {"node": "n2"}, "keepSource": true}));
+    let later = json!({"later": [1, {"release": "2"}]});
+    world.server.with(|k| k.change("persistentvolumes", "pvc-1", |it| it["spec"]["x"] = later.clone()));
+    world.ticks(2).await;
+    for (kind, name) in [("volumereplicas", "pvc-1-0"), ("volumemoves", "m")] {
+        world.server.with(|k| {
+            k.change(kind, name, |object| {
+                assert!(object["status"].is_object(), "{object}");
+                (object["status"]["x"], object["spec"]["x"]) = (later.clone(), later.clone());
+            });
+        });
+    }
+    world.ticks(LONG).await;
+    world.is_fine("moved");
+    assert_eq!((world.place(), world.left().0), ("n2".to_owned(), ReplicaPhase::Left));
+    let of = |kind: &str, name: &str| world.server.with(|k| k.get(kind, name)).expect("an object");
+    for (kind, name) in [("volumereplicas", "pvc-1-0"), ("volumemoves", "m"), ("persistentvolumes", "pvc-1")]
+    {
+        assert_eq!(of(kind, name)["spec"]["x"], later, "{kind}");
+    }
+    for (kind, name) in [("volumereplicas", "pvc-1-0"), ("volumemoves", "m")] {
+        assert_eq!(of(kind, name)["status"]["x"], later, "{kind}");
+    }
+}
+
 /// An administrator removes the status. No data are lost.
 #[tokio::test(start_paused = true)]
 async fn a_lost_status_costs_no_data() {

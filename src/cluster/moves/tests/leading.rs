@@ -4,11 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_fake_kubernetes::Kubernetes;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, WatchParams};
 use tokio::time::{Instant, sleep};
 
 use super::api::Server;
 use super::nodes::FakeNodes;
+use crate::cluster::moves::deadline::limited;
 use crate::cluster::moves::lease::Election;
+use crate::cluster::moves::objects::Objects;
 use crate::cluster::moves::run::Candidate;
 use crate::model::MoveLimits;
 use crate::shutdown::Shutdown;
@@ -83,6 +88,27 @@ async fn an_answer_after_the_deadline_makes_no_leader() {
     assert!(won.is_err());
     server.delay(Duration::ZERO);
     first.win().await;
+}
+
+/// The server accepts connections. A step that waits for ever would hold its object back when the server is well again.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_before_a_lease() {
+    let server = server();
+    let objects = Objects::new(limited(server.client()));
+    server.stop();
+    let asked = Instant::now();
+    let answer = tokio::time::timeout(Duration::from_secs(300), objects.node("n1")).await;
+    let error = answer.expect("an end").expect_err("there is no answer");
+    assert!(format!("{error:?}").contains("not answered within 10 seconds"), "{error:?}");
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    let pods = Api::<Pod>::all(limited(server.client()));
+    let list =
+        tokio::time::timeout(Duration::from_secs(300), pods.list(&ListParams::default().limit(500))).await;
+    assert!(list.expect("an end").is_err());
+    let params = WatchParams::default();
+    let watch = pods.watch(&params, "0");
+    let watch = tokio::time::timeout(Duration::from_secs(300), watch).await;
+    assert!(watch.is_err(), "a watch has no deadline");
 }
 
 /// A rollout ends the leader, and the next controller leads at once.

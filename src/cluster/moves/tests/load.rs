@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::whole::with_standby;
+use super::whole::{LONG, with_standby};
 use super::world::World;
 use crate::cluster::moves::resources::ReplicaPhase;
 
@@ -34,4 +34,43 @@ async fn a_move_that_waits_costs_one_request_for_each_pass() {
     let (requests, passes) = of_ten_minutes(&mut world).await;
     assert!((MINUTES - 1..=MINUTES + 1).contains(&passes), "{passes}");
     assert_eq!(requests.len(), passes, "{requests:?}");
+}
+
+/// Returns how many of these requests read the Node.
+fn reads(requests: &[String], node: &str) -> usize {
+    let path = format!("GET /api/v1/nodes/{node}?");
+    requests.iter().filter(|request| **request == path).count()
+}
+
+/// The copy takes over as soon as its own node answers.
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_is_not_asked_for_at_each_look() {
+    let (mut world, target) = with_standby().await;
+    world.lose("n1");
+    world.remove_node("n1");
+    world.nodes.lock().silent.insert(target);
+    world.ticks(5).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::CuttingOver);
+    let before = world.server.calls().len();
+    world.ticks(LONG).await;
+    let reads = reads(&world.server.calls()[before..], "n1");
+    assert!((LONG / 6..=LONG / 5 + 1).contains(&reads), "{reads}");
+}
+
+/// A Node that was not found may be there again.
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_is_asked_for_before_giving_up() {
+    let (mut world, target) = with_standby().await;
+    world.nodes.lock().silent.insert(target.clone());
+    world.server.with(|k| k.remove(&hostloop_fake_kubernetes::key("nodes", "", &target)));
+    for _ in 0..600 {
+        let before = world.server.calls().len();
+        world.tick().await;
+        if world.left().0 == ReplicaPhase::Stranded {
+            let requests = world.server.calls().split_off(before);
+            assert!(reads(&requests, &target) > 0, "{requests:?}");
+            return;
+        }
+    }
+    panic!("{:?}", world.left());
 }

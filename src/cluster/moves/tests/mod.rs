@@ -7,6 +7,7 @@ mod exchange;
 mod hostile;
 mod leading;
 mod load;
+mod lost_status;
 pub(crate) mod nodes;
 mod pods;
 mod whole;

@@ -79,8 +79,7 @@ fn add_log(world: &World) -> Value {
 
 /// Adds a copy of the volume of that claim, of another driver.
 fn add_copy(world: &World, claim: &Value, target: &str, copy: &Value) {
-    let id =
-        json!({"name": "log", "namespace": NAMESPACE, "namespaceUid": "n", "uid": claim["metadata"]["uid"]});
+    let id = json!({"name": "log", "namespace": NAMESPACE, "uid": claim["metadata"]["uid"]});
     let spec = json!({"driver": "other.csi.dev", "volumeId": "log", "generation": 0, "claim": id, "sourceNode": "n1",
         "persistentVolume": {"name": "pvc-log", "uid": "u"}, "targetNode": target, "copyName": "c", "copyId": "i",
         "purpose": copy["purpose"]});
@@ -138,6 +137,94 @@ async fn claims_of_one_pod_wait_for_pods_of_either() {
     end(&world, "log-0");
     until_done(&mut world).await;
     assert_eq!(world.place(), "n2", "{:?}", world.asked());
+}
+
+/// Once the first claim is fenced, the pods of both are down until the other one has moved as well.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_tried_with_the_others_of_its_pods() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    add_log(&world);
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-log", |volume| {
+            volume["metadata"]["finalizers"] = json!(["backup.example/hold"]);
+        });
+        let spec = json!({"claimName": "log", "when": "Now", "target": {"node": "n2"}});
+        let object = json!({"metadata": {"name": "log", "namespace": NAMESPACE}, "spec": spec});
+        k.create(key("volumemoves", NAMESPACE, "log"), object);
+    });
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(40).await;
+    world.is_fine("refused");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.asked());
+    assert!(world.holds("n1").iter().all(|held| !held.sealed), "{:?}", world.holds("n1"));
+    let (phase, message) = world.asked();
+    assert_eq!(phase, Some(MovePhase::Ready));
+    assert!(
+        message.contains("use claim log: PersistentVolume pvc-log is held by backup.example/hold"),
+        "{message}"
+    );
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-log", |volume| volume["metadata"]["finalizers"] = json!([]));
+    });
+    for _ in 0..60 {
+        world.server.with(|k| k.bind("log"));
+        world.tick().await;
+    }
+    world.is_fine("moved");
+    let log = world.server.with(|k| k.get("persistentvolumes", "pvc-log")).expect("a volume");
+    assert_eq!((world.place().as_str(), control::node_of(&log)), ("n2", "n2"), "{:?}", world.asked());
+}
+
+/// The other claim has left the node, and its pods can run on the other one only.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_claim_follows_one_that_has_gone() {
+    for (other, place) in [("Ready", "n1"), ("Exchanging", "n2"), ("Completing", "n2")] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        let claim = add_log(&world);
+        add_copy(&world, &claim, "n2", &json!({"purpose": "Move", "phase": "Ready"}));
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        while world.phase().is_none_or(|(phase, _)| phase != ReplicaPhase::CuttingOver) {
+            world.tick().await;
+        }
+        world.server.with(|k| {
+            k.change("volumereplicas", "pvc-log-0", |copy| copy["status"]["phase"] = json!(other));
+            k.remove(&key("volumemoves", NAMESPACE, "m"));
+        });
+        world.ticks(60).await;
+        world.is_fine(other);
+        assert_eq!((world.place().as_str(), world.down), (place, 0), "{other}: {:?}", world.phase());
+    }
+}
+
+/// Whatever its template says, a pod with a fixed node would be created there and evicted every second.
+#[tokio::test(start_paused = true)]
+async fn a_pod_bound_to_the_wrong_node_is_evicted_rarely() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    until_done(&mut world).await;
+    let before = world.server.calls().len();
+    for _ in 0..1000 {
+        world.server.with(|k| {
+            let pinned = k.get("pods", "pinned");
+            if pinned.as_ref().is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
+                return;
+            }
+            k.remove(&key("pods", NAMESPACE, "pinned"));
+            let mut pod = control::pod("pinned", "data-db-0", "ReplicaSet");
+            pod["spec"]["nodeName"] = json!("n1");
+            k.create(key("pods", NAMESPACE, "pinned"), pod);
+        });
+        world.tick().await;
+    }
+    let requests = world.server.calls().split_off(before);
+    let evictions = requests.iter().filter(|request| request.contains("/pods/pinned/eviction")).count();
+    // After 0, 1, 3, 7, 15, 31, 63, 127, 255, 511 and 811 seconds, and the answers of the API server in between.
+    assert!((9..=11).contains(&evictions), "{evictions}");
+    assert!(requests.len() < 40, "{}: {requests:?}", requests.len());
+    assert_eq!((world.place(), world.down), ("n2".to_owned(), 0));
 }
 
 /// A pod of a DaemonSet would wait for its volume for ever.

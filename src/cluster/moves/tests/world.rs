@@ -110,7 +110,7 @@ impl World {
 
     /// Another claim of this namespace has moved from the second node to the first one, which left data of 2 GiB.
     pub(super) fn add_left(&self, name: &str, namespace: &str) {
-        let claim = json!({"namespace": namespace, "namespaceUid": "u", "name": name, "uid": name});
+        let claim = json!({"namespace": namespace, "name": name, "uid": name});
         let spec = json!({"driver": DRIVER, "volumeId": name, "generation": 0, "persistentVolume": {"name": name, "uid": "u"},
             "claim": claim, "sourceNode": "n2", "targetNode": "n1", "copyName": name, "copyId": name, "purpose": "Move"});
         let pass = json!({"asked": "2026-01-01T00:00:00Z", "sentBytes": 0, "sizeBytes": 2_u64 << 30});

@@ -1,0 +1,77 @@
+//! A VolumeReplica without a status.
+
+use super::*;
+
+fn without_status() -> View {
+    View { lost_for: PATIENCE, status: VolumeReplicaStatus::default(), ..view() }
+}
+
+#[test]
+fn rule_6_a_lost_status_decides_nothing_by_itself() {
+    let silent = || Says::Silent(PATIENCE);
+    for (source, copy, target) in [
+        (Says::Has(GENERATION), Says::Nothing, silent()),
+        (Says::Has(GENERATION), Says::Has(0), Says::Error("broken".to_owned())),
+        (Says::Has(GENERATION), Says::Nothing, unusable(60)),
+        (silent(), Says::Nothing, Says::Nothing),
+        (Says::Nothing, Says::Nothing, Says::Nothing),
+        (Says::Error("broken".to_owned()), Says::Nothing, Says::Has(GENERATION - 1)),
+    ] {
+        let view = View { source, copy, target, ..without_status() };
+        let step = decide(&view);
+        assert!(
+            matches!(&step, Step::Wait(_, why) if why.contains("status was lost")),
+            "{step:?} of {view:#?}"
+        );
+    }
+    let fresh = View { lost_for: Duration::ZERO, ..without_status() };
+    assert!(matches!(decide(&fresh), Step::Wait(..)), "a completion may be on its way");
+}
+
+#[test]
+fn a_lost_status_is_replaced_by_what_nodes_say() {
+    let of = |source, copy, target| decide(&View { source, copy, target, ..without_status() });
+    let has = |more: u64| Says::Has(GENERATION + more);
+    assert_eq!(of(has(0), Says::Nothing, Says::Nothing), Step::Recover(ReplicaPhase::Pending));
+    assert_eq!(of(has(0), Says::Has(0), Says::Nothing), Step::Recover(ReplicaPhase::Following));
+    assert_eq!(
+        of(Says::Silent(PATIENCE), Says::Has(0), Says::Nothing),
+        Step::Recover(ReplicaPhase::Following)
+    );
+    assert_eq!(of(has(0), unusable(60), Says::Nothing), Step::Recover(ReplicaPhase::Pending));
+    assert_eq!(of(has(0), Says::Nothing, has(1)), Step::RetireSource);
+    assert_eq!(of(Says::Nothing, Says::Nothing, has(1)), Step::RetireSource);
+    assert_eq!(of(has(2), Says::Nothing, has(1)), Step::Recover(ReplicaPhase::Abandoning));
+}
+
+#[test]
+fn another_copy_keeps_its_fence_and_its_exchange() {
+    check(
+        "beside another copy",
+        |view, _| is_without_status(view) && view.has_another_copy,
+        |view, step| match step {
+            Step::Recover(phase) => {
+                *phase == ReplicaPhase::Abandoning
+                    && matches!(view.source, Says::Has(has) if has > GENERATION)
+            }
+            step => matches!(step, Step::Wait(..) | Step::Enter(..) | Step::RetireSource | Step::Leave),
+        },
+    );
+}
+
+/// What the node of the copy has may be the volume, in which a pod writes.
+#[test]
+fn without_a_status_no_fence_is_lifted_unasked() {
+    check(
+        "a fence is lifted",
+        |view, step| {
+            let goes_on = matches!(step, Step::Recover(ReplicaPhase::Pending | ReplicaPhase::Following));
+            is_without_status(view) && goes_on
+        },
+        |view, _| match view.target {
+            Says::Has(has) => has <= GENERATION,
+            Says::Nothing | Says::Deleted => true,
+            _ => false,
+        },
+    );
+}
