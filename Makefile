@@ -266,13 +266,13 @@ sanity-release: deps-quick build ## The same with the release driver (root)
 # Of the tests on the real kernel, what other machines may lack: project quotas of ext4 and xfs, ext4 that grows while it is
 # mounted, and the contract of the kernel; and power cuts.
 VM_ROOT := os_mounts:: quotas:: at_the_limit:: given_limit:: life:: thick::
-# It takes eight minutes alone.
-VM_SLOW := os_contract::every_pool_filesystem
+# They take eight minutes and two.
+VM_SLOW := os_contract::every_pool_filesystem old_quotas::the_kernel
 test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine what others may lack, and cut its power
 	@echo '==> test-vm'
 	tests/vm/complaints
 	tests/vm/run-test
-	tests/vm/root os_contract:: $(VM_ROOT) --skip a_failed_sync --skip $(VM_SLOW)
+	tests/vm/root os_contract:: $(VM_ROOT) --skip a_failed_sync $(addprefix --skip ,$(VM_SLOW))
 	tests/vm/power-cut --binary $(DRIVER)
 
 # `test-root` has these, too. The complaints that some of them provoke are excused in a machine of its own only.
