@@ -224,16 +224,24 @@ impl Moves {
             "the status of a VolumeReplica was lost"
         );
         let is_taken_back = phase == ReplicaPhase::Abandoning;
-        let is_later = |says: &Says| matches!(says, Says::Has(has) if *has > replica.spec.generation);
-        self.write(replica, |status| {
-            (status.phase, status.begun, status.exchanged) = (phase, true, exchanged);
+        let reclaimed = matches!(view.source, Says::Has(has) if has > replica.spec.generation);
+        let next = self.write(replica, |status| {
+            (status.phase, status.begun) = (phase, true);
+            // A volume is taken back after the exchange was. What there is since then is of another move.
+            status.exchanged = exchanged && !reclaimed;
             status.maybe_completed = is_taken_back;
-            status.reclaimed = is_later(&view.source);
+            status.reclaimed = reclaimed;
             status.maybe_fenced = !status.reclaimed;
             status.maybe_copied = view.copy != Says::Nothing;
             "the status was lost, and the volume goes back to its node first".clone_into(&mut status.message);
-        })
-        .await
+        });
+        match next.await? {
+            Next::Now(kept) if !kept.status.as_ref().is_some_and(|status| status.begun) => {
+                let why = "the CustomResourceDefinition of VolumeReplica is of an earlier release; apply that of this release";
+                self.wait(&kept, LONG, why).await
+            }
+            next => Ok(next),
+        }
     }
 
     /// Changes the status, if the change makes a difference.

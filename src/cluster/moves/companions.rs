@@ -84,13 +84,25 @@ impl Moves {
                     self.is_going_on(other, &claim).await?
                 }
                 Some(_) => false,
-                None => is_fenced && self.is_there(replica, &claim).await?,
+                None if !is_fenced && !self.has_just_moved(&claim, &replica.spec.target_node) => false,
+                None => self.is_there(replica, &claim).await?,
             };
             if is_bound {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Reports whether a move of a claim to a node has nothing left to do but with what the earlier node has.
+    fn has_just_moved(&self, claim: &PersistentVolumeClaim, node: &str) -> bool {
+        let uid = claim.uid().unwrap_or_default();
+        let has_moved = |replica: &VolumeReplica| {
+            replica.spec.claim.uid == uid
+                && replica.spec.target_node == node
+                && replica.phase() == ReplicaPhase::Retiring
+        };
+        !self.seen.replicas.state_filter(has_moved).is_empty()
     }
 
     /// Reports whether nothing gives up the cutover of a claim.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use kube::client::Body;
 use kube::{Client, Error};
 use tokio::time::timeout;
@@ -12,15 +12,19 @@ use super::lease::DEADLINE;
 
 /// For a page of a list, which the watches begin with. No step waits for it.
 const LIST: Duration = Duration::from_secs(60);
+/// For what changes an object. Kubernetes waits up to 30 seconds for a webhook that may be ignored, and ends with the call: with a
+/// shorter time, a PersistentVolume would not be created again as long as a webhook is down. A controller that loses its Lease ends
+/// its calls.
+const CHANGE: Duration = Duration::from_secs(35);
 
-/// Returns a client whose calls end within a shorter time than a Lease lasts. A watch has no such end.
+/// Returns a client whose calls have an end: questions within a shorter time than a Lease lasts. A watch has none.
 pub fn limited(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     Client::new(tower::service_fn(move |request| call(client.clone(), request)), namespace)
 }
 
 async fn call(client: Client, request: Request<Body>) -> Result<Response<Body>, Error> {
-    let Some(most) = longest(request.uri().query().unwrap_or_default()) else {
+    let Some(most) = longest(request.method(), request.uri().query().unwrap_or_default()) else {
         return client.send(request).await;
     };
     let whole = async {
@@ -31,9 +35,12 @@ async fn call(client: Client, request: Request<Body>) -> Result<Response<Body>, 
     timeout(most, whole).await.unwrap_or_else(|_| Err(Error::Service(late().into())))
 }
 
-/// Returns how long a call with this query may take; `None` for a watch.
-fn longest(query: &str) -> Option<Duration> {
+/// Returns how long a call may take; `None` for a watch.
+fn longest(method: &Method, query: &str) -> Option<Duration> {
     let has = |parameter: &str| query.split('&').any(|part| part.starts_with(parameter));
+    if method != Method::GET {
+        return Some(CHANGE);
+    }
     match (has("watch="), has("limit=")) {
         (true, _) => None,
         (false, true) => Some(LIST),

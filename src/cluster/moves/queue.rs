@@ -19,7 +19,7 @@ pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
         take(&mut busy, replica);
     }
     let mut waiting: Vec<&VolumeReplica> =
-        all().filter(|replica| replica.phase() == ReplicaPhase::Pending && !is_deleted(replica)).collect();
+        all().filter(|replica| is_waiting(replica) && !is_deleted(replica)).collect();
     waiting.sort_by_key(|replica| (replica.creation_timestamp(), replica.name_any()));
     let mut turns = HashMap::<&str, usize>::new();
     let mut in_turn: Vec<(usize, &VolumeReplica)> = waiting
@@ -43,6 +43,11 @@ pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
         }
     }
     0
+}
+
+/// Reports whether a first copy can be made when its turn comes. Without a status, the nodes have to answer first.
+fn is_waiting(replica: &VolumeReplica) -> bool {
+    replica.phase() == ReplicaPhase::Pending && replica.status.as_ref().is_some_and(|status| status.begun)
 }
 
 fn has_failed(replica: &VolumeReplica) -> bool {
@@ -82,7 +87,7 @@ mod tests {
             let created = format!("2026-01-01T00:00:{number:02}Z");
             let metadata = json!({"name": format!("r{number}"), "uid": number.to_string(), "creationTimestamp": created});
             let object = json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeReplica",
-                "metadata": metadata, "spec": spec, "status": {"phase": phase}});
+                "metadata": metadata, "spec": spec, "status": {"phase": phase, "begun": true}});
             Arc::new(serde_json::from_value(object).unwrap())
         };
         all.iter().enumerate().map(replica).collect()
@@ -115,6 +120,16 @@ mod tests {
         }
         let queue: Vec<usize> = all.iter().map(|of| ahead(&all, of)).collect();
         assert_eq!(queue, [1, 2, 0, 0]);
+    }
+
+    /// A node may be silent for days, and its copies have no turn until it answers.
+    #[test]
+    fn a_copy_without_a_status_delays_no_other_one() {
+        let mut all = replicas(&[("Pending", "a", ("n1", "n2")); 4]);
+        for lost in &mut all[..2] {
+            Arc::make_mut(lost).status = None;
+        }
+        assert_eq!([ahead(&all, &all[2]), ahead(&all, &all[3])], [0, 0]);
     }
 
     #[test]

@@ -19,26 +19,26 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest time between two evictions.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// When the pods of each claim were evicted last, by its uid, and for how long none is evicted since. The template of a pod may name
-/// its node: whatever creates it again, creates it there.
+/// When the pods of a claim that one controller creates on one node were evicted last, and for how long none is evicted since. The
+/// template of a pod may name its node: whatever creates it again, creates it there.
 #[derive(Clone, Default)]
 pub struct Evictions(Arc<Mutex<HashMap<String, (Instant, Duration)>>>);
 
 impl Evictions {
-    /// Returns for how long no pod of the claim is to be evicted.
-    fn pause(&self, claim: &str) -> Option<Duration> {
+    /// Returns for how long no such pod is to be evicted.
+    fn pause(&self, pods: &str) -> Option<Duration> {
         // Nothing that runs under the mutex can panic half-way.
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, pause) = all.get(claim)?;
+        let (last, pause) = all.get(pods)?;
         pause.checked_sub(last.elapsed()).filter(|rest| !rest.is_zero())
     }
 
-    /// Notes that pods of the claim were evicted.
-    fn note(&self, claim: &str) {
+    /// Notes that such a pod was evicted.
+    fn note(&self, pods: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, (last, _)| last.elapsed() < 2 * LONGEST);
-        let pause = all.get(claim).map_or(PAUSE, |(_, pause)| (2 * *pause).min(LONGEST));
-        all.insert(claim.to_owned(), (Instant::now(), pause));
+        let pause = all.get(pods).map_or(PAUSE, |(_, pause)| (2 * *pause).min(LONGEST));
+        all.insert(pods.to_owned(), (Instant::now(), pause));
     }
 }
 
@@ -74,12 +74,16 @@ impl Moves {
     /// [`super::act::Failure`]: a retry looks again.
     pub async fn send_strays_away(&self, claim: &PersistentVolumeClaim) -> Result<Option<Duration>> {
         let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
-        let seen = Seen::get(&self.seen.volumes, &name);
-        if seen.is_none_or(|volume| self.seen.strays(claim, &volume).is_empty()) {
+        let Some(volume) = Seen::get(&self.seen.volumes, &name) else { return Ok(None) };
+        if self.seen.strays(claim, &volume).is_empty() {
             return Ok(None);
         }
-        let uid = claim.uid().unwrap_or_default();
-        if let Some(pause) = self.evictions.pause(&uid) {
+        let all_pause = |strays: &[Arc<Pod>]| -> Option<Duration> {
+            let pauses: Option<Vec<Duration>> =
+                strays.iter().map(|pod| self.evictions.pause(&alike(claim, pod))).collect();
+            pauses?.into_iter().min()
+        };
+        if let Some(pause) = all_pause(&self.seen.strays(claim, &volume)) {
             return Ok(Some(pause));
         }
         // The watch of PersistentVolumes may lag behind that of pods.
@@ -90,25 +94,33 @@ impl Moves {
         if !is_ours {
             return Ok(None);
         }
-        let mut evicted = false;
-        for pod in self.seen.strays(claim, &volume) {
+        let strays = self.seen.strays(claim, &volume);
+        for pod in &strays {
+            let alike = alike(claim, pod);
+            if self.evictions.pause(&alike).is_some() {
+                continue;
+            }
             tracing::info!(
                 pod = pod.name_any(),
                 namespace = pod.namespace(),
-                node = waits_on(&pod),
+                node = waits_on(pod),
                 "a pod is evicted, since its volume is on another node"
             );
-            match self.objects.evict(&pod, super::objects::Run::Real).await {
-                Ok(()) => evicted = true,
+            match self.objects.evict(pod, super::objects::Run::Real).await {
+                Ok(()) => self.evictions.note(&alike),
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        if evicted {
-            self.evictions.note(&uid);
-        }
-        Ok(Some(self.evictions.pause(&uid).unwrap_or(RUNNING)))
+        Ok(Some(all_pause(&strays).unwrap_or(RUNNING)))
     }
+}
+
+/// Returns what tells the pods of a claim from others: who creates them, and where.
+fn alike(claim: &PersistentVolumeClaim, pod: &Pod) -> String {
+    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let owner = owner.map_or("", |owner| &owner.uid);
+    format!("{} {owner} {}", claim.uid().unwrap_or_default(), waits_on(pod).unwrap_or_default())
 }
 
 #[cfg(test)]

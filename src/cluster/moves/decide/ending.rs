@@ -259,7 +259,7 @@ pub(super) fn stranded(view: &View) -> Step {
     }
 }
 
-fn has_gone_with(view: &View) -> String {
+pub(super) fn has_gone_with(view: &View) -> String {
     format!(
         "the copy has gone with node {}, and is deleted if the node comes back; delete the VolumeReplica if it never does",
         view.spec.target_node

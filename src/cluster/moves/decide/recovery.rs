@@ -2,6 +2,7 @@
 //! restored, or the controller ended between the creation and the first status. The volume may be fenced, exchanged or moved. So the
 //! nodes say what they have, and what they do not say is unknown.
 
+use super::ending::has_gone_with;
 use super::{CALM, LONG, PATIENCE, Step, has, have, is_lost_node, running, unwanted};
 use crate::cluster::moves::resources::ReplicaPhase;
 use crate::cluster::moves::view::{NodeState, Says, View};
@@ -80,9 +81,14 @@ fn without_target(view: &View, is_silent: bool) -> Step {
     if !running.is_empty() {
         return wait(format!("the volume goes back to its node when {} left", have(&running)));
     }
+    let is_nowhere = matches!(view.source, Says::Nothing | Says::Deleted);
     match has(&view.source, view.spec.generation) {
         true => Step::Recover(ReplicaPhase::Abandoning),
-        false if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
+        // An administrator knows that both are lost, or that nothing is left.
+        false if view.is_deleted && (is_nowhere || view.source_node == NodeState::Gone) => Step::Finish,
+        false if is_nowhere && unwanted(view).is_some() && view.target_is_gone() => {
+            Step::Enter(ReplicaPhase::Stranded, has_gone_with(view))
+        }
         false => wait(format!("node {source} does not say that it has the volume")),
     }
 }

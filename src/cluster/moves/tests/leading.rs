@@ -7,13 +7,14 @@ use hostloop_fake_kubernetes::Kubernetes;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, WatchParams};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::api::Server;
 use super::nodes::FakeNodes;
 use crate::cluster::moves::deadline::limited;
 use crate::cluster::moves::lease::Election;
-use crate::cluster::moves::objects::Objects;
+use crate::cluster::moves::objects::{Objects, Run};
 use crate::cluster::moves::run::Candidate;
 use crate::model::MoveLimits;
 use crate::shutdown::Shutdown;
@@ -101,6 +102,12 @@ async fn a_call_without_an_answer_ends_before_a_lease() {
     let error = answer.expect("an end").expect_err("there is no answer");
     assert!(format!("{error:?}").contains("not answered within 10 seconds"), "{error:?}");
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    // Kubernetes waits up to 30 seconds for a webhook.
+    let asked = Instant::now();
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}});
+    let change = objects.create_volume(&volume, Run::Dry);
+    assert!(tokio::time::timeout(Duration::from_secs(300), change).await.expect("an end").is_err());
+    assert!((30..=40).contains(&asked.elapsed().as_secs()), "{:?}", asked.elapsed());
     let pods = Api::<Pod>::all(limited(server.client()));
     let list =
         tokio::time::timeout(Duration::from_secs(300), pods.list(&ListParams::default().limit(500))).await;

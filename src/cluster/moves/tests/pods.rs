@@ -198,6 +198,34 @@ async fn a_cancelled_claim_follows_one_that_has_gone() {
     }
 }
 
+/// The copy is kept, and the volume follows when its pod leaves. What an earlier node has kept may be years old.
+#[tokio::test(start_paused = true)]
+async fn a_claim_cancelled_while_the_other_retires_follows() {
+    for (other, follows) in [("Left", false), ("Retiring", true)] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        let claim = add_log(&world);
+        add_copy(&world, &claim, "n2", &json!({"purpose": "Move", "phase": "Following"}));
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        while world.phase().is_none_or(|(phase, _)| phase != ReplicaPhase::Ready) {
+            world.tick().await;
+        }
+        world.server.with(|k| {
+            k.change("volumereplicas", "pvc-log-0", |copy| copy["status"]["phase"] = json!(other));
+            k.change("persistentvolumes", "pvc-log", |volume| {
+                let terms = &mut volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+                terms[0]["matchExpressions"][0]["values"] = json!(["n2"]);
+            });
+            k.remove(&key("volumemoves", NAMESPACE, "m"));
+        });
+        world.ticks(60).await;
+        let copy = world.server.with(|k| k.get("volumereplicas", "pvc-1-0"));
+        assert_eq!(copy.is_some(), follows, "{other}: {copy:?}");
+        let message = copy.map(|copy| copy["status"]["message"].to_string()).unwrap_or_default();
+        assert!(!follows || message.contains("waiting until pod db-0 has left"), "{other}: {message}");
+    }
+}
+
 /// Whatever its template says, a pod with a fixed node would be created there and evicted every second.
 #[tokio::test(start_paused = true)]
 async fn a_pod_bound_to_the_wrong_node_is_evicted_rarely() {
@@ -225,6 +253,17 @@ async fn a_pod_bound_to_the_wrong_node_is_evicted_rarely() {
     assert!((9..=11).contains(&evictions), "{evictions}");
     assert!(requests.len() < 40, "{}: {requests:?}", requests.len());
     assert_eq!((world.place(), world.down), ("n2".to_owned(), 0));
+    // Another pod of the claim does not wait for that one.
+    world.server.with(|k| {
+        let mut pod = control::pod("placed-0", "data-db-0", "ReplicaSet");
+        pod["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+        pod["spec"]["nodeName"] = json!("n1");
+        k.create(key("pods", NAMESPACE, "placed-0"), pod);
+    });
+    let before = world.server.calls().len();
+    world.ticks(10).await;
+    let requests = world.server.calls().split_off(before);
+    assert!(requests.iter().any(|request| request.contains("/pods/placed-0/eviction")), "{requests:?}");
 }
 
 /// A pod of a DaemonSet would wait for its volume for ever.

@@ -44,6 +44,29 @@ fn a_lost_status_is_replaced_by_what_nodes_say() {
     assert_eq!(of(has(2), Says::Nothing, has(1)), Step::Recover(ReplicaPhase::Abandoning));
 }
 
+/// Rule 7: the node of the copy has gone for good, and the volume with its claim.
+#[test]
+fn a_lost_status_ends_although_both_nodes_have_nothing() {
+    let gone = || Says::Silent(PATIENCE);
+    for source in [Says::Nothing, Says::Deleted] {
+        let deleted = View {
+            source: source.clone(),
+            copy: gone(),
+            target: gone(),
+            target_node: NodeState::Gone,
+            is_deleted: true,
+            ..without_status()
+        };
+        assert_eq!(decide(&deleted), Step::Finish, "{source:?}");
+        let kept = View { is_deleted: false, claim_is_deleted: Some(true), ..deleted.clone() };
+        assert!(matches!(decide(&kept), Step::Enter(ReplicaPhase::Stranded, _)), "{source:?}");
+        let away = View { target_node: NodeState::Ready, ..kept.clone() };
+        assert!(matches!(decide(&away), Step::Wait(..)), "it may be back in a moment");
+        let alive = View { claim_is_deleted: Some(false), ..kept };
+        assert!(matches!(decide(&alive), Step::Wait(..)), "{source:?}");
+    }
+}
+
 #[test]
 fn another_copy_keeps_its_fence_and_its_exchange() {
     check(
