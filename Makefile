@@ -75,7 +75,8 @@ fix: ## Format the code, and mend what the lints can mend
 TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-walk-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
-REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest test-disks+test-sanity-rest test-vm+test-fuzz \
+REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest \
+  test-vm+test-fuzz+test-disks+test-sanity-rest \
   mutants-diff test-e2e test-deploy
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
@@ -273,7 +274,7 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine what
 	tests/vm/complaints
 	tests/vm/run-test
 	tests/vm/root os_contract:: $(VM_ROOT) --skip a_failed_sync $(addprefix --skip ,$(VM_SLOW))
-	tests/vm/power-cut --binary $(DRIVER)
+	tests/vm/power-cut --binary $(DRIVER) --rounds 2
 
 # `test-root` has these, too. The complaints that some of them provoke are excused in a machine of its own only.
 test-vm-rest: deps-test driver ## Test the rest of the real kernel's tests on Debian's kernel in an emulated machine (half an hour)
@@ -282,6 +283,7 @@ test-vm-rest: deps-test driver ## Test the rest of the real kernel's tests on De
 	tests/vm/root --expect 'I/O error' os_contract::a_failed_sync
 	tests/vm/root --expect 'deleting default subvolume' removals::a_subvolume removals::a_snapshot
 	tests/vm/root $(VM_SLOW)
+	tests/vm/power-cut --binary $(DRIVER) --rounds 10
 
 # Other drivers take minutes to build, and releases are in the history, which a clone may lack: not a part of `test`.
 test-upgrade: deps ## Test upgrades from each release and back, and to the next format of the state file (root; builds them)
