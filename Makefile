@@ -75,7 +75,7 @@ fix: ## Format the code, and mend what the lints can mend
 TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-walk-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
 # The real kernel is waited for, the fake one computes: they share the processors well.
-REST_STEPS := deps-test deny test-workflows doc clippy-rest rest-build test-slow+test-root-rest \
+REST_STEPS := deps-test doc+deny+test-workflows clippy-rest rest-build test-slow+test-root-rest \
   test-vm+test-fuzz+test-disks+test-sanity-rest \
   mutants-diff test-e2e test-deploy
 
