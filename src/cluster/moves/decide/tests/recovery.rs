@@ -46,7 +46,7 @@ fn a_lost_status_is_replaced_by_what_nodes_say() {
 
 /// Rule 7: the node of the copy has gone for good, and the volume with its claim.
 #[test]
-fn a_lost_status_ends_although_both_nodes_have_nothing() {
+fn a_lost_status_ends_if_both_nodes_have_nothing() {
     let gone = || Says::Silent(PATIENCE);
     for source in [Says::Nothing, Says::Deleted] {
         let deleted = View {
