@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// A Lease that nobody renews is free after so long.
 const DURATION: Duration = Duration::from_secs(15);
-/// Its holder stops when it could not renew it for so long. No other call takes longer.
+/// Its holder stops when it could not renew it for so long. No question to the API server takes longer (deadline.rs).
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two tries.
 const RETRY: Duration = Duration::from_secs(2);
