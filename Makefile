@@ -276,7 +276,8 @@ test-vm: deps-test driver ## Test on Debian's kernel in an emulated machine what
 	tests/vm/root os_contract:: $(VM_ROOT) --skip a_failed_sync $(addprefix --skip ,$(VM_SLOW))
 	tests/vm/power-cut --binary $(DRIVER) --rounds 2
 
-# `test-root` has these, too. The complaints that some of them provoke are excused in a machine of its own only.
+# `test-root` has these, too, and without project quotas those of old quotas check nothing there. The complaints that some
+# provoke are excused only in a machine of their own.
 test-vm-rest: deps-test driver ## Test the rest of the real kernel's tests on Debian's kernel in an emulated machine (half an hour)
 	@echo '==> test-vm-rest'
 	tests/vm/root removals:: in_use::every_kind os_copies:: freeze:: group_snapshot:: qgroups:: --skip removals::a_subvolume --skip removals::a_snapshot

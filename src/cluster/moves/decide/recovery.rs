@@ -84,9 +84,14 @@ fn without_target(view: &View, is_silent: bool) -> Step {
     let is_nowhere = matches!(view.source, Says::Nothing | Says::Deleted);
     match has(&view.source, view.spec.generation) {
         true => Step::Recover(ReplicaPhase::Abandoning),
+        // A node that may come back may have the only copy, and nothing else would say so.
+        false if !view.target_is_gone() => wait(format!(
+            "node {target} may have the volume, and node {source} does not say that it has it; if {target} does not come back, delete \
+             its Node object"
+        )),
         // An administrator knows that both are lost, or that nothing is left.
         false if view.is_deleted && (is_nowhere || view.source_node == NodeState::Gone) => Step::Finish,
-        false if is_nowhere && unwanted(view).is_some() && view.target_is_gone() => {
+        false if is_nowhere && unwanted(view).is_some() => {
             Step::Enter(ReplicaPhase::Stranded, has_gone_with(view))
         }
         false => wait(format!("node {source} does not say that it has the volume")),

@@ -58,6 +58,10 @@ fn a_lost_status_ends_if_both_nodes_have_nothing() {
             ..without_status()
         };
         assert_eq!(decide(&deleted), Step::Finish, "{source:?}");
+        let off = View { target_node: NodeState::OutOfService, ..deleted.clone() };
+        assert!(matches!(decide(&off), Step::Wait(..)), "its node may come back with the only copy");
+        let both = View { source: gone(), source_node: NodeState::Gone, ..off };
+        assert!(matches!(decide(&both), Step::Wait(..)), "its node may come back with the only copy");
         let kept = View { is_deleted: false, claim_is_deleted: Some(true), ..deleted.clone() };
         assert!(matches!(decide(&kept), Step::Enter(ReplicaPhase::Stranded, _)), "{source:?}");
         let away = View { target_node: NodeState::Ready, ..kept.clone() };
