@@ -74,10 +74,9 @@ fix: ## Format the code, and mend what the lints can mend
 
 TEST_STEPS := deps-quick fmt test-build+go-tools clippy-quick+test-unit-quick+test-quick+test-walk-quick+test-root-quick test-sanity-quick+test-chart
 NEED_ROOT := test-root-quick test-sanity-quick
-# The real kernel is waited for, the fake one computes: they share the processors well.
+# The real kernel is waited for, the fake one computes: they share the processors well. The emulated machine has one processor.
 REST_STEPS := deps-test doc+deny+test-workflows clippy-rest rest-build test-slow+test-root-rest \
-  test-vm+test-fuzz+test-disks+test-sanity-rest \
-  mutants-diff test-e2e test-deploy
+  test-vm+test-sanity-rest,test-disks,test-fuzz,test-e2e,test-deploy+mutants-diff
 
 test: ## Before a pull request: lints, each RPC on the fake and the real kernel, csi-sanity, the chart (root, or what works without)
 	@if (( $$(id -u) == 0 )); then scripts/steps $(TEST_STEPS) && echo '==> all checks passed; the rest is make test-rest'; else \
