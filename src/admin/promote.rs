@@ -7,6 +7,7 @@ use super::seen::{Name, Replica};
 use super::wait::{Until, Waited};
 use super::{Failure, Outcome, Session, parting};
 use crate::cli::{AdminCommand, PromoteArgs};
+use crate::cluster::moves::decide::ONLY_COPY;
 
 impl Session {
     pub(super) async fn promote(&mut self, args: &PromoteArgs) -> Result<Outcome, Failure> {
@@ -84,7 +85,7 @@ fn copy<'a>(replicas: &'a [Replica], name: &Name, uid: &str) -> Result<&'a Repli
     let target = &replica.spec.target_node;
     match replica.told.phase.as_str() {
         "Pending" | "Copying" => refused(format!("its copy on node {target} has no data yet")),
-        "Abandoning" => {
+        "Abandoning" if !replica.told.message.starts_with(ONLY_COPY) => {
             refused(format!("its copy on node {target} is being deleted: {}", replica.told.message))
         }
         "Stranded" => refused(format!("its copy has gone with node {target}: {}", replica.told.message)),
@@ -121,6 +122,9 @@ mod tests {
         assert_eq!(why("Pending", "u"), "its copy on node n2 has no data yet");
         assert_eq!(why("Copying", "u"), "its copy on node n2 has no data yet");
         assert!(why("Abandoning", "u").starts_with("its copy on node n2 is being deleted"));
+        let mut only = replica("Abandoning");
+        only.told.message = format!("{ONLY_COPY}, and is kept: node n1 does not answer");
+        assert!(copy(&[only], &name, "u").is_ok());
         assert!(why("Left", "u").starts_with("its volume is on node n2 already"));
         assert!(why("Stranded", "u").starts_with("its copy has gone with node n2"));
         let both = ["Left", "Stranded", "Standby"].map(replica);

@@ -89,6 +89,8 @@ pub struct Kubernetes {
     /// Refuses what is created or updated through the API server, as a webhook or a ResourceQuota does. It is not asked about
     /// subresources, which rules of webhooks name apart.
     pub admission: Option<Admission>,
+    /// A webhook refuses to have these pods evicted.
+    pub never_evicted: Vec<String>,
     /// Changes what is created or updated through the API server, before admission. It is not asked about subresources either.
     pub mutation: Option<Mutation>,
 }

@@ -165,6 +165,9 @@ fn check_preconditions(options: &Value, object: &Value) -> Result<(), (u16, Valu
 }
 
 fn evict(kubernetes: &mut Kubernetes, key: &Key, pod: &Value, body: &Value) -> (u16, Value) {
+    if kubernetes.never_evicted.contains(&key.2) {
+        return status(403, "Forbidden");
+    }
     // A budget counts pods that work: one that does not, or is being deleted, is evicted without it.
     let works = !matches!(pod["status"]["phase"].as_str(), Some("Pending" | "Succeeded" | "Failed"));
     let is_away = |pod: &&Value| is_deleted(pod) || pod["status"]["phase"] != "Running";

@@ -223,17 +223,25 @@ impl Moves {
             exchanged,
             "the status of a VolumeReplica was lost"
         );
-        let is_taken_back = phase == ReplicaPhase::Abandoning;
-        let reclaimed = matches!(view.source, Says::Has(has) if has > replica.spec.generation);
+        let (is_taken_back, is_left) = (phase == ReplicaPhase::Abandoning, phase == ReplicaPhase::Left);
+        let is_later = matches!(view.source, Says::Has(has) if has > replica.spec.generation);
+        let message = match is_left {
+            true => format!(
+                "node {} keeps its data; delete the VolumeReplica to delete them",
+                replica.spec.source_node
+            ),
+            false => "the status was lost, and the volume goes back to its node first".to_owned(),
+        };
         let next = self.write(replica, |status| {
             (status.phase, status.begun) = (phase, true);
             // A volume is taken back after the exchange was. What there is since then is of another move.
-            status.exchanged = exchanged && !reclaimed;
+            status.exchanged = exchanged && !is_later && !is_left;
             status.maybe_completed = is_taken_back;
-            status.reclaimed = reclaimed;
-            status.maybe_fenced = !status.reclaimed;
+            status.reclaimed = is_later && is_taken_back;
+            status.maybe_fenced = !is_later && !is_left;
             status.maybe_copied = view.copy != Says::Nothing;
-            "the status was lost, and the volume goes back to its node first".clone_into(&mut status.message);
+            status.left_id = replica.spec.left_id().filter(|_| is_left);
+            status.message = message;
         });
         match next.await? {
             Next::Now(kept) if !kept.status.as_ref().is_some_and(|status| status.begun) => {

@@ -1,16 +1,18 @@
 //! Creates the VolumeReplica of a copy: finds out whether the copy may be made, and chooses its node.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
-use tokio::sync::MutexGuard;
 
 use super::act::{Moves, Result};
 use super::admit::{Case, candidates, refusal};
 use super::claims::{access, bytes_of, node_of, parameters};
 use super::copies::NewCopy;
-use super::nodes::{NodeError, Presence};
+use super::look::volume_of;
+use super::nodes::Presence;
 use super::pods::{Companion, claims_of, has_ended, other_claims};
 use super::request::is_over;
 use super::resources::{
@@ -42,15 +44,8 @@ struct Other {
 impl Moves {
     /// Creates the VolumeReplica of a copy, or tells why not.
     pub(super) async fn begin(&self, request: &Request<'_>) -> Result<std::result::Result<(), String>> {
-        // One after the other, so that claims of one pod do not choose two nodes, and that no limit is passed.
-        let mut created = self.created.lock().await;
-        created.retain(|replica| self.seen.replicas.find(|seen| seen.uid() == replica.uid()).is_none());
         let claim = request.claim;
-        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
-        let volume = match volume_name.is_empty() {
-            true => None,
-            false => self.volume(&volume_name).await?,
-        };
+        let volume = self.volume_of_claim(claim).await?;
         if volume.as_deref().and_then(node_of).is_some_and(|node| request.target.node.as_ref() == Some(&node))
         {
             return Ok(Err(format!(
@@ -58,7 +53,7 @@ impl Moves {
                 request.target.node.as_deref().unwrap_or_default()
             )));
         }
-        let targets = match self.admit(request, volume.as_deref(), &created).await? {
+        let targets = match self.admit(request, volume.as_deref(), &self.unseen().await?).await? {
             Ok(targets) => targets,
             Err(why) => return Ok(Err(why)),
         };
@@ -67,6 +62,7 @@ impl Moves {
             return Ok(Err("the claim has no volume on a node".to_owned()));
         };
         let volume_id = handle(&volume);
+        // Before the lock: a node that answers late delays no other copy.
         let generation = match self.nodes.find(&source, &volume_id).await {
             Ok(Presence::Has(generation)) => generation,
             Ok(Presence::Unusable(why)) => return Ok(Err(format!("node {source}: {why}"))),
@@ -76,7 +72,15 @@ impl Moves {
             Err(error) => return Ok(Err(format!("node {source}: {error}"))),
         };
         let copy_name = format!("{}-{}", volume.name_any(), uuid::Uuid::new_v4().simple());
-        let target = match self.roomiest(request, &volume, &copy_name, targets, &created).await? {
+        let rooms = self.rooms(request, &volume, &copy_name, &targets).await?;
+        // One after the other, so that claims of one pod do not choose two nodes, and that no limit is passed.
+        let mut created = self.created.lock().await;
+        self.forget_seen(&mut created).await?;
+        let targets = match self.admit(request, Some(&volume), &created).await? {
+            Ok(targets) => targets,
+            Err(why) => return Ok(Err(why)),
+        };
+        let target = match self.roomiest(&volume, targets, &rooms, &created) {
             Ok(target) => target,
             Err(why) => return Ok(Err(why)),
         };
@@ -96,18 +100,58 @@ impl Moves {
             keep_source: request.keep_source,
             requested_by: request.requested_by.clone(),
         };
-        self.create_replica(spec, &mut created).await?;
-        Ok(Ok(()))
+        self.create_replica(spec, &mut created).await
     }
 
+    /// Reports whether a standby copy of a claim could be made on this node, which the copies of its pods' other claims are on.
+    pub(super) async fn can_stand_by_at(&self, claim: &PersistentVolumeClaim, node: &str) -> Result<bool> {
+        let (target, purpose) = (Target::default(), Purpose::Standby);
+        let (keep_source, evict_bare_pods, requested_by) = (false, false, None);
+        let request = Request { claim, purpose, target, keep_source, evict_bare_pods, requested_by };
+        let Some(volume) = self.volume(&volume_of(claim)).await? else { return Ok(false) };
+        let created = self.unseen().await?;
+        let Ok(mut targets) = self.admit(&request, Some(&volume), &created).await? else { return Ok(false) };
+        targets.retain(|target| target == node);
+        let rooms = self.rooms(&request, &volume, &volume.name_any(), &targets).await?;
+        Ok(self.roomiest(&volume, targets, &rooms, &created).is_ok())
+    }
+
+    /// Returns the VolumeReplicas that were created, and that watches have not shown yet.
+    async fn unseen(&self) -> Result<Created> {
+        let mut created = self.created.lock().await;
+        self.forget_seen(&mut created).await?;
+        Ok(created.clone())
+    }
+
+    /// Forgets the VolumeReplicas that watches have shown, also those that have gone since.
+    async fn forget_seen(&self, created: &mut Created) -> Result<()> {
+        let mut unseen = Created::new();
+        for replica in created.iter() {
+            let is_seen = self.seen.replicas.find(|seen| seen.uid() == replica.uid()).is_some();
+            if !is_seen
+                && self
+                    .objects
+                    .replica(&replica.name_any())
+                    .await?
+                    .is_some_and(|is| is.uid() == replica.uid())
+            {
+                unseen.push(Arc::clone(replica));
+            }
+        }
+        *created = unseen;
+        Ok(())
+    }
+
+    /// Creates a VolumeReplica, or tells why not.
     async fn create_replica(
         &self,
         spec: VolumeReplicaSpec,
-        created: &mut MutexGuard<'_, Created>,
-    ) -> Result<()> {
+        created: &mut Created,
+    ) -> Result<std::result::Result<(), String>> {
         // One for each place where the volume has been: of two controllers, or two requests, the first one creates it.
         let mut replica = VolumeReplica::new(&self.replica_name(&spec), spec);
         replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        let (name, claim) = (replica.name_any(), replica.spec.claim.uid.clone());
         if let Some(replica) = self.objects.create_replica(&replica).await? {
             tracing::info!(
                 replica = replica.name_any(), target = replica.spec.target_node, purpose = ?replica.spec.purpose,
@@ -124,8 +168,15 @@ impl Moves {
             let mut begun = replica.clone();
             begun.status.get_or_insert_default().begun = true;
             self.objects.change_status(&replica, &begun).await?;
+            return Ok(Ok(()));
         }
-        Ok(())
+        let other = self.objects.replica(&name).await?;
+        Ok(match other.is_none_or(|other| other.spec.claim.uid == claim) {
+            true => Ok(()),
+            false => Err(format!(
+                "VolumeReplica {name} exists already, and is of an earlier claim; it has to go first"
+            )),
+        })
     }
 
     /// Returns the name of the VolumeReplica of a copy: the first that no copy has that is gone with its node.
@@ -254,21 +305,51 @@ impl Moves {
         now.max(pass.map_or(0, |pass| pass.size_bytes))
     }
 
-    /// Returns the node with the most room for a copy, within the limits, or why there is none.
-    async fn roomiest(
+    /// Returns how many bytes a copy may have on each of these nodes. Those that do not say it are left out. All are asked at once, so
+    /// that the whole takes no longer than one call.
+    async fn rooms(
         &self,
         request: &Request<'_>,
         volume: &PersistentVolume,
         copy_name: &str,
-        targets: Vec<String>,
-        created: &[Arc<VolumeReplica>],
-    ) -> Result<std::result::Result<String, String>> {
+        targets: &[String],
+    ) -> Result<HashMap<String, u64>> {
         let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
         let class = self.class(&class_name.unwrap_or_default()).await?;
         let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
         if let Some(pool) = &request.target.pool {
             parameters.insert("pool".to_owned(), pool.clone());
         }
+        let ask = async |target: &String| {
+            let copy = NewCopy {
+                name: copy_name.to_owned(),
+                source: handle(volume),
+                // The room for a copy does not depend on them.
+                source_node: String::new(),
+                generation: 0,
+                target: target.clone(),
+                bytes: bytes_of(volume),
+                access: access(volume),
+                parameters: parameters.clone(),
+                mutable_parameters: Default::default(),
+            };
+            let room = self.nodes.room(&copy).await;
+            if let Err(error) = &room {
+                tracing::debug!(node = target, %error, "the node does not tell its room");
+            }
+            Some((target.clone(), room.ok()?))
+        };
+        Ok(join_all(targets.iter().map(ask)).await.into_iter().flatten().collect())
+    }
+
+    /// Returns the node with the most room for a copy, within the limits, or why there is none.
+    fn roomiest(
+        &self,
+        volume: &PersistentVolume,
+        targets: Vec<String>,
+        rooms: &HashMap<String, u64>,
+        created: &[Arc<VolumeReplica>],
+    ) -> std::result::Result<String, String> {
         let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
         let (mut best, mut is_limited): (Option<(u64, String)>, bool) = (None, false);
         for target in targets {
@@ -281,35 +362,16 @@ impl Moves {
                 is_limited = true;
                 continue;
             }
-            let copy = NewCopy {
-                name: copy_name.to_owned(),
-                source: handle(volume),
-                // The room for a copy does not depend on them.
-                source_node: String::new(),
-                generation: 0,
-                target: target.clone(),
-                bytes,
-                access: access(volume),
-                parameters: parameters.clone(),
-                mutable_parameters: Default::default(),
-            };
-            let room = match self.nodes.room(&copy).await {
-                Ok(room) => room,
-                Err(NodeError::Silent(_)) => continue,
-                Err(error) => {
-                    tracing::debug!(node = target, %error, "the node does not tell its room");
-                    continue;
-                }
-            };
+            let Some(room) = rooms.get(&target).copied() else { continue };
             if room >= bytes && best.as_ref().is_none_or(|(most, _)| room > *most) {
                 best = Some((room, target));
             }
         }
-        Ok(match best {
+        match best {
             Some((_, target)) => Ok(target),
             None if is_limited => Err("no other node has room for it within --move-limits".to_owned()),
             None => Err("no other node has room for it".to_owned()),
-        })
+        }
     }
 }
 

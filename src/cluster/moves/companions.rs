@@ -171,8 +171,9 @@ impl Moves {
     }
 
     /// Returns why a standby copy is of no use: another claim of the same pods has an older copy on another node, and the pods could
-    /// follow neither. The copies may be older than the first pod that uses both claims.
-    pub(super) fn stands_apart(&self, replica: &VolumeReplica) -> Option<String> {
+    /// follow neither. The copies may be older than the first pod that uses both claims. A copy that could not be made on that node is
+    /// kept, and so is one whose pods have never run: whoever creates a pod decides nothing about a copy.
+    pub(super) async fn stands_apart(&self, replica: &VolumeReplica) -> Result<Option<String>> {
         let spec = &replica.spec;
         let age = |replica: &VolumeReplica| (replica.creation_timestamp(), replica.name_any());
         let is_apart = |other: &VolumeReplica| {
@@ -182,18 +183,26 @@ impl Moves {
                 && other.spec.target_node != spec.target_node
                 && age(other) < age(replica)
         };
-        let pods = self.pods_anywhere(&spec.claim);
+        let mut pods = self.pods_of(replica);
+        pods.retain(|pod| !user(pod, None).never_ran);
         let mut names = other_claims(pods.iter().map(AsRef::as_ref), &spec.claim.name).into_iter();
-        names.find_map(|name| {
+        let apart = names.find_map(|name| {
             let claim = self.seen.claim(&spec.claim.namespace, &name)?;
             let replicas = self.seen.replicas_of(&claim.uid().unwrap_or_default());
             let other = replicas.iter().find(|other| is_apart(other))?;
-            let node = &other.spec.target_node;
-            Some(format!("the same pods use claim {name}, whose standby copy is on node {node}"))
-        })
+            Some((name, other.spec.target_node.clone()))
+        });
+        let (Some((name, node)), Some(claim)) = (apart, self.claim_of(&spec.claim).await?) else {
+            return Ok(None);
+        };
+        let why = || format!("the same pods use claim {name}, whose standby copy is on node {node}");
+        Ok(self.can_stand_by_at(&claim, &node).await?.then(why))
     }
 
-    async fn volume_of_claim(&self, claim: &PersistentVolumeClaim) -> Result<Option<Arc<PersistentVolume>>> {
+    pub(super) async fn volume_of_claim(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Option<Arc<PersistentVolume>>> {
         match volume_of(claim) {
             name if name.is_empty() => Ok(None),
             name => self.volume(&name).await,

@@ -323,6 +323,14 @@ impl Moves {
             Err(NodeError::NotFound(_)) => return self.released(replica).await,
             Err(error) => return self.hindered(replica, error).await,
         };
+        let is_its = |other: &VolumeReplica| {
+            let left_id = other.status.as_ref().and_then(|status| status.left_id.as_ref());
+            other.uid() != replica.uid() && left_id == Some(&left)
+        };
+        // The volume came back by a move, which has left this there.
+        if self.seen.replicas.find(is_its).is_some() {
+            return self.released(replica).await;
+        }
         match self.nodes.release(&replica.spec).await {
             Ok(()) => self.write(replica, |status| status.left_id = Some(left)).await,
             Err(error) => self.hindered(replica, error).await,

@@ -22,10 +22,11 @@ mod recovery;
 
 use std::time::Duration;
 
+pub use self::ending::ONLY_COPY;
 use self::ending::{abandoning, completing, left, retiring, stranded};
 use self::promotion::{
-    delays_promotion, goes_back_with_others, goes_on, has_earlier, is_sent_away, running, stays_put,
-    without_source,
+    delays_promotion, goes_back_with_others, goes_on, has_earlier, is_promoted_alone, is_sent_away, running,
+    stays_put, without_source,
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
 pub use self::recovery::is_lost_status;
@@ -126,7 +127,7 @@ pub fn decide(view: &View) -> Step {
         return Step::Leave;
     }
     if is_of_an_earlier_generation(view) {
-        return if view.is_deleted { Step::Finish } else { Step::RetireSource };
+        return recovery::retire_earlier(view);
     }
     if is_lost_status(view.status.phase, view.status.begun) {
         return recovery::recover(view);
@@ -160,6 +161,8 @@ fn unwanted(view: &View) -> Option<String> {
     match &view.wanted {
         // A pod can run only where all its volumes are.
         Wanted::Nothing(_) if view.is_bound => None,
+        // An administrator wants what may be the only copy.
+        Wanted::Nothing(_) if is_promoted_alone(view) => None,
         Wanted::Nothing(why) => Some(why.clone()),
         Wanted::Move { .. } | Wanted::Standby { .. } | Wanted::Unknown(_) => None,
     }
@@ -283,8 +286,7 @@ fn ready(view: &View) -> Step {
 
 /// Reports whether the controller has created the VolumeReplica for what a node has of an earlier generation (`retire_earlier`).
 fn is_of_an_earlier_generation(view: &View) -> bool {
-    let is_a_move = view.spec.purpose == Purpose::Move && view.spec.requested_by.is_none();
-    is_a_move && view.status.phase == ReplicaPhase::Pending
+    view.spec.is_of_an_earlier_generation() && view.status.phase == ReplicaPhase::Pending
 }
 
 /// A copy that stands by follows the volume.
@@ -320,6 +322,17 @@ fn cutting_over(view: &View) -> Step {
     }
     if let Some(step) = without_source(view) {
         return step;
+    }
+    // Otherwise, what a node refuses would pass for a pod that has the volume.
+    if !has(&view.source, view.spec.generation) {
+        let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
+        return Step::Wait(
+            PRESSING,
+            format!(
+                "node {node} does not say that it has generation {} of volume {id}",
+                view.spec.generation
+            ),
+        );
     }
     if view.status.fenced.is_none() {
         return Step::Fence;

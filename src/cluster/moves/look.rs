@@ -15,7 +15,7 @@ use super::decide::{is_lost_node, is_lost_status};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
 use super::queue::ahead;
-use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, When};
+use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, VolumeReplicaSpec, When};
 use super::seen::Seen;
 use super::view::{NodeState, Says, View, Wanted};
 use crate::model::Standby;
@@ -62,6 +62,8 @@ impl Moves {
         };
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         let is_bound = !matches!(wanted, Wanted::Move { .. }) && self.is_bound(replica).await?;
+        let source = self.ask(asks_source, &spec.source_node, &spec.volume_id).await;
+        let left = self.ask_what_is_left(spec, &source, is_status_lost).await;
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
             is_promoted,
@@ -70,10 +72,14 @@ impl Moves {
             hindered,
             is_awaited: phase == ReplicaPhase::CuttingOver && self.is_awaited(replica).await?,
             is_bound,
-            apart: (phase == ReplicaPhase::Standby).then(|| self.stands_apart(replica)).flatten(),
+            apart: match phase {
+                ReplicaPhase::Standby => self.stands_apart(replica).await?,
+                _ => None,
+            },
             users: pods.iter().map(|pod| user(pod, status.fenced.as_ref())).collect(),
             source_node,
-            source: self.ask(asks_source, &spec.source_node, &spec.volume_id).await,
+            source,
+            left,
             // Before the volume: between the two answers, the copy may become the volume.
             copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
@@ -86,6 +92,16 @@ impl Moves {
             spec: spec.clone(),
             status,
         })
+    }
+
+    /// Asks the node of the volume what this move has left there, if only that says how far it came.
+    async fn ask_what_is_left(&self, spec: &VolumeReplicaSpec, source: &Says, is_status_lost: bool) -> Says {
+        let is_later = matches!(source, Says::Has(has) if *has > spec.generation);
+        let is_needed = is_status_lost && (is_later || spec.is_of_an_earlier_generation());
+        match spec.left_id() {
+            Some(left) => self.ask(is_needed, &spec.source_node, &left).await,
+            None => Says::NotAsked,
+        }
     }
 
     /// Returns for how long this controller has known that the status of a VolumeReplica is lost.

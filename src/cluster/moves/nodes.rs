@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::copies::{NewCopy, Updated};
-use super::resources::VolumeReplicaSpec;
+use super::resources::{Purpose, VolumeReplicaSpec};
+use crate::model::{NodeKey, VolumeId};
 
 /// Why a node did not do something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -150,5 +151,16 @@ impl VolumeReplicaSpec {
     /// Returns the generation of the volume after it has been reclaimed: higher than any that its copy can have.
     pub fn reclaimed_generation(&self) -> u64 {
         self.generation.saturating_add(2)
+    }
+
+    /// Reports whether it is for what a node has of an earlier generation, of which there is no copy.
+    pub fn is_of_an_earlier_generation(&self) -> bool {
+        self.purpose == Purpose::Move && self.requested_by.is_none()
+    }
+
+    /// Returns the id of what [`Nodes::retire`] leaves at the earlier node; `None` if the spec does not have the id of a volume.
+    pub fn left_id(&self) -> Option<String> {
+        let id = self.volume_id.parse().ok()?;
+        Some(VolumeId::of_retired(&NodeKey::of(&self.source_node), &id, self.next_generation()).to_string())
     }
 }

@@ -99,6 +99,8 @@ impl Moves {
                     why,
                     "there is no standby copy"
                 );
+                let claim = ClaimId { namespace: namespace.unwrap_or_default(), name, uid };
+                self.events.warn(&claim, "StandbyRefused", &format!("There is no standby copy: {why}")).await;
                 Ok(Some(REFUSED))
             }
         }

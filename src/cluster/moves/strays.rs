@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::act::{Moves, RUNNING, Result};
 use super::fits::reaches;
+use super::objects::reason;
 use super::pods::{belongs_to_its_node, claims_of, controller, is_scheduled, never_ran};
 use super::seen::Seen;
 
@@ -109,6 +110,16 @@ impl Moves {
             match self.objects.evict(pod, super::objects::Run::Real).await {
                 Ok(()) => self.evictions.note(&alike),
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {}
+                // A policy or a webhook is against it, and keeps no other pod here.
+                Err(kube::Error::Api(answer)) => {
+                    self.evictions.note(&alike);
+                    tracing::warn!(
+                        pod = pod.name_any(),
+                        namespace = pod.namespace(),
+                        error = reason(&answer),
+                        "a pod whose volume is on another node was not evicted"
+                    );
+                }
                 Err(error) => return Err(error.into()),
             }
         }

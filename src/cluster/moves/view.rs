@@ -89,6 +89,9 @@ pub struct View {
     /// What the node of the copy has just answered about the copy.
     pub copy: Says,
     pub target_node: NodeState,
+    /// If the status was lost: what the node of the volume has just answered about what this move has left there. It is asked only if it
+    /// has a later generation, as when the volume has come back, or if it is to retire an earlier one.
+    pub left: Says,
     /// If the status was lost: for how long this controller has known that.
     pub lost_for: Duration,
     /// The volume has another copy, whose status is there.

@@ -7,7 +7,8 @@ use crate::model::{Moved, Retired, Volume, VolumeId};
 
 impl Driver {
     /// Retires a volume that its copy on another node has replaced: the data on this node get another id, by which an
-    /// administrator can look at them, copy them and delete them. Returns that id, also if that has been done. If the node was lost when
+    /// administrator can look at them, copy them and delete them. Returns that id, also if that has been done, and never the id of what
+    /// another move has left. If the node was lost when
     /// the copy was promoted, a pod may still use the volume here. Its writes are lost.
     ///
     /// # Errors
@@ -15,22 +16,26 @@ impl Driver {
     /// the generation of that copy or a later one.
     pub fn retire_volume(&self, id: &VolumeId, retired: Retired) -> Result<VolumeId> {
         let _guard = self.lock(id)?;
+        let (left, by) = (VolumeId::of_retired(&self.node_key, id, retired.by), retired.by);
         let Some(volume) = self.store.get(id).filter(|volume| volume.is_ready()) else {
             return match self.store.moved(id) {
-                Some(moved) if moved.by >= retired.by => Ok(moved.left.clone()),
+                Some(moved) if moved.by == by => Ok(left),
+                // The volume came back and has moved on. What it has left then is not of this move.
+                Some(moved) if moved.by > by => {
+                    self.ready_volume(&left, left.as_str()).map(|left| left.id.clone())
+                }
                 _ => self.ready_volume(id, id.as_str()).map(|volume| volume.id.clone()),
             };
         };
         check::is_no_copy(&volume)?;
-        if volume.generation >= retired.by {
+        if volume.generation >= by {
             return Err(Error::InUse(format!(
                 "node {:?} has generation {} of volume {id}, which no copy of generation {} has replaced",
                 self.node_id(),
                 volume.generation,
-                retired.by
+                by
             )));
         }
-        let (left, by) = (VolumeId::of_retired(&self.node_key, id, retired.by), retired.by);
         // Written first, so that the id is never free. A volume with this id takes precedence over the record.
         let node_id = retired.node_id.clone();
         self.store.put_moved(Moved {

@@ -1,8 +1,12 @@
 //! What comes next for a VolumeReplica that is at its end: the volume has moved, or the copy is not needed.
 
+use super::promotion::is_promoted_alone;
 use super::{CALM, LONG, PATIENCE, Step, has, have, is_lost_node, running};
-use crate::cluster::moves::resources::ReplicaPhase;
+use crate::cluster::moves::resources::{Purpose, ReplicaPhase};
 use crate::cluster::moves::view::{NodeState, Says, View};
+
+/// What the message begins with if a copy is kept although nothing asks for it. `hostloop promote` reads it.
+pub const ONLY_COPY: &str = "the copy may be the only one";
 
 /// The copy takes over the id. If its node is lost in this phase, it may have done that, and a pod may have written there: the volume
 /// goes back by the word of Kubernetes or of an administrator only, as with a promotion.
@@ -89,11 +93,13 @@ pub(super) fn retiring(view: &View) -> Step {
             ReplicaPhase::Left,
             format!("node {} keeps its data; delete the VolumeReplica to delete them", view.spec.source_node),
         ),
-        Some(_) if has(&view.target, view.spec.next_generation()) || view.target == Says::Deleted => {
+        // It may have moved away from there and come back since.
+        Some(_) if matches!(view.target, Says::Has(has) if has >= view.spec.next_generation()) => {
             Step::DeleteLeft
         }
+        Some(_) if view.target == Says::Deleted => Step::DeleteLeft,
         Some(_) => Step::Wait(
-            CALM,
+            LONG,
             format!(
                 "node {} does not say that it has the volume; delete the VolumeReplica to delete what node {} has",
                 view.spec.target_node, view.spec.source_node
@@ -124,16 +130,22 @@ pub(super) fn abandoning(view: &View) -> Step {
     if view.status.maybe_completed {
         return taken_back(view);
     }
-    let has_no_fence = !view.status.maybe_fenced || matches!(view.source, Says::Nothing | Says::Deleted);
+    // A volume that has come back, or was restored, has another generation and no fence of this move.
+    let has_another = |has: u64| has != view.spec.generation;
+    let has_no_fence = !view.status.maybe_fenced
+        || matches!(view.source, Says::Nothing | Says::Deleted)
+        || matches!(view.source, Says::Has(has) if has_another(has));
     if view.copy == Says::Nothing && has_no_fence {
         return Step::Release;
     }
     if view.is_deleted && is_gone(view) && (has_no_fence || source_is_gone(view)) {
         return Step::Finish;
     }
-    if view.status.maybe_fenced && view.source != Says::Deleted {
+    if let Some(step) = goes_on_alone(view) {
+        return step;
+    }
+    if !has_no_fence {
         return match view.source {
-            Says::Nothing if view.is_deleted => Step::DeleteCopy,
             // An administrator who has deleted the Node as well does not wait for it (rule 7). A node that is silent for a moment
             // would refuse pods when it is back.
             Says::Silent(_) if view.is_deleted && source_is_gone(view) => Step::DeleteCopy,
@@ -152,6 +164,18 @@ pub(super) fn abandoning(view: &View) -> Step {
     may_be_the_only_one(view, view.spec.generation)
 }
 
+/// Returns the step if an administrator wants the copy that is kept because it may be the only one (rule 7).
+fn goes_on_alone(view: &View) -> Option<Step> {
+    let is_wanted = is_promoted_alone(view) && !view.is_deleted && view.claim_is_deleted == Some(false);
+    let is_there = matches!(view.copy, Says::Has(_)) && view.source != Says::Deleted;
+    let phase = match view.spec.purpose {
+        Purpose::Standby => ReplicaPhase::Standby,
+        Purpose::Move | Purpose::Unknown => ReplicaPhase::Ready,
+    };
+    (is_wanted && is_there)
+        .then(|| Step::Enter(phase, format!("{ONLY_COPY}, and is to take the volume's place")))
+}
+
 /// Waits until the node of the volume says that it has this generation (rule 2).
 fn may_be_the_only_one(view: &View, generation: u64) -> Step {
     let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
@@ -165,7 +189,7 @@ fn may_be_the_only_one(view: &View, generation: u64) -> Step {
     Step::Wait(
         LONG,
         format!(
-            "the copy may be the only one, and is kept: {why}; delete the VolumeReplica to delete the copy"
+            "{ONLY_COPY}, and is kept: {why}; promote it, or delete the VolumeReplica to delete the copy"
         ),
     )
 }

@@ -20,6 +20,12 @@ pub(super) fn is_promotion(view: &View) -> bool {
     view.is_promoted || view.spec.purpose == Purpose::Standby && (is_lost(view) || view.status.lost)
 }
 
+/// Reports whether an administrator has said that the copy takes the volume's place, which the node of the volume does not say that it
+/// has.
+pub(super) fn is_promoted_alone(view: &View) -> bool {
+    view.is_promoted && (view.status.stale || !has(&view.source, view.spec.generation))
+}
+
 /// Returns why a copy does not yet take the place of the volume, whose node may be lost.
 pub(super) fn delays_promotion(view: &View) -> Option<String> {
     let staying = if is_well(view) { staying(view) } else { running(view) };

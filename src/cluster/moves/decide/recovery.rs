@@ -16,8 +16,7 @@ pub fn is_lost_status(phase: ReplicaPhase, begun: bool) -> bool {
 pub(super) fn recover(view: &View) -> Step {
     let (generation, node) = (view.spec.generation, &view.spec.target_node);
     match (&view.source, &view.target) {
-        // It was taken back, and the copy may have taken over its id before.
-        (Says::Has(has), _) if *has > generation => Step::Recover(ReplicaPhase::Abandoning),
+        (Says::Has(has), _) if *has > generation => at_source_again(view),
         // The copy has taken over its id. What the node of the volume has may be later than that.
         (_, Says::Has(has)) if *has > generation => Step::RetireSource,
         (Says::Nothing | Says::Deleted, Says::Deleted) => Step::RetireSource,
@@ -31,6 +30,33 @@ pub(super) fn recover(view: &View) -> Step {
 
 fn wait(why: String) -> Step {
     Step::Wait(CALM, format!("the status was lost, and {why}"))
+}
+
+/// The node has an earlier generation of the volume, or had it, and keeps what it was.
+pub(super) fn retire_earlier(view: &View) -> Step {
+    match &view.left {
+        Says::Has(_) | Says::Unusable(..) => Step::Recover(ReplicaPhase::Left),
+        Says::Nothing | Says::Deleted if view.is_deleted => Step::Finish,
+        Says::Nothing | Says::Deleted => Step::RetireSource,
+        // An administrator knows that the node never comes back (rule 7).
+        Says::Silent(_) if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
+        Says::Silent(_) | Says::Error(_) | Says::NotAsked => {
+            wait(format!("node {} does not say what it has kept of the volume", view.spec.source_node))
+        }
+    }
+}
+
+/// The volume is at its node, which has a later generation than before the move.
+fn at_source_again(view: &View) -> Step {
+    match &view.left {
+        // It has moved and come back, and what it was before that is kept.
+        Says::Has(_) | Says::Unusable(..) => Step::Recover(ReplicaPhase::Left),
+        // It was taken back, and the copy may have taken over its id before.
+        Says::Nothing | Says::Deleted => Step::Recover(ReplicaPhase::Abandoning),
+        Says::Silent(_) | Says::Error(_) | Says::NotAsked => {
+            wait(format!("node {} does not say what it has kept of the volume", view.spec.source_node))
+        }
+    }
 }
 
 /// A volume has one copy at a time. If there is another one, nothing has been fenced for this one, or no longer is.

@@ -47,6 +47,7 @@ fn view() -> View {
         copy: Says::Has(0),
         target_node: NodeState::Ready,
         lost_for: Duration::ZERO,
+        left: Says::NotAsked,
         has_another_copy: false,
         failed: None,
         age: Some(Duration::ZERO),
@@ -136,7 +137,11 @@ impl Choices {
         let nodes = [NodeState::Ready, NodeState::NotReady, NodeState::OutOfService, NodeState::Gone];
         view.wanted = self.one(&wishes());
         (view.source, view.target) = (self.one(&answers()), self.one(&answers()));
+        if self.is() {
+            view.source = Says::Has(GENERATION);
+        }
         view.copy = self.one(&answers());
+        view.left = self.one(&answers());
         (view.source_node, view.users) = (self.one(&nodes), self.pods());
         (view.is_deleted, view.is_promoted) = (self.below(4) == 0, self.below(4) == 0);
         view.claim_is_deleted = self.one(&[Some(false), Some(false), Some(true), None]);
@@ -221,8 +226,8 @@ fn rule_2_a_copy_goes_by_the_word_of_its_source() {
         "what is left",
         |_, step| *step == Step::DeleteLeft,
         |view, _| {
-            let target_says = matches!(view.target, Says::Has(says) if says == GENERATION + 1)
-                || view.target == Says::Deleted;
+            let target_says =
+                matches!(view.target, Says::Has(says) if says > GENERATION) || view.target == Says::Deleted;
             match view.status.phase {
                 ReplicaPhase::Retiring => {
                     view.is_deleted || target_says && !view.spec.keep_source && !view.status.stale

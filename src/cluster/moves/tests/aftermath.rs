@@ -59,6 +59,57 @@ async fn a_copy_of_a_failed_disk_can_be_promoted() {
     assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
 }
 
+/// Nothing asks for the copy any more, which is kept because it may be the only one (rule 7).
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_may_be_the_only_one_can_be_promoted() {
+    let (mut world, target) = with_standby().await;
+    break_disk(&mut world, "n1");
+    world.server.with(|k| k.change("storageclasses", "local", |class| class["parameters"] = json!({})));
+    end_pod(&world);
+    world.ticks(60).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Abandoning);
+    promote(&world, true);
+    world.ticks(90).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"target": {"node": "n2"}}));
+    world.ticks(20).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Ready);
+    break_disk(&mut world, "n1");
+    world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
+    end_pod(&world);
+    world.ticks(30).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Abandoning);
+    promote(&world, true);
+    world.ticks(90).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place().as_str(), world.down), ("n2", 0), "{:?}", world.phase());
+}
+
+/// A node whose state was restored from a backup has an earlier generation: it refuses the fence, and no pod has to leave.
+#[tokio::test(start_paused = true)]
+async fn a_restored_generation_is_not_fenced() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"target": {"node": "n2"}}));
+    world.ticks(20).await;
+    assert_eq!(world.phase().unwrap().0, ReplicaPhase::Ready);
+    let id = world.id.clone();
+    world.nodes.lock().nodes.get_mut("n1").unwrap().get_mut(&id).unwrap().generation = 7;
+    world.server.with(|k| k.change("volumemoves", "m", |asked| asked["spec"]["when"] = json!("Now")));
+    let pod = world.server.with(|k| k.get("pods", "db-0")).unwrap()["metadata"]["uid"].clone();
+    world.ticks(60).await;
+    let after = world.server.with(|k| k.get("pods", "db-0")).map(|pod| pod["metadata"]["uid"].clone());
+    assert_eq!((after, world.down, world.place().as_str()), (Some(pod), 0, "n1"), "{:?}", world.phase());
+    world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
+    world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", "pvc-1-0")));
+    world.ticks(60).await;
+    assert_eq!((world.replica().is_none(), world.down), (true, 0), "{:?}", world.phase());
+}
+
 /// The node was lost, its copy was promoted, and the node is back before the copy has taken over: its pod started in that moment.
 #[tokio::test(start_paused = true)]
 async fn a_promoted_copy_follows_a_pod_that_is_back() {
@@ -111,6 +162,17 @@ async fn pods_never_get_an_earlier_generation() {
     let message = earlier["status"]["message"].as_str().unwrap();
     assert!(earlier["status"]["phase"] == "Left" && message.contains("node n1"), "{earlier}");
     assert_eq!(world.holds("n1").iter().filter(|held| held.was.is_some()).count(), 1);
+    // Its status is lost when the volume is there again.
+    world.server.with(|k| {
+        k.change("volumereplicas", name, |object| drop(object.as_object_mut().unwrap().remove("status")))
+    });
+    world.ticks(30).await;
+    let again = world.server.with(|k| k.get("volumereplicas", name)).unwrap();
+    assert_eq!(
+        (&again["status"]["phase"], &again["status"]["leftId"]),
+        (&json!("Left"), &earlier["status"]["leftId"]),
+        "{again}"
+    );
     world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", name)));
     until_done(&mut world).await;
     world.ticks(20).await;

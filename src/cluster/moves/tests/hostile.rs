@@ -1,11 +1,17 @@
 //! What tenants write, and nodes that go in the worst moment. The first design lost or gave away volumes in these situations.
 
+use std::time::Duration;
+
 use hostloop_fake_kubernetes::{NAMESPACE, key};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::whole::{LONG, until_done, with_standby};
+use super::pods::add_log;
+use super::whole::{LONG, standby, until_done, with_standby};
 use super::world::World;
+use crate::cluster::moves::act::Moves;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove};
+use crate::cluster::moves::seen::Seen;
 use crate::model::MoveLimits;
 
 const NOW: &str = "Now";
@@ -330,6 +336,75 @@ async fn a_volume_of_another_driver_is_left_alone() {
     assert_eq!(world.server.with(|k| k.all("volumereplicas").count()), 0);
     let asked = world.server.with(|k| k.get("volumemoves", "m")).expect("a VolumeMove");
     assert_eq!((asked["status"].clone(), world.place()), (Value::Null, "n1".to_owned()));
+}
+
+/// A copy that has gone counts no longer, also for the controller that has made it.
+#[tokio::test(start_paused = true)]
+async fn limits_count_the_copies_that_there_are() {
+    let mut world = World::new(false, json!({}));
+    world.limit(MoveLimits { all: 1, namespace: 1, node: 1, ..MoveLimits::default() });
+    world.ticks(2).await;
+    for target in ["n2", "n1", "n2"] {
+        world.ask(json!({"when": NOW, "target": {"node": target}}));
+        world.ticks(LONG).await;
+        assert_eq!(
+            (world.asked().0, world.place().as_str()),
+            (Some(MovePhase::Done), target),
+            "{:?}",
+            world.asked()
+        );
+        world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
+        world.ticks(5).await;
+    }
+}
+
+/// A node that hangs is asked once for each copy, and the copies do not wait for each other.
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_delays_no_other_copy() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    add_log(&world);
+    world.server.with(|k| k.change("storageclasses", "local", |class| class["parameters"] = standby()));
+    let slow = Duration::from_secs(10);
+    for node in ["n2", "n3"] {
+        world.nodes.lock().slow.insert(node.to_owned(), slow);
+    }
+    let (seen, mut writers) = Seen::new();
+    world.server.show(&mut writers);
+    let claims = seen.claims.state();
+    let moves = Moves { seen, ..world.moves().clone() };
+    assert_eq!(claims.len(), 2);
+    let began = Instant::now();
+    let (one, other) = tokio::join!(moves.stand_by(&claims[0]), moves.stand_by(&claims[1]));
+    one.and(other).expect("answers");
+    assert_eq!(world.server.with(|k| k.all("volumereplicas").count()), 2);
+    assert!(began.elapsed() < 2 * slow, "{:?}", began.elapsed());
+}
+
+/// Otherwise only the log would say why a volume has no copy.
+#[tokio::test(start_paused = true)]
+async fn a_refused_standby_copy_is_an_event() {
+    let mut world = World::new(false, standby());
+    world.nodes.lock().full.extend(["n2".to_owned(), "n3".to_owned()]);
+    world.ticks(20).await;
+    let events = world.server.with(|k| k.all("events").cloned().collect::<Vec<_>>());
+    let refused: Vec<_> = events.iter().filter(|event| event["reason"] == "StandbyRefused").collect();
+    assert_eq!(refused.len(), 1, "{events:?}");
+    assert_eq!(refused[0]["note"], "There is no standby copy: no other node has room for it");
+    assert_eq!(refused[0]["regarding"]["name"], "data-db-0");
+}
+
+/// A PersistentVolume of the same name had a copy before.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_taken_is_said() {
+    let mut world = World::new(false, json!({}));
+    world.add_left("pvc-1-0", NAMESPACE);
+    world.ticks(2).await;
+    world.ask(json!({"when": NOW}));
+    world.ticks(20).await;
+    let (phase, message) = world.asked();
+    assert_eq!(phase, Some(MovePhase::Refused), "{message}");
+    assert!(message.contains("VolumeReplica pvc-1-0 exists already"), "{message}");
 }
 
 /// Each copy takes the size of its volume on another node, and no ResourceQuota counts it.

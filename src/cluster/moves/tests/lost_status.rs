@@ -154,6 +154,52 @@ async fn a_lost_status_waits_for_the_node_of_the_copy() {
     }
 }
 
+/// The volume came back before that. What each node has kept of it has its own object.
+#[tokio::test(start_paused = true)]
+async fn a_lost_status_names_what_its_own_move_has_left() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    for (name, target) in [("there", "n2"), ("back", "n1")] {
+        let spec = json!({"when": "Now", "target": {"node": target}, "keepSource": true});
+        world.ask(spec);
+        world.ticks(40).await;
+        assert_eq!(world.place(), target, "{name}: {:?}", world.asked());
+        cancel(&world);
+        world.ticks(2).await;
+    }
+    let left = |world: &World| {
+        world.server.with(|k| {
+            let all = k
+                .all("volumereplicas")
+                .map(|it| (it["spec"]["sourceNode"].clone(), it["status"]["leftId"].clone()));
+            all.collect::<Vec<_>>()
+        })
+    };
+    let before = left(&world);
+    assert!(before.len() == 2 && before.iter().all(|(_, left)| left.is_string()), "{before:?}");
+    lose_status(&world);
+    world.ticks(LONG).await;
+    world.is_fine("named again");
+    assert_eq!(left(&world), before, "{:?}", world.phase());
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+
+    // What the first move has left has gone, and a backup brings its object back without a status.
+    let first = world.server.with(|k| k.get("volumereplicas", "pvc-1-0")).expect("the first move");
+    world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", "pvc-1-0")));
+    world.ticks(20).await;
+    assert_eq!((left(&world).len(), world.holds("n1").len()), (1, 1), "{:?}", left(&world));
+    world.server.with(|k| {
+        let mut first = first.clone();
+        first.as_object_mut().unwrap().remove("status");
+        first["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+        k.create(key("volumereplicas", "", "pvc-1-0"), first);
+    });
+    world.ticks(LONG).await;
+    world.is_fine("restored");
+    assert_eq!(left(&world), before[1..], "{:?}", world.phase());
+    assert_eq!(world.holds("n2").len(), 1, "what the second move has left");
+}
+
 /// Without a status, the copy is still the only one if the node of the volume is lost.
 #[tokio::test(start_paused = true)]
 async fn a_standby_copy_without_a_status_is_promoted() {

@@ -32,6 +32,10 @@ pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<String, BTreeMap<String, Held>>,
     /// These do not answer.
     pub(crate) silent: BTreeSet<String>,
+    /// These have no room for a copy.
+    pub(crate) full: BTreeSet<String>,
+    /// These answer only after so long.
+    pub(crate) slow: BTreeMap<String, Duration>,
     /// The disks of these have failed: they have their records, and no data.
     pub(crate) broken: BTreeSet<String>,
     /// The least sizes with which copies were completed, and the parameters that volumes got.
@@ -62,6 +66,11 @@ pub(crate) struct FakeNodes(Arc<Mutex<Cluster>>);
 impl FakeNodes {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Cluster> {
         self.0.lock().unwrap()
+    }
+
+    async fn delay(&self, node: &str) {
+        let late = self.lock().slow.get(node).copied().unwrap_or_default();
+        tokio::time::sleep(late).await;
     }
 
     fn call<T>(
@@ -113,10 +122,14 @@ impl Nodes for FakeNodes {
     }
 
     async fn room(&self, copy: &NewCopy) -> Result<u64> {
-        self.call("room", &copy.target, |_, held| Ok((100 - held.len() as u64) << 30))
+        self.delay(&copy.target).await;
+        self.call("room", &copy.target, |cluster, held| {
+            Ok(if cluster.full.contains(&copy.target) { 0 } else { (100 - held.len() as u64) << 30 })
+        })
     }
 
     async fn find(&self, node: &str, volume_id: &str) -> Result<Presence> {
+        self.delay(node).await;
         self.call("find", node, |cluster, held| {
             let is_cut = cluster.cuts.iter().any(|(source, _)| source == volume_id);
             let has_left = held.values().any(|volume| volume.was.as_deref() == Some(volume_id));
@@ -225,13 +238,8 @@ impl Nodes for FakeNodes {
 
     async fn retire(&self, spec: &VolumeReplicaSpec) -> Result<String> {
         self.call("retire", &spec.source_node, |_, held| {
-            let left = VolumeId::of_retired(
-                &NodeKey::of(&spec.source_node),
-                &spec.volume_id.parse().expect("an id"),
-                1,
-            );
-            let left = left.to_string();
-            if held.get(&left).is_some() {
+            let left = spec.left_id().expect("the id of a volume");
+            if held.contains_key(&left) && !held.contains_key(&spec.volume_id) {
                 return Ok(left);
             }
             let mut volume = source(held, spec)?.clone();

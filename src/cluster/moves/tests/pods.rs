@@ -53,7 +53,7 @@ async fn pods_of_one_budget_get_their_volume_back() {
 }
 
 /// Another claim with a volume on the first node, and a pod that waits for both claims. Returns the claim.
-fn add_log(world: &World) -> Value {
+pub(super) fn add_log(world: &World) -> Value {
     let id = VolumeId::of_name(&NodeKey::of("n1"), "pvc-log").to_string();
     world.nodes.lock().nodes.get_mut("n1").unwrap().insert(id.clone(), Default::default());
     world.server.with(|k| {
@@ -75,6 +75,17 @@ fn add_log(world: &World) -> Value {
         k.create(key("pods", NAMESPACE, "both-0"), waiting);
         claim
     })
+}
+
+/// The pod of both claims runs on the first node.
+fn run_both(world: &World) {
+    world.server.with(|k| {
+        k.change("pods", "both-0", |pod| {
+            pod["spec"]["nodeName"] = json!("n1");
+            pod["status"] =
+                json!({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
+        });
+    });
 }
 
 /// Adds a copy of the volume of that claim, of another driver.
@@ -289,6 +300,7 @@ async fn standby_copies_of_one_pod_come_together() {
         let other = if target == "n2" { "n3" } else { "n2" };
         let copy = json!({"purpose": "Standby", "phase": "Standby", "created": created});
         let claim = add_log(&world);
+        run_both(&world);
         add_copy(&world, &claim, other, &copy);
         world.ticks(60).await;
         world.is_fine(created);
@@ -299,5 +311,65 @@ async fn standby_copies_of_one_pod_come_together() {
         assert_eq!(of_data["spec"]["targetNode"], expected, "{created}");
         assert_eq!(of_data["status"]["phase"], "Standby", "{created}: {of_data}");
         assert_eq!(world.holds(&target).len(), usize::from(!comes), "{created}");
+    }
+}
+
+/// Whoever creates a pod decides nothing about a copy, and a copy is not given up for one that cannot be made.
+#[tokio::test(start_paused = true)]
+async fn a_standby_copy_stays_if_its_place_has_no_room() {
+    for why in ["the pod has never run", "the node is cordoned", "the node is full"] {
+        let (mut world, target) = with_standby().await;
+        let other = if target == "n2" { "n3" } else { "n2" };
+        let copy = json!({"purpose": "Standby", "phase": "Standby", "created": "1960-01-01T00:00:00Z"});
+        let claim = add_log(&world);
+        match why {
+            "the pod has never run" => {}
+            "the node is cordoned" => {
+                run_both(&world);
+                world
+                    .server
+                    .with(|k| k.change("nodes", other, |node| node["spec"]["unschedulable"] = json!(true)));
+            }
+            _ => {
+                run_both(&world);
+                world.nodes.lock().full.insert(other.to_owned());
+            }
+        }
+        add_copy(&world, &claim, other, &copy);
+        world.ticks(60).await;
+        world.is_fine(why);
+        let of_data = world.server.with(|k| k.get("volumereplicas", "pvc-1-0")).expect("a copy");
+        assert_eq!(
+            (&of_data["spec"]["targetNode"], &of_data["status"]["phase"]),
+            (&json!(target), &json!("Standby")),
+            "{why}"
+        );
+        assert_eq!(world.holds(&target).len(), 1, "{why}");
+    }
+}
+
+/// A webhook keeps one of them, whichever it is, and nothing else waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_stays_keeps_no_other_one() {
+    for (stays, leaves) in [("a", "b"), ("b", "a")] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        until_done(&mut world).await;
+        world.server.with(|k| {
+            k.never_evicted.push(stays.to_owned());
+            for name in [stays, leaves] {
+                let mut pod = control::pod(name, "data-db-0", "ReplicaSet");
+                pod["spec"]["nodeName"] = json!("n1");
+                pod["metadata"]["ownerReferences"][0]["uid"] = json!(name);
+                k.create(key("pods", NAMESPACE, name), pod);
+            }
+        });
+        world.ticks(20).await;
+        let is_leaving = |name: &str| {
+            let pod = world.server.with(|k| k.get("pods", name)).unwrap_or_default();
+            !pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        assert_eq!((is_leaving(stays), is_leaving(leaves)), (false, true), "{stays} stays");
     }
 }

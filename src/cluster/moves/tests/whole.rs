@@ -181,7 +181,7 @@ async fn a_pod_that_comes_to_the_earlier_node_is_sent_on() {
     world.is_settled("n2", "a pod where the volume is, is not");
 }
 
-fn standby() -> serde_json::Value {
+pub(super) fn standby() -> serde_json::Value {
     json!({"standby": "1", "standbyInterval": "10s"})
 }
 

@@ -96,6 +96,10 @@ impl World {
         self.controller = Controller::new(&self.server, &self.nodes, self.began);
     }
 
+    pub(super) fn moves(&self) -> &Moves {
+        &self.controller.moves
+    }
+
     pub(super) fn seen(&self) -> Seen {
         self.controller.moves.seen.clone()
     }

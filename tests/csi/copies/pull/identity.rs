@@ -384,6 +384,28 @@ fn a_volume_comes_back_to_its_first_node() {
     assert_eq!(first.files(), Vec::<String>::new());
 }
 
+/// A controller may ask once more, such as after the status of an earlier move was lost. It deletes what the answer names.
+#[test]
+fn a_retirement_names_what_its_own_move_has_left() {
+    let copied = sealed();
+    let (first, second) = (&copied.pair.source, &copied.pair.target);
+    succeed(&copied).expect("it takes the id over");
+    let left = retire(&copied, first, 1, TARGET).expect("retired");
+    copied.release();
+    let back = brought_back(&copied);
+    complete(&copied, first, (&back, &copied.vol.id, 2)).expect("it takes the id over");
+    copied.refused(retire(&copied, first, 1, TARGET), Code::FailedPrecondition, "has generation 2");
+    let later = retire(&copied, first, 3, "node-c").expect("it has moved on");
+    assert_ne!(later, left);
+    assert_eq!(retire(&copied, first, 3, "node-c").expect("again"), later);
+    assert_eq!(retire(&copied, first, 1, TARGET).expect("again"), left);
+    delete(&copied, first, &left).expect("deleted");
+    copied.refused(retire(&copied, first, 1, TARGET), Code::NotFound, &left);
+    assert_eq!(ids(first), [later], "what the later move has left");
+    has_moved(get(&copied, first, &copied.vol.id), "node-c");
+    retire(&copied, second, 2, SOURCE).expect("retired");
+}
+
 /// A provisioner that asks for the volume once more must not get another one.
 #[test]
 fn the_name_of_a_volume_that_has_moved_stays_taken() {

@@ -372,12 +372,18 @@ fn an_earlier_generation_is_only_retired() {
     let mut view = in_phase(ReplicaPhase::Pending);
     view.spec.requested_by = None;
     view.wanted = Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned());
+    assert!(matches!(decide(&view), Step::Wait(..)), "it may have been retired before");
+    view.left = Says::Nothing;
     for claim_is_deleted in [Some(false), Some(true), None] {
         view.claim_is_deleted = claim_is_deleted;
         assert_eq!(decide(&view), Step::RetireSource);
     }
+    let kept = View { left: Says::Has(GENERATION), is_deleted: true, ..view.clone() };
+    assert_eq!(decide(&kept), Step::Recover(ReplicaPhase::Left), "its status was lost");
     view.is_deleted = true;
     assert_eq!(decide(&view), Step::Finish);
+    (view.left, view.source_node) = (Says::Silent(PATIENCE), NodeState::Gone);
+    assert_eq!(decide(&view), Step::Finish, "it never comes back");
 }
 
 /// A pool opens late after a start, and has later data than the copy.

@@ -41,7 +41,19 @@ fn a_lost_status_is_replaced_by_what_nodes_say() {
     assert_eq!(of(has(0), unusable(60), Says::Nothing), Step::Recover(ReplicaPhase::Pending));
     assert_eq!(of(has(0), Says::Nothing, has(1)), Step::RetireSource);
     assert_eq!(of(Says::Nothing, Says::Nothing, has(1)), Step::RetireSource);
-    assert_eq!(of(has(2), Says::Nothing, has(1)), Step::Recover(ReplicaPhase::Abandoning));
+}
+
+#[test]
+fn a_later_generation_was_taken_back_or_came_back() {
+    let source = Says::Has(GENERATION + 2);
+    let of =
+        |left: Says| decide(&View { source: source.clone(), copy: Says::Nothing, left, ..without_status() });
+    assert_eq!(of(Says::Nothing), Step::Recover(ReplicaPhase::Abandoning));
+    assert_eq!(of(Says::Has(GENERATION)), Step::Recover(ReplicaPhase::Left));
+    assert_eq!(of(unusable(60)), Step::Recover(ReplicaPhase::Left));
+    for unknown in [Says::NotAsked, Says::Silent(PATIENCE), Says::Error("broken".to_owned())] {
+        assert!(matches!(of(unknown), Step::Wait(..)));
+    }
 }
 
 /// Rule 7: the node of the copy has gone for good, and the volume with its claim.
@@ -78,7 +90,7 @@ fn another_copy_keeps_its_fence_and_its_exchange() {
         |view, _| is_without_status(view) && view.has_another_copy,
         |view, step| match step {
             Step::Recover(phase) => {
-                *phase == ReplicaPhase::Abandoning
+                matches!(phase, ReplicaPhase::Abandoning | ReplicaPhase::Left)
                     && matches!(view.source, Says::Has(has) if has > GENERATION)
             }
             step => matches!(step, Step::Wait(..) | Step::Enter(..) | Step::RetireSource | Step::Leave),
