@@ -87,7 +87,7 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
     let mut moving = tokio::task::JoinSet::new();
     if let Some(moves) = &cluster.moves {
         moves.begin(&cluster);
-        for number in 0..1 + moves.below(2) {
+        for number in 0..moves.claims {
             moving.spawn(Claim::new(&cluster, moves, number).live());
         }
     }

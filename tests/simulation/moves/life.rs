@@ -129,7 +129,10 @@ impl Claim {
 
     async fn make(&self) -> Result<(), Failure> {
         let name = format!("pvc-{}", self.pod);
-        let volume = self.client().create(&name, self.order.spec, None).await?;
+        let volume = match self.moves.crowded {
+            Some(node) => self.client().create_on(&name, self.order.spec, node).await?,
+            None => self.client().create(&name, self.order.spec, None).await?,
+        };
         let node = &self.cluster.machines[volume.node].id;
         self.moves.with(|kubernetes| {
             kubernetes.create(
@@ -173,17 +176,19 @@ impl Claim {
         for _ in 0..1 + self.moves.below(2) {
             self.moves.pause(1, 15_000).await;
             // An administrator loses a node, has the volume moved, or both at once.
-            let (moves, loses) = match self.moves.standby {
-                true => [(true, false), (false, true), (false, true), (true, true)][self.moves.below(4)],
+            let (moves, loses) = match self.moves.standby && self.moves.crowded.is_none() {
+                true => [(true, false), (false, true), (true, true), (true, true)][self.moves.below(4)],
+                // Many pods write much while a node is away, and the fake disks grow slow.
                 false => (true, false),
             };
+            let in_cutover = moves && self.moves.below(3) > 0;
             let follow = async {
                 match moves {
                     true => self.follow(self.plan()).await,
                     false => Ok(Wish::Volume),
                 }
             };
-            let lose = async { if loses { self.lose_a_node().await } else { Ok(()) } };
+            let lose = async { if loses { self.lose_a_node(in_cutover).await } else { Ok(()) } };
             let (wish, lost) = tokio::join!(follow, lose);
             lost?;
             if wish? == Wish::Nothing {
@@ -202,6 +207,15 @@ impl Claim {
         }
     }
 
+    /// The node of the standby copy, to which the volume moves without a new one.
+    fn node_of_copy(&self) -> Option<String> {
+        let stands_by = |replica: &&Value| phase(replica) == Some("Standby");
+        self.moves.with(|kubernetes| {
+            let all = self.replicas(kubernetes);
+            Some(all.iter().find(stands_by)?["spec"]["targetNode"].as_str()?.to_owned())
+        })
+    }
+
     fn plan(&self) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
         let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);
@@ -216,7 +230,9 @@ impl Claim {
         // While there is no pod, nothing says that two claims go together: a drain may part them.
         let now = now || self.companion.is_some();
         let keeps = self.moves.standby && self.moves.below(4) == 0;
-        Plan { target: self.node(), now, cancels, cancels_in, changes, deletes, cordons, keeps }
+        let target = self.node_of_copy().filter(|_| self.moves.below(2) == 0);
+        let target = target.unwrap_or_else(|| self.node());
+        Plan { target, now, cancels, cancels_in, changes, deletes, cordons, keeps }
     }
 
     /// Asks for a move to this node, instead of what was asked for before; with `None` for nothing. Tells whether there is a claim

@@ -13,6 +13,7 @@ mod outage;
 mod rules;
 mod settled;
 mod tenants;
+mod without;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -39,10 +40,14 @@ pub use self::orders::is_checked;
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
+/// How many claims there are if all of them begin at one node.
+const CROWD: usize = 4;
+
 /// Returns limits that are enough for a copy of each claim, and for what some have left.
-fn limits(pairs: bool) -> MoveLimits {
+fn limits(pairs: bool, claims: usize) -> MoveLimits {
     let each = if pairs { 2 } else { 1 };
-    MoveLimits { all: 4 * each, namespace: 4 * each, node: each, node_size: None }
+    let all = 2 * claims.max(2) * each;
+    MoveLimits { all, namespace: all, node: each * claims.div_ceil(2), node_size: None }
 }
 
 /// Whether volumes move in the run of this seed: they take their time.
@@ -61,6 +66,10 @@ pub struct Moves {
     pub standby: bool,
     /// Whether some pods have two claims.
     pairs: bool,
+    /// Where all volumes begin, if that is one node: their first copies wait for each other.
+    pub crowded: Option<usize>,
+    /// How many claims there are.
+    pub claims: usize,
     kubernetes: Mutex<Kubernetes>,
     changed: Notify,
     random: Mutex<Random>,
@@ -88,13 +97,17 @@ impl Moves {
         let way = api::Way::new(&mut random);
         let halves = random.below(2) == 0;
         let pairs = standby && random.below(2) == 0;
-        let limits = if standby { limits(pairs) } else { MoveLimits::default() };
+        let crowded = (standby && random.below(3) == 0).then(|| random.below(NODES));
+        let claims = if crowded.is_some() { CROWD } else { 1 + random.below(2) };
+        let limits = if standby { limits(pairs, claims) } else { MoveLimits::default() };
         let mut kubernetes = Kubernetes::default();
         (kubernetes.budget, kubernetes.resync) = (1, 60);
         (kubernetes.halves, kubernetes.watched) = (halves, true);
         let moves = Moves {
             standby,
             pairs,
+            crowded,
+            claims,
             kubernetes: Mutex::new(kubernetes),
             changed: Notify::new(),
             random: Mutex::new(random),

@@ -166,7 +166,12 @@ impl Rules {
                 };
                 self.find(is_it)?;
                 // A status that was lost says nothing of a fence, which is lifted then.
-                let tried = self.find(|seen| is_it(seen) && seen.since("CuttingOver").is_some());
+                // A volume that is taken back is fenced first.
+                let taken_back = |seen: &Seen| {
+                    seen.phase == "Abandoning" && seen.object["status"]["maybeCompleted"] == true
+                };
+                let was_tried = |seen: &Seen| seen.since("CuttingOver").is_some() || taken_back(seen);
+                let tried = self.find(|seen| is_it(seen) && was_tried(seen));
                 holds(tried.is_ok() || order.moved_to.is_empty(), "rule 8: nothing was tried before")
             }
             "RetireVolume" => self.a_retirement(node, message),

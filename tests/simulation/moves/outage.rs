@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::life::{Claim, phase};
+use super::objects::Standby;
 use super::{Moves, nodes};
 use crate::calls::Failure;
 use crate::harness::{CONTROLLERS, DATA_DIR, DIRECTORIES_DIR};
@@ -20,8 +21,11 @@ use crate::machine::Listed;
 /// The longest time for which a node is away, in milliseconds.
 const LONGEST: u64 = 250_000;
 
-/// The longest time for which an administrator waits until pods go on without a node.
-const LATEST: Duration = Duration::from_secs(900);
+/// Asks for a standby copy, on a claim.
+const ASKED: &str = "hostloop.csi.dev/standby";
+
+/// The phases in which the volume is about to change its node.
+pub(super) const CUTOVER: [&str; 3] = ["CuttingOver", "Exchanging", "LastPass"];
 
 /// The outages of all nodes.
 #[derive(Default)]
@@ -64,6 +68,8 @@ struct Outage {
     waits: bool,
     /// Whether the volume of the claim exists, and has a standby copy.
     guarded: bool,
+    /// Whether the claim asks for no standby copy meanwhile.
+    unasked: bool,
 }
 
 impl Moves {
@@ -103,18 +109,23 @@ fn is_spare(kubernetes: &Kubernetes, node: &str) -> bool {
 }
 
 impl Claim {
-    /// Loses the node of the volume, or that of its copy, for a while.
+    /// Loses the node of the volume, or that of its copy, for a while; if asked for, when the volume is about to change its node.
     ///
     /// # Errors
     /// If something is wrong meanwhile.
-    pub(super) async fn lose_a_node(&self) -> Result<(), Failure> {
+    pub(super) async fn lose_a_node(&self, in_cutover: bool) -> Result<(), Failure> {
+        if in_cutover {
+            self.is_cutting_over().await;
+        }
         let _one = self.moves.losing.lock().await;
-        self.moves.pause(1, 20_000).await;
-        let Some(node) = self.node_to_lose() else { return Ok(()) };
+        if !in_cutover {
+            self.moves.pause(1, 20_000).await;
+        }
+        let Some(node) = self.node_to_lose(in_cutover) else { return Ok(()) };
         self.moves.outages.lock().unwrap().under_way += 1;
         match self.moves.below(5) {
             0 => self.cut_off(node).await,
-            _ => self.switch_off(node).await,
+            _ => self.switch_off(node, in_cutover).await,
         }
         let mut outages = self.moves.outages.lock().unwrap();
         (outages.under_way, outages.ended) = (outages.under_way - 1, Some(Instant::now()));
@@ -122,9 +133,21 @@ impl Claim {
         self.check(Instant::now() + Duration::from_secs(1), "the node is back")
     }
 
+    /// Waits until the pods are sent away from the node of the volume, but not for long: the move may be refused.
+    async fn is_cutting_over(&self) {
+        let latest = Instant::now() + Duration::from_secs(120);
+        let is = |kubernetes: &mut Kubernetes| {
+            let all = self.replicas(kubernetes);
+            all.iter().any(|replica| phase(replica).is_some_and(|phase| CUTOVER.contains(&phase)))
+        };
+        while !self.moves.with(is) && Instant::now() < latest {
+            self.moves.pause(10, 300).await;
+        }
+    }
+
     /// Mostly the node of the volume.
-    fn node_to_lose(&self) -> Option<usize> {
-        let of_volume = self.moves.below(5) > 0;
+    fn node_to_lose(&self, in_cutover: bool) -> Option<usize> {
+        let of_volume = self.moves.below(if in_cutover { 2 } else { 5 }) > 0;
         let name = self.moves.with(|kubernetes| {
             let name = match of_volume {
                 true => node_of(&kubernetes.volume_of(&self.claim)?.0).to_owned(),
@@ -152,28 +175,60 @@ impl Claim {
         self.moves.outages.lock().unwrap().cut_off.remove(&node);
     }
 
-    async fn switch_off(&self, node: usize) {
+    async fn switch_off(&self, node: usize, in_cutover: bool) {
         let machine = &self.cluster.machines[node];
         while machine.busy.swap(true, Ordering::Relaxed) {
             self.moves.pause(500, 2000).await;
         }
         let words =
             [Word::Nothing, Word::Taint, Word::Taint, Word::Deletion, Word::Deletion, Word::Promotion];
+        let is_silent = in_cutover && self.moves.below(2) == 0;
+        let empty =
+            self.moves.below(2) == 0 && self.moves.with(|kubernetes| is_spare(kubernetes, &machine.id));
+        // A copy that nothing asks for takes no place, so the data have to be on the disks.
+        let unasked = self.order.standby == Standby::Claim && !empty && self.moves.below(2) == 0;
+        let guarded = self.moves.with(|kubernetes| self.is_guarded_on(kubernetes, &machine.id));
         let outage = Outage {
             node,
-            word: words[self.moves.below(words.len())],
-            empty: self.moves.below(2) == 0
-                && self.moves.with(|kubernetes| is_spare(kubernetes, &machine.id)),
+            word: if is_silent { Word::Nothing } else { words[self.moves.below(words.len())] },
+            empty,
             listed: [Listed::Here, Listed::WithoutAddress, Listed::Nowhere][self.moves.below(3)],
             waits: self.moves.below(2) == 0,
-            guarded: self.moves.with(|kubernetes| self.is_guarded_on(kubernetes, &machine.id)),
+            guarded: guarded && !unasked,
+            unasked,
         };
         crate::log(|| format!("{} is switched off: {outage:?}", machine.id));
         machine.off.store(true, Ordering::Relaxed);
         self.cluster.kill_node(node, true);
+        if outage.unasked {
+            self.ask_for_a_copy(false);
+        }
         self.say(&outage).await;
+        if outage.unasked && self.moves.below(2) == 0 {
+            self.ask_for_a_copy(true);
+        }
         self.is_back(&outage).await;
+        if outage.unasked {
+            self.ask_for_a_copy(true);
+        }
         machine.busy.store(false, Ordering::Relaxed);
+    }
+
+    /// The user of the claim asks for a standby copy, or for none.
+    fn ask_for_a_copy(&self, asks: bool) {
+        crate::log(|| format!("{} asks for a standby copy: {asks}", self.claim));
+        self.moves.with(|kubernetes| {
+            if kubernetes.get("persistentvolumeclaims", &self.claim).is_none() {
+                return;
+            }
+            kubernetes.change("persistentvolumeclaims", &self.claim, |claim| {
+                let annotations = claim["metadata"]["annotations"].as_object_mut().unwrap();
+                match asks {
+                    true => drop(annotations.insert(ASKED.to_owned(), json!("1"))),
+                    false => drop(annotations.remove(ASKED)),
+                }
+            });
+        });
     }
 
     /// What the administrator says while the node is off.
@@ -204,74 +259,6 @@ impl Claim {
             (true, true) => return self.goes_on_without_volume(name).await,
         }
         self.goes_on_without_copy(name).await;
-    }
-
-    /// The pod of a volume whose node is lost runs with the copy (rule 7).
-    async fn goes_on_without_volume(&self, name: &str) {
-        let (began, healed) = (Instant::now(), self.moves.healed.lock().unwrap().is_some());
-        let latest = began + LATEST;
-        let runs = |kubernetes: &mut Kubernetes| {
-            let pod = kubernetes.get("pods", &self.pod).unwrap_or_default();
-            pod["status"]["phase"] == "Running" && pod["spec"]["nodeName"] != *name
-        };
-        while !self.moves.with(runs) && Instant::now() < latest {
-            self.moves.pause(500, 2000).await;
-        }
-        let is_cordoned = |node: &Value| node["spec"]["unschedulable"] == true;
-        let cordoned = self.moves.with(|kubernetes| kubernetes.all("nodes").any(is_cordoned));
-        if healed && !cordoned && Instant::now() >= latest {
-            let copies = self.moves.with(|kubernetes| self.replicas(kubernetes));
-            let wrong = format!("rule 7: {} waits for its lost node: {copies:?}", self.claim);
-            self.moves.with(|kubernetes| kubernetes.wrong.push(wrong));
-        }
-    }
-
-    /// An administrator cancels a move to a node that is off. Giving it up does not wait for that node (rule 7).
-    async fn goes_on_without_copy(&self, name: &str) {
-        let is_in = |replica: &Value, phases: &[&str]| {
-            replica["spec"]["targetNode"] == *name
-                && phase(replica).is_some_and(|phase| phases.contains(&phase))
-        };
-        let moves = |kubernetes: &mut Kubernetes| {
-            let all = self.replicas(kubernetes);
-            all.iter().any(|replica| is_in(replica, &["CuttingOver", "Exchanging", "LastPass"]))
-        };
-        if !self.moves.with(moves) {
-            return;
-        }
-        let healed = self.moves.healed.lock().unwrap().is_some();
-        self.moves.with(|kubernetes| self.cancel(kubernetes));
-        let fenced = |kubernetes: &mut Kubernetes| {
-            let claim = kubernetes.get("persistentvolumeclaims", &self.claim)?;
-            let phases = ["CuttingOver", "Exchanging", "LastPass", "Abandoning"];
-            let mut all = self.replicas(kubernetes).into_iter();
-            let is_fenced =
-                |replica: &Value| is_in(replica, &phases) && replica["status"]["maybeFenced"] == true;
-            all.find(is_fenced).filter(|_| claim["metadata"]["deletionTimestamp"].is_null())
-        };
-        let latest = Instant::now() + LATEST;
-        while let Some(replica) = self.moves.with(fenced) {
-            if Instant::now() >= latest {
-                let wrong = format!("rule 7: giving up waits for the node of the copy: {replica}");
-                return self.moves.with(|kubernetes| {
-                    if healed {
-                        kubernetes.wrong.push(wrong)
-                    }
-                });
-            }
-            self.moves.pause(500, 2000).await;
-        }
-    }
-
-    /// Whether the volume is on this node, and has a copy that stands by on another one.
-    fn is_guarded_on(&self, kubernetes: &Kubernetes, node: &str) -> bool {
-        let stands_by = |replica: &Value| {
-            phase(replica) == Some("Standby")
-                && replica["spec"]["sourceNode"] == *node
-                && replica["metadata"]["annotations"]["hostloop.csi.dev/promote"].is_null()
-        };
-        // A claim that has no copy keeps the pod where it is.
-        self.companion.is_none() && self.replicas(kubernetes).iter().any(stands_by)
     }
 
     /// The copies of this claim take over. The pod on the node is deleted by force.
