@@ -142,7 +142,7 @@ impl Moves {
             return Order { spec: spec(kind), standby: Standby::Nobody };
         }
         let all = [Standby::Nobody, Standby::InVain, Standby::Class, Standby::Class, Standby::Claim];
-        let standby = all[self.below(all.len())];
+        let standby = if self.crowded.is_some() { Standby::Class } else { all[self.below(all.len())] };
         let order = Order { spec: spec(kind), standby };
         // A directory on xfs is cut only while no pod uses it.
         if order.stands_by() { Order { spec: spec(Kind::Block), standby } } else { order }

@@ -242,7 +242,12 @@ impl Rules {
         if !is_its && !self.is_late {
             return Err(format!("rule 1: a copy of what is not the claim's: {replica}"));
         }
-        let on = |replica: &&Value| replica["spec"]["targetNode"] == spec["targetNode"];
+        // After the move, the data of a copy are the volume's, and what is left is on the earlier node.
+        let on = |replica: &&Value| {
+            let is_past =
+                matches!(phase(replica), Some("Retiring" | "Left")) && replica["status"]["reclaimed"] != true;
+            replica["spec"][if is_past { "sourceNode" } else { "targetNode" }] == spec["targetNode"]
+        };
         let (all, there) =
             (kubernetes.all("volumereplicas").count(), kubernetes.all("volumereplicas").filter(on).count());
         match self.is_late || all <= self.limits.all && there <= self.limits.node {
