@@ -311,6 +311,8 @@ impl Moves {
                 why.clone_into(&mut status.message);
                 if phase < ReplicaPhase::CuttingOver {
                     (status.fenced, status.lost) = (None, false);
+                    // What a cutover came to that was given up says nothing of the next one.
+                    (status.exact, status.stale) = (false, false);
                 }
                 if phase == ReplicaPhase::Retiring {
                     status.unavailable_milliseconds = status.fenced.as_ref().map(|fenced| {

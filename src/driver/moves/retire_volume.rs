@@ -8,8 +8,7 @@ use crate::model::{Moved, Retired, Volume, VolumeId};
 impl Driver {
     /// Retires a volume that its copy on another node has replaced: the data on this node get another id, by which an
     /// administrator can look at them, copy them and delete them. Returns that id, also if that has been done, and never the id of what
-    /// another move has left. If the node was lost when
-    /// the copy was promoted, a pod may still use the volume here. Its writes are lost.
+    /// another move has left. If the node was lost when the copy was promoted, a pod may still use the volume here. Its writes are lost.
     ///
     /// # Errors
     /// NOT_FOUND; ABORTED while another operation on it runs; FAILED_PRECONDITION for a copy, and if this node's volume has

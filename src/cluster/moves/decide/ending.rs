@@ -1,6 +1,5 @@
 //! What comes next for a VolumeReplica that is at its end: the volume has moved, or the copy is not needed.
 
-use super::promotion::is_promoted_alone;
 use super::{CALM, LONG, PATIENCE, Step, has, have, is_lost_node, running};
 use crate::cluster::moves::resources::{Purpose, ReplicaPhase};
 use crate::cluster::moves::view::{NodeState, Says, View};
@@ -166,7 +165,8 @@ pub(super) fn abandoning(view: &View) -> Step {
 
 /// Returns the step if an administrator wants the copy that is kept because it may be the only one (rule 7).
 fn goes_on_alone(view: &View) -> Option<Step> {
-    let is_wanted = is_promoted_alone(view) && !view.is_deleted && view.claim_is_deleted == Some(false);
+    let is_alone = view.is_promoted && !has(&view.source, view.spec.generation);
+    let is_wanted = is_alone && !view.is_deleted && view.claim_is_deleted == Some(false);
     let is_there = matches!(view.copy, Says::Has(_)) && view.source != Says::Deleted;
     let phase = match view.spec.purpose {
         Purpose::Standby => ReplicaPhase::Standby,

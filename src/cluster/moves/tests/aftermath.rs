@@ -68,7 +68,15 @@ async fn a_copy_that_may_be_the_only_one_can_be_promoted() {
     end_pod(&world);
     world.ticks(60).await;
     assert_eq!(world.phase().unwrap().0, ReplicaPhase::Abandoning);
+    world.server.with(|k| {
+        k.change("volumereplicas", "pvc-1-0", |replica| {
+            replica["status"]["exact"] = json!(true);
+        });
+    });
     promote(&world, true);
+    world.ticks(2).await;
+    let status = world.replica().unwrap().status.unwrap();
+    assert!(!status.exact, "that was of a cutover that was given up: {status:?}");
     world.ticks(90).await;
     world.is_fine("promoted");
     assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
