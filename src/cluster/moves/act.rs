@@ -311,7 +311,7 @@ impl Moves {
                 why.clone_into(&mut status.message);
                 if phase < ReplicaPhase::CuttingOver {
                     (status.fenced, status.lost) = (None, false);
-                    // What a cutover came to that was given up says nothing of the next one.
+                    // They belong to a cutover that was given up, not to the next one.
                     (status.exact, status.stale) = (false, false);
                 }
                 if phase == ReplicaPhase::Retiring {

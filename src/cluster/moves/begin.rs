@@ -103,7 +103,7 @@ impl Moves {
         self.create_replica(spec, &mut created).await
     }
 
-    /// Reports whether a standby copy of a claim could be made on this node, which the copies of its pods' other claims are on.
+    /// Reports whether a standby copy of a claim could be made on this node.
     pub(super) async fn can_stand_by_at(&self, claim: &PersistentVolumeClaim, node: &str) -> Result<bool> {
         let (target, purpose) = (Target::default(), Purpose::Standby);
         let (keep_source, evict_bare_pods, requested_by) = (false, false, None);

@@ -327,7 +327,7 @@ impl Moves {
             let left_id = other.status.as_ref().and_then(|status| status.left_id.as_ref());
             other.uid() != replica.uid() && left_id == Some(&left)
         };
-        // The volume came back by a move, which has left this there.
+        // Another move has brought the volume back. This is what that move has left.
         if self.seen.replicas.find(is_its).is_some() {
             return self.released(replica).await;
         }

@@ -323,7 +323,7 @@ fn cutting_over(view: &View) -> Step {
     if let Some(step) = without_source(view) {
         return step;
     }
-    // Otherwise, what a node refuses would pass for a pod that has the volume.
+    // A node with another generation refuses the fence by the same code as one whose pod has the volume.
     if !has(&view.source, view.spec.generation) {
         let (node, id) = (&view.spec.source_node, &view.spec.volume_id);
         return Step::Wait(

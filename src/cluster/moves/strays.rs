@@ -110,7 +110,7 @@ impl Moves {
             match self.objects.evict(pod, super::objects::Run::Real).await {
                 Ok(()) => self.evictions.note(&alike),
                 Err(kube::Error::Api(answer)) if answer.code == 429 => {}
-                // A policy or a webhook is against it, and keeps no other pod here.
+                // A policy or a webhook refuses it. The other pods are evicted nevertheless.
                 Err(kube::Error::Api(answer)) => {
                     self.evictions.note(&alike);
                     tracing::warn!(

@@ -20,8 +20,7 @@ pub(super) fn is_promotion(view: &View) -> bool {
     view.is_promoted || view.spec.purpose == Purpose::Standby && (is_lost(view) || view.status.lost)
 }
 
-/// Reports whether an administrator has said that the copy takes the volume's place, which the node of the volume does not say that it
-/// has.
+/// Reports whether an administrator has promoted the copy, and the node of the volume does not say that it has the volume.
 pub(super) fn is_promoted_alone(view: &View) -> bool {
     view.is_promoted && (view.status.stale || !has(&view.source, view.spec.generation))
 }
