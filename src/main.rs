@@ -10,7 +10,7 @@ use hostloop::cli::{AdminCommand, Command, completions, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
 use hostloop::kernel::host::host_name;
-use hostloop::kernel::linux::freeze_guard;
+use hostloop::kernel::linux::{freeze_guard, share_memory_among_threads};
 use hostloop::model::Limits;
 use hostloop::shutdown::Shutdown;
 use hostloop::{admin, bench, selftest, server, telemetry, version};
@@ -87,6 +87,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn serve(config: Config) -> ExitCode {
+    share_memory_among_threads();
     telemetry::init(config.logging);
     server::install_hook();
     run(config).unwrap_or_else(|error| {

@@ -77,6 +77,8 @@ fn compile_plain(file: &str) -> Result<DescriptorPool, Box<dyn Error>> {
     compiler.include_imports(true).include_source_info(true).open_file(file)?;
     tonic_prost_build::configure()
         .generate_default_stubs(true)
+        // An entry can have 1 MiB of attributes. So it stays in the buffer that it arrived in.
+        .bytes(".hostloop.v1.CheckedEntry")
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(compiler.descriptor_pool())
 }

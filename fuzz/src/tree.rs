@@ -49,7 +49,7 @@ pub fn run(input: &[u8]) {
         let Ok(placed) = pull::tree(&message) else { break };
         let written = match placed.message {
             Item::Entry(entry) if announces(&entry.kind) > LARGEST => break,
-            Item::Entry(entry) => writer.entry(&entry),
+            Item::Entry(entry) => writer.entry(entry),
             Item::Data(piece) if piece.end() > LARGEST => break,
             Item::Data(piece) => writer.data(piece.offset, &piece.data),
             Item::Zeros(zeros) if zeros.end() > LARGEST => break,

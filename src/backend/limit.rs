@@ -96,34 +96,91 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the usage of a volume while a tree is made in it, during which no limit applies ([`widen`]).
-/// Each of the `trees` in the volume may take its size and [`with_margin`], since filesystems count
-/// differently.
+/// What a volume may take while a tree is made in it, during which no limit applies ([`widen`]): its size and
+/// [`with_margin`] for the tree, since filesystems count differently, and as much for an earlier tree as that takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Allowance {
+    limit: Limit,
+    most: QuotaLimits,
+}
+
+impl Allowance {
+    /// Returns the allowance for a tree, and how much of it is left; nothing if the size of the volume is not enforced.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if nothing is left.
+    pub(crate) fn begin(place: Place<'_>, has_earlier: bool) -> Result<Option<(Self, QuotaLimits)>> {
+        let Some(limit) = place.paths.limit else { return Ok(None) };
+        let Some(taken) = counted_exactly(place, limit)? else { return Ok(None) };
+        let one = with_margin_of(limit.limits);
+        let with_earlier =
+            |one: u64, taken: u64| if has_earlier { one.saturating_add(taken.min(one)) } else { one };
+        let (bytes, inodes) = (with_earlier(one.bytes, taken.bytes), with_earlier(one.inodes, taken.inodes));
+        let allowance = Allowance { limit, most: QuotaLimits { bytes, inodes } };
+        allowance.left(place, taken).map(|left| Some((allowance, left)))
+    }
+
+    /// Returns how much is left of it, after everything was counted.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if the volume takes more.
+    pub(crate) fn expect_left(self, place: Place<'_>) -> Result<QuotaLimits> {
+        match counted_exactly(place, self.limit)? {
+            Some(taken) => self.left(place, taken),
+            None => Ok(self.most),
+        }
+    }
+
+    fn left(self, place: Place<'_>, taken: Quota) -> Result<QuotaLimits> {
+        let QuotaLimits { bytes, inodes } = self.most;
+        match (bytes.checked_sub(taken.bytes), inodes.checked_sub(taken.inodes)) {
+            // btrfs does not count them.
+            (Some(bytes), Some(_)) if taken.inodes == 0 => Ok(QuotaLimits { bytes, inodes: u64::MAX }),
+            (Some(bytes), Some(inodes)) => Ok(QuotaLimits { bytes, inodes }),
+            _ => Err(too_large(place.volume, taken)),
+        }
+    }
+}
+
+/// Checks that the one tree in a volume takes its size and [`with_margin`] at most.
 ///
 /// # Errors
-/// OUT_OF_RANGE if the volume takes more.
-pub(crate) fn expect_trees_within(place: Place<'_>, trees: u64) -> Result<()> {
+/// OUT_OF_RANGE if it takes more.
+pub(crate) fn expect_tree_within(place: Place<'_>) -> Result<()> {
     let Some(limit) = place.paths.limit else { return Ok(()) };
+    let most = with_margin_of(limit.limits);
+    match counted_exactly(place, limit)? {
+        Some(taken) => Allowance { limit, most }.left(place, taken).map(drop),
+        None => Ok(()),
+    }
+}
+
+fn with_margin_of(QuotaLimits { bytes, inodes }: QuotaLimits) -> QuotaLimits {
+    QuotaLimits { bytes: with_margin(bytes), inodes: with_margin(inodes) }
+}
+
+/// Returns what the volume takes with everything that was written; nothing if its filesystem does not count.
+fn counted_exactly(place: Place<'_>, limit: Limit) -> Result<Option<Quota>> {
     let asking = || format!("ask for the limit of {}", place.volume.id);
     match place.os.quotas.enforceable(&place.paths.parent).doing(asking)? {
-        Enforceable::Off(_) | Enforceable::Nothing(_) => return Ok(()), // as in `lift`
+        Enforceable::Off(_) | Enforceable::Nothing(_) => return Ok(None), // as in `lift`
         _ => {}
     }
-    let taken = quota(place, limit)?;
-    let most = |one: u64| with_margin(one).saturating_mul(trees);
-    match taken.bytes > most(limit.limits.bytes) || taken.inodes > most(limit.limits.inodes) {
-        true => Err(too_large(place.volume, taken)),
-        false => Ok(()),
-    }
+    place.os.quotas.count_written(&place.paths.directory).doing(asking)?;
+    quota(place, limit).map(Some)
 }
 
 /// Returns the error for a source whose data take more than its copy may.
 fn too_large(volume: &Volume, taken: Quota) -> Error {
     let [bytes, size] = format_two(taken.bytes, volume.capacity_bytes);
+    let files = match taken.inodes {
+        0 => String::new(), // btrfs does not count them
+        files => format!(" in {files} files and directories"),
+    };
     Error::OutOfRange(format!(
-        "the data of the source take {bytes} in {} files and directories so far, and copy {} has {size} for them; expand the \
-         volume, or delete data in the source",
-        taken.inodes, volume.id
+        "the data of the source take {bytes}{files} so far, and copy {} has {size} for them; expand the volume, or delete data \
+         in the source",
+        volume.id
     ))
 }
 

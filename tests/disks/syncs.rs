@@ -80,7 +80,7 @@ fn write_tree(os: &Os, from: &Path, to: &Path) {
     let mut writer = os.trees.write(to, None).unwrap();
     let mut take = |item: Item| {
         match item {
-            Item::Entry(entry) => writer.entry(&entry).unwrap(),
+            Item::Entry(entry) => writer.entry(entry).unwrap(),
             Item::Data(piece) => writer.data(piece.offset, &piece.data).unwrap(),
             Item::Zeros(_) | Item::Alive | Item::End { .. } => {}
         }

@@ -301,6 +301,11 @@ impl Quotas for Process {
         self.look("quota", directory.display(), |world| world.quota(directory, id.number()))
     }
 
+    /// It counts at once, with every filesystem.
+    fn count_written(&self, directory: &Path) -> io::Result<()> {
+        self.look("count_written", directory.display(), |world| world.parent(directory).map(drop))
+    }
+
     fn set_limits(&self, directory: &Path, id: QuotaId, limits: QuotaLimits) -> io::Result<()> {
         self.step("set_limits", directory.display(), |world| {
             world.set_limits(directory, id.number(), Some(limits))

@@ -283,7 +283,7 @@ impl Writer {
 }
 
 impl TreeWriter for Writer {
-    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    fn entry(&mut self, entry: Entry) -> io::Result<()> {
         let subject = format!("{} entry {}", self.target.display(), entry.number);
         if entry.number == 0 {
             let (mode, top) = (entry.attributes.mode, self.made[0]);
@@ -298,7 +298,7 @@ impl TreeWriter for Writer {
         let (parent, linked) = (self.levels.last().copied(), &self.linked);
         let (made, base) = self.process.step("write_tree", subject, |world| {
             let (_, parent, base) = parent.ok_or(Errno::EINVAL)?;
-            let made = world.make_entry(parent, base, entry, linked)?;
+            let made = world.make_entry(parent, base, &entry, linked)?;
             let name = std::str::from_utf8(&entry.name).unwrap_or_default();
             Ok((made, base.and_then(|base| world.earlier(base, name))))
         })?;

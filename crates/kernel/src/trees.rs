@@ -79,7 +79,7 @@ pub trait Trees: Send + Sync {
 pub trait TreeWriter {
     /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far; EBADMSG where the
     /// earlier tree has not the file that it is to be made from.
-    fn entry(&mut self, entry: &Entry) -> io::Result<()>;
+    fn entry(&mut self, entry: Entry) -> io::Result<()>;
     /// Writes to the file that is the last entry, within its size.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes bytes of the file that is the last entry read as zeros, within its size.

@@ -5,6 +5,7 @@
 //! the same: the handle names a snapshot that does not change, and the time of its cut. After an error nothing of the
 //! volume is left, and a retry starts over.
 
+mod allowed;
 mod blocks;
 mod changes;
 mod resume;

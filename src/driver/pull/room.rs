@@ -37,8 +37,9 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// A copy of a file of so many bytes, as far as its blocks cannot be shared.
-    pub(super) fn take_copy(&mut self, bytes: u64) -> Result<()> {
-        if self.shares_blocks { Ok(()) } else { self.take(bytes) }
+    /// Takes room for a copy of a file of so many bytes, and returns how many of them cannot be shared.
+    pub(super) fn take_copy(&mut self, bytes: u64) -> Result<u64> {
+        let unshared = if self.shares_blocks { 0 } else { bytes };
+        self.take(unshared).map(|()| unshared)
     }
 }

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use super::allowed::Allowed;
 use super::resume::resumed;
 use super::room::Room;
 use super::{Broken, Counted, Remote, expect_end, expect_next};
-use crate::backend::{Place, expect_trees_within};
+use crate::backend::{Place, expect_tree_within};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
@@ -33,14 +34,15 @@ pub(in crate::driver) struct Making<'a> {
     pub(in crate::driver) reserved: u64,
 }
 
-/// The most bytes that are written between two checks of the volume's quota.
-const CHECKED_EVERY: u64 = 16 << 20;
 /// The unit in which filesystems give out space, in bytes.
 const BLOCK: u64 = 4096;
 /// The size of an inode with its name, in bytes: the larger one of the defaults of ext4 and xfs.
 const INODE: u64 = 512;
 /// The bytes of extended attributes, or of a symbolic link's target, that fit into an inode.
 const IN_INODE: u64 = 60;
+
+/// The most that an inode with its name takes, in bytes, on any filesystem.
+const MOST_OF_AN_INODE: u64 = 4096;
 
 /// A tree on its way.
 struct Tree<'a> {
@@ -53,10 +55,7 @@ struct Tree<'a> {
     size: u64,
     counted: Counted,
     room: Room<'a>,
-    place: Place<'a>,
-    /// The bytes that were written since the last check of the quota, and the most of them.
-    unchecked: u64,
-    check_every: u64,
+    allowed: Allowed<'a>,
     /// Whether there is an earlier tree.
     has_earlier: bool,
     /// A file of the earlier tree is not what it is taken for.
@@ -98,7 +97,7 @@ impl Driver {
         let usage = self.os.trees.usage(making.path).doing(measuring)?;
         if usage.bytes > with_margin(enforced) {
             // `usage` counts uncompressed bytes, the quota compressed ones.
-            expect_trees_within(making.place, 1)?;
+            expect_tree_within(making.place)?;
         }
         Ok(counted)
     }
@@ -119,12 +118,7 @@ impl Driver {
             size: 0,
             counted: Counted::default(),
             room: Room::begin(self, pool, reserved)?,
-            place,
-            unchecked: 0,
-            check_every: place
-                .paths
-                .enforced_bytes()
-                .map_or(u64::MAX, |bytes| (bytes / 20).min(CHECKED_EVERY)),
+            allowed: Allowed::begin(place, earlier.is_some())?,
             has_earlier: earlier.is_some(),
             is_damaged: false,
         };
@@ -157,7 +151,7 @@ impl Tree<'_> {
                 )));
             }
             match message {
-                Item::Entry(entry) => self.entry(&entry),
+                Item::Entry(entry) => self.entry(entry),
                 Item::Data(piece) => {
                     received += piece.data.len() as u64;
                     self.data(&piece)
@@ -177,7 +171,7 @@ impl Tree<'_> {
         expect_end(ended)
     }
 
-    fn entry(&mut self, entry: &Entry) -> Result<(), Broken> {
+    fn entry(&mut self, entry: Entry) -> Result<(), Broken> {
         let top_is_none = entry.number == 0 && entry.kind != Kind::Directory;
         if entry.number != self.at.entry || top_is_none {
             let (number, wanted) = (entry.number, self.at.entry);
@@ -191,14 +185,16 @@ impl Tree<'_> {
             )));
         }
         if entry.basis == Basis::Content {
-            self.room.take_copy(size)?;
+            self.allowed.bytes(self.room.take_copy(size)?)?;
         }
-        self.take(cost(entry))?;
+        self.room.take(cost(&entry))?;
+        self.allowed.entry(most(&entry))?;
+        let next = Position { entry: entry.number + 1, offset: 0 };
+        let size = if entry.basis == Basis::Everything { 0 } else { size };
         let made = self.writer.entry(entry);
         self.is_damaged = made.as_ref().is_err_and(|error| is_errno(error, Errno::EBADMSG));
         made.doing(|| format!("write to {}", self.path.display()))?;
-        self.at = Position { entry: entry.number + 1, offset: 0 };
-        self.size = if entry.basis == Basis::Everything { 0 } else { size };
+        (self.at, self.size) = (next, size);
         self.progress.report(self.counted.sent_bytes);
         Ok(())
     }
@@ -206,7 +202,8 @@ impl Tree<'_> {
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
         let end = expect_next(piece, self.at.offset, self.size, format_args!(" of entry {}", self.last()))?;
         let len = piece.data.len() as u64;
-        self.take(len)?;
+        self.room.take(len)?;
+        self.allowed.bytes(len.next_multiple_of(BLOCK))?;
         let writing = || format!("write to {}", self.path.display());
         self.writer.data(piece.offset, &piece.data).doing(writing)?;
         self.at.offset = end;
@@ -235,20 +232,6 @@ impl Tree<'_> {
     fn last(&self) -> u64 {
         self.at.entry.saturating_sub(1)
     }
-
-    /// Reserves room for `bytes` in the pool, and checks the volume's quota from time to time.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED without room; OUT_OF_RANGE if the volume takes more than it may.
-    fn take(&mut self, bytes: u64) -> Result<()> {
-        self.room.take(bytes)?;
-        self.unchecked = self.unchecked.saturating_add(bytes);
-        if self.unchecked > self.check_every {
-            self.unchecked = 0;
-            expect_trees_within(self.place, 1 + u64::from(self.has_earlier))?;
-        }
-        Ok(())
-    }
 }
 
 /// Returns the bytes that an entry takes in addition to its data.
@@ -263,6 +246,13 @@ fn cost(entry: &Entry) -> u64 {
         Basis::Everything => INODE,
         Basis::Nothing | Basis::Content => INODE + beyond(extended) + beyond(target),
     }
+}
+
+/// Returns the most that an entry takes in addition to its data, on any filesystem. On btrfs an inode with a long name is in
+/// four places, and what is larger than half of a leaf leaves the rest of it unused.
+fn most(entry: &Entry) -> u64 {
+    let target = if let Kind::Symlink { target } = &entry.kind { target.len() } else { 0 };
+    MOST_OF_AN_INODE + 2 * (entry.attributes.extended_bytes() + target) as u64
 }
 
 #[cfg(test)]

@@ -237,7 +237,9 @@ proptest! {
         let mut answer = encode_tree(placed(Item::Entry(entry(kinds()[kind].clone()))));
         if let Some(Message::Entry(checked)) = &mut answer.message {
             let at = at.index(checked.tree_entry.len());
-            checked.tree_entry[at] ^= 1 << bit;
+            let mut changed = checked.tree_entry.to_vec();
+            changed[at] ^= 1 << bit;
+            checked.tree_entry = changed.into();
         }
         prop_assert!(decode_tree(answer).is_err());
     }

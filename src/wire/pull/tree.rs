@@ -52,7 +52,7 @@ pub fn encode_tree(Placed { after, message }: Placed<Position, Item>) -> peer::P
         Item::Entry(entry) => {
             let tree_entry = encode_entry(entry).encode_to_vec();
             let crc32 = crc32fast::hash(&tree_entry);
-            Message::Entry(peer::CheckedEntry { tree_entry, crc32 })
+            Message::Entry(peer::CheckedEntry { tree_entry: tree_entry.into(), crc32 })
         }
         Item::Data(piece) => Message::Data(encode_piece(piece)),
         Item::Zeros(Zeros { offset, len, crc32 }) => Message::Zeros(peer::Zeros { offset, len, crc32 }),
@@ -74,7 +74,7 @@ pub fn decode_tree(answer: peer::PullTreeResponse) -> Result<Placed<Position, It
                 return Err(Malformed("an entry arrived with a wrong checksum".to_owned()));
             }
             expect_few_attributes(&checked.tree_entry)?;
-            let entry = peer::TreeEntry::decode(checked.tree_entry.as_slice());
+            let entry = peer::TreeEntry::decode(checked.tree_entry);
             decode_entry(entry.map_err(|error| Malformed(format!("an entry cannot be read: {error}")))?)
                 .map(Item::Entry)
         }

@@ -111,7 +111,8 @@ pub fn large_trees() -> [(&'static str, Messages); 2] {
     let waits = || vec![(b"security.a".to_vec(), vec![7; 60_000]); 17];
     let bomb = move || {
         let tree_entry = many.encode_to_vec();
-        let checked = peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry };
+        let checked =
+            peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry: tree_entry.into() };
         let message = Some(peer::pull_tree_response::Message::Entry(checked));
         vec![peer::PullTreeResponse { message, after: Some(Default::default()) }]
     };

@@ -170,7 +170,7 @@ fn of_metadata(number: u64) -> Vec<peer::PullTreeResponse> {
     }]
 }
 
-fn a_large_tree(attack: &str, of: fn(u64) -> Vec<peer::PullTreeResponse>) {
+fn a_large_tree(attack: &str, (of, copies): (fn(u64) -> Vec<peer::PullTreeResponse>, u64)) {
     let Some(disk) = with_simple_quotas() else { return };
     let (mut source, says) = source(peer::SourceContent::Directory);
     let size = 64 * MIB;
@@ -213,8 +213,8 @@ fn a_large_tree(attack: &str, of: fn(u64) -> Vec<peer::PullTreeResponse>) {
         size / MIB,
         refused.message()
     );
-    // Two trees, and the metadata of btrfs twice.
-    assert!(most <= 2 * 2 * (size + size / 20), "{most}");
+    // 5 % for what filesystems count differently, and as much between two counts. btrfs has metadata twice.
+    assert!(most <= copies * (size + size / 10), "{most}");
     assert_little_memory(&node, attack);
     // What the other volume was promised is there.
     let file = other.target("a").join("file");
@@ -229,12 +229,12 @@ fn a_large_tree(attack: &str, of: fn(u64) -> Vec<peer::PullTreeResponse>) {
 
 #[test]
 fn a_tree_of_data_leaves_others_their_room() {
-    a_large_tree("a tree with too many data", of_data);
+    a_large_tree("a tree with too many data", (of_data, 1));
 }
 
 #[test]
 fn a_tree_of_metadata_leaves_others_their_room() {
-    a_large_tree("a tree with too many attributes and links", of_metadata);
+    a_large_tree("a tree with too many attributes and links", (of_metadata, 2));
 }
 
 #[test]

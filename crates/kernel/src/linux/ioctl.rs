@@ -408,6 +408,17 @@ pub(super) fn start_writing(file: impl AsFd, offset: i64, len: i64) -> nix::Resu
     Errno::result(result).map(drop)
 }
 
+/// Limits the arenas that the allocator of glibc has (mallopt(3), M_ARENA_MAX). Nothing else has them.
+pub(super) fn limit_arenas(most: libc::c_int) {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the arguments are numbers.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, most);
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = most;
+}
+
 /// Whether no other descriptor of this regular file is open, in whatever process or loop device. The kernel gives a lease for
 /// writing only then (fcntl(2), F_SETLEASE; fs/locks.c, check_conflicting_open). Who opens the file while there is one
 /// waits, or gets EWOULDBLOCK with O_NONBLOCK: it is given back at once.

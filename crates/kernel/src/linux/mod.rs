@@ -50,7 +50,7 @@ pub use freeze::guard as freeze_guard;
 #[doc(hidden)]
 pub use mountinfo::parse as parse_mountinfo;
 pub use probe::reflink_works;
-pub use process::{ProcessFigures, own_process};
+pub use process::{ProcessFigures, own_process, share_memory_among_threads};
 pub use tools::Tools;
 
 /// The machine that this process runs on.

@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, fstatfs};
+use nix::unistd::syncfs;
 
 use super::super::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume, errno_error};
 use super::open::open_file;
@@ -167,6 +168,14 @@ impl Quotas for LinuxQuotas {
             (place, _) => project::quota(&place.parent, id),
         };
         ask().map_err(at("ask for the quota of", directory))
+    }
+
+    fn count_written(&self, directory: &Path) -> io::Result<()> {
+        let count = || match Place::of(directory)? {
+            Place { way: Some(Way::Btrfs), parent, .. } => syncfs(parent),
+            _ => Ok(()),
+        };
+        count().map_err(at("sync the filesystem of", directory))
     }
 
     fn set_limits(&self, directory: &Path, id: QuotaId, limits: QuotaLimits) -> io::Result<()> {

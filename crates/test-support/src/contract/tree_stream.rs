@@ -36,7 +36,7 @@ pub fn after(item: &Item) -> impl Fn(Position) -> Position + use<> {
 /// Gives a writer an item.
 pub fn put(writer: &mut dyn TreeWriter, item: &Item) -> io::Result<()> {
     match item {
-        Item::Entry(entry) => writer.entry(entry),
+        Item::Entry(entry) => writer.entry(entry.clone()),
         Item::Data(piece) => writer.data(piece.offset, &piece.data),
         Item::Zeros(zeros) => writer.zeros(zeros.offset, zeros.len),
         Item::Alive => Ok(()),
@@ -165,14 +165,14 @@ fn out_of_place(os: &Os, dir: &Path) {
     for (what, entries) in bad {
         let target = dir.join(what);
         let mut writer = os.trees.write(&target, None).expect("make the top");
-        writer.entry(&top).expect("the top");
-        let made: Vec<bool> = entries.iter().map(|entry| writer.entry(entry).is_ok()).collect();
+        writer.entry(top.clone()).expect("the top");
+        let made: Vec<bool> = entries.iter().map(|entry| writer.entry(entry.clone()).is_ok()).collect();
         let expected: Vec<bool> = (1..=entries.len()).map(|n| n < entries.len()).collect();
         assert_eq!(made, expected, "{what}");
         drop(writer);
         os.trees.remove(&target).expect("remove");
     }
     let mut writer = os.trees.write(&dir.join("data"), None).expect("make the top");
-    writer.entry(&top).expect("the top");
+    writer.entry(top.clone()).expect("the top");
     assert_eq!(errno(writer.data(0, b"data")), Some(Errno::EINVAL), "a directory has none");
 }

@@ -131,12 +131,12 @@ impl Attributes {
     ///
     /// # Errors
     /// EINVAL for what no machine reads.
-    pub(super) fn of(kind: libc::mode_t, sent: &tree::Attributes) -> nix::Result<Self> {
+    pub(super) fn of(kind: libc::mode_t, sent: tree::Attributes) -> nix::Result<Self> {
         let mut extended = Vec::new();
-        for (name, value) in &sent.extended {
-            let name = CString::new(name.as_slice()).map_err(|_| Errno::EINVAL)?;
+        for (name, value) in sent.extended {
+            let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
             if is_copied(&name) {
-                extended.push((name, value.clone()));
+                extended.push((name, value));
             }
         }
         let time = |time: tree::FileTime| TimeSpec::new(time.seconds, time.nanos.into());

@@ -168,7 +168,7 @@ impl Writer {
         self.file.take().map_or(Ok(()), |(file, attributes)| attributes.apply(&file))
     }
 
-    fn make(&mut self, entry: &Entry, name: &CStr) -> Result<(), Fault> {
+    fn make(&mut self, entry: Entry, name: &CStr) -> Result<(), Fault> {
         let invalid = |errno| Fault::Call("take over the attributes of", errno);
         let kind = match &entry.kind {
             Kind::Directory => libc::S_IFDIR,
@@ -177,7 +177,7 @@ impl Writer {
             Kind::Special { file_type, .. } => *file_type,
             Kind::Link { .. } => 0,
         };
-        let attributes = Attributes::of(kind, &entry.attributes).map_err(invalid)?;
+        let attributes = Attributes::of(kind, entry.attributes).map_err(invalid)?;
         let to = self.levels.last().and_then(|level| level.directory.as_ref());
         let to = to.ok_or(Fault::Call("find the directory of", Errno::ESTALE))?;
         match &entry.kind {
@@ -244,7 +244,7 @@ impl Writer {
 }
 
 impl TreeWriter for Writer {
-    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    fn entry(&mut self, entry: Entry) -> io::Result<()> {
         let fault = self.fault(&entry.name);
         let made = self.close_file().and_then(|()| self.go_to(entry.parent)).and_then(|()| {
             let name = CString::new(entry.name.as_slice());

@@ -32,9 +32,9 @@ fn a_deep_tree_keeps_few_attributes_in_memory() {
         Entry { attributes: tree::Attributes { extended, ..entry.attributes }, ..entry }
     };
     let top = Entry { number: 0, parent: 0, name: Vec::new(), ..directory(1) };
-    writer.entry(&with(top, "user.a", 1000)).expect("make the top");
+    writer.entry(with(top, "user.a", 1000)).expect("make the top");
     for number in 1..=30 {
-        writer.entry(&with(directory(number), "user.a", 1000)).expect("make a directory");
+        writer.entry(with(directory(number), "user.a", 1000)).expect("make a directory");
     }
     assert!(writer.levels.iter().all(|level| level.extended == 0), "what waits");
     let here = temp.path().join("tree/below/below");
@@ -43,7 +43,7 @@ fn a_deep_tree_keeps_few_attributes_in_memory() {
     // An ACL waits, since new files would inherit it. This one is larger than ext4 allows.
     let mut number = 31;
     let refused = loop {
-        if let Err(error) = writer.entry(&with(directory(number), "system.posix_acl_default", 60_000)) {
+        if let Err(error) = writer.entry(with(directory(number), "system.posix_acl_default", 60_000)) {
             break error;
         }
         number += 1;
@@ -56,7 +56,7 @@ fn a_deep_tree_keeps_few_attributes_in_memory() {
 fn fill(writer: &mut Writer, entry: impl Fn(u64) -> Entry) -> u64 {
     writer.memory.take(super::super::memory::MOST - 10_000).map_err(|_| "no memory").unwrap();
     for number in 1..100 {
-        if let Err(refused) = writer.entry(&entry(number)) {
+        if let Err(refused) = writer.entry(entry(number)) {
             assert!(is_errno(&refused, Errno::E2BIG), "{refused}");
             assert!(refused.to_string().contains("keep more than 24 MiB of names"), "{refused}");
             return number - 1;
@@ -82,10 +82,10 @@ fn names_of_a_tree_take_bounded_memory() {
     let mut writer = new("wide");
     for number in 1..=20 {
         let name = format!("{number}").into_bytes();
-        writer.entry(&Entry { parent: 0, name, ..directory(number) }).expect("make a directory");
+        writer.entry(Entry { parent: 0, name, ..directory(number) }).expect("make a directory");
     }
     let file = Entry { parent: 20, ..file(21) };
-    writer.entry(&file).expect("make a file");
+    writer.entry(file).expect("make a file");
     let left = LEVEL + 2 + LINKED + 5 + LEADS + 2;
     assert_eq!(writer.memory.bytes(), left);
     Box::new(writer).finish().expect("finish");
@@ -97,13 +97,13 @@ fn a_deep_tree_keeps_few_directories_open() {
     let mut writer = Writer::new(&temp.path().join("tree"), None).expect("make the top");
     let deep = 3 * MAX_OPEN as u64;
     for number in 1..=deep {
-        writer.entry(&directory(number)).expect("make a directory");
+        writer.entry(directory(number)).expect("make a directory");
     }
     let open = |writer: &Writer| writer.levels.iter().filter(|level| level.directory.is_some()).count();
     assert_eq!((writer.levels.len(), open(&writer)), (3 * MAX_OPEN + 1, MAX_OPEN));
     // All the way up again.
     let file = Entry { name: b"beside".to_vec(), parent: 0, ..directory(deep + 1) };
-    writer.entry(&file).expect("make one beside the first");
+    writer.entry(file).expect("make one beside the first");
     assert_eq!((writer.levels.len(), open(&writer)), (2, 2));
     assert!(temp.path().join("tree/beside").is_dir());
 }

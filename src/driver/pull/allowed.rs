@@ -1,0 +1,61 @@
+//! What a tree that is made may take of its filesystem: the size of its volume and 5 %.
+//!
+//! Counting exactly takes a sync of the filesystem on btrfs. So the most that entries can take is added up, and the volume is
+//! counted only if that could be more than what is left.
+
+use crate::backend::{Allowance, Place};
+use crate::error::Result;
+use crate::kernel::QuotaLimits;
+
+/// The most bytes that are taken beyond what is left before the volume is counted again, if the size of the volume is large.
+const STEP: u64 = 16 << 20;
+/// The bytes of such a step for each file or directory.
+const INODE: u64 = 4096;
+
+pub(super) struct Allowed<'a> {
+    place: Place<'a>,
+    /// `None` if nothing enforces the size of the volume.
+    allowance: Option<Allowance>,
+    /// What can be taken before the volume is counted again.
+    left: QuotaLimits,
+    /// The least bytes between two counts.
+    step: u64,
+}
+
+impl<'a> Allowed<'a> {
+    pub(super) fn begin(place: Place<'a>, has_earlier: bool) -> Result<Self> {
+        let step = place.paths.enforced_bytes().map_or(0, |bytes| (bytes / 20).min(STEP));
+        let unlimited = QuotaLimits { bytes: u64::MAX, inodes: u64::MAX };
+        let (allowance, left) = match Allowance::begin(place, has_earlier)? {
+            Some((allowance, left)) => (Some(allowance), left),
+            None => (None, unlimited),
+        };
+        Ok(Allowed { place, allowance, left, step })
+    }
+
+    /// Takes so many bytes at most.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if the volume takes more than it may.
+    pub(super) fn bytes(&mut self, bytes: u64) -> Result<()> {
+        self.take(bytes, 0)
+    }
+
+    /// Takes a file or directory, and so many bytes at most. See [`bytes`](Self::bytes).
+    pub(super) fn entry(&mut self, bytes: u64) -> Result<()> {
+        self.take(bytes, 1)
+    }
+
+    fn take(&mut self, bytes: u64, inodes: u64) -> Result<()> {
+        let Some(allowance) = self.allowance else { return Ok(()) };
+        if bytes > self.left.bytes || inodes > self.left.inodes {
+            let left = allowance.expect_left(self.place)?;
+            let least = QuotaLimits { bytes: self.step, inodes: self.step / INODE };
+            self.left =
+                QuotaLimits { bytes: left.bytes.max(least.bytes), inodes: left.inodes.max(least.inodes) };
+        }
+        self.left.bytes = self.left.bytes.saturating_sub(bytes);
+        self.left.inodes = self.left.inodes.saturating_sub(inodes);
+        Ok(())
+    }
+}
