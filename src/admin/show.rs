@@ -90,16 +90,62 @@ fn rows<'a>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::admin::seen::Name;
+    use crate::cluster::moves::resources::{VolumeMove, VolumeReplica};
 
     fn replica(name: &str, purpose: &str, phase: &str, by: &str, age: i64) -> Replica {
         let spec = json!({"claim": {"namespace": "shop", "name": name, "uid": name}, "purpose": purpose,
             "requestedBy": {"name": "m", "uid": by}});
         let read = Replica::read(&spec, &json!({"phase": phase}));
         Replica { name: format!("pvc-{name}"), age: Some(age), ..read }
+    }
+
+    /// The value of each column that kubectl has for an object.
+    fn columns<K: kube::CustomResourceExt>(object: &Value) -> Vec<Value> {
+        let version = K::crd().spec.versions.remove(0);
+        let columns = version.additional_printer_columns.expect("columns");
+        let value = |path: &str| object.pointer(&path.replace('.', "/")).cloned().unwrap_or_default();
+        columns.iter().map(|column| value(&column.json_path)).collect()
+    }
+
+    /// kubectl does not know the interval of a StorageClass, so it does not say that a copy is late.
+    #[test]
+    fn kubectl_shows_what_status_shows() {
+        let status = json!({"phase": "Retiring", "sourceNode": "n1", "targetNode": "n2", "progress": "2 passes, 3 MiB",
+            "unavailableMilliseconds": 1234, "message": "m", "passes": 2, "sentBytes": 3 << 20, "lastPass": {"asked": "2026-01-02T03:04:05Z"}});
+        let of_move = json!({"spec": {"claimName": "data"}, "status": status});
+        let spec = json!({"claim": {"namespace": "shop", "name": "data", "uid": "u"}, "sourceNode": "n1", "targetNode": "n2", "purpose": "Standby"});
+        let of_replica = json!({"spec": spec, "status": status});
+        let read = Replica::read(&spec, &status);
+        let asked = Move { told: serde_json::from_value(status).expect("a status"), ..Move::default() };
+        let shown = |claim: &Name, told: &Told, last_pass| {
+            let row = Row { last_pass, ..Row::new(claim, told.clone()) };
+            let Value::Object(row) = serde_json::to_value(row).expect("JSON") else { panic!("no object") };
+            let own = ["namespace", "standby"];
+            let values: Vec<(String, Value)> =
+                row.into_iter().filter(|(key, _)| !own.contains(&key.as_str())).collect();
+            values
+        };
+        let claim = Name { namespace: "shop".to_owned(), name: "data".to_owned() };
+        let kinds = [
+            (columns::<VolumeMove>(&of_move), shown(&claim, &asked.told, None)),
+            (
+                columns::<VolumeReplica>(&of_replica),
+                shown(&read.claim, &read.told, read.last_pass.as_deref()),
+            ),
+        ];
+        for (mut columns, shown) in kinds {
+            // The progress of a copy is made of these.
+            if columns.contains(&json!(2)) && columns.contains(&json!(3 << 20)) {
+                columns.push(json!("2 passes, 3 MiB"));
+            }
+            for (key, value) in shown {
+                assert!(columns.contains(&value), "{key}: kubectl has no column with {value}: {columns:?}");
+            }
+        }
     }
 
     #[test]

@@ -324,8 +324,9 @@ impl Moves {
             Err(error) => return self.hindered(replica, error).await,
         };
         let is_its = |other: &VolumeReplica| {
-            let left_id = other.status.as_ref().and_then(|status| status.left_id.as_ref());
-            other.uid() != replica.uid() && left_id == Some(&left)
+            // Its status may be lost as well.
+            let left_id = other.status.as_ref().and_then(|status| status.left_id.clone());
+            other.uid() != replica.uid() && left_id.or_else(|| other.spec.left_id()).as_ref() == Some(&left)
         };
         // Another move has brought the volume back. This is what that move has left.
         if self.seen.replicas.find(is_its).is_some() {

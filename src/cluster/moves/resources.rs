@@ -32,6 +32,12 @@ pub const FINALIZER: &str = "hostloop.csi.dev/copy";
     printcolumn(name = "To", type_ = "string", json_path = ".status.targetNode"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
+    printcolumn(
+        name = "Unavailable ms",
+        type_ = "integer",
+        json_path = ".status.unavailableMilliseconds",
+        priority = 1
+    ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -128,6 +134,14 @@ pub struct VolumeMoveStatus {
     printcolumn(name = "Purpose", type_ = "string", json_path = ".spec.purpose"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Last Pass", type_ = "date", json_path = ".status.lastPass.asked"),
+    printcolumn(name = "Passes", type_ = "integer", json_path = ".status.passes"),
+    printcolumn(name = "Sent Bytes", type_ = "integer", json_path = ".status.sentBytes", priority = 1),
+    printcolumn(
+        name = "Unavailable ms",
+        type_ = "integer",
+        json_path = ".status.unavailableMilliseconds",
+        priority = 1
+    ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]

@@ -183,21 +183,27 @@ async fn a_lost_status_names_what_its_own_move_has_left() {
     assert_eq!(left(&world), before, "{:?}", world.phase());
     assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
 
-    // What the first move has left has gone, and a backup brings its object back without a status.
+    // What the first move has left has gone, and a backup brings its object back without a status. The other one may have lost its
+    // status, too.
     let first = world.server.with(|k| k.get("volumereplicas", "pvc-1-0")).expect("the first move");
     world.server.with(|k| k.mark_deleted(&key("volumereplicas", "", "pvc-1-0")));
     world.ticks(20).await;
     assert_eq!((left(&world).len(), world.holds("n1").len()), (1, 1), "{:?}", left(&world));
-    world.server.with(|k| {
-        let mut first = first.clone();
-        first.as_object_mut().unwrap().remove("status");
-        first["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
-        k.create(key("volumereplicas", "", "pvc-1-0"), first);
-    });
-    world.ticks(LONG).await;
-    world.is_fine("restored");
-    assert_eq!(left(&world), before[1..], "{:?}", world.phase());
-    assert_eq!(world.holds("n2").len(), 1, "what the second move has left");
+    for both in [false, true] {
+        world.server.with(|k| {
+            let mut first = first.clone();
+            first.as_object_mut().unwrap().remove("status");
+            first["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+            k.create(key("volumereplicas", "", "pvc-1-0"), first);
+        });
+        if both {
+            lose_status(&world);
+        }
+        world.ticks(LONG).await;
+        world.is_fine("restored");
+        assert_eq!(left(&world), before[1..], "both: {both}, {:?}", world.phase());
+        assert_eq!(world.holds("n2").len(), 1, "what the second move has left, both: {both}");
+    }
 }
 
 /// Without a status, the copy is still the only one if the node of the volume is lost.
