@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::objects::Order;
+use super::tenants::Refused;
 use super::{Moves, nodes, objects};
 use crate::calls::Client;
 use crate::harness::Cluster;
@@ -65,11 +66,11 @@ impl Known {
         self.retired = true;
     }
 
-    /// The controller that makes the pod, and the claim if it is a StatefulSet's.
-    fn make(&mut self, kubernetes: &mut Kubernetes) {
+    /// The controller that makes the pod, and the claim if it is a StatefulSet's. A quota may allow no more of them.
+    fn make(&mut self, kubernetes: &mut Kubernetes, is_full: bool) {
         let Some(set) = &self.set else {
             // A Deployment with the strategy Recreate.
-            if kubernetes.get("pods", &self.pod).is_none() {
+            if kubernetes.get("pods", &self.pod).is_none() && !is_full {
                 let mut made = pod(&self.pod, &self.claim, "ReplicaSet");
                 if let Some(companion) = &self.companion {
                     let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": companion}});
@@ -85,6 +86,9 @@ impl Known {
             return;
         }
         (self.seen, self.again) = (version, None);
+        if is_full && kubernetes.get("pods", &self.pod).is_none() {
+            return self.try_later();
+        }
         match kubernetes.stateful_set(&self.pod, &self.claim) {
             Wants::Nothing => self.pause = Duration::from_millis(5),
             Wants::Claim => {
@@ -93,11 +97,13 @@ impl Known {
                 crate::log(|| format!("the StatefulSet makes claim {}", self.claim));
             }
             // It does not watch claims.
-            Wants::TheOldClaimGone => {
-                self.again = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(LONGEST);
-            }
+            Wants::TheOldClaimGone => self.try_later(),
         }
+    }
+
+    fn try_later(&mut self) {
+        self.again = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST);
     }
 }
 
@@ -116,9 +122,10 @@ pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
         let count = moves.known.lock().unwrap().len();
         for number in 0..count {
             let choice = moves.below(32);
+            let is_full = *moves.refused.lock().unwrap() == Refused::Pods;
             let mut known = moves.known.lock().unwrap();
             let known = &mut known[number];
-            moves.with(|kubernetes| look(kubernetes, known, choice));
+            moves.with(|kubernetes| look(kubernetes, known, choice, is_full));
         }
         for volume in moves.with(|kubernetes| kubernetes.reclaimable()) {
             let name = volume["metadata"]["name"].as_str().unwrap().to_owned();
@@ -135,7 +142,7 @@ pub(super) async fn run(moves: Arc<Moves>, cluster: Arc<Cluster>) {
 }
 
 /// Each of the controllers looks at a claim now, or a little later.
-fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
+fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize, is_full: bool) {
     let does = |number: usize| choice & (1 << number) != 0;
     if does(0) {
         kubernetes.offer();
@@ -151,7 +158,7 @@ fn look(kubernetes: &mut Kubernetes, known: &mut Known, choice: usize) {
         return;
     }
     if does(3) && !known.retired {
-        known.make(kubernetes);
+        known.make(kubernetes, is_full);
     }
     if does(4) {
         let avoided = nodes::avoided(kubernetes, &known.claim, known.companion.as_deref());

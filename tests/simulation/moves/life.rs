@@ -184,10 +184,10 @@ impl Claim {
                 // Many pods write much while a node is away, and the fake disks grow slow.
                 false => (true, false),
             };
-            let in_cutover = moves && self.moves.below(3) > 0;
+            let in_cutover = moves && loses && self.moves.below(3) > 0;
             let follow = async {
                 match moves {
-                    true => self.follow(self.plan()).await,
+                    true => self.follow(self.plan(in_cutover)).await,
                     false => Ok(Wish::Volume),
                 }
             };
@@ -219,10 +219,12 @@ impl Claim {
         })
     }
 
-    fn plan(&self) -> Plan {
+    /// What an administrator has in mind, who does not change it if a node is lost in the cutover.
+    fn plan(&self, in_cutover: bool) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
         let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);
         match self.moves.below(9) {
+            _ if in_cutover => {}
             0 | 1 => cancels = Some(later(25_000)),
             2 => cancels_in = Some("CuttingOver"),
             3 => deletes = Some(later(25_000)),
@@ -231,7 +233,7 @@ impl Claim {
         }
         let (now, cordons) = (self.moves.below(2) == 0, self.moves.below(2) == 0);
         // While there is no pod, nothing says that two claims go together: a drain may part them.
-        let now = now || self.companion.is_some();
+        let now = now || self.companion.is_some() || in_cutover;
         let keeps = self.moves.standby && self.moves.below(4) == 0;
         let target = self.node_of_copy().filter(|_| self.moves.below(2) == 0);
         let target = target.unwrap_or_else(|| self.node());

@@ -17,7 +17,6 @@ mod without;
 mod writer;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -80,8 +79,8 @@ pub struct Moves {
     used: Mutex<BTreeSet<String>>,
     /// What works there by itself.
     working: Mutex<Vec<JoinHandle<()>>>,
-    /// Whether a webhook refuses every change of a PersistentVolume.
-    refuses: Arc<AtomicBool>,
+    /// What a webhook or a quota refuses.
+    refused: Arc<Mutex<tenants::Refused>>,
     /// How many copies there may be.
     pub limits: MoveLimits,
     /// Since when all is well.
@@ -115,7 +114,7 @@ impl Moves {
             known: Mutex::default(),
             used: Mutex::default(),
             working: Mutex::default(),
-            refuses: Arc::default(),
+            refused: Arc::default(),
             limits,
             healed: Mutex::default(),
             rules: Mutex::new(rules::Rules::new(limits)),
@@ -128,7 +127,7 @@ impl Moves {
             if standby {
                 objects::standby_classes(kubernetes, interval);
                 tenants::victim(kubernetes);
-                tenants::refuse(kubernetes, &moves.refuses);
+                tenants::refuse(kubernetes, &moves.refused);
             }
         });
         Arc::new(moves)

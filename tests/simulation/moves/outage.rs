@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep};
 
 use super::life::{Claim, phase};
@@ -114,13 +115,14 @@ impl Claim {
     /// # Errors
     /// If something is wrong meanwhile.
     pub(super) async fn lose_a_node(&self, in_cutover: bool) -> Result<(), Failure> {
-        if in_cutover {
-            self.is_cutting_over().await;
-        }
-        let _one = self.moves.losing.lock().await;
-        if !in_cutover {
-            self.moves.pause(1, 20_000).await;
-        }
+        let _one = match in_cutover {
+            true => self.lock_in_cutover().await,
+            false => {
+                let one = self.moves.losing.lock().await;
+                self.moves.pause(1, 20_000).await;
+                one
+            }
+        };
         let Some(node) = self.node_to_lose(in_cutover) else { return Ok(()) };
         self.moves.outages.lock().unwrap().under_way += 1;
         match self.moves.below(5) {
@@ -133,15 +135,23 @@ impl Claim {
         self.check(Instant::now() + Duration::from_secs(1), "the node is back")
     }
 
-    /// Waits until the pods are sent away from the node of the volume, but not for long: the move may be refused.
-    async fn is_cutting_over(&self) {
-        let latest = Instant::now() + Duration::from_secs(120);
+    /// Waits until the pods are sent away from the node of the volume and no other node is being lost, but not for long: the move
+    /// may be refused.
+    async fn lock_in_cutover(&self) -> MutexGuard<'_, ()> {
+        let latest = Instant::now() + Duration::from_secs(300);
         let is = |kubernetes: &mut Kubernetes| {
             let all = self.replicas(kubernetes);
             all.iter().any(|replica| phase(replica).is_some_and(|phase| CUTOVER.contains(&phase)))
         };
-        while !self.moves.with(is) && Instant::now() < latest {
-            self.moves.pause(10, 300).await;
+        loop {
+            while !self.moves.with(is) && Instant::now() < latest {
+                self.moves.pause(10, 300).await;
+            }
+            let one = self.moves.losing.lock().await;
+            // It may be over by now.
+            if self.moves.with(is) || Instant::now() >= latest {
+                return one;
+            }
         }
     }
 

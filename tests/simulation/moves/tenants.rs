@@ -1,9 +1,8 @@
 //! What the users of a cluster do beside their moves: they copy claims, forge the status of VolumeMoves, and annotate claims. An
-//! administrator deletes a StorageClass, removes the status of a VolumeReplica, or installs a webhook that refuses everything. A
-//! later release ran for a while.
+//! administrator deletes a StorageClass, removes the status of a VolumeReplica, or installs a webhook that refuses everything of one
+//! kind. Something else uses up a quota. A later release ran for a while.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -20,13 +19,50 @@ pub(super) const OTHER: &str = "test";
 /// The PersistentVolume of another tenant, which nothing has to do with.
 const VICTIM: &str = "pvc-victim";
 
-/// Refuses PersistentVolumes as long as the flag is set.
-pub(super) fn refuse(kubernetes: &mut Kubernetes, flag: &Arc<AtomicBool>) {
-    let flag = Arc::clone(flag);
-    kubernetes.admission = Some(Arc::new(move |_: Operation, key: &Key, _: &Value| {
-        let refuses = key.0 == "persistentvolumes" && flag.load(Ordering::Relaxed);
-        refuses.then(|| "no PersistentVolume changes today".to_owned())
+/// What a webhook or a quota refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Refused {
+    #[default]
+    Nothing,
+    PersistentVolumes,
+    VolumeReplicas,
+    Claims,
+    /// More PersistentVolumes and VolumeReplicas than there are.
+    More,
+    Evictions,
+    /// More pods and claims than there are in the namespace of the claims.
+    Pods,
+}
+
+/// Refuses what is said here, as long as it is.
+pub(super) fn refuse(kubernetes: &mut Kubernetes, refused: &Arc<Mutex<Refused>>) {
+    let refused = Arc::clone(refused);
+    kubernetes.admission = Some(Arc::new(move |operation: Operation, key: &Key, _: &Value| {
+        let refuses = match *refused.lock().unwrap() {
+            Refused::Nothing | Refused::Evictions | Refused::Pods => false,
+            Refused::PersistentVolumes => key.0 == "persistentvolumes",
+            Refused::VolumeReplicas => key.0 == "volumereplicas",
+            Refused::Claims => key.0 == "persistentvolumeclaims",
+            Refused::More => {
+                operation == Operation::Create
+                    && ["persistentvolumes", "volumereplicas"].contains(&key.0.as_str())
+            }
+        };
+        refuses.then(|| format!("no {} today", key.0))
     }));
+}
+
+async fn refuse_for(moves: &Moves, refused: Refused, time: Duration) {
+    crate::log(|| format!("{refused:?} are refused for {time:?}"));
+    let pods: Vec<String> = moves.known.lock().unwrap().iter().map(|known| known.pod.clone()).collect();
+    let set = |refused: Refused| {
+        *moves.refused.lock().unwrap() = refused;
+        let all = if refused == Refused::Evictions { pods.clone() } else { Vec::new() };
+        moves.with(|kubernetes| kubernetes.never_evicted = all);
+    };
+    set(refused);
+    sleep(time).await;
+    set(Refused::Nothing);
 }
 
 /// Creates what belongs to another tenant.
@@ -50,10 +86,15 @@ pub(super) async fn run(moves: Arc<Moves>) {
             4 => moves.with(|kubernetes| remove_status(&moves, kubernetes)),
             5 => levitate(&moves, time).await,
             _ => {
-                crate::log(|| format!("PersistentVolumes are refused for {time:?}"));
-                moves.refuses.store(true, Ordering::Relaxed);
-                sleep(time).await;
-                moves.refuses.store(false, Ordering::Relaxed);
+                let all = [
+                    Refused::PersistentVolumes,
+                    Refused::VolumeReplicas,
+                    Refused::Claims,
+                    Refused::More,
+                    Refused::Evictions,
+                    Refused::Pods,
+                ];
+                refuse_for(&moves, all[moves.below(all.len())], time).await;
             }
         }
     }
