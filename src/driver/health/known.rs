@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::driver::locks::guarded::Guarded;
 use crate::model::VolumeId;
@@ -11,7 +12,9 @@ use crate::model::health::{Severity, Trouble};
 /// What is known of the volumes that are not as they should be.
 #[derive(Default)]
 pub(crate) struct Known {
-    pub(super) troubles: Guarded<HashMap<VolumeId, Arc<[Trouble]>>>,
+    troubles: Guarded<HashMap<VolumeId, Arc<[Trouble]>>>,
+    /// When the look began that has told of a volume last.
+    looks: Guarded<HashMap<VolumeId, Instant>>,
     pub(super) examining: AtomicBool,
 }
 
@@ -29,9 +32,15 @@ impl Known {
         self.troubles.lock().get(id).map_or_else(Arc::default, Arc::clone)
     }
 
-    /// Keeps what was found; the log has what has changed.
-    pub(super) fn put(&self, id: &VolumeId, found: Vec<Trouble>) {
+    /// Keeps what a look has found that began then, unless a later look has told of the volume already. The log has what has changed.
+    pub(super) fn put(&self, id: &VolumeId, began: Instant, found: Vec<Trouble>) {
         let found: Arc<[Trouble]> = found.into();
+        let mut looks = self.looks.lock();
+        let last = looks.entry(id.clone()).or_insert(began);
+        if *last > began {
+            return;
+        }
+        *last = began;
         let before = match found.is_empty() {
             true => self.troubles.lock().remove(id),
             false => self.troubles.lock().insert(id.clone(), Arc::clone(&found)),
@@ -47,8 +56,14 @@ impl Known {
         }
     }
 
+    /// Returns the volumes that a look has told of.
+    pub(super) fn known(&self) -> Vec<VolumeId> {
+        self.looks.lock().keys().cloned().collect()
+    }
+
     /// Forgets a volume that is being deleted.
     pub(crate) fn forget(&self, id: &VolumeId) {
+        self.looks.lock().remove(id);
         self.troubles.lock().remove(id);
     }
 
@@ -60,5 +75,34 @@ impl Known {
                 |troubles: &&Arc<[Trouble]>| troubles.iter().any(|trouble| trouble.severity == severity);
             (severity, known.values().filter(has).count())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::NodeKey;
+
+    /// Looks at many disks take long, and others begin and end meanwhile.
+    #[test]
+    fn an_earlier_look_does_not_replace_a_later_one() {
+        let (known, id) = (Known::default(), VolumeId::of_name(&NodeKey::of("node"), "v"));
+        let trouble = || vec![Trouble::inaccessible("ImageMissing", "it is gone".to_owned())];
+        let reasons = || known.get(&id).iter().map(|trouble| trouble.reason).collect::<Vec<_>>();
+        let earlier = Instant::now();
+        let later = earlier + Duration::from_secs(1);
+        known.put(&id, later, trouble());
+        known.put(&id, earlier, Vec::new());
+        assert_eq!(reasons(), ["ImageMissing"]);
+        known.put(&id, later, Vec::new());
+        known.put(&id, earlier, trouble());
+        assert_eq!(reasons(), [""; 0]);
+        known.forget(&id);
+        known.put(&id, earlier, trouble());
+        assert_eq!(reasons(), ["ImageMissing"], "a later volume of the same name");
+        known.forget(&id);
+        assert_eq!(known.known(), []);
     }
 }

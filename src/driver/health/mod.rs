@@ -6,6 +6,7 @@ mod known;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::backend::{ATTACHED_WITHOUT_MOUNT, Seen, troubles};
 use crate::driver::{Driver, Pool, not_found};
@@ -17,6 +18,7 @@ pub(crate) use known::Known;
 
 /// One look at the kernel and at the pools.
 pub(crate) struct Look {
+    began: Instant,
     pub(crate) seen: Seen,
     pools: Vec<(PoolName, Trouble)>,
 }
@@ -36,13 +38,13 @@ impl Driver {
                 Ok(look) => {
                     let found =
                         volumes.iter().filter_map(|volume| Some((volume, self.examine(volume, &look)?)));
-                    found.for_each(|(volume, found)| self.health.put(&volume.id, found));
+                    found.for_each(|(volume, found)| self.health.put(&volume.id, look.began, found));
                 }
                 Err(error) => return tracing::warn!(%error, "the health of the volumes is not known"),
             }
         }
         let there = |id: &VolumeId| self.store.get(id).is_some_and(|volume| volume.is_ready());
-        let gone: Vec<VolumeId> = self.health.troubles.lock().keys().cloned().collect();
+        let gone = self.health.known();
         gone.iter().filter(|id| !there(id)).for_each(|id| self.health.forget(id));
     }
 
@@ -65,7 +67,7 @@ impl Driver {
             let volume = self.ready_volume(id, volume_id)?;
             let look = self.look()?;
             if let Some(found) = self.examine(&volume, &look) {
-                self.health.put(id, found.clone());
+                self.health.put(id, look.began, found.clone());
                 return Ok((volume, look, found));
             }
         }
@@ -83,6 +85,7 @@ impl Driver {
     }
 
     fn look(&self) -> Result<Look> {
+        let began = Instant::now();
         let seen = Seen::now(&self.os)?;
         let names = self.pools.names();
         let silent = self.pools.silent(&names);
@@ -99,7 +102,7 @@ impl Driver {
             Some((name, trouble))
         });
         let pools = pools.collect();
-        Ok(Look { seen, pools })
+        Ok(Look { began, seen, pools })
     }
 
     fn trouble_of(&self, pool: &Pool, seen: &Seen) -> Option<Trouble> {
