@@ -102,6 +102,8 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
 pub(crate) struct Allowance {
     limit: Limit,
     most: QuotaLimits,
+    /// Whether it costs nothing to ask what is left: the filesystem counts what is written at once.
+    pub(crate) is_cheap: bool,
 }
 
 impl Allowance {
@@ -111,12 +113,19 @@ impl Allowance {
     /// OUT_OF_RANGE if nothing is left.
     pub(crate) fn begin(place: Place<'_>, has_earlier: bool) -> Result<Option<(Self, QuotaLimits)>> {
         let Some(limit) = place.paths.limit else { return Ok(None) };
-        let Some(taken) = counted_exactly(place, limit)? else { return Ok(None) };
+        let Some(counting) = counting(place)? else { return Ok(None) };
+        let taken = counted_exactly(place, limit)?;
         let one = with_margin_of(limit.limits);
-        let with_earlier =
-            |one: u64, taken: u64| if has_earlier { one.saturating_add(taken.min(one)) } else { one };
+        // The earlier tree may not be counted yet.
+        let unknown = counting == Enforceable::Bytes(Qgroups::Inconsistent);
+        let with_earlier = |one: u64, taken: u64| match (has_earlier, unknown) {
+            (false, _) => one,
+            (true, false) => one.saturating_add(taken.min(one)),
+            (true, true) => one.saturating_mul(2),
+        };
         let (bytes, inodes) = (with_earlier(one.bytes, taken.bytes), with_earlier(one.inodes, taken.inodes));
-        let allowance = Allowance { limit, most: QuotaLimits { bytes, inodes } };
+        let is_cheap = counting == Enforceable::BytesAndInodes;
+        let allowance = Allowance { limit, most: QuotaLimits { bytes, inodes }, is_cheap };
         allowance.left(place, taken).map(|left| Some((allowance, left)))
     }
 
@@ -125,8 +134,8 @@ impl Allowance {
     /// # Errors
     /// OUT_OF_RANGE if the volume takes more.
     pub(crate) fn expect_left(self, place: Place<'_>) -> Result<QuotaLimits> {
-        match counted_exactly(place, self.limit)? {
-            Some(taken) => self.left(place, taken),
+        match counting(place)? {
+            Some(_) => self.left(place, counted_exactly(place, self.limit)?),
             None => Ok(self.most),
         }
     }
@@ -142,32 +151,37 @@ impl Allowance {
     }
 }
 
-/// Checks that the one tree in a volume takes its size and [`with_margin`] at most.
+/// Checks that all trees in a volume together take its size and [`with_margin`] at most.
 ///
 /// # Errors
-/// OUT_OF_RANGE if it takes more.
-pub(crate) fn expect_tree_within(place: Place<'_>) -> Result<()> {
+/// OUT_OF_RANGE if they take more.
+pub(crate) fn expect_all_within(place: Place<'_>) -> Result<()> {
     let Some(limit) = place.paths.limit else { return Ok(()) };
-    let most = with_margin_of(limit.limits);
-    match counted_exactly(place, limit)? {
-        Some(taken) => Allowance { limit, most }.left(place, taken).map(drop),
-        None => Ok(()),
+    if counting(place)?.is_none() {
+        return Ok(());
     }
+    let allowance = Allowance { limit, most: with_margin_of(limit.limits), is_cheap: false };
+    allowance.left(place, counted_exactly(place, limit)?).map(drop)
 }
 
 fn with_margin_of(QuotaLimits { bytes, inodes }: QuotaLimits) -> QuotaLimits {
     QuotaLimits { bytes: with_margin(bytes), inodes: with_margin(inodes) }
 }
 
-/// Returns what the volume takes with everything that was written; nothing if its filesystem does not count.
-fn counted_exactly(place: Place<'_>, limit: Limit) -> Result<Option<Quota>> {
+/// Returns how the filesystem of a volume counts; nothing if it does not.
+fn counting(place: Place<'_>) -> Result<Option<Enforceable>> {
     let asking = || format!("ask for the limit of {}", place.volume.id);
-    match place.os.quotas.enforceable(&place.paths.parent).doing(asking)? {
-        Enforceable::Off(_) | Enforceable::Nothing(_) => return Ok(None), // as in `lift`
-        _ => {}
-    }
-    place.os.quotas.count_written(&place.paths.directory).doing(asking)?;
-    quota(place, limit).map(Some)
+    Ok(match place.os.quotas.enforceable(&place.paths.parent).doing(asking)? {
+        Enforceable::Off(_) | Enforceable::Nothing(_) => None, // as in `lift`
+        counting => Some(counting),
+    })
+}
+
+/// Returns what the volume takes with everything that was written.
+fn counted_exactly(place: Place<'_>, limit: Limit) -> Result<Quota> {
+    let counting = || format!("count what {} takes", place.volume.id);
+    place.os.quotas.count_written(&place.paths.directory).doing(counting)?;
+    quota(place, limit)
 }
 
 /// Returns the error for a source whose data take more than its copy may.

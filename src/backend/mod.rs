@@ -36,7 +36,7 @@ pub(crate) use device::why_attached;
 pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, Seen, refuses_writes, troubles};
 pub(crate) use image::staged_changes;
 pub(crate) use limit::{
-    Allowance, bytes_of_subvolume, counted, expect_tree_within, expect_within, narrow, too_small, widen,
+    Allowance, bytes_of_subvolume, counted, expect_all_within, expect_within, narrow, too_small, widen,
 };
 pub(crate) use mark::Mark;
 pub(crate) use signature::make_filesystem;

@@ -197,6 +197,7 @@ pub(super) struct Writer {
     /// Everything that was made.
     made: Vec<NodeRef>,
     file: Option<NodeRef>,
+    copied_bytes: u64,
 }
 
 impl World {
@@ -278,6 +279,7 @@ impl Writer {
             linked: BTreeMap::new(),
             made: vec![top],
             file: None,
+            copied_bytes: 0,
         })
     }
 }
@@ -296,12 +298,16 @@ impl TreeWriter for Writer {
             self.levels.pop();
         }
         let (parent, linked) = (self.levels.last().copied(), &self.linked);
-        let (made, base) = self.process.step("write_tree", subject, |world| {
+        let (made, base, copied) = self.process.step("write_tree", subject, |world| {
             let (_, parent, base) = parent.ok_or(Errno::EINVAL)?;
             let made = world.make_entry(parent, base, &entry, linked)?;
             let name = std::str::from_utf8(&entry.name).unwrap_or_default();
-            Ok((made, base.and_then(|base| world.earlier(base, name))))
+            let base = base.and_then(|base| world.earlier(base, name));
+            let is_copied = entry.basis == Basis::Content && !world.filesystems[parent.fs].reflink;
+            let copied = base.filter(|_| is_copied).and_then(|file| Some(world.content(file).ok()?.size()));
+            Ok((made, base, copied.unwrap_or_default()))
         })?;
+        self.copied_bytes += copied;
         let is_new = matches!(entry.kind, Kind::File { .. }) && entry.basis != Basis::Everything;
         self.file = is_new.then_some(made);
         if entry.kind == Kind::Directory {
@@ -312,6 +318,10 @@ impl TreeWriter for Writer {
         }
         self.made.push(made);
         Ok(())
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -30,7 +30,22 @@ impl<'a> Allowed<'a> {
             Some((allowance, left)) => (Some(allowance), left),
             None => (None, unlimited),
         };
-        Ok(Allowed { place, allowance, left, step })
+        let mut allowed = Allowed { place, allowance, left: unlimited, step };
+        allowed.have(left);
+        Ok(allowed)
+    }
+
+    /// Sets what can be taken before the volume is counted again.
+    fn have(&mut self, left: QuotaLimits) {
+        let step = QuotaLimits { bytes: self.step, inodes: self.step / INODE };
+        // What was added up may be less than what is taken, so the volume is counted often where that costs nothing.
+        self.left = match self.allowance {
+            None => left,
+            Some(Allowance { is_cheap: true, .. }) => step,
+            Some(_) => {
+                QuotaLimits { bytes: left.bytes.max(step.bytes), inodes: left.inodes.max(step.inodes) }
+            }
+        };
     }
 
     /// Takes so many bytes at most.
@@ -50,12 +65,18 @@ impl<'a> Allowed<'a> {
         let Some(allowance) = self.allowance else { return Ok(()) };
         if bytes > self.left.bytes || inodes > self.left.inodes {
             let left = allowance.expect_left(self.place)?;
-            let least = QuotaLimits { bytes: self.step, inodes: self.step / INODE };
-            self.left =
-                QuotaLimits { bytes: left.bytes.max(least.bytes), inodes: left.inodes.max(least.inodes) };
+            self.have(left);
         }
         self.left.bytes = self.left.bytes.saturating_sub(bytes);
         self.left.inodes = self.left.inodes.saturating_sub(inodes);
         Ok(())
+    }
+
+    /// Checks that the finished tree takes no more than it may, exactly.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if it does.
+    pub(super) fn expect_kept(&self) -> Result<()> {
+        self.allowance.map_or(Ok(()), |allowance| allowance.expect_left(self.place).map(drop))
     }
 }

@@ -8,7 +8,7 @@ use super::allowed::Allowed;
 use super::resume::resumed;
 use super::room::Room;
 use super::{Broken, Counted, Remote, expect_end, expect_next};
-use crate::backend::{Place, expect_tree_within};
+use crate::backend::{Place, expect_all_within};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
@@ -43,6 +43,10 @@ const IN_INODE: u64 = 60;
 
 /// The most that an inode with its name takes, in bytes, on any filesystem.
 const MOST_OF_AN_INODE: u64 = 4096;
+/// The most that an extended attribute takes in addition to its name and value, in bytes.
+const MOST_OF_AN_ATTRIBUTE: u64 = 64;
+/// The most that an extent takes in the metadata of its file, in bytes.
+const EXTENT: u64 = 256;
 
 /// A tree on its way.
 struct Tree<'a> {
@@ -53,6 +57,8 @@ struct Tree<'a> {
     at: Position,
     /// The size of the file that is the last entry, and of which data may follow; 0 for anything else.
     size: u64,
+    /// Up to where the blocks of that file have been taken into account.
+    taken_to: u64,
     counted: Counted,
     room: Room<'a>,
     allowed: Allowed<'a>,
@@ -92,12 +98,12 @@ impl Driver {
     ) -> Result<Counted> {
         let counted = self.take_tree(remote, (making, Some(earlier)), progress)?;
         let Some(enforced) = making.place.paths.enforced_bytes() else { return Ok(counted) };
-        // The quota counts both trees, and only the later one stays.
+        // Only the later tree stays, with what it shares with the earlier one.
         let measuring = || format!("measure {}", making.path.display());
         let usage = self.os.trees.usage(making.path).doing(measuring)?;
         if usage.bytes > with_margin(enforced) {
             // `usage` counts uncompressed bytes, the quota compressed ones.
-            expect_tree_within(making.place)?;
+            expect_all_within(making.place)?;
         }
         Ok(counted)
     }
@@ -116,6 +122,7 @@ impl Driver {
             progress,
             at: Position::default(),
             size: 0,
+            taken_to: 0,
             counted: Counted::default(),
             room: Room::begin(self, pool, reserved)?,
             allowed: Allowed::begin(place, earlier.is_some())?,
@@ -134,6 +141,7 @@ impl Driver {
             None => error,
         })?;
         tree.writer.finish().doing(making)?;
+        tree.allowed.expect_kept()?;
         Ok(tree.counted)
     }
 }
@@ -184,17 +192,20 @@ impl Tree<'_> {
                 entry.number
             )));
         }
-        if entry.basis == Basis::Content {
-            self.allowed.bytes(self.room.take_copy(size)?)?;
-        }
+        let unshared = if entry.basis == Basis::Content { self.room.take_copy(size)? } else { 0 };
         self.room.take(cost(&entry))?;
-        self.allowed.entry(most(&entry))?;
+        self.allowed.entry(most(&entry).saturating_add(unshared))?;
+        let copied = self.writer.copied_bytes();
         let next = Position { entry: entry.number + 1, offset: 0 };
         let size = if entry.basis == Basis::Everything { 0 } else { size };
         let made = self.writer.entry(entry);
         self.is_damaged = made.as_ref().is_err_and(|error| is_errno(error, Errno::EBADMSG));
         made.doing(|| format!("write to {}", self.path.display()))?;
-        (self.at, self.size) = (next, size);
+        // A file may be copied although blocks can be shared: it has too many names, or another sort of checksums.
+        let copied = (self.writer.copied_bytes() - copied).saturating_sub(unshared);
+        self.room.take(copied)?;
+        self.allowed.bytes(copied)?;
+        (self.at, self.size, self.taken_to) = (next, size, 0);
         self.progress.report(self.counted.sent_bytes);
         Ok(())
     }
@@ -202,8 +213,8 @@ impl Tree<'_> {
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
         let end = expect_next(piece, self.at.offset, self.size, format_args!(" of entry {}", self.last()))?;
         let len = piece.data.len() as u64;
-        self.room.take(len)?;
-        self.allowed.bytes(len.next_multiple_of(BLOCK))?;
+        let blocks = self.new_blocks(piece.offset, end);
+        self.take(blocks)?;
         let writing = || format!("write to {}", self.path.display());
         self.writer.data(piece.offset, &piece.data).doing(writing)?;
         self.at.offset = end;
@@ -222,10 +233,28 @@ impl Tree<'_> {
                 "zeros from {offset} to {end} of entry {entry} arrived out of their place"
             )));
         }
+        // A block that is not erased as a whole is written.
+        let mut blocks = if offset.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(offset, offset + 1) };
+        blocks += if end.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(end - 1, end) };
+        self.take(blocks)?;
         self.writer.zeros(offset, zeros.len).doing(|| format!("write zeros to {}", self.path.display()))?;
         self.at.offset = end;
         self.counted.changed_bytes += zeros.len;
         Ok(())
+    }
+
+    /// Returns the bytes of the blocks in this range of the file that were not taken into account yet. Ranges come in order.
+    fn new_blocks(&mut self, offset: u64, end: u64) -> u64 {
+        let from = (offset / BLOCK * BLOCK).max(self.taken_to);
+        let blocks = end.next_multiple_of(BLOCK).saturating_sub(from);
+        self.taken_to = from + blocks;
+        blocks
+    }
+
+    /// Takes so many bytes of blocks in one piece of a file.
+    fn take(&mut self, blocks: u64) -> Result<()> {
+        self.room.take(blocks)?;
+        self.allowed.bytes(blocks + EXTENT)
     }
 
     /// The number of the last entry.
@@ -236,12 +265,8 @@ impl Tree<'_> {
 
 /// Returns the bytes that an entry takes in addition to its data.
 fn cost(entry: &Entry) -> u64 {
-    let beyond = |bytes: usize| match bytes as u64 {
-        few if few <= IN_INODE => 0,
-        bytes => bytes.next_multiple_of(BLOCK),
-    };
-    let extended = entry.attributes.extended_bytes();
-    let target = if let Kind::Symlink { target } = &entry.kind { target.len() } else { 0 };
+    let beyond = |bytes: u64| if bytes <= IN_INODE { 0 } else { bytes.next_multiple_of(BLOCK) };
+    let (extended, target) = parts(entry);
     match entry.basis {
         Basis::Everything => INODE,
         Basis::Nothing | Basis::Content => INODE + beyond(extended) + beyond(target),
@@ -251,8 +276,18 @@ fn cost(entry: &Entry) -> u64 {
 /// Returns the most that an entry takes in addition to its data, on any filesystem. On btrfs an inode with a long name is in
 /// four places, and what is larger than half of a leaf leaves the rest of it unused.
 fn most(entry: &Entry) -> u64 {
-    let target = if let Kind::Symlink { target } = &entry.kind { target.len() } else { 0 };
-    MOST_OF_AN_INODE + 2 * (entry.attributes.extended_bytes() + target) as u64
+    let (extended, target) = parts(entry);
+    MOST_OF_AN_INODE + 2 * (extended + target)
+}
+
+/// Returns the bytes of the extended attributes of an entry, and of the target of a symbolic link.
+fn parts(entry: &Entry) -> (u64, u64) {
+    let attributes = &entry.attributes;
+    // The usual one, such as a label of SELinux, fits into the inode.
+    let several = (attributes.extended.len() as u64).saturating_sub(1);
+    let extended = attributes.extended_bytes() as u64 + several * MOST_OF_AN_ATTRIBUTE;
+    let target = if let Kind::Symlink { target } = &entry.kind { target.len() as u64 } else { 0 };
+    (extended, target)
 }
 
 #[cfg(test)]

@@ -170,6 +170,12 @@ fn of_metadata(number: u64) -> Vec<peer::PullTreeResponse> {
     }]
 }
 
+/// The same of files with as many attributes as a message may have. Each is an item of its own on btrfs.
+fn of_small_attributes(number: u64) -> Vec<peer::PullTreeResponse> {
+    let attributes = (0..10_000).map(|n| (format!("user.{n:04x}").into_bytes(), Vec::new())).collect();
+    vec![entry(number, 0, Of::File { size: 0 }, attributes)]
+}
+
 fn a_large_tree(attack: &str, (of, copies): (fn(u64) -> Vec<peer::PullTreeResponse>, u64)) {
     let Some(disk) = with_simple_quotas() else { return };
     let (mut source, says) = source(peer::SourceContent::Directory);
@@ -235,6 +241,11 @@ fn a_tree_of_data_leaves_others_their_room() {
 #[test]
 fn a_tree_of_metadata_leaves_others_their_room() {
     a_large_tree("a tree with too many attributes and links", (of_metadata, 2));
+}
+
+#[test]
+fn a_tree_of_attributes_leaves_others_their_room() {
+    a_large_tree("a tree with too many small attributes", (of_small_attributes, 2));
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) struct Content {
     share: bool,
     /// Empty as long as the kernel copies by itself.
     buffer: Vec<u8>,
+    copied_bytes: u64,
 }
 
 /// A length or an offset of the kernel's.
@@ -34,7 +35,12 @@ pub(super) fn unsigned(value: i64) -> u64 {
 
 impl Content {
     pub(super) fn new(share: bool) -> Self {
-        Content { share, buffer: Vec::new() }
+        Content { share, buffer: Vec::new(), copied_bytes: 0 }
+    }
+
+    /// Returns how much was copied because it could not be shared.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 
     /// Fills the new file `to`. `stat` is how `from` was when it was opened: what is appended to it meanwhile is left
@@ -98,6 +104,7 @@ impl Content {
                 count => count as u64,
             };
             at += count;
+            self.copied_bytes += count;
             report.bytes(count)?;
             if at - flushed >= WRITE_BACK {
                 write_back(to, flushed, at - flushed);
@@ -181,7 +188,7 @@ mod tests {
             Ok(())
         };
         let mut report = Report::new(&mut progress);
-        let mut content = Content { share: false, buffer };
+        let mut content = Content { buffer, ..Content::new(false) };
         assert!(content.copy(from, &to, &fstat(from).unwrap(), &mut report).is_ok());
         assert!(report.now().is_ok());
         let (mut all, mut target) = (Vec::new(), target);

@@ -254,6 +254,10 @@ impl TreeWriter for Writer {
         made.map_err(fault)
     }
 
+    fn copied_bytes(&self) -> u64 {
+        self.content.copied_bytes()
+    }
+
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let fault = self.fault(b"");
         let written =
