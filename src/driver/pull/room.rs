@@ -3,6 +3,7 @@
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::{Driver, Pool};
 use crate::error::Result;
+use crate::model::with_margin;
 
 /// It is reserved in steps of so many bytes.
 const STEP: u64 = 16 << 20;
@@ -13,7 +14,7 @@ pub(super) struct Room<'a> {
     pool: &'a Pool,
     shares_blocks: bool,
     bytes: u64,
-    /// The bytes that the caller has reserved.
+    /// The bytes that the caller has reserved, and a little for names and for what filesystems count differently.
     beforehand: u64,
     reserved: Vec<Reservation>,
 }
@@ -22,6 +23,9 @@ impl<'a> Room<'a> {
     /// Creates one without reservations, except for the bytes that the caller has reserved.
     pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, beforehand: u64) -> Result<Self> {
         let shares_blocks = pool.reflink(&driver.os)?;
+        // What the caller has reserved is held until the end, when it is on the disk as well. Another reservation would find no room
+        // if the tree takes more than half of what was free.
+        let beforehand = if beforehand == 0 { 0 } else { with_margin(beforehand).saturating_add(STEP) };
         Ok(Room { driver, pool, shares_blocks, bytes: 0, beforehand, reserved: Vec::new() })
     }
 

@@ -201,10 +201,9 @@ impl Tree<'_> {
         let made = self.writer.entry(entry);
         self.is_damaged = made.as_ref().is_err_and(|error| is_errno(error, Errno::EBADMSG));
         made.doing(|| format!("write to {}", self.path.display()))?;
-        // A file may be copied although blocks can be shared: it has too many names, or another sort of checksums.
-        let copied = (self.writer.copied_bytes() - copied).saturating_sub(unshared);
-        self.room.take(copied)?;
-        self.allowed.bytes(copied)?;
+        // A file may be copied although blocks can be shared: it has too many names, or another sort of checksums. It is on the disk
+        // now, so room for it is not free any more.
+        self.allowed.bytes((self.writer.copied_bytes() - copied).saturating_sub(unshared))?;
         (self.at, self.size, self.taken_to) = (next, size, 0);
         self.progress.report(self.counted.sent_bytes);
         Ok(())
@@ -213,8 +212,9 @@ impl Tree<'_> {
     fn data(&mut self, piece: &Piece) -> Result<(), Broken> {
         let end = expect_next(piece, self.at.offset, self.size, format_args!(" of entry {}", self.last()))?;
         let len = piece.data.len() as u64;
+        self.room.take(len)?;
         let blocks = self.new_blocks(piece.offset, end);
-        self.take(blocks)?;
+        self.allowed.bytes(blocks + EXTENT)?;
         let writing = || format!("write to {}", self.path.display());
         self.writer.data(piece.offset, &piece.data).doing(writing)?;
         self.at.offset = end;
@@ -236,7 +236,8 @@ impl Tree<'_> {
         // A block that is not erased as a whole is written.
         let mut blocks = if offset.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(offset, offset + 1) };
         blocks += if end.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(end - 1, end) };
-        self.take(blocks)?;
+        self.room.take(blocks)?;
+        self.allowed.bytes(blocks + EXTENT)?;
         self.writer.zeros(offset, zeros.len).doing(|| format!("write zeros to {}", self.path.display()))?;
         self.at.offset = end;
         self.counted.changed_bytes += zeros.len;
@@ -251,43 +252,33 @@ impl Tree<'_> {
         blocks
     }
 
-    /// Takes so many bytes of blocks in one piece of a file.
-    fn take(&mut self, blocks: u64) -> Result<()> {
-        self.room.take(blocks)?;
-        self.allowed.bytes(blocks + EXTENT)
-    }
-
     /// The number of the last entry.
     fn last(&self) -> u64 {
         self.at.entry.saturating_sub(1)
     }
 }
 
-/// Returns the bytes that an entry takes in addition to its data.
+/// Returns the bytes that an entry usually takes in addition to its data.
 fn cost(entry: &Entry) -> u64 {
     let beyond = |bytes: u64| if bytes <= IN_INODE { 0 } else { bytes.next_multiple_of(BLOCK) };
-    let (extended, target) = parts(entry);
     match entry.basis {
         Basis::Everything => INODE,
-        Basis::Nothing | Basis::Content => INODE + beyond(extended) + beyond(target),
+        Basis::Nothing | Basis::Content => {
+            INODE + beyond(entry.attributes.extended_bytes() as u64) + beyond(target_bytes(entry))
+        }
     }
 }
 
-/// Returns the most that an entry takes in addition to its data, on any filesystem. On btrfs an inode with a long name is in
-/// four places, and what is larger than half of a leaf leaves the rest of it unused.
+/// Returns the most that an entry takes in addition to its data, in blocks of 4096 bytes. On btrfs an inode with a long name is
+/// in four places, each attribute is an item of its own, and what is larger than half of a leaf leaves the rest of it unused.
 fn most(entry: &Entry) -> u64 {
-    let (extended, target) = parts(entry);
-    MOST_OF_AN_INODE + 2 * (extended + target)
+    let attributes = entry.attributes.extended.len() as u64 * MOST_OF_AN_ATTRIBUTE;
+    MOST_OF_AN_INODE + 2 * (entry.attributes.extended_bytes() as u64 + attributes + target_bytes(entry))
 }
 
-/// Returns the bytes of the extended attributes of an entry, and of the target of a symbolic link.
-fn parts(entry: &Entry) -> (u64, u64) {
-    let attributes = &entry.attributes;
-    // The usual one, such as a label of SELinux, fits into the inode.
-    let several = (attributes.extended.len() as u64).saturating_sub(1);
-    let extended = attributes.extended_bytes() as u64 + several * MOST_OF_AN_ATTRIBUTE;
-    let target = if let Kind::Symlink { target } = &entry.kind { target.len() as u64 } else { 0 };
-    (extended, target)
+/// Returns the length of the target of a symbolic link.
+fn target_bytes(entry: &Entry) -> u64 {
+    if let Kind::Symlink { target } = &entry.kind { target.len() as u64 } else { 0 }
 }
 
 #[cfg(test)]

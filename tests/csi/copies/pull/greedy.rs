@@ -18,7 +18,7 @@ use tonic::Code;
 use super::copied::Copied;
 use super::nodes::SOURCE;
 use super::scripted::{SIZE, Script, Target};
-use crate::harness::DATA_DIR;
+use crate::harness::{DATA_DIR, DIRECTORIES_DIR};
 use crate::wait::eventually;
 
 const LARGE: u64 = 4 << 20;
@@ -295,9 +295,10 @@ fn attributes_take_reserved_room() {
     let mut messages = vec![entry(0, Kind::Directory, 0)];
     messages.extend((1..2000).map(|number| entry(number, Kind::File { size: 0 }, 60_000)));
     let target = Target::new(vec![Script::Tree(messages)]);
-    target.kernel.add_disk(crate::harness::DIRECTORIES_DIR, hostloop::model::FsType::Ext4, 64 << 20);
-    let (error, _) = target.refused();
+    target.kernel.set_space_at(DIRECTORIES_DIR, 64 << 20, 60 << 20);
+    let error = target.driver.create_volume(target.request()).expect_err("there is no room");
     assert!(matches!(error, Error::Exhausted(_)), "{error}");
+    assert!(error.to_string().contains("has room for a file of what changes"), "{error}");
 }
 
 /// A tree with one file of this number of pieces.
@@ -317,6 +318,14 @@ fn tree_of(pieces: u64, piece: usize) -> Script {
     let data = data.map(|at| part(2, at, Item::Data(Piece::new(at, vec![9; piece]))));
     let end = part(2, bytes, Item::End { entries: 2, sent_bytes: bytes });
     Script::Tree([top, file].into_iter().chain(data).chain([end]).collect())
+}
+
+/// The room for its data is reserved until the end, when they are on the disk as well.
+#[test]
+fn a_tree_of_more_than_half_of_the_room_is_taken() {
+    let target = Target::with(vec![tree_of(40, 1 << 20)], 40 << 20, Duration::MAX, Limits::default());
+    target.kernel.set_space_at(DIRECTORIES_DIR, 64 << 20, 60 << 20);
+    target.driver.create_volume(of_volume(&target, "v")).expect("a copy");
 }
 
 /// No quota applies while a directory has two trees.
