@@ -109,17 +109,15 @@ pub fn large_trees() -> [(&'static str, Messages); 2] {
     };
     // What waits until its directory is filled, as new files would inherit it.
     let waits = || vec![(b"security.a".to_vec(), vec![7; 60_000]); 17];
-    let bomb = move || {
-        let tree_entry = many.encode_to_vec();
-        let checked =
-            peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry: tree_entry.into() };
-        let message = Some(peer::pull_tree_response::Message::Entry(checked));
-        vec![peer::PullTreeResponse { message, after: Some(Default::default()) }]
-    };
-    let nested = move || {
-        let level = |number: u64| entry(number, number.saturating_sub(1), Of::Directory, waits());
-        (0..30).map(level).collect::<Vec<_>>()
-    };
+    // Made once: a source that takes long for it would be taken for one that is gone.
+    let tree_entry = many.encode_to_vec();
+    let checked = peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry: tree_entry.into() };
+    let message = Some(peer::pull_tree_response::Message::Entry(checked));
+    let bomb = peer::PullTreeResponse { message, after: Some(Default::default()) };
+    let bomb = move || vec![bomb.clone()];
+    let level = |number: u64| entry(number, number.saturating_sub(1), Of::Directory, waits());
+    let levels: Vec<_> = (0..30).map(level).collect();
+    let nested = move || levels.clone();
     [("900,000 attributes of an entry", Box::new(bomb)), ("attributes of 30 levels", Box::new(nested))]
 }
 
