@@ -96,18 +96,18 @@ pub(crate) fn expect_within(place: Place<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a volume may take while a tree is made in it, during which no limit applies ([`widen`]): its size and
-/// [`with_margin`] for the tree, since filesystems count differently, and as much for an earlier tree as that takes.
+/// The limit for a volume while the driver makes a tree in it and no quota applies ([`widen`]): its size [`with_margin`] for
+/// the tree, since filesystems count differently, and the present usage of an earlier tree.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowance {
     limit: Limit,
     most: QuotaLimits,
-    /// Whether it costs nothing to ask what is left: the filesystem counts what is written at once.
+    /// The filesystem counts each write at once, so that a count costs nothing.
     pub(crate) is_cheap: bool,
 }
 
 impl Allowance {
-    /// Returns the allowance for a tree, and how much of it is left; nothing if the size of the volume is not enforced.
+    /// Returns the allowance for a tree, and the rest of it; `None` if the size of the volume is not enforced.
     ///
     /// # Errors
     /// OUT_OF_RANGE if nothing is left.
@@ -129,7 +129,7 @@ impl Allowance {
         allowance.left(place, taken).map(|left| Some((allowance, left)))
     }
 
-    /// Returns how much is left of it, after everything was counted.
+    /// Counts the volume, and returns the rest of the allowance.
     ///
     /// # Errors
     /// OUT_OF_RANGE if the volume takes more.
@@ -168,7 +168,7 @@ fn with_margin_of(QuotaLimits { bytes, inodes }: QuotaLimits) -> QuotaLimits {
     QuotaLimits { bytes: with_margin(bytes), inodes: with_margin(inodes) }
 }
 
-/// Returns how the filesystem of a volume counts; nothing if it does not.
+/// Returns what the filesystem of a volume enforces; `None` if it enforces nothing.
 fn counting(place: Place<'_>) -> Result<Option<Enforceable>> {
     let asking = || format!("ask for the limit of {}", place.volume.id);
     Ok(match place.os.quotas.enforceable(&place.paths.parent).doing(asking)? {
@@ -177,7 +177,7 @@ fn counting(place: Place<'_>) -> Result<Option<Enforceable>> {
     })
 }
 
-/// Returns what the volume takes with everything that was written.
+/// Returns the usage of the volume, with all writes so far.
 fn counted_exactly(place: Place<'_>, limit: Limit) -> Result<Quota> {
     let counting = || format!("count what {} takes", place.volume.id);
     place.os.quotas.count_written(&place.paths.directory).doing(counting)?;

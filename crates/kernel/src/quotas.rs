@@ -93,7 +93,7 @@ pub trait Quotas: Send + Sync {
     /// What is in use under a number and what its limits are, however many files there are. Zeros for one that nobody has.
     fn quota(&self, directory: &Path, id: QuotaId) -> io::Result<Quota>;
     /// Makes [`Quota::bytes`] include everything that was written before: with syncfs(2) on btrfs, which counts when it
-    /// commits. Other filesystems count at once, and nothing is done there.
+    /// commits. Does nothing on other filesystems, which count at once.
     fn count_written(&self, directory: &Path) -> io::Result<()>;
     /// Gives a number these limits, in place of those that it has. A limit of inodes counts only where
     /// [`Enforceable::BytesAndInodes`] says so. Below what is in use nothing more can be taken. They are in force on return,

@@ -80,8 +80,8 @@ pub trait TreeWriter {
     /// Makes the next entry; the first is the top. EINVAL for one that has no place in the tree so far; EBADMSG where the
     /// earlier tree has not the file that it is to be made from.
     fn entry(&mut self, entry: Entry) -> io::Result<()>;
-    /// Returns the bytes of earlier files that were copied so far because their blocks could not be shared,
-    /// with what was cut off again after that.
+    /// Returns the bytes of earlier files that were copied so far because their blocks could not be shared, including bytes
+    /// that were cut off again.
     fn copied_bytes(&self) -> u64;
     /// Writes to the file that is the last entry, within its size.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;

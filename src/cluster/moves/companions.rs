@@ -172,7 +172,7 @@ impl Moves {
 
     /// Returns why a standby copy is of no use: another claim of the same pods has an older copy on another node, and the pods could
     /// follow neither. The copies may be older than the first pod that uses both claims. A copy that could not be made on that node is
-    /// kept, and so is one whose pods have never run: whoever only creates a pod decides nothing about a copy.
+    /// kept, and so is one whose pods have never run: a user who only creates a pod decides nothing about a copy.
     pub(super) async fn stands_apart(&self, replica: &VolumeReplica) -> Result<Option<String>> {
         let spec = &replica.spec;
         let age = |replica: &VolumeReplica| (replica.creation_timestamp(), replica.name_any());

@@ -9,13 +9,18 @@ use crate::driver::locks::guarded::Guarded;
 use crate::model::VolumeId;
 use crate::model::health::{Severity, Trouble};
 
-/// What is known of the volumes that are not as they should be.
+/// What the last look at each volume found.
 #[derive(Default)]
 pub(crate) struct Known {
-    troubles: Guarded<HashMap<VolumeId, Arc<[Trouble]>>>,
-    /// When the look began that has told of a volume last.
-    looks: Guarded<HashMap<VolumeId, Instant>>,
+    volumes: Guarded<HashMap<VolumeId, Found>>,
     pub(super) examining: AtomicBool,
+}
+
+struct Found {
+    /// When the look began.
+    began: Instant,
+    /// Empty if the volume is healthy.
+    troubles: Arc<[Trouble]>,
 }
 
 /// An examination that runs; also a panic ends it.
@@ -29,23 +34,13 @@ impl Drop for Examining<'_> {
 
 impl Known {
     pub(super) fn get(&self, id: &VolumeId) -> Arc<[Trouble]> {
-        self.troubles.lock().get(id).map_or_else(Arc::default, Arc::clone)
+        self.volumes.lock().get(id).map_or_else(Arc::default, |found| Arc::clone(&found.troubles))
     }
 
-    /// Keeps what a look has found that began then, unless a later look has told of the volume already. The log has what has changed.
+    /// Keeps what a look found, and logs what has changed. Ignores a look that began before the one that is kept.
     pub(super) fn put(&self, id: &VolumeId, began: Instant, found: Vec<Trouble>) {
         let found: Arc<[Trouble]> = found.into();
-        let mut looks = self.looks.lock();
-        let last = looks.entry(id.clone()).or_insert(began);
-        if *last > began {
-            return;
-        }
-        *last = began;
-        let before = match found.is_empty() {
-            true => self.troubles.lock().remove(id),
-            false => self.troubles.lock().insert(id.clone(), Arc::clone(&found)),
-        };
-        let before = before.unwrap_or_default();
+        let Some(before) = self.replace(id, Found { began, troubles: Arc::clone(&found) }) else { return };
         let is_new = |trouble: &&Trouble| before.iter().all(|known| known.reason != trouble.reason);
         for Trouble { severity, reason, message } in found.iter().filter(is_new) {
             let severity = severity.as_str();
@@ -56,23 +51,30 @@ impl Known {
         }
     }
 
-    /// Returns the volumes that a look has told of.
+    /// Returns the troubles that the volume had before; `None` if a later look is kept.
+    fn replace(&self, id: &VolumeId, found: Found) -> Option<Arc<[Trouble]>> {
+        let mut volumes = self.volumes.lock();
+        if volumes.get(id).is_some_and(|last| last.began > found.began) {
+            return None;
+        }
+        Some(volumes.insert(id.clone(), found).map(|last| last.troubles).unwrap_or_default())
+    }
+
+    /// Returns the volumes of which a look is kept.
     pub(super) fn known(&self) -> Vec<VolumeId> {
-        self.looks.lock().keys().cloned().collect()
+        self.volumes.lock().keys().cloned().collect()
     }
 
     /// Forgets a volume that is being deleted.
     pub(crate) fn forget(&self, id: &VolumeId) {
-        self.looks.lock().remove(id);
-        self.troubles.lock().remove(id);
+        self.volumes.lock().remove(id);
     }
 
     /// How many volumes have a trouble of each severity.
     pub(crate) fn count(&self) -> [(Severity, usize); 3] {
-        let known = self.troubles.lock();
+        let known = self.volumes.lock();
         Severity::ALL.map(|severity| {
-            let has =
-                |troubles: &&Arc<[Trouble]>| troubles.iter().any(|trouble| trouble.severity == severity);
+            let has = |found: &&Found| found.troubles.iter().any(|trouble| trouble.severity == severity);
             (severity, known.values().filter(has).count())
         })
     }
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
     use crate::model::NodeKey;
 
-    /// Looks at many disks take long, and others begin and end meanwhile.
+    /// A look at many disks takes long, and another look can begin and end in that time.
     #[test]
     fn an_earlier_look_does_not_replace_a_later_one() {
         let (known, id) = (Known::default(), VolumeId::of_name(&NodeKey::of("node"), "v"));

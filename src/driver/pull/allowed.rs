@@ -1,25 +1,25 @@
-//! What a tree that is made may take of its filesystem: the size of its volume and 5 %.
+//! The limit for the tree of a copy: the size of its volume and 5 %.
 //!
-//! The volume is counted exactly at the beginning and at the end, and every 5 % in between where that costs nothing. On btrfs it
-//! takes a sync of the filesystem. So there the most that entries can take is added up, and the volume is counted in between only
-//! if that could be more than what is left.
+//! The node counts the volume exactly when a pass begins and when it ends. xfs and ext4 count at no cost, so there the node also
+//! counts every 5 %. btrfs needs a sync to count. There the node adds up the most that each entry can take, and counts again only
+//! if the sum is more than the rest of the limit.
 
 use crate::backend::{Allowance, Place};
 use crate::error::Result;
 use crate::kernel::QuotaLimits;
 
-/// The most bytes that are taken beyond what is left before the volume is counted again, if the size of the volume is large.
+/// The most bytes between two counts if little of the limit is left, or if a count costs nothing.
 const STEP: u64 = 16 << 20;
-/// The bytes of such a step for each file or directory.
+/// The bytes of a step for which one file or directory is allowed.
 const INODE: u64 = 4096;
 
 pub(super) struct Allowed<'a> {
     place: Place<'a>,
     /// `None` if nothing enforces the size of the volume.
     allowance: Option<Allowance>,
-    /// What can be taken before the volume is counted again.
+    /// The rest that can be used before the next count.
     left: QuotaLimits,
-    /// The least bytes between two counts.
+    /// The bytes between two counts in this volume: 5 % of its size, and at most [`STEP`].
     step: u64,
 }
 
@@ -36,10 +36,10 @@ impl<'a> Allowed<'a> {
         Ok(allowed)
     }
 
-    /// Sets what can be taken before the volume is counted again.
+    /// Sets the rest that can be used before the next count.
     fn have(&mut self, left: QuotaLimits) {
         let step = QuotaLimits { bytes: self.step, inodes: self.step / INODE };
-        // What was added up may be less than what is taken, so the volume is counted often where that costs nothing.
+        // A filesystem can use more than the sum. So count often if it costs nothing.
         self.left = match self.allowance {
             None => left,
             Some(Allowance { is_cheap: true, .. }) => step,
@@ -49,15 +49,15 @@ impl<'a> Allowed<'a> {
         };
     }
 
-    /// Takes so many bytes at most.
+    /// Uses up to this number of bytes.
     ///
     /// # Errors
-    /// OUT_OF_RANGE if the volume takes more than it may.
+    /// OUT_OF_RANGE if the volume uses more than its limit.
     pub(super) fn bytes(&mut self, bytes: u64) -> Result<()> {
         self.take(bytes, 0)
     }
 
-    /// Takes a file or directory, and so many bytes at most. See [`bytes`](Self::bytes).
+    /// Uses one file or directory, and up to this number of bytes. See [`bytes`](Self::bytes).
     pub(super) fn entry(&mut self, bytes: u64) -> Result<()> {
         self.take(bytes, 1)
     }
@@ -73,10 +73,10 @@ impl<'a> Allowed<'a> {
         Ok(())
     }
 
-    /// Checks that the finished tree takes no more than it may, exactly.
+    /// Counts the volume with the finished tree, and checks the limit.
     ///
     /// # Errors
-    /// OUT_OF_RANGE if it does.
+    /// OUT_OF_RANGE if the volume uses more than its limit.
     pub(super) fn expect_kept(&self) -> Result<()> {
         self.allowance.map_or(Ok(()), |allowance| allowance.expect_left(self.place).map(drop))
     }

@@ -14,7 +14,7 @@ pub(super) struct Room<'a> {
     pool: &'a Pool,
     shares_blocks: bool,
     bytes: u64,
-    /// The bytes that the caller has reserved, and a little for names and for what filesystems count differently.
+    /// The bytes that the caller has reserved, with a margin for names and metadata.
     beforehand: u64,
     reserved: Vec<Reservation>,
 }
@@ -23,8 +23,8 @@ impl<'a> Room<'a> {
     /// Creates one without reservations, except for the bytes that the caller has reserved.
     pub(super) fn begin(driver: &'a Driver, pool: &'a Pool, beforehand: u64) -> Result<Self> {
         let shares_blocks = pool.reflink(&driver.os)?;
-        // What the caller has reserved is held until the end, when it is on the disk as well. Another reservation would find no room
-        // if the tree takes more than half of what was free.
+        // The caller holds its reservation until the end, when the data are on the disk as well. So a tree of more than half of the
+        // free space would find no room for another reservation.
         let beforehand = if beforehand == 0 { 0 } else { with_margin(beforehand).saturating_add(STEP) };
         Ok(Room { driver, pool, shares_blocks, bytes: 0, beforehand, reserved: Vec::new() })
     }
@@ -41,7 +41,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Takes room for a copy of a file of so many bytes, and returns how many of them cannot be shared.
+    /// Reserves room for a copy of a file of this size, and returns the bytes that cannot be shared.
     pub(super) fn take_copy(&mut self, bytes: u64) -> Result<u64> {
         let unshared = if self.shares_blocks { 0 } else { bytes };
         self.take(unshared).map(|()| unshared)

@@ -57,7 +57,7 @@ struct Tree<'a> {
     at: Position,
     /// The size of the file that is the last entry, and of which data may follow; 0 for anything else.
     size: u64,
-    /// Up to where the blocks of that file have been taken into account.
+    /// The end of the blocks of that file that are counted so far.
     taken_to: u64,
     counted: Counted,
     room: Room<'a>,
@@ -98,7 +98,7 @@ impl Driver {
     ) -> Result<Counted> {
         let counted = self.take_tree(remote, (making, Some(earlier)), progress)?;
         let Some(enforced) = making.place.paths.enforced_bytes() else { return Ok(counted) };
-        // Only the later tree stays, with what it shares with the earlier one.
+        // The volume keeps the later tree only, with the blocks that both trees share.
         let measuring = || format!("measure {}", making.path.display());
         let usage = self.os.trees.usage(making.path).doing(measuring)?;
         if usage.bytes > with_margin(enforced) {
@@ -201,8 +201,8 @@ impl Tree<'_> {
         let made = self.writer.entry(entry);
         self.is_damaged = made.as_ref().is_err_and(|error| is_errno(error, Errno::EBADMSG));
         made.doing(|| format!("write to {}", self.path.display()))?;
-        // A file may be copied although blocks can be shared: it has too many names, or another sort of checksums. It is on the disk
-        // now, so room for it is not free any more.
+        // The kernel refuses to share the blocks of some files, such as one with too many names. The copy is on the disk by now, and
+        // shows as less free space.
         self.allowed.bytes((self.writer.copied_bytes() - copied).saturating_sub(unshared))?;
         (self.at, self.size, self.taken_to) = (next, size, 0);
         self.progress.report(self.counted.sent_bytes);
@@ -233,7 +233,7 @@ impl Tree<'_> {
                 "zeros from {offset} to {end} of entry {entry} arrived out of their place"
             )));
         }
-        // A block that is not erased as a whole is written.
+        // The kernel writes a block if only a part of it is erased.
         let mut blocks = if offset.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(offset, offset + 1) };
         blocks += if end.is_multiple_of(BLOCK) { 0 } else { self.new_blocks(end - 1, end) };
         self.room.take(blocks)?;
@@ -244,7 +244,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Returns the bytes of the blocks in this range of the file that were not taken into account yet. Ranges come in order.
+    /// Returns the bytes of the blocks in this range of the file that are not counted yet, and counts them. Ranges come in order.
     fn new_blocks(&mut self, offset: u64, end: u64) -> u64 {
         let from = (offset / BLOCK * BLOCK).max(self.taken_to);
         let blocks = end.next_multiple_of(BLOCK).saturating_sub(from);
@@ -270,7 +270,7 @@ fn cost(entry: &Entry) -> u64 {
 }
 
 /// Returns the most that an entry takes in addition to its data, in blocks of 4096 bytes. On btrfs an inode with a long name is
-/// in four places, each attribute is an item of its own, and what is larger than half of a leaf leaves the rest of it unused.
+/// in four places, each attribute is an item of its own, and an item larger than half of a leaf leaves the rest of it unused.
 fn most(entry: &Entry) -> u64 {
     let attributes = entry.attributes.extended.len() as u64 * MOST_OF_AN_ATTRIBUTE;
     MOST_OF_AN_INODE + 2 * (entry.attributes.extended_bytes() as u64 + attributes + target_bytes(entry))

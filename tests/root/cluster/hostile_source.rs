@@ -109,7 +109,7 @@ pub fn large_trees() -> [(&'static str, Messages); 2] {
     };
     // What waits until its directory is filled, as new files would inherit it.
     let waits = || vec![(b"security.a".to_vec(), vec![7; 60_000]); 17];
-    // Made once: a source that takes long for it would be taken for one that is gone.
+    // Made once: the node gives up a source that does not answer in time.
     let tree_entry = many.encode_to_vec();
     let checked = peer::CheckedEntry { crc32: crc32fast::hash(&tree_entry), tree_entry: tree_entry.into() };
     let message = Some(peer::pull_tree_response::Message::Entry(checked));

@@ -247,7 +247,7 @@ fn commits(directory: &Path) -> u64 {
 }
 
 /// Makes small volumes, deletes every other one, and makes what is then offered for a thick volume, without a pause:
-/// btrfs counts what was given and what was freed only when it commits. If it commits after it was measured, there is another offer.
+/// btrfs counts allocated and freed space only when it commits. After a commit, the test asks for another offer.
 #[track_caller]
 fn offered(pool: Pool, kind: Kind, provisioning: &'static str, mib: u64) {
     let world = pool.world();
@@ -278,7 +278,7 @@ fn offered(pool: Pool, kind: Kind, provisioning: &'static str, mib: u64) {
         let request = create_request(Kind::Block, &format!("offered-{round}"), bytes, &thick);
         let made = world.csi.create(request);
         let has_committed = commits(&pool.directory(&world)) > measured;
-        // What was measured is good for a second.
+        // The driver keeps a measurement for a second.
         measured = before;
         match made {
             Ok(_) => round += 1,

@@ -127,16 +127,16 @@ pub fn can_grow(kind: Kind) -> bool {
 /// Unit, total, used and available.
 type Stats = Vec<(i32, [i64; 3])>;
 
-/// Returns what NodeGetVolumeStats says, and what the kernel says before and after it. xfs gives back in the background what it has
-/// allocated beyond the end of a file that grew.
+/// Returns the answer of NodeGetVolumeStats, and the kernel's figures at that time. In the background, xfs frees the blocks that it
+/// has allocated beyond the end of a file.
 fn stats_of(vol: &Vol) -> (Stats, (u64, u64)) {
     let target = vol.target("a");
     let mut found = None;
-    eventually("nothing is given back meanwhile", || {
+    eventually("the free space stays the same during the call", || {
         let before = kernel::space(&target);
         let stats = vol.stats("a").expect("NodeGetVolumeStats");
         found = Some((stats, before));
-        // That of a directory or a device is not the volume's.
+        // Other programs use the filesystem of a directory or a device as well.
         matches!(vol.kind, Kind::Block | Kind::Directory) || kernel::space(&target) == before
     });
     found.expect("a look")

@@ -219,7 +219,7 @@ impl Claim {
         })
     }
 
-    /// What an administrator has in mind, who does not change it if a node is lost in the cutover.
+    /// Returns the plan of an administrator, who does not change it if a node is lost in the cutover.
     fn plan(&self, in_cutover: bool) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
         let (mut cancels, mut cancels_in, mut changes, mut deletes) = (None, None, None, None);

@@ -135,8 +135,7 @@ impl Claim {
         self.check(Instant::now() + Duration::from_secs(1), "the node is back")
     }
 
-    /// Waits until the pods are sent away from the node of the volume and no other node is being lost, but not for long: the move
-    /// may be refused.
+    /// Waits until the cutover begins and no other node is being lost. Gives up after five minutes: the move may be refused.
     async fn lock_in_cutover(&self) -> MutexGuard<'_, ()> {
         let latest = Instant::now() + Duration::from_secs(300);
         let is = |kubernetes: &mut Kubernetes| {

@@ -34,7 +34,7 @@ pub(super) enum Refused {
     Pods,
 }
 
-/// Refuses what is said here, as long as it is.
+/// Refuses the requests that `refused` names.
 pub(super) fn refuse(kubernetes: &mut Kubernetes, refused: &Arc<Mutex<Refused>>) {
     let refused = Arc::clone(refused);
     kubernetes.admission = Some(Arc::new(move |operation: Operation, key: &Key, _: &Value| {

@@ -408,7 +408,7 @@ pub(super) fn start_writing(file: impl AsFd, offset: i64, len: i64) -> nix::Resu
     Errno::result(result).map(drop)
 }
 
-/// Limits the arenas that the allocator of glibc has (mallopt(3), M_ARENA_MAX). Nothing else has them.
+/// Limits the arenas that the allocator of glibc has (mallopt(3), M_ARENA_MAX). Does nothing with another C library.
 pub(super) fn limit_arenas(most: libc::c_int) {
     #[cfg(target_env = "gnu")]
     // SAFETY: the arguments are numbers.

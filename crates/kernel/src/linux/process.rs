@@ -22,11 +22,11 @@ pub struct ProcessFigures {
     pub max_files: u64,
 }
 
-/// Threads that allocate at once share so many arenas.
+/// The number of arenas that all threads share.
 const ARENAS: i32 = 2;
 
 /// Keeps the memory of a process with many threads small. By default glibc has up to eight arenas for each processor, and each
-/// of them keeps what its threads have freed. Does nothing with other allocators.
+/// arena keeps the memory that its threads have freed. Does nothing with other allocators.
 pub fn share_memory_among_threads() {
     super::ioctl::limit_arenas(ARENAS);
 }

@@ -41,7 +41,7 @@ fn on(fs_type: FsType, size: u64, test: impl FnOnce(&Os, &Path)) {
     drop(open);
     eprintln!("on {fs_type}");
     test(&os, &pool);
-    // A program that another test starts has the files of this one until it is executed.
+    // If another test starts a program, the new process holds the files of this one until exec(2).
     eventually("unmounted", || os.mounts.unmount(&pool).is_ok());
 }
 

@@ -38,7 +38,7 @@ impl Content {
         Content { share, buffer: Vec::new(), copied_bytes: 0 }
     }
 
-    /// Returns how much was copied because it could not be shared.
+    /// Returns the bytes that were copied because their blocks could not be shared.
     pub(super) fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
