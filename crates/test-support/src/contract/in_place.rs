@@ -5,7 +5,7 @@ use std::path::Path;
 use hostloop::kernel::{Extent, Os};
 use nix::errno::Errno;
 
-use super::copies::{bytes, write};
+use super::copies::{bytes, write, written};
 use super::{MIB, directory, errno, image};
 
 const BLOCK: u64 = 4096;
@@ -54,12 +54,11 @@ fn given_space(os: &Os, dir: &Path) {
 
 /// Where the file's bytes lie, block by block.
 fn places(os: &Os, file: &Path) -> Vec<u64> {
-    let found = os.images.extents(file, 0, 10_000, true).expect("extents");
     let blocks = |extent: &Extent| {
         let physical = extent.physical;
         (0..extent.length.div_ceil(BLOCK)).map(move |block| physical + block * BLOCK).collect::<Vec<_>>()
     };
-    found.iter().flat_map(blocks).collect()
+    written(os, file).iter().flat_map(blocks).collect()
 }
 
 /// Writes every third block by itself.
