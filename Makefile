@@ -25,7 +25,7 @@ SLOW_UNIT := whole::whatever_ends whole::whatever_a_node whole::a_move_can_be_ca
 UNIT := --lib --bins --example man --test protocol --test layers
 QUICK := --test contract --test csi
 # On the real kernel: each kind of volume, each RPC, and what the traits of the kernel promise. `test-root-rest` has the others.
-QUICK_ROOT := life:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
+QUICK_ROOT := life:: every_rpc:: selftest:: inline:: modify_volume:: group_snapshot::filesystems health::volumes readonly:: flags:: thick::thick_ext4 \
   unpublish_volume::deleting unpublish_volume::targets unpublish_volume::a_volume unpublish_volume::files restart::volumes_in_use pull::a_directory \
   given_limit::a_directory_gets_a_limit_on_x managed_pools::a_whole_life in_use::a_killed mount_options::each_word \
   controller_publish_volume:: metadata::allocated_metadata_in_a_pool_on_xfs os_contract::loops os_mounts::mounts os_contract::filesystems os_contract::disks

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use proc_macro2::LineColumn;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Arm, BinOp, Expr, ExprBinary, ExprMatch, ExprStruct, ExprUnary, Pat, UnOp};
+use syn::{Arm, BinOp, Expr, ExprBinary, ExprMatch, ExprStruct, ExprUnary, Pat, PatGuard, UnOp};
 
 use crate::Result;
 use crate::list::{Mutant, Place};
@@ -196,14 +196,11 @@ fn is_assignment(operator: &BinOp) -> bool {
 
 /// Whether this arm takes whatever there is.
 fn takes_all(arm: &Arm) -> bool {
-    arm.guard.is_none()
-        && match &arm.pat {
-            Pat::Wild(_) => true,
-            Pat::Ident(name) => {
-                name.subpat.is_none() && name.ident.to_string().starts_with(char::is_lowercase)
-            }
-            _ => false,
-        }
+    match &arm.pat {
+        Pat::Wild(_) => true,
+        Pat::Ident(name) => name.subpat.is_none() && name.ident.to_string().starts_with(char::is_lowercase),
+        _ => false,
+    }
 }
 
 impl<'ast> Visit<'ast> for Switches<'_> {
@@ -236,15 +233,17 @@ impl<'ast> Visit<'ast> for Switches<'_> {
         let last = whole.arms.iter().rposition(takes_all);
         for (index, arm) in whole.arms.iter().enumerate() {
             for (number, _) in self.wanted_at(arm, "MatchArm") {
-                match &arm.guard {
-                    Some((_, guard)) if is_chain(guard) => self.chain(number, self.range(guard).0),
-                    Some((_, guard)) => self.wrap(number, self.range(guard), "false"),
+                match &arm.pat {
+                    Pat::Guard(PatGuard { guard, .. }) if is_chain(guard) => {
+                        self.chain(number, self.range(guard).0);
+                    }
+                    Pat::Guard(PatGuard { guard, .. }) => self.wrap(number, self.range(guard), "false"),
                     // Without another arm for what it takes, it would not compile.
-                    None if last.is_some_and(|last| index < last) => {
-                        let (_, end) = self.range(&arm.pat);
+                    pattern if last.is_some_and(|last| index < last) => {
+                        let (_, end) = self.range(pattern);
                         self.insert(number, end, format!(" if\n!crate::mutant::on({number})\n"));
                     }
-                    None => {}
+                    _ => {}
                 }
             }
         }

@@ -176,6 +176,13 @@ fn of_small_attributes(number: u64) -> Vec<peer::PullTreeResponse> {
     vec![entry(number, 0, Of::File { size: 0 }, attributes)]
 }
 
+/// The same of files that have one byte in each block.
+fn of_parts(number: u64) -> Vec<peer::PullTreeResponse> {
+    let part = |n: u64| of_tree((number + 1, 0), Item::Data(Piece::new(n * 4096, vec![9])));
+    let file = entry(number, 0, Of::File { size: MIB }, Vec::new());
+    std::iter::once(file).chain((0..256).map(part)).collect()
+}
+
 fn a_large_tree(attack: &str, (of, copies): (fn(u64) -> Vec<peer::PullTreeResponse>, u64)) {
     let Some(disk) = with_simple_quotas() else { return };
     let (mut source, says) = source(peer::SourceContent::Directory);
@@ -184,14 +191,16 @@ fn a_large_tree(attack: &str, (of, copies): (fn(u64) -> Vec<peer::PullTreeRespon
     let (first, bad) = (Arc::clone(&source.tree), Arc::new(AtomicBool::new(false)));
     let is_bad = Arc::clone(&bad);
     let top = || entry(0, 0, Of::Directory, Vec::new());
-    // After each message, the next one says where the data of the file before ended.
+    // Each message says where the data before it ended.
     let many = sends(move || {
         let all = (1..).flat_map(of).scan(0, |offset, mut message: peer::PullTreeResponse| {
-            let is_entry = matches!(message.message, Some(peer::pull_tree_response::Message::Entry(_)));
-            if let (true, Some(after)) = (is_entry, &mut message.after) {
-                after.offset = *offset;
-            }
-            *offset = if is_entry { 0 } else { MIB };
+            message.after.as_mut().expect("a place").offset = *offset;
+            *offset = match &message.message {
+                Some(peer::pull_tree_response::Message::Data(piece)) => {
+                    piece.offset + piece.data.len() as u64
+                }
+                _ => 0,
+            };
             Some(message)
         });
         std::iter::once(top()).chain(all)
@@ -246,6 +255,11 @@ fn a_tree_of_metadata_leaves_others_their_room() {
 #[test]
 fn a_tree_of_attributes_leaves_others_their_room() {
     a_large_tree("a tree with too many small attributes", (of_small_attributes, 2));
+}
+
+#[test]
+fn a_tree_of_parts_of_blocks_leaves_others_room() {
+    a_large_tree("a tree with one byte in each block", (of_parts, 1));
 }
 
 #[test]

@@ -2,6 +2,6 @@
 
 mod bench;
 mod logs;
-mod process;
+pub mod process;
 mod selftest;
 mod volume_health;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use nix::sys::signal::Signal;
 
@@ -198,11 +199,27 @@ fn notify(socket: &Path, plugin_registered: bool) {
     });
 }
 
+/// Returns an address for metrics that no other test has.
+pub fn metrics_address() -> String {
+    static TAKEN: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let number = 1 + TAKEN.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{low}.{number}:9808", 1 + high % 254)
+}
+
+/// Returns the metrics of a driver, with the headers of the answer.
+pub fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: driver\r\n\r\n").expect("ask");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
 #[test]
 fn a_refusal_of_kubelet_is_exit_code_1() {
     let mut world = World::empty(&[]);
-    let (plugins, [_, _, high, low]) = (world.dir.join("plugins"), std::process::id().to_be_bytes());
-    let address = format!("127.{}.{low}.1:9808", 1 + high % 254);
+    let (plugins, address) = (world.dir.join("plugins"), metrics_address());
     std::fs::create_dir(&plugins).expect("mkdir");
     let directory = plugins.to_str().expect("text").to_owned();
     world.set_flags(&["--register", "--registration-dir", &directory, "--metrics-listen", &address]);
@@ -212,10 +229,7 @@ fn a_refusal_of_kubelet_is_exit_code_1() {
     assert_eq!(mode(&plugin), 0o600);
     notify(&plugin, true);
 
-    let mut stream = TcpStream::connect(&address).expect("connect");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: driver\r\n\r\n").expect("ask");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    let answer = scrape(&address);
     for part in ["HTTP/1.1 200 OK", "hostloop_ready 1.0", "kind=\"size\"", "process_open_fds"] {
         assert!(answer.contains(part), "{part}: {answer}");
     }

@@ -2,6 +2,7 @@
 
 mod controller_expand_volume;
 mod controller_publish_volume;
+mod every_rpc;
 pub mod life;
 mod limits;
 mod many;

@@ -39,7 +39,7 @@ pub fn text(path: &Path) -> &str {
 
 /// Fails with one clear message where the machine lacks something.
 pub fn require_machine() {
-    assert!(nix::unistd::geteuid().is_root(), "these tests need root");
+    assert!(nix::unistd::geteuid().is_root(), "these tests need root: make test-root");
     assert!(Path::new("/dev/loop-control").exists(), "these tests need /dev/loop-control (modprobe loop)");
     let tools = "mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs xfs_repair xfs_db mkfs.btrfs btrfs btrfstune mount \
                  umount fstrim unshare nsenter losetup findmnt blkdiscard wipefs";
