@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn an_identity_is_read_from_its_text() {
         for text in [
             "spiffe://hostloop.csi.dev/controller",
             "spiffe://hostloop.csi.dev/node",

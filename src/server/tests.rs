@@ -259,7 +259,7 @@ fn listen(level: LogLevel, format: LogFormat) -> (Lines, impl Sized) {
 
 /// The current-thread runtime runs the server on this thread, so that it logs to the subscriber of this test.
 #[tokio::test]
-async fn one_line_for_each_call() {
+async fn each_call_has_one_line_in_the_log() {
     let (lines, _listening) = listen(LogLevel::Info, LogFormat::Text);
     let server = start(Duration::ZERO).await;
     let channel = connect(&server.path).await.unwrap();

@@ -49,7 +49,7 @@ mod tests {
     use crate::model::{NodeKey, SnapshotId, VolumeId};
 
     #[test]
-    fn there_and_back() {
+    fn permits_are_read_as_they_were_signed() {
         let [a, b] = ["a", "b"].map(NodeKey::of);
         for source in [
             VolumeSource::Snapshot(SnapshotId::of_name(&a, "s")),

@@ -154,7 +154,7 @@ fn identities_keep_their_contract() {
 }
 
 #[test]
-fn every_pool_filesystem() {
+fn every_pool_filesystem_keeps_the_contract() {
     let (kernel, pools) = pools();
     for pool in pools {
         let place = |name| {

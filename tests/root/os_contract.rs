@@ -153,7 +153,7 @@ fn the_largest_file_is_that_of_the_filesystem() {
 }
 
 #[test]
-fn every_pool_filesystem() {
+fn every_pool_filesystem_keeps_the_contract() {
     for fs_type in FsType::ALL {
         let (os, _temp, dir) = setup();
         let _cleanup = Cleanup::new(&os, &dir);
@@ -199,7 +199,7 @@ fn every_pool_filesystem() {
 
 /// What is allocated already is not asked for again: on a disk that is almost full there is room for the rest alone.
 #[test]
-fn more_of_an_allocated_file_on_a_full_disk() {
+fn an_allocated_file_has_room_on_a_full_disk() {
     let (os, _temp, dir) = setup();
     let _cleanup = Cleanup::new(&os, &dir);
     let disk = directory(&os, dir.join("disk"));
@@ -229,7 +229,7 @@ fn a_simple_filesystem_is_asked_with_a_named_file() {
 }
 
 #[test]
-fn modes_whatever_the_umask() {
+fn modes_are_set_whatever_the_umask() {
     let (os, _temp, dir) = setup();
     // The umask belongs to the process; the other tests ask for no mode.
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
@@ -404,9 +404,9 @@ fn a_claim_ends_while_programs_are_started() {
     beside(others.len(), make, || (0..400).for_each(claim));
 }
 
-/// The part of `a_dev_without_nodes` that runs in a mount namespace of its own.
+/// The part of `a_dev_without_nodes_gets_devices` that runs in a mount namespace of its own.
 #[test]
-#[ignore = "started by a_dev_without_nodes"]
+#[ignore = "started by a_dev_without_nodes_gets_devices"]
 fn inside_a_dev_without_nodes() {
     let (os, _temp, dir) = setup();
     let node = |number: u32| PathBuf::from(format!("/dev/loop{number}"));
@@ -437,7 +437,7 @@ fn inside_a_dev_without_nodes() {
 }
 
 #[test]
-fn a_dev_without_nodes() {
+fn a_dev_without_nodes_gets_devices() {
     let script = "set -e; mount -t tmpfs tmpfs /dev; mknod /dev/loop-control c 10 237; mknod /dev/null c 1 3; \
                   mknod /dev/urandom c 1 9; exec \"$0\" --ignored --exact os_contract::inside_a_dev_without_nodes --nocapture";
     let myself = std::env::current_exe().expect("current exe");

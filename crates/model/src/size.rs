@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_are_rounded_for_people() {
         assert_eq!(format_bytes(512), "512 B");
         assert_eq!(format_bytes(1 << 30), "1 GiB");
         assert_eq!(format_bytes(1536), "1.5 KiB");

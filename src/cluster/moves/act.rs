@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::absent::Absent;
 use super::begin::Created;
+use super::cutover::SELDOM;
 use super::deadline::limited;
 use super::decide::{LONG, PRESSING, Step, decide, is_lost_status};
 use super::events::Events;
@@ -46,6 +47,8 @@ pub struct Moves {
     pub(super) unusable: Silence,
     /// For how long this process has known that the status of a VolumeReplica is lost, by its uid.
     pub(super) status_lost: Silence,
+    /// For how long the check of a cutover has been refused, by the uid of the VolumeReplica.
+    pub(super) refused: Silence,
     pub(super) absent: Absent,
     pub(super) evictions: Evictions,
     pub(super) limits: MoveLimits,
@@ -86,6 +89,7 @@ impl Moves {
             silence: Silence::default(),
             unusable: Silence::default(),
             status_lost: Silence::default(),
+            refused: Silence::with_gap(2 * SELDOM),
             absent: Absent::default(),
             evictions: Evictions::default(),
             limits: MoveLimits::default(),
@@ -165,8 +169,8 @@ impl Moves {
             Step::RetireEarlier => self.retire_earlier(replica).await,
             Step::Fence => self.fence(replica).await,
             Step::Evict(pods) => self.evict(replica, &view, &pods).await,
-            Step::LastPass => self.last_pass(replica).await,
-            Step::GiveUpSource => self.give_up_source(replica).await,
+            Step::LastPass => self.last_pass(replica, &view).await,
+            Step::GiveUpSource => self.give_up_source(replica, &view).await,
             Step::Complete => self.complete(replica).await,
             Step::Exchange => self.exchange(replica).await,
             Step::ExchangeBack => self.exchange_back(replica).await,

@@ -273,9 +273,9 @@ impl Moves {
         })
     }
 
-    /// Returns the copies that there are, also those that watches have not shown yet.
+    /// Returns the copies of this driver that there are, also those that watches have not shown yet.
     fn all_replicas(&self, created: &[Arc<VolumeReplica>]) -> Vec<Arc<VolumeReplica>> {
-        let mut all = self.seen.replicas.state();
+        let mut all = self.seen.replicas.state_filter(|replica| replica.spec.driver == self.driver);
         all.extend(created.iter().cloned());
         all
     }

@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::act::{Moves, Next, RETRY, Result};
 use super::claims::{access, bytes_of, parameters};
 use super::copies::{NewCopy, Updated};
-use super::decide::{LONG, PRESSING};
+use super::decide::{LONG, PRESSING, is_well};
 use super::nodes::{NodeError, PassRequest, Presence};
 use super::resources::{Pass, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
+use super::view::View;
 use crate::model::most_bytes;
 
 /// A pass that sends less is followed by no other one before the cutover.
@@ -155,7 +156,7 @@ impl Moves {
     }
 
     /// Makes the copy identical to the volume. No pod uses it.
-    pub(super) async fn last_pass(&self, replica: &VolumeReplica) -> Result<Next> {
+    pub(super) async fn last_pass(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
         // A repeated fence answers whether kubelet has unmounted the volume.
         if let Err(error) = self.nodes.fence(&replica.spec).await {
             return match error {
@@ -181,6 +182,13 @@ impl Moves {
                 .await
             }
             Err(NodeError::NotFound(why)) => self.lost_copy(replica, &why).await,
+            // Pods would wait until somebody has made room. A pass has to succeed before the next cutover.
+            Err(NodeError::NoRoom(why))
+                if is_well(view) && !view.is_promoted && !self.is_awaited(replica).await? =>
+            {
+                let why = format!("the volume goes back to its pods until a pass succeeds: {why}");
+                self.enter(replica, ReplicaPhase::Following, &why).await
+            }
             Err(error) => self.hindered(replica, error).await,
         }
     }

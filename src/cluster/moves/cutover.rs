@@ -10,13 +10,17 @@ use super::admit::keeps_pods_out;
 use super::claims::bytes_of;
 use super::decide::{LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
+use super::look::node_state;
 use super::nodes::NodeError;
 use super::objects::{Run, reason};
 use super::resources::{
-    FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
+    ClaimId, FINALIZER, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaSpec, VolumeReplicaStatus, When,
 };
-use super::view::{User, View, Wanted};
+use super::view::{NodeState, User, View, Wanted};
 use crate::model::{NodeKey, VolumeId};
+
+/// The longest time between two checks of a cutover that is refused.
+pub(super) const SELDOM: Duration = Duration::from_secs(5 * 60);
 
 /// An eviction that the API server refused.
 struct Refused {
@@ -31,12 +35,17 @@ struct Refused {
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
-        if let Some(why) = self.try_cutover(replica, &view.wanted).await? {
-            return self.wait(replica, RETRY, &why).await;
+        let refused = match self.try_cutover(replica, &view.wanted).await? {
+            Some(why) => Some(why),
+            None => self.try_companions(replica).await?,
+        };
+        let uid = replica.uid().unwrap_or_default();
+        if let Some(why) = refused {
+            // What is refused for long is asked for less often: each check is some requests.
+            let time = self.refused.is_silent(&uid).clamp(RETRY, SELDOM);
+            return self.wait(replica, time, &why).await;
         }
-        if let Some(why) = self.try_companions(replica).await? {
-            return self.wait(replica, RETRY, &why).await;
-        }
+        self.refused.is_heard(&uid);
         // The taint may be taken away before the node has been silent for long enough.
         let change = |status: &mut VolumeReplicaStatus| status.lost = is_lost(view);
         self.enter_with(replica, ReplicaPhase::CuttingOver, "the volume changes its node", change).await
@@ -151,7 +160,13 @@ impl Moves {
             Progress::Done => return Ok(None),
             Progress::Record(volume) => self.write(replica, |status| status.recorded = Some(volume)).await?,
             Progress::Next => Next::After(Duration::ZERO),
-            Progress::Unbound => Next::After(PRESSING),
+            Progress::Touched => Next::After(PRESSING),
+            Progress::Unbound(left) => {
+                let ClaimId { namespace, name, .. } = &replica.spec.claim;
+                let why =
+                    format!("waiting until kube-controller-manager binds claim {namespace}/{name} again");
+                self.wait(replica, left.clamp(PRESSING, RETRY), &why).await?
+            }
             Progress::Blocked(why) => self.wait(replica, RUNNING, &why).await?,
         }))
     }
@@ -217,10 +232,14 @@ impl Moves {
         }
     }
 
-    /// The node of the volume is lost: the copy takes over as it is.
-    pub(super) async fn give_up_source(&self, replica: &VolumeReplica) -> Result<Next> {
+    /// The node of the volume is lost: the copy takes over as it is. A watch may have been silent for a while, so the Node is asked for.
+    pub(super) async fn give_up_source(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
         let spec = &replica.spec;
         let (lost, target) = (&spec.source_node, &spec.target_node);
+        let node = self.objects.node(lost).await?;
+        if !view.is_promoted && node_state(node.as_ref()) == NodeState::Ready {
+            return self.wait(replica, RETRY, &format!("node {lost} is Ready again")).await;
+        }
         let text = format!("Node {lost} is lost: the volume goes on with its copy on node {target}");
         self.events.warn(&spec.claim, "StandbyPromoted", &text).await;
         tracing::warn!(volume.id = spec.volume_id, node = lost, "the node is lost: its copy takes over");

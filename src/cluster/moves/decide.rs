@@ -25,8 +25,8 @@ use std::time::Duration;
 pub use self::ending::ONLY_COPY;
 use self::ending::{abandoning, completing, left, retiring, stranded};
 use self::promotion::{
-    delays_promotion, goes_back_with_others, goes_on, has_earlier, is_promoted_alone, is_sent_away, running,
-    stays_put, without_source,
+    cannot_go, delays_promotion, goes_back_with_others, goes_on, has_earlier, is_promoted_alone,
+    is_sent_away, running, stays_put, without_source,
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
 pub use self::recovery::is_lost_status;
@@ -168,10 +168,11 @@ fn unwanted(view: &View) -> Option<String> {
     }
 }
 
-/// Returns what is not known (rule 6).
+/// Returns what is not known (rule 6). An administrator who promotes a copy of a lost volume wants it, whatever its class says.
 fn unknown(view: &View) -> Option<String> {
+    let is_ordered = view.spec.purpose == Purpose::Standby && is_promoted_alone(view);
     match &view.wanted {
-        Wanted::Unknown(why) => Some(why.clone()),
+        Wanted::Unknown(why) if !is_ordered => Some(why.clone()),
         _ if view.claim_is_deleted.is_none() => Some("the claim cannot be read".to_owned()),
         _ => None,
     }
@@ -356,7 +357,7 @@ fn given_up(view: &View) -> Option<Step> {
     unwanted(view)
         .map(give_up)
         .or_else(|| unknown(view).map(|why| Step::Wait(CALM, why)))
-        .or_else(|| stays_put(view).map(give_up))
+        .or_else(|| stays_put(view).or_else(|| cannot_go(view)).map(give_up))
 }
 
 /// The PersistentVolume gets the node of the copy. What is unknown does not stop that: it may not exist at this moment.

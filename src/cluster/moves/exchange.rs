@@ -6,7 +6,10 @@
 
 mod recorded;
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
@@ -17,9 +20,13 @@ use self::recorded::{
 use super::objects::{Objects, Run, is_outdated};
 use super::resources::VolumeReplicaSpec;
 
-/// On a claim: for which copy it was changed, and when, so that the controller of PersistentVolumes looks at it. It stays: a
-/// controller that has lost the Lease may write it late.
+/// On a claim: for which copy and node it was changed, how often before while it was Lost, and when, so that the controller of
+/// PersistentVolumes looks at it. It stays: a controller that has lost the Lease may write it late.
 const TOUCHED: &str = "hostloop.csi.dev/touched";
+/// After the first change of a claim that stays Lost, it is changed again. The time until the next change doubles each time.
+const TOUCH_AGAIN: Duration = Duration::from_millis(250);
+/// The longest time between two changes of a claim that stays Lost. The controller of PersistentVolumes looks at it as often by itself.
+const TOUCH_MOST: Duration = Duration::from_secs(15);
 
 /// What an exchange has come to.
 #[derive(Debug, PartialEq)]
@@ -30,8 +37,10 @@ pub enum Progress {
     Record(Value),
     /// A step has been done, and the next one comes at once.
     Next,
-    /// The controller of PersistentVolumes has not bound the claim yet.
-    Unbound,
+    /// The claim was changed, so that the controller of PersistentVolumes looks at it.
+    Touched,
+    /// The controller of PersistentVolumes has not bound the claim yet. The claim is changed again after this time.
+    Unbound(Duration),
     /// Nothing can be done until an administrator has done what this says.
     Blocked(String),
 }
@@ -242,14 +251,20 @@ impl<'a> Exchange<'a> {
             return Ok(Progress::Done);
         };
         let this = format!("{} {} ", self.spec.copy_name, self.node);
-        let touched = claim.annotations().get(TOUCHED).is_some_and(|touched| touched.starts_with(&this));
+        let touched = claim.annotations().get(TOUCHED).and_then(|touched| touched.strip_prefix(&this));
         // After a replacement, a claim that is still Bound may become Lost: the controller has not looked at it yet.
-        if phase(&claim) != Some("Lost") && (touched || !replaced) {
+        let is_lost = phase(&claim) == Some("Lost");
+        if !is_lost && (touched.is_some() || !replaced) {
             return Ok(Progress::Done);
         }
-        let now = format!("{this}{}", k8s_openapi::jiff::Timestamp::now());
-        self.objects.patch_claim(&claim, json!({"metadata": {"annotations": {TOUCHED: now}}})).await?;
-        Ok(Progress::Unbound)
+        let (now, earlier) = (Timestamp::now(), touched.and_then(Touched::parse));
+        if let Some(left) = earlier.as_ref().and_then(|earlier| earlier.left(now)) {
+            return Ok(Progress::Unbound(left));
+        }
+        let count = earlier.map_or(0, |earlier| earlier.count.saturating_add(1));
+        let touched = if is_lost { format!("{this}{count} {now}") } else { format!("{this}bound {now}") };
+        self.objects.patch_claim(&claim, json!({"metadata": {"annotations": {TOUCHED: touched}}})).await?;
+        Ok(Progress::Touched)
     }
 
     async fn claim(&self) -> Result<Option<PersistentVolumeClaim>, kube::Error> {
@@ -282,6 +297,27 @@ impl<'a> Exchange<'a> {
 
     fn moved(&self) -> Value {
         json!({"spec": {"nodeAffinity": affinity_of(self.node)}})
+    }
+}
+
+/// A change of a Lost claim for this exchange.
+struct Touched {
+    /// The number of changes before.
+    count: u32,
+    at: Timestamp,
+}
+
+impl Touched {
+    fn parse(text: &str) -> Option<Self> {
+        let (count, at) = text.split_once(' ')?;
+        Some(Touched { count: count.parse().ok()?, at: at.parse().ok()? })
+    }
+
+    /// Returns the time until the next change; `None` if it is due. A time in the future is of a clock that is ahead.
+    fn left(&self, now: Timestamp) -> Option<Duration> {
+        let wait = TOUCH_AGAIN.saturating_mul(1 << self.count.min(10)).min(TOUCH_MOST);
+        let since = Duration::try_from(now.duration_since(self.at)).unwrap_or(wait);
+        wait.checked_sub(since).filter(|left| !left.is_zero())
     }
 }
 

@@ -15,8 +15,8 @@ use super::view::Wanted;
 /// Counts since the start of the process, and what is under way if it leads.
 #[derive(Default)]
 pub struct Figures {
-    /// What this process sees as long as it leads.
-    seen: Mutex<Option<Seen>>,
+    /// The driver, and what this process sees as long as it leads.
+    seen: Mutex<Option<(String, Seen)>>,
     done: AtomicU64,
     given_up: AtomicU64,
     passes: AtomicU64,
@@ -29,12 +29,12 @@ pub struct Figures {
 pub type StandbyAge = (String, f64, f64);
 
 impl Figures {
-    /// This process leads, and sees this; or it does not lead.
-    pub(super) fn leads(&self, seen: Option<Seen>) {
-        *self.lock() = seen;
+    /// This process moves the volumes of this driver, and sees this; or it does not lead.
+    pub(super) fn leads(&self, seen: Option<(&str, Seen)>) {
+        *self.lock() = seen.map(|(driver, seen)| (driver.to_owned(), seen));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Seen>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(String, Seen)>> {
         // Nothing that runs under the mutex can panic half-way.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +60,10 @@ impl Figures {
     /// Returns how many copies are in each phase.
     pub fn under_way(&self) -> BTreeMap<ReplicaPhase, u64> {
         let mut counts = BTreeMap::new();
-        for replica in self.lock().iter().flat_map(|seen| seen.replicas.state()) {
+        let all = |(driver, seen): &(String, Seen)| {
+            seen.replicas.state_filter(|replica| replica.spec.driver == *driver)
+        };
+        for replica in self.lock().iter().flat_map(all) {
             *counts.entry(replica.phase()).or_default() += 1;
         }
         counts
@@ -70,7 +73,7 @@ impl Figures {
     pub fn standby(&self) -> Vec<StandbyAge> {
         let now = k8s_openapi::jiff::Timestamp::now();
         let seen = self.lock();
-        let Some(seen) = seen.as_ref() else { return Vec::new() };
+        let Some((driver, seen)) = seen.as_ref() else { return Vec::new() };
         let age_of = |replica: &VolumeReplica| {
             let asked = &replica.status.as_ref()?.last_pass.as_ref()?.asked.0;
             let claim = seen.claim(&replica.spec.claim.namespace, &replica.spec.claim.name)?;
@@ -82,7 +85,9 @@ impl Figures {
             let name = format!("{}/{}", claim.namespace()?, claim.name_any());
             Some((name, now.duration_since(*asked).as_secs_f64().max(0.0), interval.as_secs_f64()))
         };
-        let standby = |replica: &VolumeReplica| replica.phase() == ReplicaPhase::Standby;
+        let standby = |replica: &VolumeReplica| {
+            replica.phase() == ReplicaPhase::Standby && replica.spec.driver == *driver
+        };
         seen.replicas.state_filter(standby).iter().filter_map(|replica| age_of(replica)).collect()
     }
 

@@ -331,7 +331,7 @@ fn asked(phase: ReplicaPhase, is_near: bool, is_taken_back: bool) -> (bool, bool
 }
 
 /// Returns what Kubernetes says of a node.
-fn node_state(node: Option<&Node>) -> NodeState {
+pub(super) fn node_state(node: Option<&Node>) -> NodeState {
     let Some(node) = node else { return NodeState::Gone };
     let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     if taints.any(|taint| taint.key == OUT_OF_SERVICE) {

@@ -10,10 +10,10 @@ use super::resources::{ReplicaPhase, VolumeReplica};
 /// First copies that a node sends or receives at a time.
 const AT_ONCE: usize = 2;
 
-/// Returns how many first copies come before this one; 0 if it can be made now. The namespaces take turns, so that one with many
-/// volumes does not delay the others.
+/// Returns how many first copies of the same driver come before this one; 0 if it can be made now. The namespaces take turns, so that
+/// one with many volumes does not delay the others.
 pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
-    let all = || all.iter().map(AsRef::as_ref);
+    let all = || all.iter().map(AsRef::as_ref).filter(|replica| replica.spec.driver == of.spec.driver);
     let mut busy = HashMap::<&str, usize>::new();
     for replica in all().filter(|replica| replica.phase() == ReplicaPhase::Copying) {
         take(&mut busy, replica);
@@ -130,6 +130,17 @@ mod tests {
             Arc::make_mut(lost).status = None;
         }
         assert_eq!([ahead(&all, &all[2]), ahead(&all, &all[3])], [0, 0]);
+    }
+
+    /// Its controllers may be gone, and its copies are never made.
+    #[test]
+    fn a_copy_of_another_driver_delays_none() {
+        let mut all = replicas(&[("Copying", "a", ("n1", "n2")); 4]);
+        for other in &mut all[..3] {
+            Arc::make_mut(other).spec.driver = "other".to_owned();
+        }
+        Arc::make_mut(&mut all[3]).status.as_mut().unwrap().phase = ReplicaPhase::Pending;
+        assert_eq!(ahead(&all, &all[3]), 0);
     }
 
     #[test]

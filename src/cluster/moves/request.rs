@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Result};
 use super::admit::of_pods;
 use super::begin::Request;
+use super::look::volume_of;
 use super::progress::progress;
 use super::resources::{
     ClaimId, MovePhase, ObjectId, Purpose, ReplicaPhase, Target, VolumeMove, VolumeMoveStatus, VolumeReplica,
@@ -36,11 +37,13 @@ impl Moves {
             self.report(asked, self.reported(asked, &replica)).await?;
             return Ok(Some(CALM));
         }
-        if self.is_of_another_driver(asked).await? {
-            return Ok(None);
+        let namespace = asked.namespace().unwrap_or_default();
+        let claim = self.seen.claim(&namespace, &asked.spec.claim_name);
+        if let Some(driver) = self.driver_of(claim.as_deref()).await?.filter(|driver| *driver != self.driver)
+        {
+            return self.attend_elsewhere(asked, &driver).await;
         }
         // A watch may lag behind: the copy of a request that is over is gone as well.
-        let namespace = asked.namespace().unwrap_or_default();
         let fresh = self.objects.a_move(&namespace, &asked.name_any()).await?;
         let Some(fresh) = fresh.filter(|fresh| fresh.uid() == asked.uid() && !is_over(fresh)) else {
             return Ok(None);
@@ -72,6 +75,8 @@ impl Moves {
     pub async fn stand_by(&self, claim: &PersistentVolumeClaim) -> Result<Option<Duration>> {
         if claim.metadata.deletion_timestamp.is_some()
             || !matches!(self.standby(claim).await?, Wanted::Standby { .. })
+            // A claim that is not bound yet is looked at again when it is.
+            || self.driver_of(Some(claim)).await?.as_ref() != Some(&self.driver)
         {
             return Ok(None);
         }
@@ -106,14 +111,31 @@ impl Moves {
         }
     }
 
-    /// Reports whether the volume is one of another driver, which may be another installation of this one and moves it itself.
-    async fn is_of_another_driver(&self, asked: &VolumeMove) -> Result<bool> {
-        let namespace = asked.namespace().unwrap_or_default();
-        let claim = self.seen.claim(&namespace, &asked.spec.claim_name);
-        let name = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.clone()).unwrap_or_default();
+    /// Returns the driver of the volume of a claim; `None` if the claim has no volume of a CSI driver.
+    async fn driver_of(&self, claim: Option<&PersistentVolumeClaim>) -> Result<Option<String>> {
+        let name = claim.map(volume_of).unwrap_or_default();
         let volume = if name.is_empty() { None } else { self.volume(&name).await? };
-        let driver = volume.and_then(|volume| Some(volume.spec.as_ref()?.csi.as_ref()?.driver.clone()));
-        Ok(driver.is_some_and(|driver| driver != self.driver))
+        Ok(volume.and_then(|volume| Some(volume.spec.as_ref()?.csi.as_ref()?.driver.clone())))
+    }
+
+    /// Leaves a VolumeMove to the controller of another driver, which may be another installation of this one. If none looks at it, its
+    /// status says so; such a controller may still move the volume later.
+    async fn attend_elsewhere(&self, asked: &VolumeMove, driver: &str) -> Result<Option<Duration>> {
+        if asked.status.as_ref().is_some_and(|status| status.phase.is_some()) {
+            return Ok(None);
+        }
+        let created = asked.metadata.creation_timestamp.as_ref();
+        let age = created.map_or(Duration::MAX, |created| self.since(&created.0));
+        if age < REFUSED {
+            return Ok(Some(REFUSED - age));
+        }
+        let message = format!(
+            "its volume is one of driver {driver}, of which no controller has looked at this VolumeMove; this controller moves \
+             volumes of {}",
+            self.driver
+        );
+        let refused = VolumeMoveStatus { phase: Some(MovePhase::Refused), message, ..Default::default() };
+        self.report(asked, refused).await.map(|()| None)
     }
 
     async fn begin_move(&self, asked: &VolumeMove) -> Result<std::result::Result<(), String>> {

@@ -94,7 +94,7 @@ impl Candidate {
         let work = async {
             // A look before the first lists would miss what is there.
             if seen.are_complete().await {
-                self.figures.leads(Some(seen.clone()));
+                self.figures.leads(Some((&self.driver, seen.clone())));
                 tracing::info!("the volumes and their copies are known");
                 work(Arc::new(moves), waiting, &seen).await;
             }
@@ -152,17 +152,25 @@ impl Queues {
         self.seen.replicas.state_filter(wanted).iter().for_each(|replica| self.replica(replica));
     }
 
-    fn a_replica_changed(&self, replica: &VolumeReplica) {
-        self.replica(replica);
+    /// A change of the message alone is one of this controller, and goes to the VolumeMove. If the copy were looked at for it, a node that
+    /// says how far it is would be asked as fast as it answers.
+    fn a_replica_changed(&self, before: Option<&VolumeReplica>, replica: &VolumeReplica) {
         let (namespace, claim) = (&replica.spec.claim.namespace, &replica.spec.claim.name);
         if let Some(by) = &replica.spec.requested_by {
             let _ = self.moves.send(ObjectRef::new(&by.name).within(namespace));
         }
+        if before.is_some_and(|before| is_same_but_text(before, replica)) {
+            return;
+        }
+        self.replica(replica);
         // One that is gone makes room for another one.
         let _ = self.claims.send(ObjectRef::new(claim).within(namespace));
     }
 
-    fn a_move_changed(&self, asked: &VolumeMove) {
+    fn a_move_changed(&self, before: Option<&VolumeMove>, asked: &VolumeMove) {
+        if before.is_some_and(|before| is_same_but_text(before, asked)) {
+            return;
+        }
         let _ = self.moves.send(ObjectRef::from_obj(asked));
         let uid = asked.uid();
         self.replicas_with(|replica| replica.spec.requested_by.as_ref().map(|by| &by.uid) == uid.as_ref());
@@ -229,32 +237,39 @@ async fn watch(client: &Client, writers: Writers, queues: Arc<Queues>) -> Infall
     let (to_replicas, to_moves, to_claims, to_volumes) = (of(), of(), of(), of());
     let (to_pods, to_nodes, to_classes) = (of(), of(), of());
     let first = join(
-        show(Api::<VolumeReplica>::all(client.clone()), replicas, trim, move |it| {
-            to_replicas.a_replica_changed(it)
+        show(Api::<VolumeReplica>::all(client.clone()), replicas, trim, move |before, it| {
+            to_replicas.a_replica_changed(before, it)
         }),
-        show(Api::<VolumeMove>::all(client.clone()), moves, trim, move |it| to_moves.a_move_changed(it)),
+        show(Api::<VolumeMove>::all(client.clone()), moves, trim, move |before, it| {
+            to_moves.a_move_changed(before, it)
+        }),
     );
     let second = join(
-        show(Api::<PersistentVolumeClaim>::all(client.clone()), claims, trim, move |it| {
+        show(Api::<PersistentVolumeClaim>::all(client.clone()), claims, trim, move |_, it| {
             to_claims.a_claim_changed(it)
         }),
-        show(Api::<PersistentVolume>::all(client.clone()), volumes, trim, move |it| {
+        show(Api::<PersistentVolume>::all(client.clone()), volumes, trim, move |_, it| {
             to_volumes.a_volume_changed(it)
         }),
     );
     let third = join(
-        show(Api::<Pod>::all(client.clone()), pods, trim_pod, move |it| to_pods.a_pod_changed(it)),
-        show(Api::<Node>::all(client.clone()), nodes, trim, move |it| to_nodes.a_node_changed(it)),
+        show(Api::<Pod>::all(client.clone()), pods, trim_pod, move |_, it| to_pods.a_pod_changed(it)),
+        show(Api::<Node>::all(client.clone()), nodes, trim, move |_, it| to_nodes.a_node_changed(it)),
     );
-    let classes = show(Api::<StorageClass>::all(client.clone()), classes, trim, move |it| {
+    let classes = show(Api::<StorageClass>::all(client.clone()), classes, trim, move |_, it| {
         to_classes.a_class_changed(it)
     });
     let (_, (never, _)) = join(join(first, second), join(classes, third)).await;
     never
 }
 
-/// Shows the objects of one kind, and tells of each that changes or goes.
-async fn show<K>(api: Api<K>, mut writer: Writer<K>, trim: fn(&mut K), changed: impl Fn(&K)) -> Infallible
+/// Shows the objects of one kind, and reports each that changes or goes, with what was shown of it before.
+async fn show<K>(
+    api: Api<K>,
+    mut writer: Writer<K>,
+    trim: fn(&mut K),
+    changed: impl Fn(Option<&K>, &K),
+) -> Infallible
 where
     K: kube::Resource<DynamicType = ()> + DeserializeOwned + Clone + Send + std::fmt::Debug + 'static,
 {
@@ -276,15 +291,52 @@ where
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &mut event {
             trim(object);
         }
+        let before = match &event {
+            Event::Apply(object) => all.get(&ObjectRef::from_obj(object)),
+            _ => None,
+        };
         writer.apply_watcher_event(&event);
         match &event {
-            Event::Apply(object) | Event::Delete(object) => changed(object),
+            Event::Apply(object) | Event::Delete(object) => changed(before.as_deref(), object),
             // What a list has shown is seen from here on.
-            Event::InitDone => all.state().iter().for_each(|object| changed(object)),
+            Event::InitDone => all.state().iter().for_each(|object| changed(None, object)),
             Event::Init | Event::InitApply(_) => {}
         }
     }
     pending().await
+}
+
+/// An object that tells people how far its work is.
+pub trait Tells: Clone + PartialEq {
+    /// Removes what the controller writes for people, and what changes with each write.
+    fn remove_text(&mut self);
+}
+
+impl Tells for VolumeReplica {
+    fn remove_text(&mut self) {
+        self.metadata.resource_version = None;
+        if let Some(status) = &mut self.status {
+            status.message.clear();
+        }
+    }
+}
+
+impl Tells for VolumeMove {
+    fn remove_text(&mut self) {
+        self.metadata.resource_version = None;
+        if let Some(status) = &mut self.status {
+            status.message.clear();
+            status.progress.clear();
+        }
+    }
+}
+
+/// Reports whether two states of an object differ in nothing but text for people.
+pub fn is_same_but_text<K: Tells>(one: &K, other: &K) -> bool {
+    let (mut one, mut other) = (one.clone(), other.clone());
+    one.remove_text();
+    other.remove_text();
+    one == other
 }
 
 /// Works on what the queues name, one task for each object at a time.

@@ -12,17 +12,31 @@ use tokio::time::Instant;
 const GAP: Duration = Duration::from_secs(30);
 
 /// Since when each node has been silent, and when it was last found so.
-#[derive(Debug, Clone, Default)]
-pub struct Silence(Arc<Mutex<HashMap<String, (Instant, Instant)>>>);
+#[derive(Debug, Clone)]
+pub struct Silence {
+    all: Arc<Mutex<HashMap<String, (Instant, Instant)>>>,
+    gap: Duration,
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Silence::with_gap(GAP)
+    }
+}
 
 impl Silence {
+    /// Returns one that begins anew for what nobody has asked about for longer than `gap`.
+    pub fn with_gap(gap: Duration) -> Self {
+        Silence { all: Arc::default(), gap }
+    }
+
     /// Notes that a node has not answered. Returns for how long it has been silent.
     pub fn is_silent(&self, node: &str) -> Duration {
         // Nothing that runs under the mutex can panic half-way.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let (since, last) = all.entry(node.to_owned()).or_insert((now, now));
-        if last.elapsed() > GAP {
+        if last.elapsed() > self.gap {
             *since = now;
         }
         *last = now;
@@ -31,7 +45,7 @@ impl Silence {
 
     /// Notes that a node has answered, whatever it said.
     pub fn is_heard(&self, node: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }
 }
 

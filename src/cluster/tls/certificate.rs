@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_third() {
+    fn a_certificate_nears_its_end_in_its_last_third() {
         let from = OffsetDateTime::UNIX_EPOCH;
         let validity = Validity { from, until: from + Duration::days(90) };
         let at = |days| from + Duration::days(days);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn all_or_nothing() {
+    fn locks_are_taken_all_or_none() {
         let locks = Locks::default();
         let held = take(&locks, &[("b", Exclusive)]).unwrap();
         assert_eq!(take(&locks, &[("a", Exclusive), ("b", Shared), ("c", Shared)]).unwrap_err(), "b");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_writers_under_contention() {
+    fn two_writers_never_hold_one_lock() {
         let (locks, inside) = (Locks::default(), AtomicI64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..8 {

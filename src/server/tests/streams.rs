@@ -149,7 +149,7 @@ async fn a_panic_in_a_stream_is_internal_and_no_end() {
     }
 }
 
-/// On this thread, like `one_line_for_each_call`.
+/// On this thread, like `each_call_has_one_line_in_the_log`.
 #[tokio::test]
 async fn one_line_for_each_stream_with_the_code_of_its_end() {
     let (lines, _listening) = listen(LogLevel::Debug, LogFormat::Text);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_and_every_key() {
+    fn defaults_and_every_key_are_read() {
         assert_eq!(snapshot_class(&map(&[])), Ok(Consistency { freeze: true, freeze_timeout_ms: 30_000 }));
         let all = map(&[
             ("freeze", "false"),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_a_path() {
+    fn looking_at_a_path_needs_its_fields() {
         let stats = |volume_id: &str, path: &str| {
             let (volume_id, volume_path) = (volume_id.to_owned(), path.to_owned());
             node_get_volume_stats(csi::NodeGetVolumeStatsRequest {

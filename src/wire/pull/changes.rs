@@ -182,7 +182,7 @@ mod tests {
     use crate::model::{SnapshotId, Timestamp};
 
     #[test]
-    fn there_and_back() {
+    fn changes_are_read_as_they_were_sent() {
         for message in [
             Changes::Data(Piece::new(4096, b"data".to_vec())),
             Changes::Zeros(Zeros::new(8192, 4096)),

@@ -383,7 +383,7 @@ fn a_source_on_this_node_makes_no_volume_on_another() {
 }
 
 #[test]
-fn copies_of_copies() {
+fn copies_of_copies_have_the_data() {
     let rig = both_pools();
     let (mut vol, _) = rig.in_use(sized(create("0", fs("btrfs")), GIB, 0));
     for n in 1..6 {

@@ -74,7 +74,7 @@ fn a_member_goes_with_its_group_only() {
 }
 
 #[test]
-fn many_at_once() {
+fn many_deletions_at_once_end_or_are_aborted() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     for _ in 0..10 {

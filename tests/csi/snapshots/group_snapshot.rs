@@ -257,7 +257,7 @@ fn a_deleted_group_frees_its_members_and_name() {
 }
 
 #[test]
-fn many_at_once() {
+fn many_groups_at_once_end_or_are_aborted() {
     let rig = both_pools();
     let [one, two] = rig.two_in_use("fast");
     for round in 0..6 {

@@ -146,7 +146,7 @@ fn a_key_that_cannot_change_is_named_and_not_applied() {
 }
 
 #[test]
-fn codes_of_what_is_missing() {
+fn missing_fields_and_volumes_have_their_codes() {
     let rig = Rig::new();
     let vol = rig.volume("v", mount());
     let nobody = |id: &str| csi::ControllerModifyVolumeRequest {
@@ -291,7 +291,7 @@ fn two_devices_are_switched_both_or_none() {
 }
 
 #[test]
-fn many_at_once() {
+fn many_changes_at_once_end_or_are_aborted() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("v", block()));
     for _ in 0..10 {

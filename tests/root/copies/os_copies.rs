@@ -122,7 +122,7 @@ fn a_renewed_btrfs_keeps_its_log() {
 
 /// What mkfsOptions may have chosen.
 #[test]
-fn a_btrfs_with_other_checksums() {
+fn a_btrfs_with_other_checksums_is_cloned() {
     let pool = Pool::new();
     let volume = pool.volume(FsType::Btrfs, &["--csum", "xxhash"]);
     let in_use = pool.clone(&volume, "in-use.img");
@@ -148,7 +148,7 @@ fn a_btrfs_with_other_checksums() {
 }
 
 #[test]
-fn clones_of_frozen_filesystems() {
+fn clones_of_frozen_filesystems_have_the_data() {
     for fs_type in FsType::ALL {
         let pool = Pool::new();
         let volume = pool.volume(fs_type, &[]);

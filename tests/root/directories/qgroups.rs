@@ -26,7 +26,7 @@ pub fn with_full_qgroups() -> Disk {
 }
 
 #[test]
-fn full_qgroups_of_btrfs() {
+fn full_qgroups_of_btrfs_keep_their_promises() {
     let disk = with_full_qgroups();
     let os = kernel();
     os.quotas.switch_on(&disk.path, Qgroups::Full).expect("they are on");

@@ -205,7 +205,7 @@ fn deletions(name: &str, disk: &Disk) {
 
 #[test]
 #[ignore = "it measures, which takes minutes"]
-fn deletion_of_subvolumes() {
+fn deletion_of_subvolumes_is_measured() {
     deletions("btrfs with full qgroups", &with_full_qgroups());
     if let Some(disk) = with_simple_quotas() {
         deletions("btrfs with simple quotas", &disk);

@@ -134,12 +134,12 @@ fn project_quotas(fs_type: &str) {
 }
 
 #[test]
-fn project_quotas_of_ext4() {
+fn project_quotas_of_ext4_keep_their_promises() {
     project_quotas("ext4");
 }
 
 #[test]
-fn project_quotas_of_xfs() {
+fn project_quotas_of_xfs_keep_their_promises() {
     project_quotas("xfs");
 }
 
@@ -165,7 +165,7 @@ pub fn with_simple_quotas() -> Option<Disk> {
 }
 
 #[test]
-fn simple_quotas_of_btrfs() {
+fn simple_quotas_of_btrfs_keep_their_promises() {
     let Some(disk) = with_simple_quotas() else { return };
     kernel().quotas.switch_on(&disk.path, Qgroups::Simple).expect("they are on");
     quotas(&kernel(), &place(&disk, "bytes"), &Unprivileged, &|| sync(&disk.path));

@@ -145,7 +145,7 @@ fn no_qgroup_is_left(disk: &Disk) {
 
 /// A snapshot of a subvolume is one, too.
 #[test]
-fn a_snapshot_of_a_subvolume() {
+fn a_snapshot_of_a_subvolume_is_removed() {
     let disk = with_full_qgroups();
     let mut world = world_on(&disk);
     let vol = large(&world, &[("pool", "limited")], files());
@@ -171,7 +171,7 @@ fn a_snapshot_of_a_subvolume() {
 
 /// As a pool of directories without an enforced size.
 #[test]
-fn a_plain_directory() {
+fn a_plain_directory_is_removed_whole() {
     let Some(disk) = with_simple_quotas() else { return };
     let pool = place(&disk, "plain");
     let world = World::new(&["--pool", &format!("plain={},directories=true,reserve=0", text(&pool))]);

@@ -281,7 +281,7 @@ fn below(state: &mut u64, bound: usize) -> usize {
 }
 
 #[test]
-fn a_part_of_the_walk() {
+fn a_part_of_the_walk_ends_well() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
     let seed = words("HOSTLOOP_SEED").map_or(now, |words| words[0].parse().expect("a number"));
     println!("HOSTLOOP_SEED={seed}");

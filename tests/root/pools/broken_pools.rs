@@ -162,7 +162,7 @@ fn a_pool_whose_disk_is_read_only() {
 
 /// Its disk is shut down by an error: EIO for everything, until it is mounted anew.
 #[test]
-fn a_pool_whose_disk_fails() {
+fn a_pool_whose_disk_fails_costs_only_its_own() {
     let (mut world, disk, id) = with_fast();
     world.take_driver().stop();
     let done = output("xfs_io", &["-x", "-c", "shutdown", text(&disk.place)]);
@@ -175,7 +175,7 @@ fn a_pool_whose_disk_fails() {
 }
 
 #[test]
-fn exchanged_disks_of_two_pools() {
+fn exchanged_disks_of_two_pools_are_refused() {
     let mut world = World::empty(&[]);
     let (fast, slow) = (Disk::new(&world, "fast"), Disk::new(&world, "slow"));
     world.set_flags(&["--pool", &fast.flag("fast"), "--pool", &slow.flag("slow")]);

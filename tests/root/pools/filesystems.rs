@@ -14,17 +14,17 @@ fn on(fs_type: &str) {
 }
 
 #[test]
-fn a_pool_on_ext4() {
+fn a_pool_on_ext4_serves_volumes() {
     on("ext4");
 }
 
 #[test]
-fn a_pool_on_xfs() {
+fn a_pool_on_xfs_serves_volumes() {
     on("xfs");
 }
 
 /// There stat(2), mountinfo and the loop driver name a file's device differently.
 #[test]
-fn a_pool_on_btrfs() {
+fn a_pool_on_btrfs_serves_volumes() {
     on("btrfs");
 }

@@ -314,55 +314,55 @@ fn offers_of_ext4_and_xfs_after_deletions_can_be_made() {
 }
 
 #[test]
-fn a_thick_volume_with_a_snapshot_in_a_managed_xfs() {
+fn thick_with_a_snapshot_fits_in_a_managed_xfs() {
     with_snapshot(Pool::Managed("xfs", 400), "thick");
 }
 
 #[test]
-fn a_thin_volume_with_a_snapshot_on_xfs() {
+fn a_thin_volume_with_a_snapshot_on_xfs_fits() {
     with_snapshot(Pool::Plain("xfs", 400), "thin");
 }
 
 #[test]
-fn a_thick_volume_with_a_snapshot_in_a_managed_btrfs() {
+fn thick_with_a_snapshot_fits_in_a_managed_btrfs() {
     with_snapshot(Pool::Managed("btrfs", 512), "thick");
 }
 
 #[test]
-fn a_thin_volume_with_a_snapshot_on_btrfs() {
+fn a_thin_volume_with_a_snapshot_on_btrfs_fits() {
     with_snapshot(Pool::Plain("btrfs", 512), "thin");
 }
 
 #[test]
-fn the_largest_volume_on_ext4() {
+fn the_largest_volume_on_ext4_fits() {
     largest(Pool::Plain("ext4", 256), "thick", false);
     largest(Pool::Plain("ext4", 256), "thin", true);
 }
 
 #[test]
-fn the_largest_volume_on_xfs() {
+fn the_largest_volume_on_xfs_fits() {
     largest(Pool::Plain("xfs", 320), "thick", false);
     largest(Pool::Plain("xfs", 320), "thin", true);
 }
 
 #[test]
-fn the_largest_volume_in_a_managed_xfs() {
+fn the_largest_volume_in_a_managed_xfs_fits() {
     largest(Pool::Managed("xfs", 320), "thick", true);
     largest(Pool::Managed("xfs", 320), "thin", false);
 }
 
 #[test]
-fn the_largest_thick_volume_on_btrfs() {
+fn the_largest_thick_volume_on_btrfs_fits() {
     largest(Pool::Plain("btrfs", 400), "thick", false);
 }
 
 #[test]
-fn the_largest_thin_volume_on_btrfs() {
+fn the_largest_thin_volume_on_btrfs_fits() {
     largest(Pool::Plain("btrfs", 400), "thin", true);
 }
 
 #[test]
-fn the_largest_volume_in_a_managed_btrfs() {
+fn the_largest_volume_in_a_managed_btrfs_fits() {
     largest(Pool::Managed("btrfs", 400), "thick", true);
     largest(Pool::Managed("btrfs", 400), "thin", false);
 }
@@ -370,7 +370,7 @@ fn the_largest_volume_in_a_managed_btrfs() {
 /// The metadata of a filesystem are no fixed part of it: what is counted for them has to do for larger pools as well.
 #[test]
 #[ignore = "it writes 40 GiB in pieces of 4 KiB, which takes a quarter of an hour: cargo test … space_promises -- --ignored"]
-fn the_largest_volume_in_larger_pools() {
+fn the_largest_volume_in_larger_pools_fits() {
     for mib in [1024, 4096] {
         for fs in ["ext4", "xfs", "btrfs"] {
             largest(Pool::Plain(fs, mib), "thick", false);

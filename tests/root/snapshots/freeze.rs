@@ -205,7 +205,7 @@ fn stop(pid: Pid) {
 }
 
 #[test]
-fn a_killed_holder() {
+fn a_killed_holder_leaves_nothing_frozen() {
     for fs_type in FsType::ALL {
         let volume = Volume::new(fs_type);
         let holder = volume.hold(Held::Still);
@@ -221,7 +221,7 @@ fn a_killed_holder() {
 }
 
 #[test]
-fn a_holder_that_panics() {
+fn a_holder_that_panics_leaves_nothing_frozen() {
     let volume = Volume::new(FsType::Ext4);
     let mut holder = volume.hold(Held::Panic);
     let (writer, since) = (volume.write("file"), Instant::now());
@@ -251,7 +251,7 @@ fn signals_to_everybody() {
 
 /// The process that holds the freeze sees it at once, not only when it wants to thaw.
 #[test]
-fn a_killed_helper() {
+fn a_killed_helper_is_noticed_at_once() {
     for fs_type in FsType::ALL {
         let volume = Volume::new(fs_type);
         let frozen = volume.os.mounts.freeze(&volume.at, LONG).expect("freeze");
@@ -268,7 +268,7 @@ fn a_killed_helper() {
 
 /// A helper that is alive but does nothing is no reason to wait longer than a moment after the limit.
 #[test]
-fn a_stopped_helper() {
+fn a_stopped_helper_is_waited_for_a_moment_only() {
     let volume = Volume::new(FsType::Ext4);
     let limit = Duration::from_secs(1);
     let (frozen, since) = (volume.os.mounts.freeze(&volume.at, limit).expect("freeze"), Instant::now());
@@ -330,7 +330,7 @@ fn a_holder_that_is_killed_at_any_moment() {
 
 /// A helper that cannot be started, or is another program, freezes nothing.
 #[test]
-fn a_helper_that_is_none() {
+fn a_helper_that_is_none_freezes_nothing() {
     let volume = Volume::new(FsType::Ext4);
     let wrong = [("/nonexistent", Errno::ENOENT), ("/bin/true", Errno::EOWNERDEAD)];
     for (program, expected) in wrong {

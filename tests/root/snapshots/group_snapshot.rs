@@ -93,7 +93,7 @@ fn filesystems_on_a_pool_that_copies() {
 }
 
 #[test]
-fn one_raw_device_among_filesystems() {
+fn one_raw_device_is_cut_with_filesystems() {
     let world = World::on("xfs", 6 * GIB, &["--overcommit", "4"]);
     cut_while_writing(&world, &[Kind::Ext4, Kind::Block]);
     cut_while_writing(&world, &[Kind::Block, Kind::Ext4]);

@@ -65,22 +65,22 @@ fn truncated(kind: Kind, parameters: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_truncated_filesystem() {
+fn a_truncated_filesystem_is_not_given_out() {
     truncated(Kind::Ext4, &[]);
 }
 
 #[test]
-fn a_truncated_raw_device() {
+fn a_truncated_raw_device_is_not_given_out() {
     truncated(Kind::Block, &[]);
 }
 
 #[test]
-fn a_truncated_thick_volume() {
+fn a_truncated_thick_volume_is_not_given_out() {
     truncated(Kind::Block, &[("provisioning", "thick")]);
 }
 
 #[test]
-fn a_truncated_snapshot() {
+fn a_truncated_snapshot_is_not_restored() {
     let mut world = World::new(&[]);
     let vol = Vol::create(&world, Kind::Block, "v", 64 * MIB, &[]);
     vol.up();

@@ -167,7 +167,7 @@ mod tests {
     use crate::is_errno;
 
     #[test]
-    fn versions_of_all_packages() {
+    fn versions_of_all_packages_are_known() {
         let of = |text: &str| version_in(text).unwrap_or_default();
         assert_eq!(of("mke2fs 1.47.0 (5-Feb-2023)\n\tUsing EXT2FS Library version 1.47.0"), "1.47.0");
         assert_eq!(of("mkfs.xfs version 6.1.0"), "6.1.0");

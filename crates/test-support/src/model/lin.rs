@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other() {
+    fn calls_one_after_the_other_are_explained() {
         assert!(linearizable(&[(0, 1, Write(1)), (2, 3, Read(1)), (4, 5, Write(2)), (6, 7, Read(2))]));
         assert!(!linearizable(&[(0, 1, Write(1)), (2, 3, Read(0))]), "a stale read");
         assert!(!linearizable(&[(0, 1, Read(1)), (2, 3, Write(1))]), "a read of the future");

@@ -1,9 +1,13 @@
 //! What comes next for a VolumeReplica that is at its end: the volume has moved, or the copy is not needed.
 
+use std::time::Duration;
+
 use super::{CALM, LONG, PATIENCE, Step, has, have, is_lost_node, running};
 use crate::cluster::moves::resources::{Purpose, ReplicaPhase};
 use crate::cluster::moves::view::{NodeState, Says, View};
 
+/// Between two looks at what changes only with the VolumeReplica or a Node, which a watch shows.
+const QUIET: Duration = Duration::from_secs(5 * 60);
 /// What the message begins with if a copy is kept although nothing asks for it. `hostloop promote` reads it.
 pub const ONLY_COPY: &str = "the copy may be the only one";
 
@@ -117,7 +121,7 @@ pub(super) fn left(view: &View) -> Step {
         },
         true if source_is_gone(view) => Step::Finish,
         true => Step::DeleteLeft,
-        false => Step::Wait(LONG, view.status.message.clone()),
+        false => Step::Wait(QUIET, view.status.message.clone()),
     }
 }
 
@@ -278,7 +282,7 @@ fn is_gone(view: &View) -> bool {
 pub(super) fn stranded(view: &View) -> Step {
     match (view.is_deleted, view.target_is_gone()) {
         (true, true) => Step::Finish,
-        (false, true) => Step::Wait(LONG, has_gone_with(view)),
+        (false, true) => Step::Wait(QUIET, has_gone_with(view)),
         (_, false) => Step::Enter(ReplicaPhase::Abandoning, "the node of the copy is back".to_owned()),
     }
 }

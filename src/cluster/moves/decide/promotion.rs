@@ -46,6 +46,13 @@ pub(super) fn stays_put(view: &View) -> Option<String> {
         .then(|| "nothing asks for the volume to move any more".to_owned())
 }
 
+/// Returns why the volume goes back to its pods: the Node of the copy was deleted, and they could not run there.
+pub(super) fn cannot_go(view: &View) -> Option<String> {
+    let is_needed = view.is_promoted || view.status.stale || view.is_awaited || !is_well(view);
+    (view.target_is_gone() && !is_needed)
+        .then(|| format!("node {}, which has the copy, does not exist any more", view.spec.target_node))
+}
+
 /// Returns the step if a pod has started on the node of the volume after the check, and stays. Otherwise the volume would be fenced,
 /// and its copy would grow old, for as long as that pod runs. If a claim of the same pods has gone ahead, this one follows.
 pub(super) fn goes_on(view: &View) -> Option<Step> {

@@ -262,8 +262,11 @@ fn rule_4_only_lasting_silence_of_the_source_counts() {
 
 #[test]
 fn rule_6_what_is_unknown_changes_nothing() {
-    let is_unknown =
-        |view: &View| matches!(view.wanted, Wanted::Unknown(_)) || view.claim_is_deleted.is_none();
+    // An administrator has promoted the copy, and the volume is lost.
+    let is_ordered = |view: &View| view.spec.purpose == Purpose::Standby && is_promoted_alone(view);
+    let is_unknown = |view: &View| {
+        matches!(view.wanted, Wanted::Unknown(_)) && !is_ordered(view) || view.claim_is_deleted.is_none()
+    };
     let is_told = |view: &View| {
         let is_cancelled = matches!(view.wanted, Wanted::Nothing(_)) && !view.is_bound;
         view.is_deleted || view.claim_is_deleted == Some(true) || is_cancelled

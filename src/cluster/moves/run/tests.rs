@@ -92,9 +92,45 @@ fn a_copy_and_its_request_wake_each_other() {
     let (queues, _waiting) = queues();
     let replica = queues.seen.replicas.find(|replica| replica.name_any() == "other").unwrap();
     let all = ["/other", "other/move-other", "other/data"].map(|name| vec![name.to_owned()]);
-    assert_eq!(woken(|queues| queues.a_replica_changed(&replica)), all);
+    assert_eq!(woken(|queues| queues.a_replica_changed(None, &replica)), all);
     let asked: VolumeMove = object(json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeMove",
         "metadata": {"name": "move-other", "namespace": "other", "uid": "uid-other"}, "spec": {"claimName": "data"}}));
     let [copy, request, _] = all;
-    assert_eq!(woken(|queues| queues.a_move_changed(&asked)), [copy, request, Vec::new()]);
+    assert_eq!(woken(|queues| queues.a_move_changed(None, &asked)), [copy, request, Vec::new()]);
+}
+
+/// The controller writes them itself, and would ask the nodes again as fast as they answer.
+#[test]
+fn a_message_wakes_the_request_of_a_copy_only() {
+    let (queues, _waiting) = queues();
+    let replica = queues.seen.replicas.find(|replica| replica.name_any() == "other").unwrap();
+    let change = |status: Value, labels: Value| {
+        let mut changed = serde_json::to_value(replica.as_ref()).unwrap();
+        (changed["status"], changed["metadata"]["labels"]) = (status, labels);
+        changed["metadata"]["resourceVersion"] = json!("2");
+        object::<VolumeReplica>(changed)
+    };
+    let copying = |message: &str| json!({"phase": "Copying", "message": message});
+    let before = change(copying("1%"), json!({}));
+    let woken_by = |after: VolumeReplica| woken(|queues| queues.a_replica_changed(Some(&before), &after));
+    assert_eq!(
+        woken_by(change(copying("2%"), json!({}))),
+        [Vec::new(), vec!["other/move-other".to_owned()], Vec::new()]
+    );
+    for after in [
+        change(json!({"phase": "Ready", "message": "1%"}), json!({})),
+        change(Value::Null, json!({})),
+        change(copying("1%"), json!({"a": "b"})),
+    ] {
+        assert_eq!(woken_by(after)[0], ["/other"]);
+    }
+    let asked = |progress: &str, phase: &str| -> VolumeMove {
+        object(json!({"apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeMove",
+            "metadata": {"name": "move-other", "namespace": "other", "uid": "uid-other", "resourceVersion": progress},
+            "spec": {"claimName": "data"}, "status": {"phase": phase, "progress": progress, "message": progress}}))
+    };
+    let before = asked("1%", "Copying");
+    let woken_by = |after: VolumeMove| woken(|queues| queues.a_move_changed(Some(&before), &after));
+    assert_eq!(woken_by(asked("2%", "Copying")), [const { Vec::<String>::new() }; 3]);
+    assert_eq!(woken_by(asked("1%", "Ready"))[0], ["/other"]);
 }

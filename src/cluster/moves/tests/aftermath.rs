@@ -20,7 +20,7 @@ fn break_disk(world: &mut World, node: &str) {
     world.may_be_lost = u64::MAX;
 }
 
-fn promote(world: &World, is: bool) {
+pub(super) fn promote(world: &World, is: bool) {
     world.server.with(|k| {
         k.change("volumereplicas", "pvc-1-0", |replica| {
             replica["metadata"]["annotations"] = json!({"hostloop.csi.dev/promote": is.to_string()});

@@ -216,7 +216,9 @@ async fn events_and_metrics_name_the_claim() {
     }
     let figures = world.figures();
     assert_eq!(figures.standby(), Vec::new(), "it does not lead");
-    figures.leads(Some(world.seen()));
+    figures.leads(Some(("other.csi.dev", world.seen())));
+    assert_eq!((figures.under_way(), figures.standby()), ([].into(), Vec::new()), "it is of another driver");
+    figures.leads(Some(("hostloop.csi.dev", world.seen())));
     assert_eq!(figures.under_way(), [(ReplicaPhase::Standby, 1)].into());
     let standby: Vec<(String, f64)> =
         figures.standby().into_iter().map(|(claim, _, interval)| (claim, interval)).collect();

@@ -1,9 +1,11 @@
 //! Exchanges of a PersistentVolume, ended at every request, with both kinds of API servers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_fake_kubernetes::{Kubernetes, key};
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::api::{Fault, Server};
@@ -104,7 +106,7 @@ fn exchange(server: &Server, spec: &VolumeReplicaSpec, recorded: &mut Option<Val
         match step(server, spec, recorded.as_ref()) {
             Ok(Progress::Record(volume)) => *recorded = Some(volume),
             Ok(end @ (Progress::Done | Progress::Blocked(_))) => return end,
-            Ok(Progress::Next | Progress::Unbound) | Err(_) => {}
+            Ok(Progress::Next | Progress::Touched | Progress::Unbound(_)) | Err(_) => {}
         }
         tick(server);
     }
@@ -195,7 +197,44 @@ fn a_claim_that_is_still_bound_is_changed_once() {
         }
         assert_eq!(claim(&server)["status"]["phase"], "Bound", "it is not looked at");
     }
-    assert_eq!(ends, [Progress::Unbound, Progress::Done]);
+    assert_eq!(ends, [Progress::Touched, Progress::Done]);
+}
+
+/// kube-controller-manager may be down for long.
+#[test]
+fn a_claim_that_stays_lost_is_changed_ever_less_often() {
+    let server = cluster(false);
+    let (spec, mut recorded) = (spec(&server), None);
+    loop {
+        match step(&server, &spec, recorded.as_ref()).expect("a step") {
+            Progress::Record(there) => recorded = Some(there),
+            Progress::Touched => break,
+            Progress::Next => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    server.with(|k| {
+        k.change("persistentvolumeclaims", "data", |claim| claim["status"]["phase"] = json!("Lost"))
+    });
+    assert_eq!(step(&server, &spec, recorded.as_ref()).expect("a step"), Progress::Touched);
+    let changes = |server: &Server| server.calls().iter().filter(|call| call.starts_with("PATCH")).count();
+    let before = changes(&server);
+    for wait in [250, 500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
+        let wait = Duration::from_millis(wait);
+        let Ok(Progress::Unbound(left)) = step(&server, &spec, recorded.as_ref()) else { panic!("{wait:?}") };
+        assert!(left <= wait && left > wait / 2, "{left:?} of {wait:?}");
+        server.with(|k| {
+            k.change("persistentvolumeclaims", "data", |claim| {
+                let touched = &mut claim["metadata"]["annotations"]["hostloop.csi.dev/touched"];
+                let text = touched.as_str().expect("text").to_owned();
+                let (before, at) = text.rsplit_once(' ').expect("a time");
+                let at = at.parse::<Timestamp>().expect("a time") - wait;
+                *touched = json!(format!("{before} {at}"));
+            });
+        });
+        assert_eq!(step(&server, &spec, recorded.as_ref()).expect("a step"), Progress::Touched);
+    }
+    assert_eq!(changes(&server) - before, 8);
 }
 
 #[test]

@@ -332,10 +332,22 @@ async fn a_volume_of_another_driver_is_left_alone() {
         });
     });
     world.ask(now_to("n2"));
-    world.ticks(30).await;
-    assert_eq!(world.server.with(|k| k.all("volumereplicas").count()), 0);
-    let asked = world.server.with(|k| k.get("volumemoves", "m")).expect("a VolumeMove");
-    assert_eq!((asked["status"].clone(), world.place()), (Value::Null, "n1".to_owned()));
+    let created = json!("1970-01-01T00:00:00Z");
+    world
+        .server
+        .with(|k| k.change("volumemoves", "m", |asked| asked["metadata"]["creationTimestamp"] = created));
+    world.ticks(25).await;
+    let copies = |world: &World| world.server.with(|k| k.all("volumereplicas").count());
+    assert_eq!((world.asked().0, copies(&world)), (None, 0), "its own controller may look at it");
+    world.ticks(10).await;
+    let (phase, message) = world.asked();
+    assert!(phase == Some(MovePhase::Refused) && message.contains("driver other.csi.dev"), "{message}");
+    assert_eq!((copies(&world), world.place()), (0, "n1".to_owned()));
+    assert_eq!(world.server.with(|k| k.all("events").count()), 0, "no warning for a claim of others");
+    // The other controller writes its own status.
+    set_status(&world, "volumemoves", "m", &json!({"phase": "Copying", "message": "3%"}));
+    world.ticks(90).await;
+    assert_eq!(world.asked(), (Some(MovePhase::Copying), "3%".to_owned()));
 }
 
 /// A copy that has gone counts no longer, also for the controller that has made it.

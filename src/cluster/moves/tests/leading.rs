@@ -143,6 +143,28 @@ async fn a_controller_that_ends_gives_its_lease_back() {
     assert_eq!(free.elapsed(), Duration::ZERO);
 }
 
+/// The other controller of a rollout waits all the time.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_controller_leads_two_seconds_later() {
+    let server = server();
+    let (mut first, mut second) = (candidate(&server, 1), candidate(&server, 2));
+    first.win().await;
+    let won = async {
+        second.win().await;
+        Instant::now()
+    };
+    let ended = async {
+        tokio::select! {
+            () = first.lose() => panic!("it has lost a Lease that it renews"),
+            () = sleep(Duration::from_millis(33_300)) => {}
+        }
+        first.release().await;
+        Instant::now()
+    };
+    let (won, ended) = tokio::join!(won, ended);
+    assert!(won - ended <= Duration::from_secs(2), "{:?}", won - ended);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_back_is_free_at_once() {
     let server = server();

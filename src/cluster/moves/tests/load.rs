@@ -36,6 +36,49 @@ async fn a_move_that_waits_costs_one_request_for_each_pass() {
     assert_eq!(requests.len(), passes, "{requests:?}");
 }
 
+/// A budget may refuse the eviction for days.
+#[tokio::test(start_paused = true)]
+async fn a_refused_cutover_is_checked_ever_less_often() {
+    let mut world = World::new(false, json!({}));
+    world.server.with(|k| k.budget = 0);
+    world.ticks(2).await;
+    world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+    world.ticks(20).await;
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Ready && message.contains("may not be evicted"), "{phase:?} {message}");
+    let (before, mut checks) = (world.server.calls().len(), Vec::new());
+    for second in 0..3600 {
+        let seen = world.server.calls().len();
+        world.patient_tick().await;
+        if world.server.calls()[seen..].iter().any(|call| call.contains("/eviction")) {
+            checks.push(second);
+        }
+    }
+    let (requests, passes) = (world.server.calls().len() - before, 60);
+    assert!((12..30).contains(&checks.len()), "{checks:?}");
+    assert!(requests <= passes + 2 * checks.len() + 10, "{requests}");
+    // The budget allows it again.
+    world.server.with(|k| k.budget = 1);
+    for _ in 0..600 {
+        world.patient_tick().await;
+    }
+    world.is_settled("n2", "it has moved");
+}
+
+/// The claim of such data may be gone for weeks.
+#[tokio::test(start_paused = true)]
+async fn data_that_were_left_cost_next_to_nothing() {
+    let mut world = World::new(false, json!({}));
+    world.add_left("earlier", "default");
+    world.ticks(2).await;
+    let before = world.server.calls().len();
+    for _ in 0..MINUTES * 60 {
+        world.patient_tick().await;
+    }
+    let requests = world.server.calls().split_off(before);
+    assert!((1..=4).contains(&requests.len()), "{requests:?}");
+}
+
 /// Returns how many of these requests read the Node.
 fn reads(requests: &[String], node: &str) -> usize {
     let path = format!("GET /api/v1/nodes/{node}?");

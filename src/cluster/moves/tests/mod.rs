@@ -10,5 +10,6 @@ mod load;
 mod lost_status;
 pub(crate) mod nodes;
 mod pods;
+mod stuck;
 mod whole;
 mod world;

@@ -34,6 +34,10 @@ pub(crate) struct Cluster {
     pub(crate) silent: BTreeSet<String>,
     /// These have no room for a copy.
     pub(crate) full: BTreeSet<String>,
+    /// The room for the copy of a volume on a node, if it is another than usual.
+    pub(crate) rooms: BTreeMap<(String, String), u64>,
+    /// These have no room for what a pass brings.
+    pub(crate) crowded: BTreeSet<String>,
     /// These answer only after so long.
     pub(crate) slow: BTreeMap<String, Duration>,
     /// The disks of these have failed: they have their records, and no data.
@@ -124,7 +128,8 @@ impl Nodes for FakeNodes {
     async fn room(&self, copy: &NewCopy) -> Result<u64> {
         self.delay(&copy.target).await;
         self.call("room", &copy.target, |cluster, held| {
-            Ok(if cluster.full.contains(&copy.target) { 0 } else { (100 - held.len() as u64) << 30 })
+            let usual = if cluster.full.contains(&copy.target) { 0 } else { (100 - held.len() as u64) << 30 };
+            Ok(cluster.rooms.get(&(copy.source.clone(), copy.target.clone())).copied().unwrap_or(usual))
         })
     }
 
@@ -177,6 +182,9 @@ impl Nodes for FakeNodes {
                 return Err(NodeError::Failed("the pool of the source is not available".to_owned()));
             }
             let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
+            if cluster.crowded.contains(&spec.target_node) {
+                return Err(NodeError::NoRoom("the pool is full".to_owned()));
+            }
             let changed_bytes = volume.data - copy.data;
             let was_in_use = volume.in_use || volume.sealed && cluster.busy_passes > 0;
             cluster.busy_passes -= usize::from(was_in_use && !volume.in_use);

@@ -150,6 +150,28 @@ async fn claims_of_one_pod_wait_for_pods_of_either() {
     assert_eq!(world.place(), "n2", "{:?}", world.asked());
 }
 
+/// Each would choose another node by its room alone, and their pod could run on neither.
+#[tokio::test(start_paused = true)]
+async fn claims_of_one_pod_choose_one_node() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    add_log(&world);
+    let log = VolumeId::of_name(&NodeKey::of("n1"), "pvc-log").to_string();
+    for (volume, roomy) in [(world.id.clone(), "n2"), (log, "n3")] {
+        world.nodes.lock().rooms.insert((volume, roomy.to_owned()), 1000 << 30);
+    }
+    world.server.with(|k| {
+        let spec = json!({"claimName": "log"});
+        let object = json!({"metadata": {"name": "log", "namespace": NAMESPACE}, "spec": spec});
+        k.create(key("volumemoves", NAMESPACE, "log"), object);
+    });
+    world.ask(json!({}));
+    world.ticks(30).await;
+    let copies = world.server.with(|k| k.all("volumereplicas").cloned().collect::<Vec<_>>());
+    let targets: Vec<&Value> = copies.iter().map(|copy| &copy["spec"]["targetNode"]).collect();
+    assert!(targets.len() == 2 && targets[0] == targets[1], "{targets:?}");
+}
+
 /// Once the first claim is fenced, the pods of both are down until the other one has moved as well.
 #[tokio::test(start_paused = true)]
 async fn a_claim_is_tried_with_the_others_of_its_pods() {

@@ -1,9 +1,11 @@
 //! A cluster in memory with a StatefulSet of one pod, whose claim has a volume on a node, and a controller that moves volumes.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use hostloop_fake_kubernetes::{Kubernetes, NAMESPACE, control, key};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -12,6 +14,7 @@ use super::nodes::{FakeNodes, Held};
 use crate::cluster::moves::act::Moves;
 use crate::cluster::moves::figures::Figures;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove, VolumeReplica};
+use crate::cluster::moves::run::is_same_but_text;
 use crate::cluster::moves::seen::{Seen, Writers};
 use crate::model::MoveLimits;
 use std::sync::Arc;
@@ -24,6 +27,8 @@ const POD: &str = "db-0";
 struct Controller {
     moves: Moves,
     writers: Writers,
+    /// By the names of VolumeReplicas, what was last seen of them, and when they are looked at again if nothing changes.
+    due: HashMap<String, (VolumeReplica, Instant)>,
 }
 
 pub(super) struct World {
@@ -131,8 +136,14 @@ impl World {
         self.server.with(|k| k.create(key("volumemoves", NAMESPACE, "m"), object));
     }
 
-    /// A second of everything.
+    /// A second of everything. The controller looks at every object.
     pub(super) async fn tick(&mut self) {
+        self.controller.due.clear();
+        self.patient_tick().await;
+    }
+
+    /// A second of everything. The controller looks at the VolumeReplicas that it wants to look at, and at those that have changed.
+    pub(super) async fn patient_tick(&mut self) {
         self.control_plane();
         self.kubelet();
         self.server.show(&mut self.controller.writers);
@@ -307,11 +318,11 @@ impl Controller {
         let (seen, writers) = Seen::new();
         let mut moves = Moves::new(DRIVER, server.client(), seen, Arc::new(nodes.clone()));
         moves.clock = Arc::new(move || Timestamp::UNIX_EPOCH + began.elapsed());
-        Controller { moves, writers }
+        Controller { moves, writers, due: HashMap::new() }
     }
 
-    /// Looks at every object once. Returns what failed, and is tried again.
-    async fn act(&self) -> Vec<String> {
+    /// Looks at objects once. Returns what failed, and is tried again.
+    async fn act(&mut self) -> Vec<String> {
         let mut failures = Vec::new();
         let seen = &self.moves.seen;
         for claim in seen.claims.state() {
@@ -322,7 +333,18 @@ impl Controller {
             failures.extend(self.moves.attend(&asked).await.err());
         }
         for replica in seen.replicas.state() {
-            failures.extend(self.moves.follow(&replica).await.err());
+            let name = replica.name_any();
+            let is_due = |(before, due): &(VolumeReplica, Instant)| {
+                *due <= Instant::now() || !is_same_but_text(before, replica.as_ref())
+            };
+            if !self.due.get(&name).is_none_or(is_due) {
+                continue;
+            }
+            let next = self.moves.follow(&replica).await;
+            if let Ok(Some(again)) = &next {
+                self.due.insert(name, (replica.as_ref().clone(), Instant::now() + *again));
+            }
+            failures.extend(next.err());
         }
         failures.iter().map(ToString::to_string).collect()
     }

@@ -39,7 +39,7 @@ fn create_volume_takes_every_field() {
 }
 
 #[test]
-fn create_volume_from_something_else() {
+fn create_volume_reads_its_source() {
     let made = create(|r| {
         let volume = csi::volume_content_source::VolumeSource { volume_id: "v".to_owned() };
         r.volume_content_source =
@@ -63,7 +63,7 @@ fn create_volume_leaves_multi_node_modes_open() {
 }
 
 #[test]
-fn create_volume_refusals() {
+fn create_volume_refuses_wrong_fields() {
     let source = csi::VolumeContentSource::default();
     let large = "x".repeat(4096);
     refused(create(|r| r.name.clear()), "name");

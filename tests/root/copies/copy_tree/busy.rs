@@ -47,7 +47,7 @@ fn meanwhile(os: &Os, dir: &Path, rounds: usize, act: impl Fn(usize) + Sync, che
 }
 
 #[test]
-fn a_file_that_grows() {
+fn a_file_that_grows_is_copied_to_an_end() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let source = directory(os, dir.join("source"));
         let pattern: Vec<u8> = (0..65536u32).map(|n| (n % 251) as u8).collect();
@@ -85,7 +85,7 @@ fn a_file_that_is_cut_off_and_grows_again() {
 }
 
 #[test]
-fn files_that_come_and_go() {
+fn files_that_come_and_go_end_no_copy() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let source = directory(os, dir.join("source"));
         for i in 0..20 {
@@ -121,7 +121,7 @@ fn files_that_come_and_go() {
 
 /// Directories of a deep tree are moved about, so that the way up is another one than the way down.
 #[test]
-fn directories_that_move() {
+fn directories_that_move_end_no_copy() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let source = directory(os, dir.join("source"));
         let mut path = source.clone();
@@ -150,7 +150,7 @@ fn directories_that_move() {
 
 /// Somebody exchanges a directory, and a file, for a link to where the copy must not get.
 #[test]
-fn links_that_take_a_place() {
+fn links_that_take_a_place_are_not_followed() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let (source, outside) = (directory(os, dir.join("source")), directory(os, dir.join("outside")));
         std::fs::write(outside.join("secret"), "secret").expect("write");

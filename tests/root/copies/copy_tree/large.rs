@@ -56,7 +56,7 @@ fn make_deep(os: &Os, dir: &Path) -> PathBuf {
 
 /// Far deeper than PATH_MAX and than descriptors would do, with files that have a name at either end.
 #[test]
-fn a_deep_tree() {
+fn a_deep_tree_is_copied_whole() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let (tree, copy) = (make_deep(os, dir), dir.join("copy"));
         // A third name, from where the way to the others leads over the root.
@@ -92,7 +92,7 @@ fn a_deep_tree() {
 }
 
 #[test]
-fn many_small_files() {
+fn many_small_files_are_copied() {
     on(FsType::Ext4, 1 << 30, |os, dir| {
         let source = directory(os, dir.join("source"));
         for i in 0..100 {

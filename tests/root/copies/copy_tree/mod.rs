@@ -131,7 +131,7 @@ fn blocks_are_shared_where_that_is_asked_for() {
 
 /// A subvolume is on the same mount: its files come along.
 #[test]
-fn a_subvolume_inside() {
+fn a_subvolume_inside_comes_along() {
     on(FsType::Btrfs, 1 << 30, |os, pool| {
         let source = directory(os, pool.join("source"));
         let subvolume = source.join("sub");
@@ -155,7 +155,7 @@ fn a_subvolume_inside() {
 }
 
 #[test]
-fn another_filesystem_inside() {
+fn another_filesystem_inside_is_left_out() {
     let (os, _temp, dir) = setup();
     let _cleanup = Cleanup::new(&os, &dir);
     let source = directory(&os, dir.join("source"));

@@ -1,0 +1,106 @@
+//! What would keep pods away from their volume until a person looks.
+
+use std::time::Duration;
+
+use hostloop_fake_kubernetes::{NAMESPACE, key};
+use serde_json::json;
+
+use super::aftermath::promote;
+use super::whole::{until_done, with_standby};
+use super::world::World;
+use crate::cluster::moves::resources::{MovePhase, ReplicaPhase};
+
+/// Runs until the copy is in this phase.
+async fn until(world: &mut World, phase: ReplicaPhase) {
+    for _ in 0..60 {
+        if world.phase().is_some_and(|(now, _)| now == phase) {
+            return;
+        }
+        world.tick().await;
+    }
+    panic!("{:?}", world.phase());
+}
+
+/// What the pod has written since the last pass has no room at the node of the copy.
+#[tokio::test(start_paused = true)]
+async fn a_last_pass_without_room_gives_the_volume_back() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"target": {"node": "n2"}}));
+    until(&mut world, ReplicaPhase::Ready).await;
+    world.nodes.lock().crowded.insert("n2".to_owned());
+    world.drain();
+    world.ticks(30).await;
+    world.is_fine("back");
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Following && message.contains("the pool is full"), "{phase:?} {message}");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0));
+    world.drain();
+    world.ticks(30).await;
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "no cutover before a pass has room");
+    world.nodes.lock().crowded.clear();
+    until(&mut world, ReplicaPhase::Ready).await;
+    world.drain();
+    until_done(&mut world).await;
+    world.is_settled("n2", "there is room");
+}
+
+/// A cloud deletes the Node of a machine that is gone. No pod could run there.
+#[tokio::test(start_paused = true)]
+async fn a_target_that_is_gone_gives_the_volume_back() {
+    for phase in [ReplicaPhase::CuttingOver, ReplicaPhase::LastPass] {
+        let mut world = World::new(false, json!({}));
+        world.ticks(2).await;
+        world.nodes.lock().busy_passes = if phase == ReplicaPhase::LastPass { 1000 } else { 0 };
+        world.ask(json!({"when": "Now", "target": {"node": "n2"}}));
+        until(&mut world, phase).await;
+        world.lose("n2");
+        world.server.with(|k| k.remove(&key("nodes", "", "n2")));
+        world.nodes.lock().busy_passes = 0;
+        world.ticks(30).await;
+        world.is_fine(phase.as_str());
+        assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{phase:?} {:?}", world.phase());
+        assert_eq!(world.left().0, ReplicaPhase::Stranded, "{:?}", world.left());
+        assert_eq!(world.asked().0, Some(MovePhase::GivingUp), "{:?}", world.asked());
+    }
+}
+
+/// Nobody can say any more whether the copy is needed, except for the administrator who promotes it.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_missing_class_can_be_promoted() {
+    let (mut world, target) = with_standby().await;
+    world.lose("n1");
+    world.remove_node("n1");
+    world.server.with(|k| k.remove(&key("storageclasses", "", "local")));
+    world.ticks(60).await;
+    let (phase, message) = world.phase().unwrap();
+    assert!(phase == ReplicaPhase::Standby && message.contains("StorageClass local"), "{phase:?} {message}");
+    promote(&world, true);
+    world.ticks(90).await;
+    world.is_fine("promoted");
+    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+}
+
+/// A connection that is half open shows no changes, for minutes.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_ready_again_is_not_given_up() {
+    let (mut world, _) = with_standby().await;
+    world.lose("n1");
+    let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+    let state = |ready: &str| json!({"conditions": [{"type": "Ready", "status": ready}]});
+    world.server.with(|k| {
+        k.change("nodes", "n1", |node| (node["spec"]["taints"], node["status"]) = (taints, state("Unknown")));
+        k.remove(&key("pods", NAMESPACE, "db-0"));
+    });
+    until(&mut world, ReplicaPhase::CuttingOver).await;
+    world.server.with(|k| {
+        k.change("nodes", "n1", |node| (node["spec"]["taints"], node["status"]) = (json!([]), state("True")));
+    });
+    for _ in 0..20 {
+        let replica = world.replica().expect("a copy");
+        world.moves().follow(&replica).await.expect("a step");
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    let status = world.replica().expect("a copy").status.expect("a status");
+    assert!(!status.stale && status.message.contains("Ready again"), "{status:?}");
+}
