@@ -35,10 +35,8 @@ impl Silence {
         // Nothing that runs under the mutex can panic half-way.
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
+        all.retain(|_, (_, last)| last.elapsed() <= self.gap);
         let (since, last) = all.entry(node.to_owned()).or_insert((now, now));
-        if last.elapsed() > self.gap {
-            *since = now;
-        }
         *last = now;
         since.elapsed()
     }
