@@ -172,7 +172,14 @@ impl Delete {
 
 #[track_caller]
 fn gone(rig: &Rig, large: Large) {
-    after_retries("nothing is left", || large.left(rig).is_empty());
+    is_gone_after(rig, large, "a deletion");
+}
+
+/// The same after what has happened before.
+#[track_caller]
+fn is_gone_after(rig: &Rig, large: Large, what: &str) {
+    let first = large.left(rig);
+    after_retries(&format!("{what}: nothing is left of {first:?}"), || large.left(rig).is_empty());
     after_retries("the number is given back", || rig.kernel.quotas(POOL).is_empty());
 }
 
@@ -278,7 +285,7 @@ fn ends_at(large: Large, power: bool, kill: Kill, n: usize) -> bool {
     }
     delete.call(&rig).expect(&what);
     assert!(!delete.is_listed(&rig), "{what}");
-    gone(&rig, large);
+    is_gone_after(&rig, large, &what);
     assert_eq!(rig.kernel.hazards(), Vec::<String>::new(), "{what}");
     ended
 }
