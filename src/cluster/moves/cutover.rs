@@ -41,7 +41,7 @@ impl Moves {
         };
         let uid = replica.uid().unwrap_or_default();
         if let Some(why) = refused {
-            // What is refused for long is asked for less often: each check is some requests.
+            // Check less often if the refusal lasts: each check takes up to six requests.
             let time = self.refused.is_silent(&uid).clamp(RETRY, SELDOM);
             return self.wait(replica, time, &why).await;
         }

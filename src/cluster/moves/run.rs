@@ -152,8 +152,8 @@ impl Queues {
         self.seen.replicas.state_filter(wanted).iter().for_each(|replica| self.replica(replica));
     }
 
-    /// A change of the message alone is one of this controller, and goes to the VolumeMove. If the copy were looked at for it, a node that
-    /// says how far it is would be asked as fast as it answers.
+    /// Passes a change of the message alone to the VolumeMove only, because this controller has written it. Otherwise the controller would
+    /// ask a node that reports its progress as fast as the node answers.
     fn a_replica_changed(&self, before: Option<&VolumeReplica>, replica: &VolumeReplica) {
         let (namespace, claim) = (&replica.spec.claim.namespace, &replica.spec.claim.name);
         if let Some(by) = &replica.spec.requested_by {
@@ -263,7 +263,7 @@ async fn watch(client: &Client, writers: Writers, queues: Arc<Queues>) -> Infall
     never
 }
 
-/// Shows the objects of one kind, and reports each that changes or goes, with what was shown of it before.
+/// Shows the objects of one kind, and reports each that changes or goes, with its earlier state.
 async fn show<K>(
     api: Api<K>,
     mut writer: Writer<K>,
@@ -306,9 +306,9 @@ where
     pending().await
 }
 
-/// An object that tells people how far its work is.
+/// An object with text for people in its status.
 pub trait Tells: Clone + PartialEq {
-    /// Removes what the controller writes for people, and what changes with each write.
+    /// Removes the text for people, and the resource version, which changes with each write.
     fn remove_text(&mut self);
 }
 

@@ -25,7 +25,7 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// Returns one that begins anew for what nobody has asked about for longer than `gap`.
+    /// Returns one in which a silence ends if no caller asks about it for longer than `gap`.
     pub fn with_gap(gap: Duration) -> Self {
         Silence { all: Arc::default(), gap }
     }

@@ -75,7 +75,7 @@ fn before_the_end(view: &View) -> Step {
         (_, Says::Nothing) => {}
         // A request for it to take over the id may still be on its way.
         _ if view.lost_for < PATIENCE => return wait("the nodes are asked what they have".to_owned()),
-        // A pass says if the first copy has not ended.
+        // The next pass reports an error if the first copy has not ended.
         (_, Says::Has(_)) => return Step::Recover(ReplicaPhase::Following),
         _ => return Step::Recover(ReplicaPhase::Pending),
     }

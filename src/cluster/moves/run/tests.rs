@@ -99,7 +99,7 @@ fn a_copy_and_its_request_wake_each_other() {
     assert_eq!(woken(|queues| queues.a_move_changed(None, &asked)), [copy, request, Vec::new()]);
 }
 
-/// The controller writes them itself, and would ask the nodes again as fast as they answer.
+/// Otherwise the controller would ask a node that reports its progress as fast as the node answers.
 #[test]
 fn a_message_wakes_the_request_of_a_copy_only() {
     let (queues, _waiting) = queues();

@@ -7,13 +7,10 @@ use hostloop_fake_kubernetes::{NAMESPACE, key};
 use serde_json::{Value, json};
 
 use super::api::Fault;
+use super::hostile::now_to;
 use super::whole::{in_its_last_step, until_done, with_standby};
 use super::world::World;
 use crate::cluster::moves::resources::ReplicaPhase;
-
-fn now_to(node: &str) -> Value {
-    json!({"when": "Now", "target": {"node": node}})
-}
 
 fn break_disk(world: &mut World, node: &str) {
     world.nodes.lock().broken.insert(node.to_owned());
@@ -55,8 +52,7 @@ async fn a_copy_of_a_failed_disk_can_be_promoted() {
     assert_eq!(world.place(), "n1", "nobody has said that the data are lost");
     promote(&world, true);
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 /// Nothing asks for the copy any more, which is kept because it may be the only one (rule 7).
@@ -78,8 +74,7 @@ async fn a_copy_that_may_be_the_only_one_can_be_promoted() {
     let status = world.replica().unwrap().status.unwrap();
     assert!(!status.exact, "that was of a cutover that was given up: {status:?}");
     world.ticks(90).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 
     let mut world = World::new(false, json!({}));
     world.ticks(2).await;
@@ -93,8 +88,7 @@ async fn a_copy_that_may_be_the_only_one_can_be_promoted() {
     assert_eq!(world.phase().unwrap().0, ReplicaPhase::Abandoning);
     promote(&world, true);
     world.ticks(90).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place().as_str(), world.down), ("n2", 0), "{:?}", world.phase());
+    world.runs_on("n2", "promoted");
 }
 
 /// A node whose state was restored from a backup has an earlier generation: it refuses the fence, and no pod has to leave.
@@ -161,8 +155,7 @@ async fn pods_never_get_an_earlier_generation() {
     world.add_node("n1");
     world.ask(now_to("n1"));
     world.ticks(90).await;
-    world.is_fine("moved");
-    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+    world.runs_on("n1", "moved");
     let named = |object: &Value| object["metadata"]["name"].as_str().unwrap().ends_with("-earlier");
     let earlier = world.server.with(|k| k.all("volumereplicas").find(|object| named(object)).cloned());
     let earlier = earlier.expect("a VolumeReplica");
@@ -217,8 +210,7 @@ async fn a_promotion_does_not_wait_for_an_expansion() {
     world.lose("n1");
     world.remove_node("n1");
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 /// A volume was expanded and modified after the copy was made.

@@ -1,26 +1,19 @@
 //! What tenants write, and nodes that go in the worst moment. The first design lost or gave away volumes in these situations.
 
-use std::time::Duration;
-
 use hostloop_fake_kubernetes::{NAMESPACE, key};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::pods::add_log;
-use super::whole::{LONG, standby, until_done, with_standby};
+use super::whole::{LONG, until_done, with_standby};
 use super::world::World;
-use crate::cluster::moves::act::Moves;
 use crate::cluster::moves::resources::{MovePhase, ReplicaPhase, VolumeMove};
-use crate::cluster::moves::seen::Seen;
-use crate::model::MoveLimits;
 
-const NOW: &str = "Now";
+pub(super) const NOW: &str = "Now";
 
-fn now_to(node: &str) -> Value {
+pub(super) fn now_to(node: &str) -> Value {
     json!({"when": NOW, "target": {"node": node}})
 }
 
-fn set_status(world: &World, kind: &str, name: &str, status: &Value) {
+pub(super) fn set_status(world: &World, kind: &str, name: &str, status: &Value) {
     world.server.with(|k| k.change(kind, name, |object| object["status"] = status.clone()));
 }
 
@@ -127,8 +120,7 @@ async fn a_copied_claim_has_no_part_in_the_volume() {
     switch_off(&mut world, "n1");
     end_pod(&world);
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
     let volume = world.server.with(|k| k.get("persistentvolumes", "pvc-1")).expect("a volume");
     assert_eq!(volume["spec"]["claimRef"]["namespace"], NAMESPACE);
 }
@@ -138,17 +130,12 @@ async fn a_copied_claim_has_no_part_in_the_volume() {
 async fn a_promotion_goes_on_when_its_taint_is_gone() {
     let (mut world, target) = with_standby().await;
     world.lose("n1");
-    let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
-    let off = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
-    world.server.with(|k| {
-        k.change("nodes", "n1", |node| (node["spec"]["taints"], node["status"]) = (taints, off));
-    });
+    world.taint("n1");
     end_pod(&world);
     world.ticks(5).await;
     world.server.with(|k| k.change("nodes", "n1", |node| node["spec"]["taints"] = json!([])));
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 /// The pods of a lost node are deleted, and the ones that are created instead are on no node: they need both volumes as well.
@@ -176,8 +163,7 @@ async fn a_promotion_leaves_no_claim_of_its_pods() {
     assert!(world.phase().unwrap().1.contains("claim log"), "{:?}", world.phase());
     world.server.with(|k| k.remove(&key("pods", NAMESPACE, "other-0")));
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 /// A rack is off, and the node of the copy comes back first.
@@ -192,8 +178,7 @@ async fn a_copy_outlives_the_loss_of_both_nodes() {
     assert_eq!(world.holds(&target).len(), 1, "{:?}", world.phase());
     world.add_node(&target);
     world.ticks(90).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 /// An autoscaler takes the node of the copy away.
@@ -320,161 +305,4 @@ async fn a_lost_status_costs_no_data() {
             world.nodes.lock().nodes.values().flat_map(|held| held.values()).map(|held| held.data).max();
         assert_eq!(newest, Some(world.written), "{which}");
     }
-}
-
-/// Two installations with two names have one kind of objects.
-#[tokio::test(start_paused = true)]
-async fn a_volume_of_another_driver_is_left_alone() {
-    let mut world = World::new(false, json!({"standby": "1"}));
-    world.server.with(|k| {
-        k.change("persistentvolumes", "pvc-1", |volume| {
-            volume["spec"]["csi"]["driver"] = json!("other.csi.dev")
-        });
-    });
-    world.ask(now_to("n2"));
-    let created = json!("1970-01-01T00:00:00Z");
-    world
-        .server
-        .with(|k| k.change("volumemoves", "m", |asked| asked["metadata"]["creationTimestamp"] = created));
-    world.ticks(25).await;
-    let copies = |world: &World| world.server.with(|k| k.all("volumereplicas").count());
-    assert_eq!((world.asked().0, copies(&world)), (None, 0), "its own controller may look at it");
-    world.ticks(10).await;
-    let (phase, message) = world.asked();
-    assert!(phase == Some(MovePhase::Refused) && message.contains("driver other.csi.dev"), "{message}");
-    assert_eq!((copies(&world), world.place()), (0, "n1".to_owned()));
-    assert_eq!(world.server.with(|k| k.all("events").count()), 0, "no warning for a claim of others");
-    // The other controller writes its own status.
-    set_status(&world, "volumemoves", "m", &json!({"phase": "Copying", "message": "3%"}));
-    world.ticks(90).await;
-    assert_eq!(world.asked(), (Some(MovePhase::Copying), "3%".to_owned()));
-}
-
-/// A copy that has gone counts no longer, also for the controller that has made it.
-#[tokio::test(start_paused = true)]
-async fn limits_count_the_copies_that_there_are() {
-    let mut world = World::new(false, json!({}));
-    world.limit(MoveLimits { all: 1, namespace: 1, node: 1, ..MoveLimits::default() });
-    world.ticks(2).await;
-    for target in ["n2", "n1", "n2"] {
-        world.ask(json!({"when": NOW, "target": {"node": target}}));
-        world.ticks(LONG).await;
-        assert_eq!(
-            (world.asked().0, world.place().as_str()),
-            (Some(MovePhase::Done), target),
-            "{:?}",
-            world.asked()
-        );
-        world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
-        world.ticks(5).await;
-    }
-}
-
-/// A node that hangs is asked once for each copy, and the copies do not wait for each other.
-#[tokio::test(start_paused = true)]
-async fn a_slow_node_delays_no_other_copy() {
-    let mut world = World::new(false, json!({}));
-    world.ticks(2).await;
-    add_log(&world);
-    world.server.with(|k| k.change("storageclasses", "local", |class| class["parameters"] = standby()));
-    let slow = Duration::from_secs(10);
-    for node in ["n2", "n3"] {
-        world.nodes.lock().slow.insert(node.to_owned(), slow);
-    }
-    let (seen, mut writers) = Seen::new();
-    world.server.show(&mut writers);
-    let claims = seen.claims.state();
-    let moves = Moves { seen, ..world.moves().clone() };
-    assert_eq!(claims.len(), 2);
-    let began = Instant::now();
-    let (one, other) = tokio::join!(moves.stand_by(&claims[0]), moves.stand_by(&claims[1]));
-    one.and(other).expect("answers");
-    assert_eq!(world.server.with(|k| k.all("volumereplicas").count()), 2);
-    assert!(began.elapsed() < 2 * slow, "{:?}", began.elapsed());
-}
-
-/// Otherwise only the log would say why a volume has no copy.
-#[tokio::test(start_paused = true)]
-async fn a_refused_standby_copy_is_an_event() {
-    let mut world = World::new(false, standby());
-    world.nodes.lock().full.extend(["n2".to_owned(), "n3".to_owned()]);
-    world.ticks(20).await;
-    let events = world.server.with(|k| k.all("events").cloned().collect::<Vec<_>>());
-    let refused: Vec<_> = events.iter().filter(|event| event["reason"] == "StandbyRefused").collect();
-    assert_eq!(refused.len(), 1, "{events:?}");
-    assert_eq!(refused[0]["note"], "There is no standby copy: no other node has room for it");
-    assert_eq!(refused[0]["regarding"]["name"], "data-db-0");
-}
-
-/// A PersistentVolume of the same name had a copy before.
-#[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_is_said() {
-    let mut world = World::new(false, json!({}));
-    world.add_left("pvc-1-0", NAMESPACE);
-    world.ticks(2).await;
-    world.ask(json!({"when": NOW}));
-    world.ticks(20).await;
-    let (phase, message) = world.asked();
-    assert_eq!(phase, Some(MovePhase::Refused), "{message}");
-    assert!(message.contains("VolumeReplica pvc-1-0 exists already"), "{message}");
-}
-
-/// Each copy takes the size of its volume on another node, and no ResourceQuota counts it.
-#[tokio::test(start_paused = true)]
-async fn no_namespace_has_more_copies_than_allowed() {
-    let default = MoveLimits::default();
-    for (limits, namespace, place) in [
-        (MoveLimits { all: 2, ..default }, "other", Err("there are 2 copies, and --move-limits allows 2")),
-        (MoveLimits { all: 3, namespace: 2, ..default }, "other", Ok("n2")),
-        (
-            MoveLimits { namespace: 2, ..default },
-            NAMESPACE,
-            Err("default has 2 copies, and --move-limits allows 2"),
-        ),
-        (MoveLimits { node: 2, ..default }, "other", Ok("n3")),
-        (MoveLimits { node: 3, ..default }, "other", Ok("n2")),
-        (
-            MoveLimits { node: 0, ..default },
-            "other",
-            Err("no other node has room for it within --move-limits"),
-        ),
-        (MoveLimits { node_size: Some((5 << 30) - 1), ..default }, "other", Ok("n3")),
-        (MoveLimits { node_size: Some(5 << 30), ..default }, "other", Ok("n2")),
-    ] {
-        let mut world = World::new(false, json!({}));
-        world.limit(limits);
-        world.add_left("first", namespace);
-        world.add_left("second", namespace);
-        world.ticks(2).await;
-        world.ask(json!({"when": NOW}));
-        world.ticks(LONG).await;
-        let (phase, message) = world.asked();
-        match place {
-            Ok(node) => {
-                assert_eq!((phase, world.place().as_str()), (Some(MovePhase::Done), node), "{limits:?}")
-            }
-            Err(why) => {
-                assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{limits:?}: {message}");
-            }
-        }
-        world.is_fine(&format!("{limits:?}"));
-    }
-}
-
-/// If no limit is the reason, the message does not send the owner to the administrator for a larger one.
-#[tokio::test(start_paused = true)]
-async fn a_move_to_full_nodes_is_refused_for_their_room() {
-    let mut world = World::new(false, json!({}));
-    for node in ["n2", "n3"] {
-        let others = (0..100).map(|n| (format!("other-{n}"), Default::default()));
-        world.nodes.lock().nodes.get_mut(node).unwrap().extend(others);
-    }
-    world.ticks(2).await;
-    world.ask(json!({"when": NOW}));
-    world.ticks(10).await;
-    let (phase, message) = world.asked();
-    assert_eq!(phase, Some(MovePhase::Refused));
-    assert!(message.contains("no other node has room for it"), "{message}");
-    assert!(!message.contains("--move-limits"), "{message}");
-    world.is_fine("refused");
 }

@@ -3,6 +3,7 @@
 mod aftermath;
 pub(crate) mod api;
 mod copying;
+mod crowd;
 mod exchange;
 mod hostile;
 mod leading;

@@ -204,8 +204,7 @@ async fn a_standby_copy_takes_over_if_the_node_is_lost() {
     assert_eq!(world.place(), "n1", "Kubernetes does not say that the node is lost");
     world.remove_node("n1");
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target.clone(), 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
     // The node comes back with its old disk.
     world.add_node("n1");
     world.ticks(30).await;
@@ -237,8 +236,7 @@ async fn a_copy_stays_if_its_volumes_disk_was_replaced() {
         });
     });
     world.ticks(60).await;
-    world.is_fine("promoted");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,11 +246,7 @@ async fn a_copy_whose_own_node_is_away_is_not_promoted() {
     world.ticks(100).await;
     assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
     // The node of the volume has the taint and still answers: the silence of the other one is not its own.
-    world.server.with(|k| {
-        let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
-        let off = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
-        k.change("nodes", "n1", |node| (node["spec"]["taints"], node["status"]) = (taints, off));
-    });
+    world.taint("n1");
     world.drain();
     world.ticks(100).await;
     let stale =
@@ -261,8 +255,7 @@ async fn a_copy_whose_own_node_is_away_is_not_promoted() {
     world.nodes.lock().silent.clear();
     world.drain();
     world.ticks(60).await;
-    world.is_fine("promoted with a last pass");
-    assert_eq!((world.place(), world.down), (target, 0), "{:?}", world.phase());
+    world.runs_on(&target, "promoted with a last pass");
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,8 +334,7 @@ async fn lost_in_its_last_step(fault: Fault) -> World {
     );
     world.remove_node("n2");
     world.ticks(60).await;
-    world.is_fine("taken back");
-    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+    world.runs_on("n1", "taken back");
     assert_eq!(world.holds("n1")[0].generation, 2);
     world
 }

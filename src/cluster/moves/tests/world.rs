@@ -225,6 +225,15 @@ impl World {
         self.may_be_lost = u64::MAX;
     }
 
+    /// An administrator says that a node, which is not ready, is shut down.
+    pub(super) fn taint(&self, node: &str) {
+        let taints = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+        let off = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
+        self.server.with(|k| {
+            k.change("nodes", node, |node| (node["spec"]["taints"], node["status"]) = (taints, off));
+        });
+    }
+
     /// Kubernetes deletes the pods of a node by force, and the Node object.
     pub(super) fn remove_node(&self, node: &str) {
         self.server.with(|k| {
@@ -291,6 +300,13 @@ impl World {
         assert!(cluster.wrong.is_empty(), "{which}: {:?}", cluster.wrong);
         let wrong = self.server.with(|k| k.wrong.clone());
         assert!(wrong.is_empty(), "{which}: {wrong:?}");
+    }
+
+    /// Asserts that no rule was broken, and that the pod runs on this node with the volume.
+    #[track_caller]
+    pub(super) fn runs_on(&self, node: &str, which: &str) {
+        self.is_fine(which);
+        assert_eq!((self.place().as_str(), self.down), (node, 0), "{which}: {:?}", self.phase());
     }
 
     /// Asserts that the volume and its pod are on this node, and that nothing is left of a move.
