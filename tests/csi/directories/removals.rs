@@ -175,7 +175,7 @@ fn gone(rig: &Rig, large: Large) {
     is_gone_after(rig, large, "a deletion");
 }
 
-/// The same after what has happened before.
+/// Waits until nothing is left; `what` names the events before.
 #[track_caller]
 fn is_gone_after(rig: &Rig, large: Large, what: &str) {
     let first = large.left(rig);

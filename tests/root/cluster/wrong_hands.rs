@@ -176,7 +176,7 @@ fn of_small_attributes(number: u64) -> Vec<peer::PullTreeResponse> {
     vec![entry(number, 0, Of::File { size: 0 }, attributes)]
 }
 
-/// The same of files that have one byte in each block.
+/// A tree that never ends: files with one byte in each block.
 fn of_parts(number: u64) -> Vec<peer::PullTreeResponse> {
     let part = |n: u64| of_tree((number + 1, 0), Item::Data(Piece::new(n * 4096, vec![9])));
     let file = entry(number, 0, Of::File { size: MIB }, Vec::new());

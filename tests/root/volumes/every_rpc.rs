@@ -17,6 +17,8 @@ fn every_rpc_of_csi_answers_ok() {
     without_a_volume(&world);
     life(&world);
     let metrics = scrape(&address);
+    assert_eq!(rpcs().count(), PROTOCOL.matches("\n  rpc ").count());
+    assert!(rpcs().count() > 30, "the protocol has more RPCs");
     let never: BTreeSet<String> = rpcs().filter(|rpc| !metrics.contains(&answered_ok(rpc))).collect();
     assert!(never.is_empty(), "{never:?} never answered OK: call them here\n{metrics}");
     world.finish();
