@@ -16,6 +16,7 @@ use super::exchange::Exchange;
 use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated, reason};
+use super::queue::Begun;
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::seen::Seen;
 use super::silence::Silence;
@@ -52,6 +53,7 @@ pub struct Moves {
     pub(super) absent: Absent,
     pub(super) evictions: Evictions,
     pub(super) limits: MoveLimits,
+    pub(super) begun: Begun,
     pub(super) created: Arc<tokio::sync::Mutex<Created>>,
     pub(super) figures: Arc<Figures>,
     /// The time of day.
@@ -93,6 +95,7 @@ impl Moves {
             absent: Absent::default(),
             evictions: Evictions::default(),
             limits: MoveLimits::default(),
+            begun: Begun::default(),
             created: Arc::default(),
             figures: Arc::default(),
             clock: Arc::new(Timestamp::now),
@@ -153,6 +156,7 @@ impl Moves {
         let spec = &view.spec;
         match step {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
+            Step::Enter(ReplicaPhase::Copying, why) => self.begin_first_copy(replica, &why).await,
             Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
             Step::RetireSource => {

@@ -9,11 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::act::{Moves, Next, RETRY, Result};
+use super::act::{Failure, Moves, Next, RETRY, Result};
 use super::claims::{access, bytes_of, parameters};
 use super::copies::{NewCopy, Updated};
-use super::decide::{LONG, PRESSING, is_well};
+use super::decide::{CALM, LONG, PRESSING, is_well};
 use super::nodes::{NodeError, PassRequest, Presence};
+use super::queue::comes_after;
 use super::resources::{Pass, Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::view::View;
 use crate::model::most_bytes;
@@ -24,6 +25,20 @@ const SMALL: u64 = 32 << 20;
 const QUICK: Duration = Duration::from_secs(3);
 
 impl Moves {
+    /// Lets the first copy begin, unless others have begun since the look.
+    pub(super) async fn begin_first_copy(&self, replica: &VolumeReplica, why: &str) -> Result<Next> {
+        let queue = self.begun.begin(&self.seen.replicas.state(), replica);
+        if queue > 0 {
+            return self.wait(replica, CALM, &comes_after(queue)).await;
+        }
+        let next = self.enter(replica, ReplicaPhase::Copying, why).await;
+        // Without an answer, the status may have been written.
+        if let Err(Failure::Kubernetes(kube::Error::Api(_))) = &next {
+            self.begun.forget(replica);
+        }
+        next
+    }
+
     pub(super) async fn create(&self, replica: &VolumeReplica) -> Result<Next> {
         let copy = match self.new_copy(replica).await? {
             Ok(copy) => copy,

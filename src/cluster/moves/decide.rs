@@ -30,11 +30,12 @@ use self::promotion::{
 };
 pub use self::promotion::{is_lost, is_lost_node, is_well};
 pub use self::recovery::is_lost_status;
+use super::queue::comes_after;
 use super::resources::{Purpose, ReplicaPhase, When};
 use super::view::{NodeState, Says, User, View, Wanted};
 
 /// Between two looks while pods run.
-const CALM: Duration = Duration::from_secs(1);
+pub(super) const CALM: Duration = Duration::from_secs(1);
 /// Between two looks while no pod can run.
 pub const PRESSING: Duration = Duration::from_millis(250);
 /// Between two looks at what only an administrator or a node that comes back can change.
@@ -212,9 +213,7 @@ fn before(view: &View) -> Step {
         (ReplicaPhase::Pending, _) if view.failed.is_some_and(|failed| failed < LONG) => {
             Step::Wait(LONG - view.failed.unwrap_or_default(), view.status.message.clone())
         }
-        (ReplicaPhase::Pending, _) if view.queue > 0 => {
-            Step::Wait(CALM, format!("{} first copies are made before this one", view.queue))
-        }
+        (ReplicaPhase::Pending, _) if view.queue > 0 => Step::Wait(CALM, comes_after(view.queue)),
         (ReplicaPhase::Pending, _) => {
             Step::Enter(ReplicaPhase::Copying, "the first copy is being made".to_owned())
         }

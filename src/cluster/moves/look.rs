@@ -14,7 +14,6 @@ use super::claims::{bytes_of, is_changing};
 use super::decide::{is_lost_node, is_lost_status};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
-use super::queue::ahead;
 use super::resources::{ClaimId, Purpose, ReplicaPhase, VolumeMove, VolumeReplica, VolumeReplicaSpec, When};
 use super::seen::Seen;
 use super::view::{NodeState, Says, View, Wanted};
@@ -88,7 +87,7 @@ impl Moves {
             has_another_copy: is_status_lost && self.has_another_copy(replica),
             failed: status.first_copy_failed.as_ref().map(|failed| self.since(&failed.0)),
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
-            queue: ahead(&self.seen.replicas.state(), replica),
+            queue: self.begun.ahead(&self.seen.replicas.state(), replica),
             spec: spec.clone(),
             status,
         })

@@ -2,7 +2,9 @@
 //! volumes that wait for their last one (rule 10). One that has failed comes after all others: it keeps no place while it waits. No I/O.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use super::resources::{ReplicaPhase, VolumeReplica};
@@ -10,16 +12,73 @@ use super::resources::{ReplicaPhase, VolumeReplica};
 /// First copies that a node sends or receives at a time.
 const AT_ONCE: usize = 2;
 
-/// Returns how many first copies of the same driver come before this one; 0 if it can be made now. The namespaces take turns, so that
-/// one with many volumes does not delay the others.
-pub fn ahead(all: &[impl AsRef<VolumeReplica>], of: &VolumeReplica) -> usize {
-    let all = || all.iter().map(AsRef::as_ref).filter(|replica| replica.spec.driver == of.spec.driver);
+/// The first copies that this controller has begun, by the uid of the VolumeReplica, each with the time at which the try before failed.
+/// The watch shows them as waiting until it is up to date.
+#[derive(Clone, Default)]
+pub struct Begun(Arc<Mutex<HashMap<String, Option<Time>>>>);
+
+/// Returns the message of a copy that waits for its turn.
+pub fn comes_after(queue: usize) -> String {
+    format!("{queue} first copies are made before this one")
+}
+
+impl Begun {
+    /// Returns how many first copies of the same driver come before this one; 0 if it can be made now.
+    pub fn ahead(&self, all: &[Arc<VolumeReplica>], of: &VolumeReplica) -> usize {
+        let begun = self.lock();
+        ahead(all, of, |replica| is_in(&begun, replica))
+    }
+
+    /// Returns the same, and remembers this copy as begun if it can be made now.
+    pub fn begin(&self, all: &[Arc<VolumeReplica>], of: &VolumeReplica) -> usize {
+        let mut begun = self.lock();
+        let queue = ahead(all, of, |replica| is_in(&begun, replica));
+        if queue == 0 {
+            let shown: Vec<String> = all
+                .iter()
+                .filter(|replica| is_in(&begun, replica))
+                .filter_map(|replica| replica.uid())
+                .collect();
+            begun.retain(|uid, _| shown.contains(uid));
+            begun.insert(of.uid().unwrap_or_default(), failed(of));
+        }
+        queue
+    }
+
+    /// Forgets that a copy has begun, because its status was not written.
+    pub fn forget(&self, replica: &VolumeReplica) {
+        self.lock().remove(&replica.uid().unwrap_or_default());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Option<Time>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports whether a VolumeReplica is shown as waiting whose first copy has begun.
+fn is_in(begun: &HashMap<String, Option<Time>>, replica: &VolumeReplica) -> bool {
+    replica.phase() == ReplicaPhase::Pending
+        && replica.metadata.uid.as_ref().and_then(|uid| begun.get(uid)) == Some(&failed(replica))
+}
+
+/// Returns how many come before. The namespaces take turns, so that one with many volumes does not delay the others. The watch may show an
+/// earlier state of the VolumeReplica that asks.
+fn ahead(
+    all: &[impl AsRef<VolumeReplica>],
+    of: &VolumeReplica,
+    is_begun: impl Fn(&VolumeReplica) -> bool,
+) -> usize {
+    let others = all.iter().map(AsRef::as_ref).filter(|replica| replica.uid() != of.uid());
+    let all: Vec<&VolumeReplica> =
+        others.filter(|replica| replica.spec.driver == of.spec.driver).chain([of]).collect();
+    let is_busy = |replica: &VolumeReplica| replica.phase() == ReplicaPhase::Copying || is_begun(replica);
     let mut busy = HashMap::<&str, usize>::new();
-    for replica in all().filter(|replica| replica.phase() == ReplicaPhase::Copying) {
+    for replica in all.iter().filter(|replica| is_busy(replica)) {
         take(&mut busy, replica);
     }
-    let mut waiting: Vec<&VolumeReplica> =
-        all().filter(|replica| is_waiting(replica) && !is_deleted(replica)).collect();
+    let is_in_turn =
+        |replica: &&VolumeReplica| is_waiting(replica) && !is_deleted(replica) && !is_begun(replica);
+    let mut waiting: Vec<&VolumeReplica> = all.into_iter().filter(is_in_turn).collect();
     waiting.sort_by_key(|replica| (replica.creation_timestamp(), replica.name_any()));
     let mut turns = HashMap::<&str, usize>::new();
     let mut in_turn: Vec<(usize, &VolumeReplica)> = waiting
@@ -50,8 +109,12 @@ fn is_waiting(replica: &VolumeReplica) -> bool {
     replica.phase() == ReplicaPhase::Pending && replica.status.as_ref().is_some_and(|status| status.begun)
 }
 
+fn failed(replica: &VolumeReplica) -> Option<Time> {
+    replica.status.as_ref().and_then(|status| status.first_copy_failed.clone())
+}
+
 fn has_failed(replica: &VolumeReplica) -> bool {
-    replica.status.as_ref().is_some_and(|status| status.first_copy_failed.is_some())
+    failed(replica).is_some()
 }
 
 fn is_deleted(replica: &VolumeReplica) -> bool {
@@ -71,8 +134,6 @@ fn take<'a>(busy: &mut HashMap<&'a str, usize>, replica: &'a VolumeReplica) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
@@ -95,7 +156,7 @@ mod tests {
 
     fn queue(all: &[(&str, &str, (&str, &str))]) -> Vec<usize> {
         let all = replicas(all);
-        all.iter().map(|of| ahead(&all, of)).collect()
+        all.iter().map(|of| Begun::default().ahead(&all, of)).collect()
     }
 
     #[test]
@@ -118,7 +179,7 @@ mod tests {
             let status = Arc::make_mut(failed).status.as_mut().unwrap();
             status.first_copy_failed = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         }
-        let queue: Vec<usize> = all.iter().map(|of| ahead(&all, of)).collect();
+        let queue: Vec<usize> = all.iter().map(|of| Begun::default().ahead(&all, of)).collect();
         assert_eq!(queue, [1, 2, 0, 0]);
     }
 
@@ -129,7 +190,7 @@ mod tests {
         for lost in &mut all[..2] {
             Arc::make_mut(lost).status = None;
         }
-        assert_eq!([ahead(&all, &all[2]), ahead(&all, &all[3])], [0, 0]);
+        assert_eq!([2, 3].map(|of: usize| Begun::default().ahead(&all, &all[of])), [0, 0]);
     }
 
     /// Its controllers may be gone, and its copies are never made.
@@ -140,12 +201,28 @@ mod tests {
             Arc::make_mut(other).spec.driver = "other".to_owned();
         }
         Arc::make_mut(&mut all[3]).status.as_mut().unwrap().phase = ReplicaPhase::Pending;
-        assert_eq!(ahead(&all, &all[3]), 0);
+        assert_eq!(Begun::default().ahead(&all, &all[3]), 0);
     }
 
     #[test]
     fn namespaces_take_turns() {
         let of = |namespace| ("Pending", namespace, ("n1", "n2"));
         assert_eq!(queue(&[of("a"), of("a"), of("a"), of("b")]), [0, 1, 2, 0]);
+    }
+
+    /// The one that asks first may not be the first in the order: their names decide it, if they were created in the same second.
+    #[test]
+    fn a_begun_copy_counts_before_the_watch_shows_it() {
+        let mut all = replicas(&[("Pending", "a", ("n1", "n2")); 4]);
+        let begun = Begun::default();
+        let unseen = Arc::clone(&all[0]);
+        Arc::make_mut(&mut all[0]).status = None;
+        assert_eq!([1, 2].map(|of: usize| begun.begin(&all, &all[of])), [0, 0]);
+        assert_eq!(begun.begin(&all, &unseen), 1, "its status was written, and the watch does not show it");
+        assert_eq!(begun.begin(&all, &all[2]), 0, "a retry");
+        // It has failed, and waits again.
+        let status = Arc::make_mut(&mut all[1]).status.as_mut().unwrap();
+        status.first_copy_failed = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!([begun.begin(&all, &unseen), begun.begin(&all, &all[3])], [0, 1]);
     }
 }
