@@ -18,6 +18,7 @@ use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated, reason};
 use super::queue::Begun;
 use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
+use super::returns::Returns;
 use super::seen::Seen;
 use super::silence::Silence;
 use super::strays::Evictions;
@@ -50,6 +51,7 @@ pub struct Moves {
     pub(super) status_lost: Silence,
     /// For how long the check of a cutover has been refused, by the uid of the VolumeReplica.
     pub(super) refused: Silence,
+    pub(super) returns: Returns,
     pub(super) absent: Absent,
     pub(super) evictions: Evictions,
     pub(super) limits: MoveLimits,
@@ -92,6 +94,7 @@ impl Moves {
             unusable: Silence::default(),
             status_lost: Silence::default(),
             refused: Silence::with_gap(2 * SELDOM),
+            returns: Returns::default(),
             absent: Absent::default(),
             evictions: Evictions::default(),
             limits: MoveLimits::default(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::act::{Failure, Moves, Next, RETRY, Result};
@@ -201,6 +202,7 @@ impl Moves {
             Err(NodeError::NoRoom(why))
                 if is_well(view) && !view.is_promoted && !self.is_awaited(replica).await? =>
             {
+                self.returns.add(&replica.uid().unwrap_or_default());
                 let why = format!("the volume goes back to its pods until a pass succeeds: {why}");
                 self.enter(replica, ReplicaPhase::Following, &why).await
             }

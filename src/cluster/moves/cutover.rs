@@ -35,11 +35,16 @@ struct Refused {
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
+        let uid = replica.uid().unwrap_or_default();
+        let pause = self.returns.pause(&uid);
+        if !pause.is_zero() && !view.is_promoted {
+            let why = "the last pass of the cutover before had no room; the next cutover waits for up to five minutes";
+            return self.wait(replica, pause, why).await;
+        }
         let refused = match self.try_cutover(replica, &view.wanted).await? {
             Some(why) => Some(why),
             None => self.try_companions(replica).await?,
         };
-        let uid = replica.uid().unwrap_or_default();
         if let Some(why) = refused {
             // Check less often if the refusal lasts: each check takes up to six requests.
             let time = self.refused.is_silent(&uid).clamp(RETRY, SELDOM);

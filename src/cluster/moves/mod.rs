@@ -26,6 +26,7 @@ pub mod progress;
 pub mod queue;
 pub mod request;
 pub mod resources;
+mod returns;
 pub mod run;
 pub mod seen;
 mod silence;

@@ -38,6 +38,8 @@ pub(crate) struct Cluster {
     pub(crate) rooms: BTreeMap<(String, String), u64>,
     /// These have no room for what a pass brings.
     pub(crate) crowded: BTreeSet<String>,
+    /// Nodes without room for a last pass.
+    pub(crate) crowded_last: BTreeSet<String>,
     /// These answer only after so long.
     pub(crate) slow: BTreeMap<String, Duration>,
     /// The disks of these have failed: they have their records, and no data.
@@ -182,7 +184,8 @@ impl Nodes for FakeNodes {
                 return Err(NodeError::Failed("the pool of the source is not available".to_owned()));
             }
             let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
-            if cluster.crowded.contains(&spec.target_node) {
+            let has_no_room = pass.last && cluster.crowded_last.contains(&spec.target_node);
+            if has_no_room || cluster.crowded.contains(&spec.target_node) {
                 return Err(NodeError::NoRoom("the pool is full".to_owned()));
             }
             let changed_bytes = volume.data - copy.data;
