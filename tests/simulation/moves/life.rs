@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::control::Known;
 use super::objects::{Order, Standby};
+use super::scenes::Scene;
 use super::writer::Log;
 use super::{Moves, PATIENCE, objects};
 use crate::calls::{Client, Failure};
@@ -22,6 +23,7 @@ pub struct Claim {
     pub(super) claim: String,
     pub(super) pod: String,
     pub(super) order: Order,
+    pub(super) scene: Scene,
     /// The StatefulSet that it belongs to.
     set: Option<String>,
     /// Another claim of the pod, which moves with this one.
@@ -64,7 +66,8 @@ pub(super) fn phase(object: &Value) -> Option<&str> {
 
 impl Claim {
     pub fn new(cluster: &Arc<Cluster>, moves: &Arc<Moves>, number: usize) -> Arc<Claim> {
-        let order = moves.order();
+        let scene = moves.scene();
+        let order = moves.order(scene);
         let set = (moves.below(3) > 0).then(|| format!("db{number}"));
         let claim = set.as_ref().map_or_else(|| format!("data{number}"), |set| format!("data-{set}-0"));
         // A copy of one claim alone would leave the other one behind.
@@ -77,6 +80,7 @@ impl Claim {
             claim,
             pod: format!("db{number}-0"),
             order,
+            scene,
             set,
             companion,
             log: Arc::new(Mutex::new(log)),
@@ -178,13 +182,15 @@ impl Claim {
         self.until("its pod runs", |kubernetes| self.runs(kubernetes)).await?;
         for _ in 0..1 + self.moves.below(2) {
             self.moves.pause(1, 15_000).await;
+            self.is_set().await;
             // An administrator loses a node, has the volume moved, or both at once.
-            let (moves, loses) = match self.moves.standby && self.moves.crowded.is_none() {
+            let by_chance = match self.moves.standby && self.moves.crowded.is_none() {
                 true => [(true, false), (false, true), (true, true), (true, true)][self.moves.below(4)],
                 // Many pods write much while a node is away, and the fake disks grow slow.
                 false => (true, false),
             };
-            let in_cutover = moves && loses && self.moves.below(3) > 0;
+            let (moves, loses) = self.scene.acts().unwrap_or(by_chance);
+            let in_cutover = moves && loses && (self.moves.below(3) > 0 || self.scene != Scene::Any);
             let follow = async {
                 match moves {
                     true => self.follow(self.plan(in_cutover)).await,
@@ -210,15 +216,6 @@ impl Claim {
         }
     }
 
-    /// The node of the standby copy, to which the volume moves without a new one.
-    fn node_of_copy(&self) -> Option<String> {
-        let stands_by = |replica: &&Value| phase(replica) == Some("Standby");
-        self.moves.with(|kubernetes| {
-            let all = self.replicas(kubernetes);
-            Some(all.iter().find(stands_by)?["spec"]["targetNode"].as_str()?.to_owned())
-        })
-    }
-
     /// Returns the plan of an administrator, who does not change it if a node is lost in the cutover.
     fn plan(&self, in_cutover: bool) -> Plan {
         let later = |most: u64| Instant::now() + Duration::from_millis(self.moves.between(1, most));
@@ -235,7 +232,8 @@ impl Claim {
         // While there is no pod, nothing says that two claims go together: a drain may part them.
         let now = now || self.companion.is_some() || in_cutover;
         let keeps = self.moves.standby && self.moves.below(4) == 0;
-        let target = self.node_of_copy().filter(|_| self.moves.below(2) == 0);
+        let is_lent = self.moves.below(2) == 0 || self.scene == Scene::Lent;
+        let target = self.node_of_copy().filter(|_| is_lent);
         let target = target.unwrap_or_else(|| self.node());
         Plan { target, now, cancels, cancels_in, changes, deletes, cordons, keeps }
     }

@@ -11,6 +11,7 @@ mod objects;
 mod orders;
 mod outage;
 mod rules;
+mod scenes;
 mod settled;
 mod tenants;
 mod without;
@@ -35,6 +36,7 @@ pub use self::api::client;
 pub use self::life::Claim;
 use self::objects::{Order, Standby};
 pub use self::orders::is_checked;
+use self::scenes::Scene;
 
 /// How long a move may take when all is well: a StatefulSet that could not make its pod looks again after up to five minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -134,7 +136,7 @@ impl Moves {
     }
 
     /// What a new claim asks for.
-    fn order(&self) -> Order {
+    fn order(&self, scene: Scene) -> Order {
         let kind = [Kind::Block, Kind::Directory][self.below(2)];
         let spec = |kind| Spec { bytes: 64 * MIB, ..Spec::new(kind) };
         if !self.standby {
@@ -142,6 +144,7 @@ impl Moves {
         }
         let all = [Standby::Nobody, Standby::InVain, Standby::Class, Standby::Class, Standby::Claim];
         let standby = if self.crowded.is_some() { Standby::Class } else { all[self.below(all.len())] };
+        let standby = scene.standby().unwrap_or(standby);
         let order = Order { spec: spec(kind), standby };
         // A directory on xfs is cut only while no pod uses it.
         if order.stands_by() { Order { spec: spec(Kind::Block), standby } } else { order }

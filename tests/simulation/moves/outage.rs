@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::life::{Claim, phase};
 use super::objects::Standby;
+use super::scenes::Scene;
 use super::{Moves, nodes};
 use crate::calls::Failure;
 use crate::harness::{CONTROLLERS, DATA_DIR, DIRECTORIES_DIR};
@@ -126,7 +127,7 @@ impl Claim {
         let Some(node) = self.node_to_lose(in_cutover) else { return Ok(()) };
         self.moves.outages.lock().unwrap().under_way += 1;
         match self.moves.below(5) {
-            0 => self.cut_off(node).await,
+            0 if self.scene == Scene::Any => self.cut_off(node).await,
             _ => self.switch_off(node, in_cutover).await,
         }
         let mut outages = self.moves.outages.lock().unwrap();
@@ -157,6 +158,7 @@ impl Claim {
     /// Mostly the node of the volume.
     fn node_to_lose(&self, in_cutover: bool) -> Option<usize> {
         let of_volume = self.moves.below(if in_cutover { 2 } else { 5 }) > 0;
+        let of_volume = self.scene.loses_volume().unwrap_or(of_volume);
         let name = self.moves.with(|kubernetes| {
             let name = match of_volume {
                 true => node_of(&kubernetes.volume_of(&self.claim)?.0).to_owned(),
@@ -191,11 +193,14 @@ impl Claim {
         }
         let words =
             [Word::Nothing, Word::Taint, Word::Taint, Word::Deletion, Word::Deletion, Word::Promotion];
-        let is_silent = in_cutover && self.moves.below(2) == 0;
-        let empty =
-            self.moves.below(2) == 0 && self.moves.with(|kubernetes| is_spare(kubernetes, &machine.id));
+        let is_silent =
+            in_cutover && self.moves.below(2) == 0 || matches!(self.scene, Scene::Lent | Scene::Cancelled);
+        let empty = self.scene == Scene::Any
+            && self.moves.below(2) == 0
+            && self.moves.with(|kubernetes| is_spare(kubernetes, &machine.id));
         // A copy that nothing asks for takes no place, so the data have to be on the disks.
-        let unasked = self.order.standby == Standby::Claim && !empty && self.moves.below(2) == 0;
+        let is_unasked = self.moves.below(2) == 0 || self.scene == Scene::Unasked;
+        let unasked = self.order.standby == Standby::Claim && !empty && is_unasked;
         let guarded = self.moves.with(|kubernetes| self.is_guarded_on(kubernetes, &machine.id));
         let outage = Outage {
             node,
@@ -261,6 +266,12 @@ impl Claim {
         // A Node that is deleted takes the pod of the driver with it.
         if outage.word != Word::Nothing {
             self.list(outage.node, outage.listed);
+        }
+        match self.scene {
+            Scene::Any | Scene::Unasked => {}
+            // Until Kubernetes calls the node not ready, and longer than a promotion would wait.
+            Scene::Lent => return self.moves.pause(100_000, LONGEST).await,
+            Scene::Cancelled => return self.goes_on_without_copy(name).await,
         }
         match (outage.waits && outage.word != Word::Nothing, outage.guarded) {
             (false, _) => self.moves.pause(1000, LONGEST).await,
