@@ -10,11 +10,12 @@ impl Driver {
     /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied.
+    /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied; FAILED_PRECONDITION if it has
+    /// no record but a directory; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
         let _guard = self.lock(&id)?;
-        let Some(snapshot) = self.store.snapshot(&id) else { return Ok(()) };
+        let Some(snapshot) = self.store.snapshot(&id) else { return self.expect_no_files_of_snapshot(&id) };
         if snapshot.pulled_for.is_some() {
             return Ok(()); // to callers there is none
         }

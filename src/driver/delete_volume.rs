@@ -10,7 +10,8 @@ impl Driver {
     /// this call ends the pull, and a retry finds the lock free.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, and if its data move to another node, or have moved.
+    /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, if its data move to another node, or have moved,
+    /// and if it has no record but a directory; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
         let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&id))?;
@@ -25,7 +26,7 @@ impl Driver {
                 }
                 self.delete(&volume)
             }
-            None => self.moved(&id).map_or(Ok(()), Err),
+            None => self.moved(&id).map_or_else(|| self.expect_no_files_of_volume(&id), Err),
         }
     }
 

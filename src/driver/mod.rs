@@ -46,6 +46,7 @@ mod pull;
 mod recovery;
 mod removals;
 mod request;
+mod unrecorded;
 mod validate_volume_capabilities;
 
 pub(crate) use capacity::PoolFigures;

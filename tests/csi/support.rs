@@ -1,6 +1,7 @@
 //! A driver on a fake machine, called as kubelet and the sidecars do: over its Unix socket.
 
 use std::future::Future;
+use std::path::Path;
 
 use clap::Parser;
 use futures_util::TryStreamExt;
@@ -10,6 +11,7 @@ use hostloop::driver::Driver;
 use hostloop::kernel::Os;
 use hostloop::model::{FsType, Settings};
 use hostloop::selftest::client::Client;
+use hostloop::store::{Identity, Store};
 use hostloop::wire::csi;
 use hostloop::wire::rpc::{Streaming, Unary};
 use hostloop_fake_kernel::FakeKernel;
@@ -126,6 +128,16 @@ impl Rig {
         self.stop();
         let os = self.kernel.restart();
         self.start(os);
+    }
+
+    /// Stops the driver, changes its records as an older state file has them, and starts it again.
+    pub fn restore_state(&mut self, rewrite: impl FnOnce(&Store)) {
+        self.stop();
+        let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: NODE.to_owned() };
+        rewrite(
+            &Store::open(self.kernel.restart().files, Path::new(DATA), identity).expect("the state file"),
+        );
+        self.start_again();
     }
 
     /// Starts the driver again after its process was killed.

@@ -1,5 +1,6 @@
 //! DeleteSnapshot.
 
+use hostloop::store::Durability;
 use hostloop::wire::csi;
 use tonic::Code;
 
@@ -38,6 +39,34 @@ fn a_deleted_snapshot_frees_its_files_and_name() {
     }
     rig.power_cut();
     rig.assert_no_snapshot();
+}
+
+/// The state file is older than the snapshots.
+#[test]
+fn a_snapshot_without_its_record_stays() {
+    let mut rig = both_pools();
+    let cut = |request| {
+        let vol = rig.made(request);
+        rig.cut(&vol.id, &vol)
+    };
+    let cuts: Vec<csi::Snapshot> = kinds().into_iter().map(cut).collect();
+    rig.restore_state(|store| {
+        cuts.iter().for_each(|cut| {
+            store
+                .delete_snapshot(&cut.snapshot_id.parse().expect("an id"), Durability::Synced)
+                .expect("delete");
+        });
+    });
+    for cut in &cuts {
+        let why = rig.fails(Code::FailedPrecondition, delete_snapshot(&cut.snapshot_id));
+        let path =
+            why.split_whitespace().find(|word| word.ends_with(&cut.snapshot_id) && word.starts_with('/'));
+        let path = path.unwrap_or_else(|| panic!("{why}"));
+        assert!(rig.kernel.exists(path), "{why}");
+        // The administrator does what the message says.
+        rig.kernel.spawn().trees.remove(path.as_ref()).expect("remove");
+        rig.ok(delete_snapshot(&cut.snapshot_id));
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! DeleteVolume: what does not exist, and what is in use.
 
+use hostloop::model::{FsType, NodeKey, VolumeId};
+use hostloop::store::Durability;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;
 
+use crate::cuts::{FAST, both_pools};
 use crate::life::*;
 use crate::support::*;
 
@@ -47,6 +50,45 @@ fn a_deleted_volume_is_gone_and_a_repeat_is_ok() {
         rig.fails(Code::NotFound, get);
         rig.fails(Code::NotFound, rig.stage_request(&vol));
     }
+}
+
+/// The state file is older than the volumes.
+#[test]
+fn a_volume_without_its_record_stays() {
+    let mut rig = Rig::new();
+    let all = [
+        create("fs", mount()),
+        create("block", block()),
+        create_with("directory", &[("backend", "directory"), ("pool", "directories")]),
+    ]
+    .map(|request| rig.made(request));
+    rig.restore_state(|store| {
+        all.iter().for_each(|vol| {
+            store.delete(&vol.id.parse().expect("an id"), Durability::Synced).expect("delete");
+        });
+    });
+    for vol in &all {
+        let there = rig.kernel.tree(vol.directory());
+        for _ in 0..2 {
+            let why = rig.fails(Code::FailedPrecondition, vol.delete_request());
+            assert!(why.contains("has no record") && why.contains(&vol.directory()), "{why}");
+        }
+        assert_eq!(rig.kernel.tree(vol.directory()), there);
+        // The administrator does what the message says.
+        rig.kernel.spawn().trees.remove(vol.directory().as_ref()).expect("remove");
+        rig.ok(vol.delete_request());
+    }
+}
+
+#[test]
+fn a_pool_that_is_away_may_have_an_unknown_volume() {
+    let rig = both_pools();
+    let unknown = delete(VolumeId::of_name(&NodeKey::of(NODE), "never").as_str());
+    rig.ok(unknown.clone());
+    // Another disk is mounted over it.
+    rig.kernel.add_disk(FAST, FsType::Xfs, 1 << 30);
+    let why = rig.fails(Code::Unavailable, unknown);
+    assert!(why.contains("fast"), "{why}");
 }
 
 #[test]

@@ -123,8 +123,8 @@ goes_on_writing() {
   eventually "$1 goes on writing" more "$1"
 }
 
-# ask_to_move CLAIM NODE [WHEN]: creates a VolumeMove with the name of the claim, Now unless WHEN says PodsLeave. It deletes an
-# earlier one of that name, which has ended, and would say nothing of this one.
+# ask_to_move CLAIM NODE [WHEN]: creates a VolumeMove with the name of the claim, Now unless WHEN says PodsLeave; further fields may
+# follow WHEN after a comma. It deletes an earlier one of that name, which has ended, and would say nothing of this one.
 ask_to_move() {
   eventually 'the earlier VolumeMove is deleted' k delete volumemove "$1" --ignore-not-found
   eventually 'the move is asked for' apply_move "$@"

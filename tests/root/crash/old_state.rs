@@ -7,6 +7,7 @@ use hostloop::kernel::linux::{Tools, os};
 use hostloop::model::{Content, Format, GroupSnapshot, Phase, Snapshot, Volume};
 use hostloop::store::{Durability, Identity, Store};
 use hostloop::wire::csi;
+use tonic::Code;
 
 use crate::harness::kernel::{pattern, read_at, write_at};
 use crate::harness::process::node_of;
@@ -86,6 +87,25 @@ fn a_copy_that_is_recorded_as_being_made_is_kept() {
         restore(&mut world, |store| put(store, &id, Phase::Creating, Some(Format::Copied)));
         // A retry of its call finds it, too.
         assert_whole(&world, kind, copy, "that was being copied");
+        world.finish();
+    }
+}
+
+/// The state file is older than the volume. A later one brings it back.
+#[test]
+fn a_volume_without_its_record_stays() {
+    for kind in Kind::ALL {
+        let mut world = World::for_kind(kind, &[]);
+        let volume = written(&world, kind, "volume");
+        let (id, mut later) = (volume.volume_id.clone(), None);
+        restore(&mut world, |store| {
+            later = Some(record(store, &id));
+            store.delete(&id.parse().expect("an id"), Durability::Synced).expect("delete");
+        });
+        let refused = world.csi.delete(&id).expect_err("its data are there");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{kind:?} {refused}");
+        restore(&mut world, |store| drop(store.put(later.take().expect("a record")).expect("put")));
+        assert_whole(&world, kind, volume, "without its record");
         world.finish();
     }
 }

@@ -63,6 +63,26 @@ async fn limits_count_the_copies_that_there_are() {
     }
 }
 
+/// A tenant who may ask for moves may ask again and again, and each one leaves the data at the node before.
+#[tokio::test(start_paused = true)]
+async fn data_that_moves_leave_count_as_copies() {
+    let mut world = World::new(false, json!({}));
+    world.limit(MoveLimits { namespace: 3, ..MoveLimits::default() });
+    world.ticks(2).await;
+    for target in ["n2", "n3", "n1"] {
+        world.ask(json!({"when": NOW, "keepSource": true, "target": {"node": target}}));
+        world.ticks(LONG).await;
+        assert_eq!((world.asked().0, world.place().as_str()), (Some(MovePhase::Done), target));
+        world.server.with(|k| k.remove(&key("volumemoves", NAMESPACE, "m")));
+        world.ticks(5).await;
+    }
+    world.ask(json!({"when": NOW, "keepSource": true, "target": {"node": "n2"}}));
+    world.ticks(LONG).await;
+    let (phase, message) = world.asked();
+    assert_eq!((phase, world.place().as_str()), (Some(MovePhase::Refused), "n1"), "{message}");
+    assert!(message.contains("default has 3 copies, and --move-limits allows 3"), "{message}");
+}
+
 /// A node that hangs is asked once for each copy, and the copies do not wait for each other.
 #[tokio::test(start_paused = true)]
 async fn a_slow_node_delays_no_other_copy() {
