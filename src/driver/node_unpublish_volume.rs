@@ -11,14 +11,18 @@ use crate::model::request::NodeUnpublishVolume;
 
 impl Driver {
     /// Unmounts a volume from a target path and removes the file or directory that was made for it, never
-    /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there.
+    /// anything that is in it. An inline ephemeral volume is deleted. Fine if it is not there. A volume that has lost its record is taken
+    /// away as well, so that its pod can end.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if something else is at the target, also for a volume that this node does not know.
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
-        let Some(volume) = self.known_volume(&id) else {
+        let recorded = self.known_volume(&id);
+        let found =
+            recorded.clone().map_or_else(|| self.unrecorded_volume(&id), |volume| Ok(Some(volume)))?;
+        let Some(volume) = found else {
             // What is left of a volume that has moved away is deleted only if nothing uses it.
             let is_unused =
                 self.inline.was_inline(&id, &request.volume_id) || self.store.moved(&id).is_some();
@@ -30,7 +34,8 @@ impl Driver {
         self.leave_target(Some(&volume), &request.target_path)?;
         let paths = self.paths_of_use(&volume)?;
         presence_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
-        if volume.id.is_inline() {
+        // Without a record, nothing says that the data were to go with the pod.
+        if volume.id.is_inline() && recorded.is_some() {
             self.delete(&volume)?;
             self.inline.remember(&volume.id);
         }

@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::model::request::NodeUnstageVolume;
 
 impl Driver {
-    /// Unmounts a volume from its staging path and detaches it; fine if it is not there.
+    /// Unmounts a volume from its staging path and detaches it; fine if it is not there. A volume that has lost its record is taken down
+    /// as well, so that its pod can end.
     ///
     /// # Errors
     /// FAILED_PRECONDITION while it is published somewhere, and for a volume that this node does not know if something is at the
@@ -14,12 +15,14 @@ impl Driver {
     pub fn node_unstage_volume(&self, request: NodeUnstageVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
-        let Some(volume) = self.known_volume(&id) else {
+        let volume = match self.known_volume(&id) {
+            Some(volume) => volume,
             // What is left of a volume that has moved away is deleted only if nothing uses it.
-            return match self.store.moved(&id) {
-                Some(_) => Ok(()),
-                None => self.expect_unknown(&id, &request.volume_id, &request.staging_path),
-            };
+            None if self.store.moved(&id).is_some() => return Ok(()),
+            None => match self.unrecorded_volume(&id)? {
+                Some(volume) => volume,
+                None => return self.expect_unknown(&id, &request.volume_id, &request.staging_path),
+            },
         };
         let paths = self.paths_of_use(&volume)?;
         let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));

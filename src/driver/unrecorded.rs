@@ -1,10 +1,14 @@
 //! What lies on a disk and has no record, such as after the state file was lost, or an older one was restored.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::Driver;
+use super::{Driver, Pool};
+use crate::backend::{VolumePaths, presence_of};
 use crate::error::{Error, OsContext, Result};
-use crate::model::{SnapshotId, VolumeId};
+use crate::model::{
+    BackendKind, Content, Format, FsType, Phase, SnapshotId, Volume, VolumeId, VolumeParameters,
+};
 
 impl Driver {
     /// Checks that no pool has a directory with the id of a volume that has no record.
@@ -13,9 +17,51 @@ impl Driver {
     /// FAILED_PRECONDITION if a pool has one; UNAVAILABLE if a pool cannot be used, since the volume may be there.
     pub(super) fn expect_no_files_of_volume(&self, id: &VolumeId) -> Result<()> {
         let found = self.find_directory("volumes", id.as_str())?;
-        // What is left of a volume that has moved away has a record with another id, and the directory of the volume.
-        let is_of_another = || self.store.volumes().iter().any(|volume| volume.directory() == id);
-        expect_none("volume", id.as_str(), found.filter(|_| !is_of_another()))
+        expect_none("volume", id.as_str(), found.filter(|_| !self.is_of_another(id)))
+    }
+
+    /// Returns a record for a volume that has a directory and none: what the disk and the kernel say of it. It is there to take
+    /// down what is mounted or attached, so that a pod can end, and is never stored. `None` if no pool that can be used has such a
+    /// directory.
+    ///
+    /// # Errors
+    /// INTERNAL if the kernel does not tell.
+    pub(super) fn unrecorded_volume(&self, id: &VolumeId) -> Result<Option<Arc<Volume>>> {
+        for pool in self.pools.open() {
+            if let Some(content) = self.unrecorded_content(&pool, id)?.filter(|_| !self.is_of_another(id)) {
+                tracing::warn!(volume.id = %id, pool = %pool.name, "this volume has no record; what is mounted or attached can be taken down");
+                return Ok(Some(Arc::new(unrecorded(id, &pool, content))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what a directory without a record holds, as far as it matters to what is mounted.
+    fn unrecorded_content(&self, pool: &Pool, id: &VolumeId) -> Result<Option<Content>> {
+        let has_data = |backend| {
+            let data = VolumePaths::new(&pool.path, id, backend).data();
+            let found = self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?;
+            Ok::<_, Error>(found.is_some())
+        };
+        if !has_data(BackendKind::Loop)? {
+            return Ok(has_data(BackendKind::Directory)?.then_some(Content::Directory));
+        }
+        // The mounts of a btrfs are told in another way than those of the others.
+        for fs_type in FsType::ALL {
+            let guess = unrecorded(id, pool, Content::Filesystem { fs_type, format: Format::Formatted });
+            let paths = self.paths_of_use(&guess)?;
+            let uses = presence_of(&guess.content).uses(self.place(&guess, &paths))?;
+            let is_it = uses.all().any(|mount| mount.fs_type == fs_type.as_str());
+            if is_it {
+                return Ok(Some(guess.content));
+            }
+        }
+        Ok(Some(Content::Block))
+    }
+
+    /// Reports whether the directory with this name belongs to another record: to what is left of a volume that has moved away.
+    fn is_of_another(&self, id: &VolumeId) -> bool {
+        self.store.volumes().iter().any(|volume| volume.directory() == id)
     }
 
     /// The same for a snapshot.
@@ -31,6 +77,34 @@ impl Driver {
             }
         }
         Ok(None)
+    }
+}
+
+fn unrecorded(id: &VolumeId, pool: &Pool, content: Content) -> Volume {
+    Volume {
+        id: id.clone(),
+        directory: None,
+        generation: 0,
+        name: String::new(),
+        phase: Phase::Ready,
+        capacity_bytes: 0,
+        requested_bytes: None,
+        parameters: VolumeParameters {
+            backend: content.backend(),
+            pool: pool.name.clone(),
+            ..VolumeParameters::default()
+        },
+        content,
+        capabilities: Vec::new(),
+        block_size: 0,
+        source: None,
+        quota: None,
+        copy_of: None,
+        moved_to: None,
+        unsealed: 0,
+        retired: None,
+        inline_target: None,
+        attachments: Vec::new(),
     }
 }
 

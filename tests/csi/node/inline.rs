@@ -1,8 +1,10 @@
 //! Inline ephemeral volumes.
 
+use hostloop::store::Durability;
 use hostloop::wire::csi;
 use tonic::Code;
 
+use crate::harness::DIRECTORIES_DIR;
 use crate::life::*;
 use crate::support::*;
 
@@ -58,6 +60,30 @@ pub fn target(id: &str) -> String {
 
 fn unpublish(id: &str) -> csi::NodeUnpublishVolumeRequest {
     csi::NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: target(id) }
+}
+
+/// The state file was lost: nothing says any more that the data were to go with the pod, which ends all the same.
+#[test]
+fn an_inline_volume_without_a_record_stays() {
+    let mut rig = Rig::with(&DIRECTORIES);
+    for (backend, pool) in KINDS {
+        rig.ok(inline(&rig, ID, &[("size", "64Mi"), ("backend", backend), ("pool", pool)]));
+        let mut directory = String::new();
+        rig.restore_state(|store| {
+            let [volume] = &store.volumes()[..] else { panic!("one volume") };
+            directory = format!("/volumes/{}", volume.id);
+            store.delete(&volume.id, Durability::Synced).expect("delete");
+        });
+        for _ in 0..2 {
+            rig.ok(unpublish(ID));
+        }
+        assert_eq!(rig.mounts_at(&target(ID)), 0);
+        let there = [DATA, DIRECTORIES_DIR].map(|pool| format!("{pool}{directory}"));
+        let there: Vec<&String> = there.iter().filter(|path| rig.kernel.exists(path)).collect();
+        assert_eq!(there.len(), 1, "{backend}: {directory}");
+        rig.kernel.spawn().trees.remove(there[0].as_ref()).expect("remove");
+    }
+    assert_eq!(rig.kernel.loops(), []);
 }
 
 #[test]

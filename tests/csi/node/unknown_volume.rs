@@ -4,6 +4,7 @@ use std::path::Path;
 
 use hostloop::kernel::AttachOptions;
 use hostloop::model::{NodeKey, VolumeId};
+use hostloop::store::Durability;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;
@@ -104,4 +105,49 @@ fn a_kernel_that_does_not_tell_is_no_ok() {
     rig.fails(Code::Internal, never.unpublish_request("pod"));
     rig.kernel.heal();
     rig.ok(never.unstage_request());
+}
+
+/// The state file was lost while pods have the volumes. A later one brings them back.
+#[test]
+fn a_pod_of_a_volume_without_a_record_can_end() {
+    let mut rig = Rig::new();
+    let requests = [
+        create("ext4", mount()),
+        csi::CreateVolumeRequest { capacity_range: range(GIB, 0), ..create("btrfs", fs("btrfs")) },
+        create("block", block()),
+        create_with("directory", &[("backend", "directory"), ("pool", "directories")]),
+    ];
+    let all = requests.map(|request| rig.in_use(request).0);
+    all.iter().for_each(|vol| rig.write(vol, "text"));
+    let mut records = Vec::new();
+    rig.restore_state(|store| {
+        for vol in &all {
+            let id = vol.id.parse().expect("an id");
+            records.push((*store.get(&id).expect("a record")).clone());
+            store.delete(&id, Durability::Synced).expect("delete");
+        }
+    });
+    for vol in &all {
+        rig.fails(Code::NotFound, rig.stage_request(vol));
+        if !vol.is_block() {
+            let why = rig.fails(Code::FailedPrecondition, vol.unstage_request());
+            assert!(why.contains("still mounted"), "{why}");
+        }
+        for _ in 0..2 {
+            rig.ok(vol.unpublish_request("pod"));
+        }
+        for _ in 0..2 {
+            rig.ok(vol.unstage_request());
+        }
+        rig.fails(Code::FailedPrecondition, vol.delete_request());
+    }
+    assert_eq!(rig.kernel.loops(), []);
+    rig.restore_state(|store| {
+        records.drain(..).for_each(|record| drop(store.put(record).expect("put")));
+    });
+    for vol in &all {
+        assert_eq!(rig.content(vol, 4), "text");
+        rig.ok(vol.delete_request());
+    }
+    rig.assert_clean();
 }

@@ -98,10 +98,13 @@ fn a_volume_without_its_record_stays() {
         let mut world = World::for_kind(kind, &[]);
         let volume = written(&world, kind, "volume");
         let (id, mut later) = (volume.volume_id.clone(), None);
+        Vol::of(&world, kind, volume.clone()).up();
         restore(&mut world, |store| {
             later = Some(record(store, &id));
             store.delete(&id.parse().expect("an id"), Durability::Synced).expect("delete");
         });
+        // Its pod can end all the same.
+        Vol::of(&world, kind, volume.clone()).down();
         let refused = world.csi.delete(&id).expect_err("its data are there");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{kind:?} {refused}");
         restore(&mut world, |store| drop(store.put(later.take().expect("a record")).expect("put")));
