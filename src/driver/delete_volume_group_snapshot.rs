@@ -12,10 +12,14 @@ impl Driver {
     /// Deletes a group with its members; fine if there is none.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where the members are not those that the caller names; ABORTED while one of them is copied.
+    /// INVALID_ARGUMENT if the members are not those that the caller names; ABORTED while one of them is copied; FAILED_PRECONDITION if
+    /// neither the group nor a member that the caller names has a record, and the member has a directory; UNAVAILABLE if a pool cannot be
+    /// used that may have it.
     pub fn delete_volume_group_snapshot(&self, request: VolumeGroupSnapshot) -> Result<()> {
         let Ok(id) = request.group_snapshot_id.parse::<GroupSnapshotId>() else { return Ok(()) };
-        let Some(group) = self.store.group(&id) else { return Ok(()) };
+        let Some(group) = self.store.group(&id) else {
+            return self.expect_no_files_of_members(&request.snapshot_ids);
+        };
         let members = group.snapshots.iter().map(|member| (member.into(), Mode::Exclusive));
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(members))?;
         // Read again: until the lock was held another call could change it.

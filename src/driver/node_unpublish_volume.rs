@@ -20,13 +20,14 @@ impl Driver {
         let id = self.node_id_of(&request.volume_id);
         let _guard = self.lock(&id)?;
         let recorded = self.known_volume(&id);
+        // What is left of a volume that has moved away is deleted only if nothing uses it.
+        if recorded.is_none() && self.store.moved(&id).is_some() {
+            return self.leave_target(None, &request.target_path);
+        }
         let found =
             recorded.clone().map_or_else(|| self.unrecorded_volume(&id), |volume| Ok(Some(volume)))?;
         let Some(volume) = found else {
-            // What is left of a volume that has moved away is deleted only if nothing uses it.
-            let is_unused =
-                self.inline.was_inline(&id, &request.volume_id) || self.store.moved(&id).is_some();
-            if !is_unused {
+            if !self.inline.was_inline(&id, &request.volume_id) {
                 self.expect_unknown(&id, &request.volume_id, &request.target_path)?;
             }
             return self.leave_target(None, &request.target_path);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Driver, Pool};
-use crate::backend::{VolumePaths, presence_of};
+use crate::backend::{Mark, VolumePaths, label, presence_of};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{
     BackendKind, Content, Format, FsType, Phase, SnapshotId, Volume, VolumeId, VolumeParameters,
@@ -21,42 +21,55 @@ impl Driver {
     }
 
     /// Returns a record for a volume that has a directory and none: what the disk and the kernel say of it. It is there to take
-    /// down what is mounted or attached, so that a pod can end, and is never stored. `None` if no pool that can be used has such a
-    /// directory.
+    /// down what is mounted or attached, so that a pod can end, and is never stored. `None` if no pool that answers has such a
+    /// directory, or if it cannot be told what the volume is; [`expect_unknown`](Self::expect_unknown) asks the kernel then.
     ///
     /// # Errors
-    /// INTERNAL if the kernel does not tell.
+    /// INTERNAL if the kernel does not tell what is mounted or attached.
     pub(super) fn unrecorded_volume(&self, id: &VolumeId) -> Result<Option<Arc<Volume>>> {
-        for pool in self.pools.open() {
+        for name in self.pools.names() {
+            let Ok(pool) = self.pools.get(&name) else { continue };
             if let Some(content) = self.unrecorded_content(&pool, id)?.filter(|_| !self.is_of_another(id)) {
-                tracing::warn!(volume.id = %id, pool = %pool.name, "this volume has no record; what is mounted or attached can be taken down");
+                tracing::warn!(volume.id = %id, pool = %name, "this volume has no record; what is mounted or attached can be taken down");
                 return Ok(Some(Arc::new(unrecorded(id, &pool, content))));
             }
         }
         Ok(None)
     }
 
-    /// Returns what a directory without a record holds, as far as it matters to what is mounted.
+    /// Returns what a directory without a record holds, as far as it matters to what is mounted and attached.
     fn unrecorded_content(&self, pool: &Pool, id: &VolumeId) -> Result<Option<Content>> {
         let has_data = |backend| {
             let data = VolumePaths::new(&pool.path, id, backend).data();
-            let found = self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?;
-            Ok::<_, Error>(found.is_some())
+            self.os.files.stat(&data).is_ok_and(|found| found.is_some())
         };
-        if !has_data(BackendKind::Loop)? {
-            return Ok(has_data(BackendKind::Directory)?.then_some(Content::Directory));
+        if !has_data(BackendKind::Loop) {
+            return Ok(has_data(BackendKind::Directory).then_some(Content::Directory));
         }
+        let filesystem = |fs_type| Content::Filesystem { fs_type, format: Format::Formatted };
+        let uses = |content: Content| {
+            let guess = unrecorded(id, pool, content);
+            let paths = self.paths_of_use(&guess)?;
+            presence_of(&guess.content).uses(self.place(&guess, &paths))
+        };
         // The mounts of a btrfs are told in another way than those of the others.
         for fs_type in FsType::ALL {
-            let guess = unrecorded(id, pool, Content::Filesystem { fs_type, format: Format::Formatted });
-            let paths = self.paths_of_use(&guess)?;
-            let uses = presence_of(&guess.content).uses(self.place(&guess, &paths))?;
-            let is_it = uses.all().any(|mount| mount.fs_type == fs_type.as_str());
-            if is_it {
-                return Ok(Some(guess.content));
+            if uses(filesystem(fs_type))?.all().any(|mount| mount.fs_type == fs_type.as_str()) {
+                return Ok(Some(filesystem(fs_type)));
             }
         }
-        Ok(Some(Content::Block))
+        let as_device = uses(Content::Block)?;
+        if as_device.all().next().is_some() || !as_device.any() {
+            return Ok(Some(Content::Block));
+        }
+        // The device of a volume with a filesystem goes with its last mount: this one is an administrator's, and stays.
+        let paths = VolumePaths::new(&pool.path, id, BackendKind::Loop);
+        let is_filesystem = [Mark::Formatting, Mark::Formatted].into_iter().any(|mark| {
+            // If the disk does not tell, it may be one.
+            mark.is_set(&self.os, &paths).unwrap_or(true)
+        });
+        let is_unlabelled = matches!(label(self.os.images.as_ref(), &paths.data()), Ok(None));
+        Ok((is_unlabelled && !is_filesystem).then_some(Content::Block))
     }
 
     /// Reports whether the directory with this name belongs to another record: to what is left of a volume that has moved away.
@@ -67,6 +80,13 @@ impl Driver {
     /// The same for a snapshot.
     pub(super) fn expect_no_files_of_snapshot(&self, id: &SnapshotId) -> Result<()> {
         expect_none("snapshot", id.as_str(), self.find_directory("snapshots", id.as_str())?)
+    }
+
+    /// The same for the members of a group that has no record, by the ids that a caller names.
+    pub(super) fn expect_no_files_of_members(&self, snapshot_ids: &[String]) -> Result<()> {
+        let ids = snapshot_ids.iter().filter_map(|id| id.parse().ok());
+        let mut unrecorded = ids.filter(|id| self.store.snapshot(id).is_none());
+        unrecorded.try_for_each(|id| self.expect_no_files_of_snapshot(&id))
     }
 
     fn find_directory(&self, kind: &str, name: &str) -> Result<Option<PathBuf>> {

@@ -156,6 +156,9 @@ impl Moves {
             return Ok(Next::After(RUNNING));
         }
         let (view, step) = self.next_step(replica).await?;
+        if !matches!(step, Step::Enter(ReplicaPhase::Copying, _)) {
+            self.begun.forget(replica);
+        }
         let spec = &view.spec;
         match step {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,

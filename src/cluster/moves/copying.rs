@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use super::act::{Failure, Moves, Next, RETRY, Result};
+use super::act::{Moves, Next, RETRY, Result};
 use super::claims::{access, bytes_of, parameters};
 use super::copies::{NewCopy, Updated};
 use super::decide::{CALM, LONG, PRESSING, is_well};
@@ -26,18 +26,14 @@ const SMALL: u64 = 32 << 20;
 const QUICK: Duration = Duration::from_secs(3);
 
 impl Moves {
-    /// Lets the first copy begin, unless others have begun since the look.
+    /// Lets the first copy begin, unless others have begun since the look. If the status is not written, the next look forgets that it has
+    /// begun, or begins it again.
     pub(super) async fn begin_first_copy(&self, replica: &VolumeReplica, why: &str) -> Result<Next> {
         let queue = self.begun.begin(&self.seen.replicas.state(), replica);
         if queue > 0 {
             return self.wait(replica, CALM, &comes_after(queue)).await;
         }
-        let next = self.enter(replica, ReplicaPhase::Copying, why).await;
-        // Without an answer, the status may have been written.
-        if let Err(Failure::Kubernetes(kube::Error::Api(_))) = &next {
-            self.begun.forget(replica);
-        }
-        next
+        self.enter(replica, ReplicaPhase::Copying, why).await
     }
 
     pub(super) async fn create(&self, replica: &VolumeReplica) -> Result<Next> {

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
 use super::admit::keeps_pods_out;
 use super::claims::bytes_of;
-use super::decide::{LONG, PRESSING, is_lost, is_well};
+use super::decide::{BEHIND, LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::look::node_state;
 use super::nodes::NodeError;
@@ -32,14 +32,24 @@ struct Refused {
     evicted: usize,
 }
 
+/// Returns how long a copy may wait for its cutover before it needs a pass. A copy that stands by has to stay up to date; one that is only
+/// made for a move is brought up to date when it moves.
+fn until_behind(view: &View) -> Duration {
+    match (view.spec.purpose, view.age) {
+        (Purpose::Standby, Some(age)) => BEHIND.saturating_sub(age).max(RETRY),
+        _ => SELDOM,
+    }
+}
+
 impl Moves {
     /// Asks for everything that can be refused as a dry run. After that, the volume is fenced.
     pub(super) async fn check(&self, replica: &VolumeReplica, view: &View) -> Result<Next> {
         let uid = replica.uid().unwrap_or_default();
         let pause = self.returns.pause(&uid);
-        if !pause.is_zero() && !view.is_promoted {
+        // A copy of a lost volume takes over without a last pass.
+        if !pause.is_zero() && !view.is_promoted && !is_lost(view) {
             let why = "the last pass of the cutover before had no room; the next cutover waits for up to five minutes";
-            return self.wait(replica, pause, why).await;
+            return self.wait(replica, pause.min(until_behind(view)), why).await;
         }
         let refused = match self.try_cutover(replica, &view.wanted).await? {
             Some(why) => Some(why),
@@ -48,7 +58,7 @@ impl Moves {
         if let Some(why) = refused {
             // Check less often if the refusal lasts: each check takes up to six requests.
             let time = self.refused.is_silent(&uid).clamp(RETRY, SELDOM);
-            return self.wait(replica, time, &why).await;
+            return self.wait(replica, time.min(until_behind(view)), &why).await;
         }
         self.refused.is_heard(&uid);
         // The taint may be taken away before the node has been silent for long enough.

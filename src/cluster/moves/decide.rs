@@ -41,7 +41,7 @@ pub const PRESSING: Duration = Duration::from_millis(250);
 /// Between two looks at what only an administrator or a node that comes back can change.
 pub const LONG: Duration = Duration::from_secs(15);
 /// A copy that is ready is brought up to date when it is this old.
-const BEHIND: Duration = Duration::from_secs(60);
+pub(super) const BEHIND: Duration = Duration::from_secs(60);
 /// A copy is made elsewhere if its Node object does not exist, and its last pass is so long ago.
 pub const GONE: Duration = Duration::from_secs(5 * 60);
 /// The node of a volume is given up after it has been silent for so long.

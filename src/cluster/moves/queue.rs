@@ -45,9 +45,12 @@ impl Begun {
         queue
     }
 
-    /// Forgets that a copy has begun, because its status was not written.
+    /// Forgets that a copy has begun that is shown as waiting and does not begin now: its status was not written then.
     pub fn forget(&self, replica: &VolumeReplica) {
-        self.lock().remove(&replica.uid().unwrap_or_default());
+        let mut begun = self.lock();
+        if is_in(&begun, replica) {
+            begun.remove(&replica.uid().unwrap_or_default());
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Option<Time>>> {

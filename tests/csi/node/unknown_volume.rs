@@ -151,3 +151,28 @@ fn a_pod_of_a_volume_without_a_record_can_end() {
     }
     rig.assert_clean();
 }
+
+/// An administrator rescues the data of a volume that has lost its record.
+#[test]
+fn a_device_of_an_administrator_stays_attached() {
+    let mut rig = Rig::new();
+    let (vol, _) = rig.in_use(create("v", mount()));
+    rig.rest(&vol);
+    rig.restore_state(|store| {
+        store.delete(&vol.id.parse().expect("an id"), Durability::Synced).expect("delete");
+    });
+    let options = AttachOptions {
+        read_only: false,
+        autoclear: false,
+        direct_io: false,
+        block_size: 512,
+        discard: true,
+    };
+    let open = rig.kernel.os().loops.attach(Path::new(&vol.image()), options).expect("attach");
+    let why = rig.fails(Code::FailedPrecondition, vol.unstage_request());
+    assert!(why.contains(&format!("is attached to {}", vol.image())), "{why}");
+    assert_eq!(rig.kernel.loops().len(), 1);
+    rig.kernel.os().loops.detach(&open.device).expect("detach");
+    drop(open);
+    rig.ok(vol.unstage_request());
+}

@@ -1,5 +1,6 @@
 //! The GroupController: several volumes cut at one point in time, all or none.
 
+use hostloop::store::Durability;
 use hostloop::wire::csi;
 use nix::errno::Errno;
 use tonic::Code;
@@ -38,6 +39,30 @@ fn members(group: &csi::VolumeGroupSnapshot) -> Vec<&str> {
 fn first_and_last(steps: &[&str], name: &str) -> (usize, usize) {
     let at = |at: Option<usize>| at.unwrap_or_else(|| panic!("{name}: {steps:?}"));
     (at(steps.iter().position(|step| *step == name)), at(steps.iter().rposition(|step| *step == name)))
+}
+
+/// The state file is older than the group.
+#[test]
+fn a_group_without_its_record_stays() {
+    let mut rig = both_pools();
+    let vols = rig.two_in_use("fast");
+    let made = rig.group("g", &[&vols[0], &vols[1]]);
+    let delete = delete_group(&made.group_snapshot_id, &members(&made));
+    rig.restore_state(|store| {
+        let id = made.group_snapshot_id.parse().expect("an id");
+        store.delete_group(&id, Durability::Synced).expect("delete");
+        for member in members(&made) {
+            store.delete_snapshot(&member.parse().expect("an id"), Durability::Synced).expect("delete");
+        }
+    });
+    let place = |member: &str| format!("{FAST}/snapshots/{member}");
+    for member in members(&made) {
+        let why = rig.fails(Code::FailedPrecondition, delete.clone());
+        assert!(why.contains(&place(member)), "{why}");
+        // The administrator does what the message says.
+        rig.kernel.spawn().trees.remove(place(member).as_ref()).expect("remove");
+    }
+    rig.ok(delete);
 }
 
 #[test]

@@ -67,6 +67,39 @@ async fn cutovers_that_go_back_become_seldom() {
     world.is_settled("n2", "there is room");
 }
 
+/// The copy takes over without a last pass, so its room does not matter.
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_ends_the_wait_for_a_cutover() {
+    let (mut world, target) = with_standby().await;
+    world.nodes.lock().crowded_last.insert(target.clone());
+    world.ask(json!({"when": "Now", "target": {"node": target}}));
+    world.ticks(200).await;
+    while !world.phase().unwrap().1.contains("the next cutover waits") {
+        world.tick().await;
+    }
+    world.lose("n1");
+    world.taint("n1");
+    world.server.with(|k| k.remove(&key("pods", NAMESPACE, "db-0")));
+    world.ticks(60).await;
+    world.runs_on(&target, "promoted");
+}
+
+/// A standby copy that a move uses has to stay up to date while its cutover is refused or waits: its node may be lost then.
+#[tokio::test(start_paused = true)]
+async fn a_standby_copy_stays_up_to_date_before_its_cutover() {
+    let (mut world, target) = with_standby().await;
+    world.nodes.lock().crowded_last.insert(target.clone());
+    world.ask(json!({"when": "Now", "target": {"node": target}}));
+    world.ticks(60).await;
+    let mut oldest = Duration::ZERO;
+    for _ in 0..600 {
+        world.patient_tick().await;
+        let pass = world.replica().and_then(|replica| replica.status).and_then(|status| status.last_pass);
+        oldest = oldest.max(world.moves().since(&pass.expect("a pass").asked.0));
+    }
+    assert!(oldest <= Duration::from_secs(70), "{oldest:?}");
+}
+
 /// A cloud deletes the Node of a machine that is gone. No pod could run there.
 #[tokio::test(start_paused = true)]
 async fn a_target_that_is_gone_gives_the_volume_back() {
