@@ -74,26 +74,12 @@ fn volume(key: &NodeKey, number: usize) -> Volume {
         enforcement: None,
         inodes: None,
     };
+    let id = VolumeId::of_name(key, &name);
     Volume {
-        id: VolumeId::of_name(key, &name),
-        directory: None,
-        generation: 0,
         name,
-        phase: Phase::Ready,
         capacity_bytes: 1 << 30,
-        requested_bytes: None,
-        content: Content::Block,
-        parameters,
-        capabilities: Vec::new(),
         block_size: 512,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
-        attachments: Vec::new(),
+        ..Volume::new(id, Phase::Ready, Content::Block, parameters)
     }
 }
 

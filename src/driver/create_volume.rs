@@ -227,27 +227,16 @@ impl Driver {
             None => pool.block_size(&self.os, parameters.direct_io)?,
         };
         let capabilities = capabilities.into_iter().map(check::without_flags).collect();
-        let (phase, attachments) = (Phase::Creating, Vec::new());
         Ok(Volume {
-            id,
-            directory: None,
-            generation: 0,
             name,
-            phase,
             capacity_bytes,
             requested_bytes,
-            content,
-            parameters,
             capabilities,
             block_size,
             source: origin.map(|origin| origin.source.clone()),
-            quota: None,
             copy_of,
-            moved_to: None,
-            unsealed: 0,
-            retired: None,
             inline_target,
-            attachments,
+            ..Volume::new(id, Phase::Creating, content, parameters)
         })
     }
 }

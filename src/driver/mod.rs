@@ -293,24 +293,14 @@ fn settled(uses: impl Fn() -> Result<Uses>) -> Result<Uses> {
 fn sample_volume() -> Volume {
     use crate::model::{Content, Phase, VolumeId, VolumeParameters};
     Volume {
-        id: VolumeId::of_name(&NodeKey::of("a"), "v"),
-        directory: None,
-        generation: 0,
         name: "v".to_owned(),
-        phase: Phase::Ready,
         capacity_bytes: 1 << 30,
-        requested_bytes: None,
-        content: Content::Directory,
-        parameters: VolumeParameters::default(),
-        capabilities: Vec::new(),
         block_size: 512,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
-        attachments: Vec::new(),
+        ..Volume::new(
+            VolumeId::of_name(&NodeKey::of("a"), "v"),
+            Phase::Ready,
+            Content::Directory,
+            VolumeParameters::default(),
+        )
     }
 }

@@ -35,7 +35,7 @@ impl Driver {
         self.leave_target(Some(&volume), &request.target_path)?;
         let paths = self.paths_of_use(&volume)?;
         presence_of(&volume.content).after_unpublish(self.place(&volume, &paths))?;
-        // Without a record, nothing says that the data were to go with the pod.
+        // Only the record says that the data are to go with the pod.
         if volume.id.is_inline() && recorded.is_some() {
             self.delete(&volume)?;
             self.inline.remember(&volume.id);

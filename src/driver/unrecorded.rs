@@ -11,78 +11,27 @@ use crate::model::{
 };
 
 impl Driver {
-    /// Checks that no pool has a directory with the id of a volume that has no record.
+    /// Checks that no pool has the directory of a volume that has no record.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if a pool has one; UNAVAILABLE if a pool cannot be used, since the volume may be there.
+    /// FAILED_PRECONDITION if a pool has one; UNAVAILABLE if a pool cannot be used, because the volume may be there.
     pub(super) fn expect_no_files_of_volume(&self, id: &VolumeId) -> Result<()> {
         let found = self.find_directory("volumes", id.as_str())?;
         expect_none("volume", id.as_str(), found.filter(|_| !self.is_of_another(id)))
     }
 
-    /// Returns a record for a volume that has a directory and none: what the disk and the kernel say of it. It is there to take
-    /// down what is mounted or attached, so that a pod can end, and is never stored. `None` if no pool that answers has such a
-    /// directory, or if it cannot be told what the volume is; [`expect_unknown`](Self::expect_unknown) asks the kernel then.
+    /// Checks that no pool has the directory of a snapshot that has no record.
     ///
     /// # Errors
-    /// INTERNAL if the kernel does not tell what is mounted or attached.
-    pub(super) fn unrecorded_volume(&self, id: &VolumeId) -> Result<Option<Arc<Volume>>> {
-        for name in self.pools.names() {
-            let Ok(pool) = self.pools.get(&name) else { continue };
-            if let Some(content) = self.unrecorded_content(&pool, id)?.filter(|_| !self.is_of_another(id)) {
-                tracing::warn!(volume.id = %id, pool = %name, "this volume has no record; what is mounted or attached can be taken down");
-                return Ok(Some(Arc::new(unrecorded(id, &pool, content))));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Returns what a directory without a record holds, as far as it matters to what is mounted and attached.
-    fn unrecorded_content(&self, pool: &Pool, id: &VolumeId) -> Result<Option<Content>> {
-        let has_data = |backend| {
-            let data = VolumePaths::new(&pool.path, id, backend).data();
-            self.os.files.stat(&data).is_ok_and(|found| found.is_some())
-        };
-        if !has_data(BackendKind::Loop) {
-            return Ok(has_data(BackendKind::Directory).then_some(Content::Directory));
-        }
-        let filesystem = |fs_type| Content::Filesystem { fs_type, format: Format::Formatted };
-        let uses = |content: Content| {
-            let guess = unrecorded(id, pool, content);
-            let paths = self.paths_of_use(&guess)?;
-            presence_of(&guess.content).uses(self.place(&guess, &paths))
-        };
-        // The mounts of a btrfs are told in another way than those of the others.
-        for fs_type in FsType::ALL {
-            if uses(filesystem(fs_type))?.all().any(|mount| mount.fs_type == fs_type.as_str()) {
-                return Ok(Some(filesystem(fs_type)));
-            }
-        }
-        let as_device = uses(Content::Block)?;
-        if as_device.all().next().is_some() || !as_device.any() {
-            return Ok(Some(Content::Block));
-        }
-        // The device of a volume with a filesystem goes with its last mount: this one is an administrator's, and stays.
-        let paths = VolumePaths::new(&pool.path, id, BackendKind::Loop);
-        let is_filesystem = [Mark::Formatting, Mark::Formatted].into_iter().any(|mark| {
-            // If the disk does not tell, it may be one.
-            mark.is_set(&self.os, &paths).unwrap_or(true)
-        });
-        let is_unlabelled = matches!(label(self.os.images.as_ref(), &paths.data()), Ok(None));
-        Ok((is_unlabelled && !is_filesystem).then_some(Content::Block))
-    }
-
-    /// Reports whether the directory with this name belongs to another record: to what is left of a volume that has moved away.
-    fn is_of_another(&self, id: &VolumeId) -> bool {
-        self.store.volumes().iter().any(|volume| volume.directory() == id)
-    }
-
-    /// The same for a snapshot.
+    /// Those of [`expect_no_files_of_volume`](Self::expect_no_files_of_volume).
     pub(super) fn expect_no_files_of_snapshot(&self, id: &SnapshotId) -> Result<()> {
         expect_none("snapshot", id.as_str(), self.find_directory("snapshots", id.as_str())?)
     }
 
-    /// The same for the members of a group that has no record, by the ids that a caller names.
+    /// Checks that no pool has the directory of a snapshot that has no record, for the members of a group that a caller names.
+    ///
+    /// # Errors
+    /// Those of [`expect_no_files_of_volume`](Self::expect_no_files_of_volume).
     pub(super) fn expect_no_files_of_members(&self, snapshot_ids: &[String]) -> Result<()> {
         let ids = snapshot_ids.iter().filter_map(|id| id.parse().ok());
         let mut unrecorded = ids.filter(|id| self.store.snapshot(id).is_none());
@@ -98,34 +47,68 @@ impl Driver {
         }
         Ok(None)
     }
+
+    /// Reports whether the directory with this name belongs to another record: to what is left of a volume that has moved away.
+    fn is_of_another(&self, id: &VolumeId) -> bool {
+        self.store.volumes().iter().any(|volume| volume.directory() == id)
+    }
+
+    /// Returns what the disk and the kernel say of a volume that has a directory and no record. The driver takes down what is mounted or
+    /// attached of it, so that a pod can end, and never stores it. Returns `None` if no pool that can be used has such a directory, if
+    /// nothing is attached, or if the kind of the volume is not known: [`expect_unknown`](Self::expect_unknown) asks the kernel then.
+    ///
+    /// # Errors
+    /// INTERNAL if the kernel does not say what is mounted or attached.
+    pub(super) fn unrecorded_volume(&self, id: &VolumeId) -> Result<Option<Arc<Volume>>> {
+        for name in self.pools.names() {
+            let Ok(pool) = self.pools.get(&name) else { continue };
+            if let Some(content) = self.unrecorded_content(&pool, id)?.filter(|_| !self.is_of_another(id)) {
+                tracing::warn!(volume.id = %id, pool = %name, "this volume has no record; what is mounted or attached can be taken down");
+                return Ok(Some(Arc::new(unrecorded(id, &pool, content))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what a directory without a record holds, according to what is mounted and attached.
+    fn unrecorded_content(&self, pool: &Pool, id: &VolumeId) -> Result<Option<Content>> {
+        let has_data = |backend| {
+            let data = VolumePaths::new(&pool.path, id, backend).data();
+            self.os.files.stat(&data).is_ok_and(|found| found.is_some())
+        };
+        if !has_data(BackendKind::Loop) {
+            return Ok(has_data(BackendKind::Directory).then_some(Content::Directory));
+        }
+        let filesystem = |fs_type| Content::Filesystem { fs_type, format: Format::Formatted };
+        let uses = |content: Content| {
+            let guess = unrecorded(id, pool, content);
+            let paths = self.paths_of_use(&guess)?;
+            presence_of(&guess.content).uses(self.place(&guess, &paths))
+        };
+        // The mounts of a btrfs do not have the number of their device, so the type has to be tried.
+        for fs_type in FsType::ALL {
+            if uses(filesystem(fs_type))?.all().any(|mount| mount.fs_type == fs_type.as_str()) {
+                return Ok(Some(filesystem(fs_type)));
+            }
+        }
+        let as_device = uses(Content::Block)?;
+        if as_device.all().next().is_some() {
+            return Ok(Some(Content::Block));
+        }
+        // The device of a volume with a filesystem goes with its last mount. An administrator has attached this one, and it stays.
+        let paths = VolumePaths::new(&pool.path, id, BackendKind::Loop);
+        let may_be_set = |mark: Mark| mark.is_set(&self.os, &paths).unwrap_or(true);
+        let may_be_filesystem = may_be_set(Mark::Formatting)
+            || may_be_set(Mark::Formatted)
+            || !matches!(label(self.os.images.as_ref(), &paths.data()), Ok(None));
+        Ok((as_device.any() && !may_be_filesystem).then_some(Content::Block))
+    }
 }
 
 fn unrecorded(id: &VolumeId, pool: &Pool, content: Content) -> Volume {
-    Volume {
-        id: id.clone(),
-        directory: None,
-        generation: 0,
-        name: String::new(),
-        phase: Phase::Ready,
-        capacity_bytes: 0,
-        requested_bytes: None,
-        parameters: VolumeParameters {
-            backend: content.backend(),
-            pool: pool.name.clone(),
-            ..VolumeParameters::default()
-        },
-        content,
-        capabilities: Vec::new(),
-        block_size: 0,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
-        attachments: Vec::new(),
-    }
+    let (backend, pool) = (content.backend(), pool.name.clone());
+    let parameters = VolumeParameters { backend, pool, ..VolumeParameters::default() };
+    Volume::new(id.clone(), Phase::Ready, content, parameters)
 }
 
 fn expect_none(what: &str, id: &str, found: Option<PathBuf>) -> Result<()> {

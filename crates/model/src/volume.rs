@@ -185,6 +185,31 @@ pub(crate) fn is_first(generation: &u64) -> bool {
 }
 
 impl Volume {
+    /// Returns a volume with nothing but this: of 0 bytes, without a name, a limit, a source or a move.
+    pub fn new(id: VolumeId, phase: Phase, content: Content, parameters: VolumeParameters) -> Self {
+        Volume {
+            id,
+            directory: None,
+            generation: 0,
+            name: String::new(),
+            phase,
+            capacity_bytes: 0,
+            requested_bytes: None,
+            content,
+            parameters,
+            capabilities: Vec::new(),
+            block_size: 0,
+            source: None,
+            quota: None,
+            copy_of: None,
+            moved_to: None,
+            unsealed: 0,
+            retired: None,
+            inline_target: None,
+            attachments: Vec::new(),
+        }
+    }
+
     /// What a small directory has all the same.
     const FEWEST_INODES: u64 = 128;
 

@@ -50,26 +50,13 @@ impl Machine {
         kernel.add_disk("/pool", FsType::Btrfs, 100 << 30);
         kernel.create_directories("/pool/volumes");
         let id = VolumeId::of_name(&NodeKey::of("node-a"), "pvc-1");
+        let parameters = VolumeParameters { backend: content.backend(), ..VolumeParameters::default() };
         let volume = Volume {
-            directory: None,
-            generation: 0,
             name: "pvc-1".to_owned(),
-            phase: Phase::Ready,
             capacity_bytes: BYTES,
-            requested_bytes: None,
-            parameters: VolumeParameters { backend: content.backend(), ..VolumeParameters::default() },
             capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
             block_size: 512,
-            source: None,
-            quota: None,
-            copy_of: None,
-            moved_to: None,
-            unsealed: 0,
-            retired: None,
-            inline_target: None,
-            attachments: Vec::new(),
-            id,
-            content,
+            ..Volume::new(id, Phase::Ready, content, parameters)
         };
         let paths = VolumePaths::new(Path::new("/pool"), &volume.id, volume.parameters.backend);
         Machine { os: kernel.os(), kernel, volume, paths }

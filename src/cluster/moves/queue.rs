@@ -12,7 +12,7 @@ use super::resources::{ReplicaPhase, VolumeReplica};
 /// First copies that a node sends or receives at a time.
 const AT_ONCE: usize = 2;
 
-/// The first copies that this controller has begun, by the uid of the VolumeReplica, each with the time at which the try before failed.
+/// The first copies that this controller has begun, by the uid of the VolumeReplica, each with the time at which the last try failed.
 /// The watch shows them as waiting until it is up to date.
 #[derive(Clone, Default)]
 pub struct Begun(Arc<Mutex<HashMap<String, Option<Time>>>>);
@@ -29,7 +29,7 @@ impl Begun {
         ahead(all, of, |replica| is_in(&begun, replica))
     }
 
-    /// Returns the same, and remembers this copy as begun if it can be made now.
+    /// Returns how many first copies come before this one, and remembers it as begun if none does.
     pub fn begin(&self, all: &[Arc<VolumeReplica>], of: &VolumeReplica) -> usize {
         let mut begun = self.lock();
         let queue = ahead(all, of, |replica| is_in(&begun, replica));
@@ -45,7 +45,7 @@ impl Begun {
         queue
     }
 
-    /// Forgets that a copy has begun that is shown as waiting and does not begin now: its status was not written then.
+    /// Forgets that a copy has begun if the watch shows it as waiting and it does not begin now. Its status was not written.
     pub fn forget(&self, replica: &VolumeReplica) {
         let mut begun = self.lock();
         if is_in(&begun, replica) {
@@ -64,7 +64,7 @@ fn is_in(begun: &HashMap<String, Option<Time>>, replica: &VolumeReplica) -> bool
         && replica.metadata.uid.as_ref().and_then(|uid| begun.get(uid)) == Some(&failed(replica))
 }
 
-/// Returns how many come before. The namespaces take turns, so that one with many volumes does not delay the others. The watch may show an
+/// Returns how many first copies come before this one. The namespaces take turns, so that one with many volumes does not delay the others. The watch may show an
 /// earlier state of the VolumeReplica that asks.
 fn ahead(
     all: &[impl AsRef<VolumeReplica>],
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(queue(&[of("a"), of("a"), of("a"), of("b")]), [0, 1, 2, 0]);
     }
 
-    /// The one that asks first may not be the first in the order: their names decide it, if they were created in the same second.
+    /// VolumeReplicas that were created in one second are ordered by name, so the first one that asks may not be the first in the order.
     #[test]
     fn a_begun_copy_counts_before_the_watch_shows_it() {
         let mut all = replicas(&[("Pending", "a", ("n1", "n2")); 4]);

@@ -1,4 +1,4 @@
-//! How often a cutover of each copy has gone back in its last pass. Otherwise a move would send the pods away again and again.
+//! Counts how often the cutover of each copy has gone back in its last pass. Without a growing pause, a move would evict the pods each time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::cutover::SELDOM;
 /// The time between the first return and the next cutover. Each further return doubles it, up to [`SELDOM`].
 const FIRST: Duration = Duration::from_secs(30);
 
-/// By the uid of the VolumeReplica: how many returns, and when the last one was.
+/// The number of returns and the time of the last one, by the uid of the VolumeReplica.
 #[derive(Debug, Clone, Default)]
 pub struct Returns(Arc<Mutex<HashMap<String, (u32, Instant)>>>);
 

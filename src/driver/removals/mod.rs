@@ -158,26 +158,11 @@ impl Driver {
             enforcement: Some(Enforcement::None),
             ..VolumeParameters::default()
         };
+        let content = snapshot.content.clone();
         let record = Volume {
-            id: snapshot.source.clone(),
-            directory: None,
-            generation: 0,
-            name: String::new(),
-            phase: Phase::Deleting,
             capacity_bytes: snapshot.size_bytes,
-            requested_bytes: None,
-            content: snapshot.content.clone(),
-            parameters,
-            capabilities: Vec::new(),
             block_size: snapshot.block_size,
-            source: None,
-            quota: None,
-            copy_of: None,
-            moved_to: None,
-            unsealed: 0,
-            retired: None,
-            inline_target: None,
-            attachments: Vec::new(),
+            ..Volume::new(snapshot.source.clone(), Phase::Deleting, content, parameters)
         };
         self.move_out(record, paths)
     }
@@ -229,22 +214,12 @@ impl Driver {
             begin_deletion(&self.os, from)?;
         }
         let random = self.os.files.random_id().doing(|| "make an id".to_owned())?;
+        let id = VolumeId::of_removed(&self.node_key, &random);
         let record = Volume {
-            id: VolumeId::of_removed(&self.node_key, &random),
-            directory: None,
-            generation: 0,
-            name: String::new(),
-            phase: Phase::Deleting,
-            requested_bytes: None,
-            capabilities: Vec::new(),
-            source: None,
-            copy_of: None,
-            moved_to: None,
-            unsealed: 0,
-            retired: None,
-            inline_target: None,
-            attachments: Vec::new(),
-            ..record
+            capacity_bytes: record.capacity_bytes,
+            block_size: record.block_size,
+            quota: record.quota,
+            ..Volume::new(id, Phase::Deleting, record.content, record.parameters)
         };
         let to = self.paths(&record)?;
         let moved = self.store.put(record).map_err(Error::from).and_then(|record| {

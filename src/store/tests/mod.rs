@@ -44,25 +44,11 @@ fn id(number: usize) -> VolumeId {
 /// A thin block volume of a pool.
 fn volume(number: usize, capacity_bytes: u64) -> Volume {
     Volume {
-        id: id(number),
-        directory: None,
-        generation: 0,
         name: format!("pvc-{number}"),
-        phase: Phase::Ready,
         capacity_bytes,
-        requested_bytes: None,
-        content: Content::Block,
-        parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
-        attachments: Vec::new(),
+        ..Volume::new(id(number), Phase::Ready, Content::Block, VolumeParameters::default())
     }
 }
 

@@ -10,25 +10,17 @@ use crate::model::{
 fn sample() -> Volume {
     let capability = Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter };
     Volume {
-        id: VolumeId::of_name(&NodeKey::of("node-a"), "pvc-1"),
-        directory: None,
-        generation: 0,
         name: "pvc-1".to_owned(),
-        phase: Phase::Ready,
         capacity_bytes: 4096,
-        requested_bytes: None,
-        content: Content::Block,
-        parameters: VolumeParameters::default(),
         capabilities: vec![capability.clone()],
         block_size: 512,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
         attachments: vec![Attachment { node_id: "node-a".to_owned(), read_only: false, capability }],
+        ..Volume::new(
+            VolumeId::of_name(&NodeKey::of("node-a"), "pvc-1"),
+            Phase::Ready,
+            Content::Block,
+            VolumeParameters::default(),
+        )
     }
 }
 

@@ -62,7 +62,7 @@ fn unpublish(id: &str) -> csi::NodeUnpublishVolumeRequest {
     csi::NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: target(id) }
 }
 
-/// The state file was lost: nothing says any more that the data were to go with the pod, which ends all the same.
+/// The state file was lost. The pod ends, and the data stay, because no record says that they are to go with it.
 #[test]
 fn an_inline_volume_without_a_record_stays() {
     let mut rig = Rig::with(&DIRECTORIES);

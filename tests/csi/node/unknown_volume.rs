@@ -12,6 +12,9 @@ use tonic::Code;
 use crate::life::*;
 use crate::support::*;
 
+const ATTACH: AttachOptions =
+    AttachOptions { read_only: false, autoclear: false, direct_io: false, block_size: 512, discard: true };
+
 /// An id of this node, and one of another kind, such as that of an inline volume.
 fn ids() -> [String; 2] {
     [VolumeId::of_name(&NodeKey::of(NODE), "never").to_string(), "csi-never".to_owned()]
@@ -77,14 +80,7 @@ fn a_device_with_the_name_of_an_unknown_volume_counts() {
     rig.kernel.create_directories(format!("/mnt/volumes/{id}"));
     os.files.create_file(Path::new(&image)).expect("create");
     os.images.set_size(Path::new(&image), MIB as u64).expect("size");
-    let options = AttachOptions {
-        read_only: false,
-        autoclear: false,
-        direct_io: false,
-        block_size: 512,
-        discard: true,
-    };
-    let open = os.loops.attach(Path::new(&image), options).expect("attach");
+    let open = os.loops.attach(Path::new(&image), ATTACH).expect("attach");
     let device = open.device.clone();
     drop(open);
     let why = rig.fails(Code::FailedPrecondition, never.unstage_request());
@@ -161,14 +157,12 @@ fn a_device_of_an_administrator_stays_attached() {
     rig.restore_state(|store| {
         store.delete(&vol.id.parse().expect("an id"), Durability::Synced).expect("delete");
     });
-    let options = AttachOptions {
-        read_only: false,
-        autoclear: false,
-        direct_io: false,
-        block_size: 512,
-        discard: true,
-    };
-    let open = rig.kernel.os().loops.attach(Path::new(&vol.image()), options).expect("attach");
+    // Something else at the path is not the volume's.
+    rig.kernel.mount_tmpfs(vol.staging()).expect("mount");
+    let why = rig.fails(Code::FailedPrecondition, vol.unstage_request());
+    assert!(why.contains("is mounted at"), "{why}");
+    rig.kernel.unmount_foreign(vol.staging()).expect("unmount");
+    let open = rig.kernel.os().loops.attach(Path::new(&vol.image()), ATTACH).expect("attach");
     let why = rig.fails(Code::FailedPrecondition, vol.unstage_request());
     assert!(why.contains(&format!("is attached to {}", vol.image())), "{why}");
     assert_eq!(rig.kernel.loops().len(), 1);

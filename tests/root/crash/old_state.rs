@@ -103,7 +103,7 @@ fn a_volume_without_its_record_stays() {
             later = Some(record(store, &id));
             store.delete(&id.parse().expect("an id"), Durability::Synced).expect("delete");
         });
-        // Its pod can end all the same.
+        // Its pod can end.
         Vol::of(&world, kind, volume.clone()).down();
         let refused = world.csi.delete(&id).expect_err("its data are there");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{kind:?} {refused}");

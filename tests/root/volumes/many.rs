@@ -18,26 +18,13 @@ const THREADS: usize = 250;
 /// A raw block volume with a sparse image, as CreateVolume makes it.
 fn volume(world: &World, number: usize) -> Volume {
     let name = format!("pvc-{number}");
+    let id = VolumeId::of_name(&NodeKey::of(&node_of(&world.data)), &name);
     let volume = Volume {
-        id: VolumeId::of_name(&NodeKey::of(&node_of(&world.data)), &name),
-        directory: None,
-        generation: 0,
         name,
-        phase: Phase::Ready,
         capacity_bytes: MIB,
-        requested_bytes: None,
-        content: Content::Block,
-        parameters: VolumeParameters::default(),
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
-        source: None,
-        quota: None,
-        copy_of: None,
-        moved_to: None,
-        unsealed: 0,
-        retired: None,
-        inline_target: None,
-        attachments: Vec::new(),
+        ..Volume::new(id, Phase::Ready, Content::Block, VolumeParameters::default())
     };
     std::fs::create_dir(world.volume_directory(volume.id.as_str())).expect("mkdir");
     let image = std::fs::File::create(world.image(volume.id.as_str()));

@@ -1,4 +1,4 @@
-//! What an administrator does on purpose, because it hardly ever comes by chance: each scene is for a rule that nothing else would notice.
+//! Situations that an administrator makes on purpose, because they seldom happen by chance. Each shows whether the controller keeps one rule.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::objects::Standby;
 /// What happens to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scene {
-    /// Whatever comes.
+    /// The administrator acts at random.
     Any,
     /// The volume moves to its standby copy, and its node is off in the cutover. No administrator says that it is lost (rule 4).
     Lent,
-    /// The claim asks for no standby copy any more while the node of the volume is off (rule 2).
+    /// The claim stops asking for a standby copy while the node of the volume is off (rule 2).
     Unasked,
     /// A move is cancelled in its cutover, and the node of the copy is off (rule 7).
     Cancelled,

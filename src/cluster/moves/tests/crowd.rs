@@ -43,7 +43,7 @@ async fn a_volume_of_another_driver_is_left_alone() {
     assert_eq!(world.asked(), (Some(MovePhase::Copying), "3%".to_owned()));
 }
 
-/// A copy that has gone counts no longer, also for the controller that has made it.
+/// A copy that is gone does not count, not even for the controller that has made it.
 #[tokio::test(start_paused = true)]
 async fn limits_count_the_copies_that_there_are() {
     let mut world = World::new(false, json!({}));
